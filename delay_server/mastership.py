@@ -274,7 +274,7 @@ class Mastership:
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
-                "due messages are left for the next start; those in flight and those in doubt may "
+                "undelivered due messages wait for the next start; those in flight or in doubt may "
                 "be delivered twice",
                 queued=unsent.queued + unsent.early,
                 in_flight=unsent.in_flight,
@@ -311,7 +311,7 @@ class Mastership:
         """Make durable what a crash kept from becoming so, before anything is sent."""
         untold, self._store.untold = self._store.untold, None
         if untold is not None:
-            _log.info("facts of records are told that a crash cut off", facts=len(untold))
+            _log.info("recreated facts that a crash cut off, from their records", facts=len(untold))
             self.fact_recorder.add(untold)
             await self.fact_recorder.stop()
 

@@ -281,7 +281,9 @@ class DelayServer:
         try:
             await node.registration.run()
         except MembershipError as error:
-            _log.error("this node accepts and delivers nothing more", reason=str(error))
+            _log.error(
+                "this node lost its role; it stopped accepting and delivering", reason=str(error)
+            )
             self.fenced, self._takes_messages = error, False
             if self._mastership is not None:
                 self._mastership.fence()
@@ -320,7 +322,7 @@ class DelayServer:
             if await self.runtime.executor.run(_TOKENS_WORKER, self.tokens.read):
                 fault = self.tokens.fault
                 log = _log.error if fault else _log.info
-                log("the file of tokens was read again", tokens=self.tokens.count, fault=fault)
+                log("reloaded the token file", tokens=self.tokens.count, fault=fault)
 
     # -- stop --------------------------------------------------------------------------------
 

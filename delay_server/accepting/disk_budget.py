@@ -73,8 +73,8 @@ class DiskBudget:
             self.refused_bytes = max(needed, self.refused_bytes)
             self.full = True
             raise StorageFullError(
-                f"{self.free} bytes are free: {self.owed} of them are needed for what was accepted "
-                f"before, and {self.floor} are to stay free"
+                f"{self.free} bytes are free: accepted messages still need {self.owed} of them, "
+                f"and the floor is {self.floor}"
             )
 
     def _measure(self) -> None:

@@ -70,7 +70,7 @@ class Guard:
                     self._administered.parts()
                 return await endpoints[method](request, caller)
             except NotMasterError as error:
-                return problem(503, "starting", f"the node is no master now: {error}")
+                return problem(503, "starting", f"this node is not the master now: {error}")
             except AccessError as error:
                 response = problem(error.code, error.kind, str(error))
                 if error.retry_after_s:
@@ -81,7 +81,7 @@ class Guard:
             except ControlsError as error:
                 return problem(400, "bad-value", str(error))
             except StorageError as error:
-                return problem(503, "store", f"the change could not be kept: {error}")
+                return problem(503, "store", f"the change could not be stored: {error}")
 
         return Route(path, answer, methods=list(endpoints))
 
@@ -125,5 +125,7 @@ async def read_body(administered: Administered, request: Request) -> bytes:
     except trio.TooSlowError as error:
         raise RequestError(408, "slow", f"no body within {_BODY_S:g} s") from error
     except ClientDisconnect as error:
-        raise RequestError(400, "gone", "the body was not finished") from error
+        raise RequestError(
+            400, "gone", "the connection ended before the end of the body"
+        ) from error
     return b"".join(parts)

@@ -142,7 +142,7 @@ class _Rules(Generic[T]):
             raise RequestError(
                 409,
                 "meta",
-                "what this node sends is said at its meta server, for all nodes of the cluster: "
+                "rules are set at the meta server, for all nodes of the cluster: "
                 f"give --meta {self._administered.config.meta.addresses.partition(',')[0].strip()} "
                 "instead of --server",
             )
@@ -152,7 +152,7 @@ class _Rules(Generic[T]):
         def plan(before: Controls) -> Controls:
             if based_on is not None and based_on != before.version:
                 raise RequestError(
-                    409, "conflict", f"version {before.version} is the present one, not {based_on}"
+                    409, "conflict", f"the current version is {before.version}, not {based_on}"
                 )
             rule = self._of(before, name)
             if request.method == "DELETE" and rule is None:
@@ -212,10 +212,10 @@ class _Admin:
     async def follow(self, request: Request, caller: Caller) -> Response:
         following = self._administered.parts().node.controls_sync
         if following is None:
-            raise RequestError(409, "no-meta", "this node has no meta server to go by")
+            raise RequestError(409, "no-meta", "this node has no meta server to follow")
         if not await following.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
-                409, "not-told", "no meta server has told this node any controls since it started"
+                409, "not-told", "this node has received no controls since it started"
             )
         return json_response({"version": self._administered.parts().master.outlet.applied.version})
 
@@ -251,7 +251,7 @@ class _Admin:
     async def explain(self, request: Request, _caller: Caller) -> Response:
         asked = [name for name in ("subject", "sequence", "id") if name in request.query_params]
         if len(asked) != 1:
-            raise RequestError(400, "bad-value", "ask for one of subject, sequence and id")
+            raise RequestError(400, "bad-value", "give exactly one of subject, sequence and id")
         if asked == ["subject"]:
             return json_response(await self._explain_subject(request.query_params["subject"]))
         parts = self._administered.parts()
@@ -271,16 +271,16 @@ class _Admin:
         """Return what it means that nothing was found."""
         log = self._administered.parts().node.store.message_log
         if search.unreadable:
-            return f"{search.unreadable} places could not be read: run `delaywheel log verify`"
+            return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
         if not search.is_complete:
-            return "not all messages were looked at: raise admin.explain_rows_max"
+            return "the search did not reach every message: raise admin.explain_rows_max"
         if sequence is None:
-            return "no message with this id waits here, or was delivered lately"
+            return "no message with this id is pending or was delivered recently"
         if sequence >= log.next_sequence:
             return (
-                f"no message was accepted under this sequence; the last is {log.next_sequence - 1}"
+                f"no message has this sequence; the last accepted one has {log.next_sequence - 1}"
             )
-        return "it was delivered, or is done with otherwise: its segment is sealed"
+        return "the message already has an outcome: its segment is sealed"
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:
         parts = self._administered.parts()

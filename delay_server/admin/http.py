@@ -57,7 +57,7 @@ def application(administered: Administered) -> Starlette:
 
     async def accept_clock(request: Request, caller: Caller) -> Response:
         administered.accept_clock()
-        _log.warning("the clock was accepted by request", who=caller.name, peer=peer_of(request))
+        _log.warning("an operator accepted the clock", who=caller.name, peer=peer_of(request))
         return json_response({"clock_held": observe().clock_held})
 
     return make_application(

@@ -79,5 +79,5 @@ class Administered:
         """Return the parts of the master; raise NotMasterError."""
         observed = self.observe()
         if observed.parts is None:
-            raise NotMasterError("; ".join(observed.duty.why) or "it has not begun yet")
+            raise NotMasterError("; ".join(observed.duty.why) or "its mastership has not begun")
         return observed.parts

@@ -134,11 +134,12 @@ class ClockGuard:
         gained_s = (self._latest_offset_ms - self._offset_ms) / 1000
         if self._is_of_another_boot:
             return (
-                f"the wall clock is {gained_s:.1f} s beyond the last time that was trusted before "
-                "the machine was started and nothing confirms it"
+                f"the wall clock is {gained_s:.1f} s ahead of the last trusted time before this "
+                "boot, and nothing confirms it"
             )
         return (
-            f"the wall clock gained {gained_s:.1f} s on the time since boot and nothing confirms it"
+            f"the wall clock gained {gained_s:.1f} s on the time since boot, "
+            "and nothing confirms it"
         )
 
     @property

@@ -46,12 +46,12 @@ from storage.state.controls_file import (
 
 REMEDY: Final = (
     f"restore {CONTROLS_PATH} from a backup, or move it away, start the node (nothing is paused or "
-    f"limited then) and set the rules anew: {AUDIT_DIRECTORY}/ has what they were. Where there is "
-    "a meta server they come again from there"
+    f"limited then) and set the rules again: the audit in {AUDIT_DIRECTORY}/ lists them. A meta "
+    "server sends its rules again by itself"
 )
 _GONE: Final = (
-    "the file is gone, but the audit tells of version {} of it: nothing is paused or limited any "
-    "more; set the rules anew"
+    "the file is missing, but the audit has version {} of it: nothing is paused or limited any "
+    "more; set the rules again"
 )
 _DAMAGES_MAX: Final = 100
 """Damages that one look into the audit returns."""
@@ -103,7 +103,7 @@ def read_controls(disk: Disk, log_uuid: UUID) -> Controls:
 
 
 def _damaged(position: int, reason: str) -> DamagedError:
-    reason = f"{reason}; what was paused or limited is not known: {REMEDY}"
+    reason = f"{reason}; the rules that it had are unknown: {REMEDY}"
     return DamagedError(path=CONTROLS_PATH, position=position, reason=reason)
 
 

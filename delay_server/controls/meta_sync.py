@@ -43,22 +43,22 @@ def why_kept(present: Controls, told: Controls) -> str:
         return ""
     if present.store == told.store and told.version < present.version:
         return (
-            f"version {present.version} of the same store holds here, and {told.version} is older: "
-            "if the store was set back, run `delaywheel controls --follow` at the node"
+            f"this node has version {present.version} of the same store, and {told.version} is "
+            "older: if the store was restored, run `delaywheel controls --follow` at the node"
         )
     whose = "another store's" if isinstance(present.store, UUID) else "the node's own"
     remedy = "enter them at the meta server, or run `delaywheel controls --follow` at the node"
     if not told.version and (present.groups or present.subjects):
-        return f"{whose} rules hold here, since nobody has said any at the meta server: {remedy}"
+        return f"{whose} rules stay in force, since the meta server has none yet: {remedy}"
     opened = opened_by(present, told)
     if not opened:
         return ""
     named = ", ".join(name[:_NAME_LENGTH_MAX] for name in opened[:_NAMED_MAX])
     more = len(opened) - _NAMED_MAX
     return (
-        f"{whose} rules hold here and are stricter, of {named}"
+        f"{whose} rules stay in force, since they are stricter: {named}"
         + (f" and {more} more" if more > 0 else "")
-        + f": {remedy}"
+        + f"; {remedy}"
     )
 
 
@@ -102,7 +102,9 @@ class ControlsSync:
     def failed(self, reason: str) -> None:
         """Note that a meta server tells nothing about controls."""
         if reason != self.trouble:
-            _log.warning("the meta server tells no controls; those of before hold", reason=reason)
+            _log.warning(
+                "no controls from the meta server; the last ones stay in force", reason=reason
+            )
         self.trouble = reason
         self._heard.set()
 
@@ -118,7 +120,7 @@ class ControlsSync:
                 if not reason and told.version:
                     await self._have(told, who="meta server", peer=peer)
                 elif reason and reason != self.keeps:
-                    _log.warning("controls of the meta server are not taken", reason=reason)
+                    _log.warning("controls of the meta server were not applied", reason=reason)
                 self.told, self.keeps = told, reason
         self._heard.set()
 
@@ -149,7 +151,9 @@ class ControlsSync:
         try:
             await self._take(told, entry)
         except StorageFullError as error:
-            _log.error("controls of the meta server could not be kept", reason=str(error))
+            _log.error("controls of the meta server could not be stored", reason=str(error))
             raise
         self.taken += 1
-        _log.info("controls of the meta server hold", version=told.version, before=before.version)
+        _log.info(
+            "applied controls of the meta server", version=told.version, before=before.version
+        )

@@ -95,7 +95,7 @@ def _not_master(reply: NodeRegistered, identity: Identity) -> str:
 def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
     if record.epoch > log_epoch or record.epoch == own_epoch:
         return ""
-    return f"epoch {record.epoch} is over: the log of this node has epoch {log_epoch} already"
+    return f"epoch {record.epoch} has ended: the log of this node has epoch {log_epoch} already"
 
 
 def _not_alone(record: GroupRecord, identity: Identity) -> str:
@@ -103,5 +103,5 @@ def _not_alone(record: GroupRecord, identity: Identity) -> str:
         return f"the disk of this node is not in sync with {identity.group}"
     others = sorted(set(record.in_sync) - {identity.node_id})
     if others:
-        return f"{', '.join(others)} must have every message too, and this version copies to nobody"
+        return f"{', '.join(others)} must be in sync too, and this version does not replicate"
     return ""

@@ -258,7 +258,7 @@ class Registration:
             try:
                 await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
             except (TransportError, MetaRefusedError) as error:
-                _log.info("clients could not be told that the node stops", reason=str(error))
+                _log.info("could not announce to clients that this node stops", reason=str(error))
             else:
                 self.announced = BrokerState.NRW
                 return
@@ -375,15 +375,15 @@ class Registration:
         before = self.permission
         if before is not None and standing.pair < before.pair:
             raise MetaRefusedError(
-                f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
-                f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
-                f"{before.pair[0]}, version {before.pair[1]} already"
+                f"the meta server at {peer} has an old record of {self._identity.group}: epoch "
+                f"{standing.pair[0]}, version {standing.pair[1]}; this node has seen epoch "
+                f"{before.pair[0]}, version {before.pair[1]}"
             )
         self.permission, self.lease_ms = standing, reply.lease_ms
         self.answers += 1
         self._note_standing(before, standing)
         if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
-            reason = standing.reason or f"epoch {standing.record.epoch} has begun, for it as well"
+            reason = standing.reason or f"it is the master of epoch {standing.record.epoch} now"
             raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
         if standing.delivers:
             self._delivers.wake()
@@ -431,7 +431,7 @@ class Registration:
                 return
             except MetaRefusedError as error:
                 if str(error) != self.announce_trouble:
-                    _log.warning("clients cannot be told of this node", reason=str(error))
+                    _log.warning("cannot announce this node to clients", reason=str(error))
                 self.announce_trouble = str(error)
                 pause_s = min(pause_s, settings.reconnect_seconds_max)
             else:
@@ -473,17 +473,17 @@ class Registration:
         self.trouble = reason
         if self._may_remind():
             _log.warning(
-                "no meta server can be asked",
+                "no meta server is available",
                 reason=printable(reason),
                 away_s=self.away_ms / 1000,
-                meanwhile=f"it acts in epoch {self.own_epoch}" if self.own_epoch else "it waits",
+                meanwhile=f"master in epoch {self.own_epoch}" if self.own_epoch else "waiting",
             )
 
     def _note_standing(self, before: Permission | None, standing: Permission) -> None:
         """Say what the node may do when that changes, and every so often while it waits."""
         if before is not None and standing.is_retired != before.is_retired:
             _log.warning(
-                "this group was retired: the node takes no more messages, and delivers what it has"
+                "this group was retired: the node refuses messages and delivers those that it has"
                 if standing.is_retired
                 else "this group is in service again",
                 group=self._identity.group,
@@ -493,7 +493,7 @@ class Registration:
         self._reminded_at = trio.current_time()
         log = _log.info if standing.accepts else _log.warning
         log(
-            "registered" if standing.accepts else "registered; this node accepts nothing",
+            "registered" if standing.accepts else "registered; this node does not accept messages",
             group=self._identity.group,
             node_id=self._identity.node_id,
             address=self._node().address,

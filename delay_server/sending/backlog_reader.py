@@ -187,7 +187,7 @@ class BacklogReader:
         self._may_join_at[lane] = now + _JOIN_S
         self.opened += 1
         _log.info(
-            "subjects wait on disk",
+            "the backlog of subjects waits on disk",
             subjects=len(subjects),
             first=self._name(int(subjects[0])),
             held=len(given),
@@ -303,7 +303,7 @@ class BacklogReader:
         self._lanes.close(lane)
         self._forget(lane)
         _log.info(
-            "subjects wait on disk no longer",
+            "the backlog of subjects no longer waits on disk",
             subjects=len(job.members),
             first=self._name(int(job.members.numbers()[0])),
         )

@@ -306,7 +306,9 @@ class FactRecorder:
                 )
             except StorageFullError as error:
                 # The disk's floor leaves room for facts; somebody else has used it up.
-                _log.error("no space for facts; a crash now would send again", error=str(error))
+                _log.error(
+                    "no disk space for facts; a crash now would deliver twice", error=str(error)
+                )
                 await trio.sleep(_FULL_RETRY_S)
 
     def _append_now(self, blocks: list[FactBlock], now_ms: int) -> tuple[FactBlock, int]:

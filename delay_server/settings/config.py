@@ -497,7 +497,7 @@ class MetaConfig(MetaAddressLimits):
         if host in _ALL_ADDRESSES or ":" in host:
             raise ValueError(
                 f"meta.advertised must be set to an IPv4 address or a name and a port: clients "
-                f"cannot be told {told}"
+                f"cannot use {told}"
             )
         return told
 
@@ -611,7 +611,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(
                 "wheel.load_ahead_ms must be at most half of the "
                 f"{self.storage.minute_horizon_minutes} minutes for which segments of one minute "
-                "are kept: a segment is split well before it is loaded"
+                "are kept: a segment is split long before it is loaded"
             )
         if self.admission.item_bytes_max + 64 * KIB > self.listener.frame_bytes_max:
             raise ValueError(
@@ -631,8 +631,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 if address and _is_at(parse_address(address), group.host, group.port):
                     raise ValueError(
                         f"the broker group {group.name} is at "
-                        f"{format_address((group.host, group.port))}, which is an own address "
-                        f"({setting}): its messages would come back; give the address of a broker"
+                        f"{format_address((group.host, group.port))}, which is this "
+                        f"node's {setting}: messages would come back; give the address of a broker"
                     )
 
     @property
@@ -781,7 +781,7 @@ def _weight_of(name: str, more: Sequence[str]) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise ValueError(f"the weight of broker {name!r} is no number: {text!r}") from error
+        raise ValueError(f"the weight of broker {name!r} is not a number: {text!r}") from error
 
 
 def sections() -> dict[str, type]:

@@ -23,6 +23,6 @@ class FencedError(MembershipError):
     """What the node acted for is over: it accepts and delivers nothing more."""
 
     def __init__(self, *, node: str, epoch: int, reason: str) -> None:
-        super().__init__(f"{node} is fenced off, its epoch {epoch} is over: {reason}")
+        super().__init__(f"{node} is fenced, its epoch {epoch} has ended: {reason}")
         self.epoch = epoch
         self.reason = reason

@@ -123,9 +123,9 @@ class Server:
         if trio.current_time() >= self._crowded_at + _CROWDED_S:
             return ""
         return (
-            f"more than {self._limits.connections_per_address_max} connections come from one "
-            "address (listener.connections_per_address_max), or more than there are places: silent "
-            "ones are closed for new ones"
+            f"one address opens more than {self._limits.connections_per_address_max} connections "
+            "(listener.connections_per_address_max), or the listener is full: silent connections "
+            "are evicted for new ones"
         )
 
     @property

@@ -40,7 +40,7 @@ def check_local(headers: Mapping[str, str], peer: str, own_hosts: Collection[str
     setting, and the address that was connected to. A peer with that one is this machine too.
     """
     if peer and not is_loopback(peer) and peer not in own_hosts:
-        raise PlaceError("peer", "without tokens this machine alone is answered")
+        raise PlaceError("peer", "without tokens only callers on this machine are allowed")
     host = headers.get("host")
     if host is not None and not _names_one_of(host, own_hosts):
         raise PlaceError("host", "Host must name this machine, such as localhost or 127.0.0.1")
@@ -51,7 +51,7 @@ def check_same_site(headers: Mapping[str, str]) -> None:
     origin, host = headers.get("origin"), headers.get("host")
     is_other = origin is not None and (not host or origin.partition("://")[2] != host)
     if is_other or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise PlaceError("origin", "a page of another place may not change anything")
+        raise PlaceError("origin", "a page from another site may not change anything")
 
 
 def _names_one_of(host: str, own_hosts: Collection[str]) -> bool:

@@ -104,12 +104,12 @@ class _Outermost:
             return
         except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
             _log.exception(
-                "a request has failed for an unforeseen reason",
+                "a request failed with an unexpected error",
                 method=scope.get("method"),
                 path=scope["path"][:_PATH_LOGGED],
             )
             if not has_begun:
-                failure = problem(500, "internal", "an unforeseen error: the server's log has it")
+                failure = problem(500, "internal", "an unexpected error: see the server's log")
                 await failure(scope, receive, send)
 
 
@@ -177,7 +177,7 @@ async def serve_application(
                 scope.cancel()
         except Exception:  # noqa: BLE001 (a bug of any kind, which would end all connections)
             if failed.is_due():
-                _log.exception("an HTTP connection has failed for an unforeseen reason")
+                _log.exception("an HTTP connection failed with an unexpected error")
         finally:
             places.release()
 

@@ -85,14 +85,12 @@ def decode_tokens(data: bytes, *, source: str) -> tuple[Token, ...]:
         raise ConfigError(
             source=source,
             key="",
-            reason=f"is no file of tokens: {error}",
+            reason=f"is not a token file: {error}",
             remedy="`delaywheel admin token add` makes one",
         ) from error
     names = [token.name for token in tokens]
     if LOOPBACK in names:
-        raise ConfigError(
-            source=source, key="", reason=f"{LOOPBACK} is what the audit calls who needs no token"
-        )
+        raise ConfigError(source=source, key="", reason=f"the name {LOOPBACK} is reserved")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(source=source, key="", reason=f"two tokens are called {twice}")
@@ -111,12 +109,12 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(source=source, key="", reason="is no file")
+            raise ConfigError(source=source, key="", reason="is not a regular file")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(
                 source=source,
                 key="",
-                reason="others than its owner may write it, and so give themselves a token",
+                reason="users other than its owner may write it, and could add a token",
                 remedy=f"chmod 600 {path}",
             )
         if status.st_size > FILE_BYTES_MAX:

@@ -67,7 +67,7 @@ class MetaLocator:
     ) -> None:
         """Ask at these HTTP addresses, one at least."""
         if not addresses:
-            raise ValueError("there is no address at which a meta server could be asked for")
+            raise ValueError("at least one HTTP address of a meta server is needed")
         self._network = network
         self._addresses = tuple(addresses)
         self._limits = limits or MetaAddressLimits()
@@ -117,7 +117,7 @@ async def _ask(network: Network, address: Address, limits: MetaAddressLimits) ->
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise _NoAnswerError(f"connection lost: {error.__cause__ or error}") from error
     except h11.ProtocolError as error:
-        raise _NoAnswerError(f"no answer in HTTP: {error}") from error
+        raise _NoAnswerError(f"the answer is not HTTP: {error}") from error
     finally:
         await trio.aclose_forcefully(stream)
     return _address_in(text)
@@ -175,4 +175,4 @@ def _address_in(body: bytes) -> Address:
     try:
         return parse_peer_address(body.decode("ascii").strip())
     except (UnicodeDecodeError, AddressError) as error:
-        raise _NoAnswerError(f"the answer is no address: {body[:100]!r}") from error
+        raise _NoAnswerError(f"the answer is not an address: {body[:100]!r}") from error
