@@ -176,19 +176,19 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
     Number(
         "requests_indivisible",
         "counter",
-        "Requests answered 51: nothing of them was taken.",
+        "Requests answered 51: none of their messages was accepted.",
         lambda seen: seen.ingest.counts.indivisible,
     ),
     Number(
         "requests_expired",
         "counter",
-        "Requests that were held until their time was over.",
+        "Held requests whose time ran out.",
         lambda seen: seen.ingest.counts.expired,
     ),
     Number(
         "requests_held",
         "gauge",
-        "Requests that wait to be taken.",
+        "Requests that wait for admission.",
         lambda seen: seen.ingest.held_requests,
         "held_requests",
     ),
@@ -233,7 +233,7 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
         "Registrations that no meta server answered.",
         lambda registration: registration.failures,
     ),
-    Family("role", "gauge", "1 for the role that the node has.", "role", _roles),
+    Family("role", "gauge", "1 for the present role of the node.", "role", _roles),
     Number(
         "accepts",
         "gauge",
@@ -335,7 +335,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unreadable_files",
         "gauge",
-        "Files that cannot be read and are tried again.",
+        "Unreadable files that are retried.",
         lambda parts: len(parts.node.store.schedule.unread),
     ),
     Number(
@@ -347,7 +347,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unread_messages",
         "gauge",
-        "Due messages that could not be read and are tried again.",
+        "Due messages that could not be read and are retried.",
         lambda parts: parts.master.read_retries.count,
     ),
     Number(
@@ -382,7 +382,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "disk_floor_bytes",
         "gauge",
-        "Bytes that stay free beyond those.",
+        "Disk floor: bytes that stay free beside those owed.",
         lambda parts: parts.node.budget.floor,
         "disk_floor_bytes",
     ),
@@ -465,7 +465,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "subjects_bytes",
         "gauge",
-        "Bytes of memory that the names of subjects count.",
+        "Bytes of memory for subjects, by their names.",
         lambda parts: parts.node.store.schedule.subjects.bytes_held,
     ),
     # Lanes and routes
@@ -506,7 +506,12 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "Subjects that may wait for a route at a time.",
         _of_unrouted(lambda parts: parts.master.lanes.unrouted_max),
     ),
-    Number("subjects_put_off", "counter", "First messages of new subjects put off.", _put_off),
+    Number(
+        "subjects_put_off",
+        "counter",
+        "First messages of new subjects put off.",
+        _put_off,
+    ),
     Number(
         "unrouted_messages",
         "gauge",
@@ -543,21 +548,21 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "route_changes",
         "counter",
-        "Routes that came, changed or went.",
+        "Routes added, changed or removed.",
         _of_routes(lambda routes: routes.counts.changes),
         "routes.changes",
     ),
     Number(
         "route_questions",
         "counter",
-        "Questions for a route.",
+        "Requests for a route sent to the meta server.",
         _of_routes(lambda routes: routes.session.counts.questions),
         "routes.questions",
     ),
     Number(
         "route_answers",
         "counter",
-        "Answers to them.",
+        "Answers to requests for a route.",
         _of_routes(lambda routes: routes.session.counts.answers),
         "routes.answers",
     ),
@@ -571,14 +576,14 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "route_refusals",
         "counter",
-        "Questions that a meta server refused.",
+        "Requests for a route that a meta server refused.",
         _of_routes(lambda routes: routes.session.counts.refusals),
         "routes.refusals",
     ),
     Number(
         "route_doubts",
         "counter",
-        "Answers and pushes that were not believed yet.",
+        "Answers and pushes without groups, not applied before routes.doubt_ms.",
         _of_routes(lambda routes: routes.session.counts.doubted),
         "routes.doubted",
     ),
@@ -633,7 +638,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "unmetered",
         "counter",
-        "Times a rate limit was not kept, because there are too many lanes of that kind.",
+        "Times a rate limit was not applied because too many lanes have one.",
         lambda parts: parts.master.lane_rules.unmetered,
         "controls.unmetered",
     ),
@@ -647,13 +652,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "controls_taken",
         "counter",
-        "Controls that a meta server told and the node took.",
+        "Versions of the meta server's controls that the node applied.",
         _controls_taken,
     ),
     Number(
         "controls_kept",
         "gauge",
-        "1 while the node goes by other controls than its meta server tells.",
+        "1 while the node applies other controls than those of its meta server.",
         _controls_kept,
     ),
     # Dead letters
@@ -668,7 +673,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Number(
         "dead_letters_max",
         "gauge",
-        "With so many dead letters nothing more becomes one.",
+        "Limit of dead letters; at the limit refused messages are retried.",
         lambda parts: parts.master.dead_letters.config.pending_max,
     ),
     Number(
@@ -710,21 +715,21 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
 
 NUMBERS_OF_GROUPS: Final[tuple[tuple[str, Literal["counter", "gauge"], str], ...]] = (
     ("tries", "counter", "Requests sent to a broker group."),
-    ("retries", "counter", "Messages sent again to any group after this one failed."),
-    ("possible_duplicates", "counter", "Messages sent again that the group may have got."),
-    ("in_flight", "gauge", "Messages sent to it and not answered."),
-    ("queued", "gauge", "Messages that wait for it."),
-    ("failures", "gauge", "Failures in a row; 0 while it delivers."),
+    ("retries", "counter", "Messages retried, at any group, after this one failed."),
+    ("possible_duplicates", "counter", "Messages retried that the group may already have."),
+    ("in_flight", "gauge", "Messages sent to the group and not answered."),
+    ("queued", "gauge", "Messages queued for the group."),
+    ("failures", "gauge", "Consecutive failures; 0 while it delivers."),
     ("up", "gauge", "1 while it is connected and its circuit is closed."),
-    ("fenced", "gauge", "1 if it refuses the epoch of this node, for good."),
+    ("fenced", "gauge", "1 if the group has fenced this node: it refuses its epoch."),
     ("circuit_openings", "counter", "Times its circuit opened."),
-    ("weight", "gauge", "Weight as configured."),
-    ("effective_weight", "gauge", "Weight by which it has its share now; 0 if it has none."),
+    ("weight", "gauge", "Configured weight."),
+    ("effective_weight", "gauge", "Effective weight: its present share; 0 if it has none."),
     ("slow", "gauge", "1 while its answers take too long to wait for beside others."),
-    ("answer_seconds", "gauge", "Seconds that an answer of it takes, of late."),
-    ("window_requests", "gauge", "Requests to it that may be unanswered."),
+    ("answer_seconds", "gauge", "Recent response time of the group, in seconds."),
+    ("window_requests", "gauge", "Window: requests that the group may leave unanswered."),
     ("paused", "gauge", "1 while an operator has paused it."),
-    ("rate_limit", "gauge", "Messages a second that it may get; 0 is no limit."),
+    ("rate_limit", "gauge", "Rate limit of the group, in messages a second; 0 is no limit."),
 )
 """Name, kind and text of each number of a broker group: `Mastership.sender_numbers` has them under
 that name, the status in `brokers`, the metrics as delaywheel_sender_<name>{target}."""

@@ -45,7 +45,7 @@ def require_name(what: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What the process says about itself, on standard error."""
+    """The log of the process, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe events that are written."""
