@@ -1,4 +1,4 @@
-"""What every node has, whatever its role: its data directory, opened, and what looks after it.
+"""The parts of a node in any role: its open data directory, and the tasks that maintain it.
 
 A node is opened, then keeps its registration, checkpoints, disk and directory, and waits until it
 is the master of its group; a `Mastership` does the rest. Where it loses its role it is closed and
@@ -97,7 +97,7 @@ class Outside:
     broker_state: Callable[[], BrokerState | None]
     """Returns how clients should see the group; None: nothing is to be said."""
     address: str
-    """Where clients find the node; empty where no meta server tells them."""
+    """Where clients find the node; empty without a meta server."""
     http_address: Callable[[], str]
     """Returns where people and metrics find it."""
 
@@ -389,7 +389,7 @@ class Node:
             await self.controls_sync.until_heard()
 
     async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
-        """Make durable what a meta server has told, and have it hold, from the start or now."""
+        """Store controls of a meta server; apply them now, or when the mastership starts."""
         async with self.taking_controls:
             if self.take_controls is not None:
                 await self.take_controls(told, entry)

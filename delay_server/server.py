@@ -70,16 +70,16 @@ class DelayServer:
         self._stop_seconds = config.node.stop_ms_max / 1000
         """How long a stop may wait for what is under way."""
         self.fenced: MembershipError | None = None
-        """Why the last mastership ended; None once there is another one."""
+        """Why the last mastership ended; None once the next one has begun."""
         self.demotions = 0
         """Masterships that ended because the node lost its role."""
         self.http_address = ""
-        """Where people and metrics find it: host:port, as they are told."""
+        """host:port of the HTTP port for people and Prometheus."""
         self.damages = Damages(str(config.node.data_dir))
         self.commit_seconds = Distribution(COMMIT_BUCKETS_S)
         self.lateness = Lateness(runtime.clock.boot_ms)
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
-        """Who may administer."""
+        """The tokens of administration."""
         self.pacer = Pacer(
             runtime.clock,
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
@@ -306,7 +306,7 @@ class DelayServer:
         return kept
 
     def _address_told(self) -> str:
-        """Return where clients are told to find the node."""
+        """Return the address that clients get for this node."""
         address = self.listening_at()
         try:
             return self.config.meta.told(address)

@@ -174,7 +174,7 @@ class Admission:
         self._puts_off: PutsOff = _puts_off_none
         """Of the request at hand."""
         self.scan_items_max = 2 * limits.request_items_max
-        """A request of more items is refused as a whole: nobody should scan further."""
+        """A request with more items is refused as a whole, without a scan of the rest."""
         self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
         """Attribute maps of at most this many bytes cannot hold a value that is too long, nor too
         many attributes."""
@@ -255,7 +255,7 @@ class Admission:
         return True
 
     def forget_subjects(self) -> None:
-        """Ask `subject_refusal` anew for every subject."""
+        """Forget the verdicts of `subject_refusal`, so that each subject is checked again."""
         self._subjects_accepted.clear()
         self._subjects_refused.clear()
 

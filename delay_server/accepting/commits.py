@@ -1,4 +1,4 @@
-"""Makes intakes durable: one write and one fsync of the message_log for all of them."""
+"""Commits an intake to the message_log, with one write and one fsync."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

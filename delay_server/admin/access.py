@@ -1,7 +1,7 @@
-"""What stands before every endpoint that shows messages or changes anything: one rule for the port.
+"""Checks access for every endpoint that shows messages or changes anything.
 
-Who may ask is decided by `delay_transport/http/access.py` from the headers alone, before a body is
-read. Refusals have the form {"error": {"code": word, "message": sentence}}.
+`delay_transport/http/access.py` decides from the headers alone, before the server reads a body.
+Refusals have the form {"error": {"code": word, "message": sentence}}.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class RequestError(Exception):
-    """A request that cannot be done as it is; `code` is HTTP's, `kind` a word for programs."""
+    """A request that is wrong; `code` is the HTTP status, `kind` a word for programs."""
 
     def __init__(self, code: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class RequestError(Exception):
 
 
 class Guard:
-    """Makes routes whose endpoints are called with a caller who may do that."""
+    """Makes routes that check the caller's role before they call an endpoint."""
 
     def __init__(self, administered: Administered) -> None:
         config = administered.config

@@ -1,4 +1,4 @@
-"""What an operator asks of a node over HTTP: pauses, limits, a planned stop, and why.
+"""HTTP endpoints for operators: pauses, limits, a planned stop, and explanations.
 
 GET    /controls                    all rules, and how it stands with the broker groups
 PUT    /controls/subjects/{rule}    set the rule of a subject, or of a prefix with a * at its end
@@ -6,14 +6,14 @@ PATCH  /controls/subjects/{rule}    change some fields of it
 DELETE /controls/subjects/{rule}    remove it
 PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
 GET    /controls/audit?limit=       who changed what, the newest first
-POST   /controls/follow             go by what the meta server tells, whatever that opens
+POST   /controls/follow             apply the meta server's controls, even if they are less strict
 POST   /drain                       {"seconds": 30}: stop the node as SIGTERM does, within so long
 GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
 
-Where there is a meta server the rules are changed there: here that is refused.
+With a meta server the rules are changed there, and this node refuses changes.
 
-A change may say on which version it is based (?version=); if that is not the present one it is
-answered 409. A change is answered when it is durable and holds. Who may ask: `guarding.py`.
+A change may name the version that it is based on (?version=); the answer is 409 if the current
+version is another one. A change is answered when it is stored and applied. Access: `access.py`.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 _DRAIN_SECONDS_MAX: Final = 3600.0
-"""Longer nobody waits for what is under way."""
+"""Seconds. The longest time that a planned stop may have for work in flight."""
 
 
 class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

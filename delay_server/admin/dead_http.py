@@ -10,8 +10,8 @@ many at most; `dry_run` only counts. An answer says which of `sequences` there w
 has not come to the end: the same request with it as `after` goes on from there. Errors are
 {"error": {"code": word, "message": sentence}}.
 
-Who may ask: `guarding.py`. A change goes to the audit (controls.py) twice: before it, with what was
-asked for, and after it, with how many that were.
+Access: `access.py`. Each change has two entries in the audit (controls_store.py): one before it
+with the request, and one after it with the number of dead letters changed.
 """
 
 import base64
@@ -44,7 +44,7 @@ SEQUENCES_MAX: Final = 10_000
 _PAGE_ROWS: Final = 100
 """Dead letters of a page, if the request does not say."""
 _DEATHS_SHOWN: Final = 20
-"""How often the same message became a dead letter, as `dead show` tells."""
+"""Dead letters of the same message that `dead show` lists."""
 
 _AUDITED_SEQUENCES: Final = 20
 """Dead letters that the audit names of a request; of the others it says how many they were."""
@@ -203,7 +203,7 @@ class _Dead:
         return _answer(asked, came_to)
 
     async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
-        """Have in the audit how many were changed; that somebody wanted it is there already."""
+        """Record in the audit how many were changed; the request is there already."""
         entry = msgspec.structs.replace(
             asked,
             at_ms=self._administered.runtime.clock.now_ms(),
@@ -331,7 +331,7 @@ def _page_text(page: Page, pending: int) -> bytes:
 
 
 def _id_of(letter: Letter) -> Json:
-    """Return the message id of a letter, or why nobody knows it."""
+    """Return the message id of a letter, or why it is unknown."""
     if letter.item is None:
         return {"fault": "its bytes are damaged; `delaywheel log verify` says where"}
     try:

@@ -1,4 +1,4 @@
-"""Looks around a running server for why messages were not delivered yet; `reasons.py` says why."""
+"""Finds messages in a running server, and collects what `reasons.py` needs to explain them."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator

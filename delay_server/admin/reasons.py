@@ -1,9 +1,9 @@
 """Why a message has not been delivered yet: one reason at every moment. Pure.
 
-Who asks, be it `delaywheel explain`, the status or a test, looks around (`Surroundings`) and gets
-the reason from here, so that all of them say the same.
+`delaywheel explain`, the status and the tests collect the `Surroundings` and get the reason from
+here, so all of them agree.
 
-The reasons, in the order in which they are asked for:
+The reasons, in the order in which they are checked:
 
     dead                 it was refused for good and given up: a dead letter, until it is requeued
     dead_being_recorded  it was given up, and its record is not durable yet
@@ -102,7 +102,7 @@ class GroupLook:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """How it stands with the node at one moment."""
+    """The state of the node at one moment."""
 
     groups: Mapping[str, GroupLook]
     clock_held: bool

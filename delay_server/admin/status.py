@@ -1,4 +1,4 @@
-"""What can be seen of a running delay server, as plain values."""
+"""The status of a running delay server, as plain values."""
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -23,7 +23,7 @@ from delay_transport.seams.runtime import format_address
 
 
 def failing_checks(observed: Observed) -> list[str]:
-    """Return why the server does not take and deliver messages; empty if it does."""
+    """Return why the server does not accept or deliver messages; empty if it does both."""
     failing = list(observed.duty.why)
     if observed.listener is not None and (fullness := observed.listener.fullness):
         failing.append(fullness)
@@ -36,7 +36,7 @@ def failing_checks(observed: Observed) -> list[str]:
 
 
 def warnings_of(observed: Observed) -> list[str]:
-    """Return what is well enough for most producers, but not for all; empty if all is well."""
+    """Return warnings that concern some producers only; empty if all is well."""
     warnings = []
     if observed.listener is not None and (crowding := observed.listener.crowding):
         warnings.append(crowding)
@@ -197,7 +197,7 @@ def _waiting(parts: Parts) -> Iterator[int]:
 
 
 def unrouted_of(parts: Parts) -> dict[str, Any]:
-    """Return what waits for want of a route, with a few of the subjects; empty if nothing could."""
+    """Return the unrouted backlog with a few of its subjects; empty if no message needs a route."""
     routes = parts.master.routes
     if routes is None:
         return {}
@@ -223,7 +223,7 @@ def paused_of(parts: Parts) -> dict[str, Any]:
 
 
 def following_of(parts: Parts) -> dict[str, Any] | None:
-    """Return what the meta server has told about controls; None where there is none."""
+    """Return the state of the meta server's controls; None without a meta server."""
     following = parts.node.controls_sync
     if following is None:
         return None
@@ -237,7 +237,7 @@ def following_of(parts: Parts) -> dict[str, Any] | None:
 
 
 def routes_of(parts: Parts) -> dict[str, Any]:
-    """Return how it stands with the meta server; empty if there is none to be asked."""
+    """Return the state of the connection to the meta server; empty without one."""
     routes, meta = parts.master.routes, parts.master.meta_routes
     if routes is None or meta is None:
         return {}

@@ -1,4 +1,4 @@
-"""Whether the wall clock may be followed, or has made a step forward that nobody vouches for.
+"""Decides whether the wall clock is trusted, or has made a step forward that nothing confirms.
 
 Messages are due by the wall clock. A wall clock that is wrong by a year would send a year's
 messages, so it is compared with the boot clock (CLOCK_BOOTTIME), which nobody sets and which goes
@@ -65,7 +65,7 @@ class ClockReading(Enum):
     WITHIN = "within"
     """It has gained no more than the allowance."""
     AHEAD = "ahead"
-    """It has gained more, and nobody vouches for it."""
+    """It has gained more, and nothing confirms it."""
     CONFIRMED = "confirmed"
     """It has gained more, but a second source agrees with it."""
     ACCEPTED = "accepted"

@@ -1,4 +1,4 @@
-"""What time it is for everything that must not run ahead: the wall clock behind its guard."""
+"""The trusted time, for all parts that must not run ahead: the wall clock behind its guard."""
 
 from collections.abc import Callable
 

@@ -327,7 +327,7 @@ class DeadLetters:
         return found
 
     async def count_of_subject(self, subject: bytes) -> tuple[int, bool]:
-        """Return how many dead letters a subject has, as far as one answer tells, and if so."""
+        """Return how many dead letters of a subject one page has, and whether these are all."""
         if not self.pending:
             return 0, True
         rows_max = self.config.page_rows_max

@@ -354,7 +354,7 @@ class HttpConfig:
     431, and its connection closed."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no address, and a port that nobody could use."""
+        """Refuse an invalid address, and limits below which the port is useless."""
         require_at_least(self, 1, "connections_max")
         require_at_least(self, 1024, "header_bytes_max")
         if self.address:
@@ -394,7 +394,7 @@ class AdminConfig:
     between."""
 
     def __post_init__(self) -> None:
-        """Refuse what nobody could be let in by, and an audit that keeps nothing."""
+        """Refuse limits under which no request passes, and an audit that keeps nothing."""
         require_at_least(self, 10, "token_look_ms")
         require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
@@ -457,8 +457,8 @@ class MetaConfig(MetaAddressLimits):
     """Seconds. The longest wait before a meta server that failed is asked again."""
 
     offline_seconds_max: float = constant(1.0)
-    """Seconds, when the node stops, to have clients told so while it still takes their messages.
-    Part of node.stop_ms_max."""
+    """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
+    node.stop_ms_max."""
 
     controls_seconds_max: float = 2.0
     """Seconds that delivery waits at the start for the rules of the meta server. After that the
@@ -491,7 +491,7 @@ class MetaConfig(MetaAddressLimits):
         return tuple(found)
 
     def told(self, listening: Address) -> str:
-        """Return what clients are told of the address that is listened on; ValueError if nothing.
+        """Return the address that clients get for this listener; ValueError if they cannot use it.
 
         The meta server and QMQ's clients split it at its colon.
         """
@@ -505,7 +505,7 @@ class MetaConfig(MetaAddressLimits):
         return told
 
     def told_http(self, listening: Address) -> str:
-        """Return what people are told of the HTTP address; empty if it cannot be written so."""
+        """Return the HTTP address as other machines can use it; empty if they cannot."""
         host, port = listening
         if host in _ALL_ADDRESSES and self.advertised:
             host, _ = parse_address(self.advertised)
@@ -736,7 +736,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def unrouted_max(self) -> int:
-        """Subjects that may wait for want of a route at a time: their names stay in memory."""
+        """Subjects that may be unrouted at a time: their names stay in memory."""
         name_bytes = SENT_SUBJECT_BYTES_MAX + SUBJECT_BYTES
         of_names = self.storage.subjects_bytes_max // name_bytes
         return max(min(self.routes.subjects_max // 2, of_names), 1)

@@ -1,4 +1,4 @@
-"""What one process grants its peers: every bound on memory, time and number, by name.
+"""The limits of connections: every bound on memory, time and number, by name.
 
 Together they bound the memory that peers can make a server hold:
 `total_bytes_max + connections_max * receive_bytes`, since a connection finds the total exceeded

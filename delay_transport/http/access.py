@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: tokens, or being on this machine; and no browser for its user.
+"""Decides which HTTP requests are allowed: by token or by being on this machine, and no web page.
 
 Without a file of tokens every caller on this machine is an administrator. What keeps out pages in a
 browser on this machine is in delay_transport/http/addresses.py; beside that a change has a content
@@ -27,14 +27,14 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks."""
+    """The caller of a request: its name in the audit, and its role."""
 
     name: str
     role: Role
 
 
 class AccessError(Exception):
-    """A request is turned away before it is looked at; `code` is HTTP's."""
+    """A request is denied by its headers; `code` is the HTTP status."""
 
     def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
         super().__init__(message)

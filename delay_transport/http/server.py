@@ -1,7 +1,7 @@
 """The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
-Connections are accepted in accepting.py, since Hypercorn has no cap on open ones; each is served by
-Hypercorn as it is. Names in a path or a query come through exactly, or are refused.
+`capped_listener.py` accepts the connections, since Hypercorn has no limit of open ones; Hypercorn
+serves each of them as it is. Names in a path or a query come through exactly, or are refused.
 """
 
 import re
@@ -78,7 +78,7 @@ def make_application(
 
 
 class _Outermost:
-    """What every request goes through first, and every failure last."""
+    """The outermost layer: checks every request first, and handles every failure last."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,8 +1,8 @@
 """The file of the secret that delay servers and meta servers have in common.
 
-A line of text is a secret; blank lines, and lines that begin with `#`, say nothing. Whoever signs
-takes the first one, whoever checks takes any: with two lines a secret is exchanged for another one
-while everybody goes on. The file is read again when it changes. What is in it is shown nowhere.
+A line of text is a secret; blank lines, and lines that begin with `#`, say nothing. Signing uses
+the first one, checking accepts any: with two lines an operator replaces a secret without downtime.
+The file is reloaded when it changes. Its content is shown nowhere.
 """
 
 import stat
@@ -52,7 +52,7 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
 
 
 class SharedSecret:
-    """The secrets that count now. Without a file there are none, and nobody needs any."""
+    """The secrets in force. Without a file there are none, and none is required."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

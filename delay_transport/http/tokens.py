@@ -5,8 +5,8 @@ found by trying, so a hash that is slow on purpose would protect nothing more. T
 
     {"tokens": [{"name": "alice", "role": "admin", "sha256": "…", "created": "2026-11-21T…"}]}
 
-It is read again when it changes. While it cannot be read nobody is let in: what it took away must
-not come back because of a mistake in it.
+The server reloads the file when it changes. While the file cannot be read, every request is denied:
+a mistake in the file must not bring back a token that it removed.
 """
 
 import base64
@@ -131,7 +131,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 class Tokens:
-    """The tokens that count now. Without a file there are none, and none is needed."""
+    """The tokens in force. Without a file there are none, and none is required."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

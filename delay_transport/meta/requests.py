@@ -7,7 +7,7 @@ from delay_transport.connections.request_client import RequestConnection
 
 
 class MetaRefusedError(Exception):
-    """The meta server answered, but nothing that could be used; the text says what."""
+    """The meta server refused the request, or its answer is not usable; the text says why."""
 
 
 def require_success(answer: Frame, peer: str) -> None:
