@@ -1,4 +1,4 @@
-"""What a node may do now, and why: the one place where that is decided. Pure.
+"""Decides what a node does now and why: admission, sending, and the state that clients see. Pure.
 
     the node                                          requests   sends   clients see the group as
     starts, waits for its role, or has lost it        hold       no      nothing new
@@ -12,8 +12,8 @@
 
     * what is due is left for the next start; what is with the sender goes on until the deadline
 
-A request that is held is answered 51 after a while: producers send it again, here or elsewhere. One
-that is refused is answered at once with an item code, since it would be so for long.
+A held request is answered 51 after a while, and the producer sends it again, here or elsewhere. A
+refused request is answered at once with an item code, since the reason lasts.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Admits(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
-    """Everything that a duty follows from."""
+    """The inputs of a duty: role, stop, disk and clock."""
 
     is_master: bool = False
     """Whether the node has a mastership that nothing has ended."""
@@ -58,7 +58,7 @@ class Situation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Duty:
-    """What follows for those who take, send and tell."""
+    """What ingest, sender and registration do in a situation."""
 
     admits: Admits
     remark: str

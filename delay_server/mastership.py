@@ -1,8 +1,8 @@
-"""What the master of a group has besides: it takes, loads, sends, and records what cannot be sent.
+"""The parts that only the master of a group has: ingest, loader, wheel, sender and dead letters.
 
-A mastership stands on a node that is open. It begins with nothing in memory and ends with its
-tasks: in order where the process stops, at once where the node loses its role. What was under way
-then is in the log, or is sent once more by the next mastership.
+A mastership runs on an open node. It begins with nothing in memory and ends with its tasks: in
+order when the process stops, at once when the node loses its role. Messages in flight at that
+moment are in the log, and the next mastership may send them again.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ _STOP_FACTS_S: Final = 0.5
 
 
 class Mastership:
-    """The parts of a master, wired, from the moment in which it may send until it may not."""
+    """The parts of a master, wired, for as long as the node has the role."""
 
     def __init__(
         self,
@@ -272,7 +272,7 @@ class Mastership:
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
-                "due messages are left for the next start; those in flight and those in doubt may "
+                "undelivered due messages wait for the next start; those in flight or in doubt may "
                 "be delivered twice",
                 queued=unsent.queued + unsent.early,
                 in_flight=unsent.in_flight,
@@ -309,7 +309,7 @@ class Mastership:
         """Make durable what a crash kept from becoming so, before anything is sent."""
         untold, self._store.untold = self._store.untold, None
         if untold is not None:
-            _log.info("facts of records are told that a crash cut off", facts=len(untold))
+            _log.info("recreated facts that a crash cut off, from their records", facts=len(untold))
             self.fact_recorder.add(untold)
             await self.fact_recorder.stop()
 

@@ -1,4 +1,4 @@
-"""What every node has, whatever its role: its data directory, opened, and what looks after it.
+"""The parts of a node in any role: its open data directory, and the tasks that maintain it.
 
 A node is opened, then keeps its registration, checkpoints, disk and directory, and waits until it
 is the master of its group; a `Mastership` does the rest. Where it loses its role it is closed and
@@ -97,7 +97,7 @@ class Outside:
     broker_state: Callable[[], BrokerState | None]
     """Returns how clients should see the group; None: nothing is to be said."""
     address: str
-    """Where clients find the node; empty where no meta server tells them."""
+    """Where clients find the node; empty without a meta server."""
     http_address: Callable[[], str]
     """Returns where people and metrics find it."""
 
@@ -219,8 +219,8 @@ class Node:
             )
         except StorageFullError as error:
             raise StorageFullError(
-                f"there is no space to start in {config.node.data_dir}: {error}; free some on its "
-                "file system, and start again"
+                f"no disk space to start in {config.node.data_dir}: {error}; free some space on "
+                "its file system, and start again"
             ) from error
         try:
             admin = config.admin
@@ -257,15 +257,15 @@ class Node:
         }
         if lowered:
             _log.warning(
-                "the file system is small for the settings; until the next start lower ones hold",
+                "the file system is small for the settings; lower ones apply until the next start",
                 total=total_bytes,
                 **lowered,
             )
         floor = self.config.disk_floor_bytes(total_bytes)
         if total_bytes < floor * _DISK_SMALL_FACTOR:
             _log.warning(
-                "the file system is too small for its floor of free disk: hardly any messages can "
-                "be taken; give it more space, or lower storage.disk_free_bytes_min",
+                "the file system is too small for the disk floor: few messages can be accepted; "
+                "give it more space, or lower storage.disk_free_bytes_min",
                 total=total_bytes,
                 floor=floor,
             )
@@ -274,25 +274,27 @@ class Node:
         summary = self.recovery
         for cut in summary.message_log.cut:
             _log.warning(
-                "an unfinished write was cut off the message_log; nothing in it was acknowledged",
+                "cut an unfinished write off the message_log; no message in it was acknowledged",
                 path=cut.path,
                 position=cut.position,
                 size=cut.size,
                 reason=cut.reason,
             )
         for path in summary.quarantined:
-            _log.error("a file was put aside: records that are lost may be in it", path=path)
+            _log.error("moved a file to quarantine: it may contain lost records", path=path)
         identity = self.store.identity
         if identity.incarnation == 1:
             _log.warning(
-                "there was nothing in the data directory: a new node begins, without messages",
+                "the data directory was empty: a new node starts, without messages",
                 cluster=identity.cluster,
                 group=identity.group,
                 node_id=identity.node_id,
                 log_uuid=str(identity.log_uuid),
             )
         if summary.replayed > 1 and not summary.had_checkpoint:
-            _log.warning("there is no checkpoint: everything was derived from the first record on")
+            _log.warning(
+                "there was no checkpoint: recovery replayed every record of the message_log"
+            )
         _log.info(
             "recovered",
             replayed=summary.replayed,
@@ -376,14 +378,18 @@ class Node:
         await self._runtime.executor.run(
             SCHEDULE_WORKER, partial(self.store.start_epoch, epoch, now_ms=now_ms)
         )
-        _log.info("an epoch has begun", epoch=epoch, sequence=self.store.schedule.last_filed)
+        _log.info(
+            "this node is the master in a new epoch",
+            epoch=epoch,
+            sequence=self.store.schedule.last_filed,
+        )
         await self.registration.until_epoch_known()
         assert self.controls_sync is not None
         with trio.move_on_after(self.config.meta.controls_seconds_max):
             await self.controls_sync.until_heard()
 
     async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
-        """Make durable what a meta server has told, and have it hold, from the start or now."""
+        """Store controls of a meta server; apply them now, or when the mastership starts."""
         async with self.taking_controls:
             if self.take_controls is not None:
                 await self.take_controls(told, entry)
@@ -442,9 +448,9 @@ class Node:
         self.disk_is_full = budget.full
         log = _log.error if budget.full else _log.warning
         log(
-            "free disk is at its floor; messages are refused"
+            "free disk is below its floor; messages are refused"
             if budget.full
-            else "disk is free again; messages are taken",
+            else "free disk is above its floor again; messages are accepted",
             free=budget.free,
             owed=budget.owed,
             floor=budget.floor,

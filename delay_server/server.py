@@ -70,16 +70,16 @@ class DelayServer:
         self._stop_seconds = config.node.stop_ms_max / 1000
         """How long a stop may wait for what is under way."""
         self.fenced: MembershipError | None = None
-        """Why the last mastership ended; None once there is another one."""
+        """Why the last mastership ended; None once the next one has begun."""
         self.demotions = 0
         """Masterships that ended because the node lost its role."""
         self.http_address = ""
-        """Where people and metrics find it: host:port, as they are told."""
+        """host:port of the HTTP port for people and Prometheus."""
         self.damages = Damages(str(config.node.data_dir))
         self.commit_seconds = Distribution(COMMIT_BUCKETS_S)
         self.lateness = Lateness(runtime.clock.boot_ms)
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
-        """Who may administer."""
+        """The tokens of administration."""
         self.pacer = Pacer(
             runtime.clock,
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
@@ -275,7 +275,9 @@ class DelayServer:
         try:
             await node.registration.run()
         except MembershipError as error:
-            _log.error("this node accepts and delivers nothing more", reason=str(error))
+            _log.error(
+                "this node lost its role; it stopped accepting and delivering", reason=str(error)
+            )
             self.fenced, self._takes_messages = error, False
             if self._mastership is not None:
                 self._mastership.fence()
@@ -298,7 +300,7 @@ class DelayServer:
         return kept
 
     def _address_told(self) -> str:
-        """Return where clients are told to find the node."""
+        """Return the address that clients get for this node."""
         address = self.listening_at()
         try:
             return self.config.meta.told(address)
@@ -314,7 +316,7 @@ class DelayServer:
             if await self.runtime.executor.run(_TOKENS_WORKER, self.tokens.read):
                 fault = self.tokens.fault
                 log = _log.error if fault else _log.info
-                log("the file of tokens was read again", tokens=self.tokens.count, fault=fault)
+                log("reloaded the token file", tokens=self.tokens.count, fault=fault)
 
     # -- stop --------------------------------------------------------------------------------
 

@@ -164,7 +164,7 @@ class Admission:
         self._puts_off: PutsOff = _puts_off_none
         """Of the request at hand."""
         self.scan_items_max = 2 * limits.request_items_max
-        """A request of more items is refused as a whole: nobody should scan further."""
+        """A request with more items is refused as a whole, without a scan of the rest."""
         self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
         """Attribute maps of at most this many bytes cannot hold a value that is too long, nor too
         many attributes."""

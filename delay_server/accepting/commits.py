@@ -1,4 +1,4 @@
-"""Makes intakes durable: one write and one fsync of the message_log for all of them."""
+"""Commits an intake to the message_log, with one write and one fsync."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -80,7 +80,7 @@ class Committer:
                 MESSAGE_WORKER, self._append, intake, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
-            _log.error("no space for messages, they were refused", error=str(error))
+            _log.error("no disk space for messages; the messages were refused", error=str(error))
             return False
         self.commits += 1
         self._filer.submit(committed)
@@ -128,7 +128,7 @@ class Committer:
                 MESSAGE_WORKER, self._append_naming, draft, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
-            _log.error("no space for records", kind=draft.kind.name, error=str(error))
+            _log.error("no disk space for records", kind=draft.kind.name, error=str(error))
             return False
         self.commits += 1
         self._filer.submit([committed])
@@ -175,7 +175,7 @@ class Committer:
                 MESSAGE_WORKER, self._append_control, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
-            _log.error("no space for a floor record", error=str(error))
+            _log.error("no disk space for a floor record", error=str(error))
             return
         self._filer.submit(committed)
 

@@ -1,12 +1,12 @@
-"""How much free disk may still be given away, and when messages are refused for want of it.
+"""Computes how much free disk new messages may use, and refuses messages when there is too little.
 
     free disk  =  floor  +  owed  +  available
 
 The *floor* is a setting. *Owed* is what is still to be written for messages that were accepted
-(storage/schedule/provision.py). Only what is *available* may be given to new ones: each commit asks
-before it writes, so the server never goes below the floor by its own doing, however fast messages
-come and however far filing is behind. Once messages are refused they are so until an eighth of the
-floor is available, and room for the commit that was refused: so that it does not flap.
+(storage/schedule/provision.py). New messages may use what is *available* only: each commit checks
+the budget before it writes, so the server's own writes never use the floor, however fast messages
+come and however large the replay lag is. To avoid flapping, the server then refuses messages until
+an eighth of the floor is available, and room for the commit that was refused.
 """
 
 from collections.abc import Callable
@@ -73,8 +73,8 @@ class DiskBudget:
             self.refused_bytes = max(needed, self.refused_bytes)
             self.full = True
             raise StorageFullError(
-                f"{self.free} bytes are free: {self.owed} of them are needed for what was accepted "
-                f"before, and {self.floor} are to stay free"
+                f"{self.free} bytes are free: accepted messages still need {self.owed} of them, "
+                f"and the floor is {self.floor}"
             )
 
     def _measure(self) -> None:

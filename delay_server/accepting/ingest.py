@@ -1,10 +1,10 @@
 """From frames to the message_log: admission, group commit, answers.
 
-Requests are admitted the moment they arrive, into an `Intake` of columns. While one commit is being
-written and fsynced the next intake gathers; one write and one fsync serve all of it, and all
-answers of a commit go to a connection in one piece. What cannot be taken now (the server starts,
-the log lags, the disk stalls) is held as it came, up to a time, and then answered 51, since a QMQ
-client that gets a quick refusal burns its retries at once.
+A request is checked as soon as it arrives, and its accepted items go into an `Intake` of columns.
+The next intake gathers while one commit is written and fsynced. One write and one fsync serve a
+whole intake, and a connection gets all its answers of a commit in one piece. A request that cannot
+be admitted now (the server starts, the log lags, the disk stalls) is held for a bounded time and
+then answered 51: a QMQ client that gets a quick refusal uses up its retries at once.
 
     why a request is refused                                         answer
     it cannot be cut into items, or has more than twice as many      51 at once

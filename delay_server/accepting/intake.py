@@ -1,4 +1,4 @@
-"""What was accepted and waits for the next commit: columns, and the items' bytes as they came.
+"""Holds accepted items until the next commit: columns, and the items' bytes as received.
 
     request bodies     [ a b c ]  [ d e ]  [ f x g ]         x was refused
     pieces             [ a b c ]  [ d e ]  [ f ] [ g ]       cut into batches at batch_bytes_max

@@ -1,7 +1,7 @@
-"""What stands before every endpoint that shows messages or changes anything: one rule for the port.
+"""Checks access for every endpoint that shows messages or changes anything.
 
-Who may ask is decided by `delay_transport/http/access.py` from the headers alone, before a body is
-read. Refusals have the form {"error": {"code": word, "message": sentence}}.
+`delay_transport/http/access.py` decides from the headers alone, before the server reads a body.
+Refusals have the form {"error": {"code": word, "message": sentence}}.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
@@ -27,7 +27,7 @@ Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 
 
 class RequestError(Exception):
-    """A request that cannot be done as it is; `code` is HTTP's, `kind` a word for programs."""
+    """A request that is wrong; `code` is the HTTP status, `kind` a word for programs."""
 
     def __init__(self, code: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -36,7 +36,7 @@ class RequestError(Exception):
 
 
 class Guard:
-    """Makes routes whose endpoints are called with a caller who may do that."""
+    """Makes routes that check the caller's role before they call an endpoint."""
 
     def __init__(self, administered: Administered) -> None:
         config = administered.config
@@ -70,7 +70,7 @@ class Guard:
                     self._administered.parts()
                 return await endpoints[method](request, caller)
             except NotMasterError as error:
-                return problem(503, "starting", f"the node is no master now: {error}")
+                return problem(503, "starting", f"this node is not the master now: {error}")
             except AccessError as error:
                 response = problem(error.code, error.kind, str(error))
                 if error.retry_after_s:
@@ -81,7 +81,7 @@ class Guard:
             except ControlsError as error:
                 return problem(400, "bad-value", str(error))
             except StorageError as error:
-                return problem(503, "store", f"the change could not be kept: {error}")
+                return problem(503, "store", f"the change could not be stored: {error}")
 
         return Route(path, answer, methods=list(endpoints))
 
@@ -125,5 +125,7 @@ async def read_body(administered: Administered, request: Request) -> bytes:
     except trio.TooSlowError as error:
         raise RequestError(408, "slow", f"no body within {_BODY_S:g} s") from error
     except ClientDisconnect as error:
-        raise RequestError(400, "gone", "the body was not finished") from error
+        raise RequestError(
+            400, "gone", "the connection ended before the end of the body"
+        ) from error
     return b"".join(parts)

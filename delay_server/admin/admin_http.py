@@ -1,4 +1,4 @@
-"""What an operator asks of a node over HTTP: pauses, limits, a planned stop, and why.
+"""HTTP endpoints for operators: pauses, limits, a planned stop, and explanations.
 
 GET    /controls                    all rules, and how it stands with the broker groups
 PUT    /controls/subjects/{rule}    set the rule of a subject, or of a prefix with a * at its end
@@ -6,14 +6,14 @@ PATCH  /controls/subjects/{rule}    change some fields of it
 DELETE /controls/subjects/{rule}    remove it
 PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
 GET    /controls/audit?limit=       who changed what, the newest first
-POST   /controls/follow             go by what the meta server tells, whatever that opens
+POST   /controls/follow             apply the meta server's controls, even if they are less strict
 POST   /drain                       {"seconds": 30}: stop the node as SIGTERM does, within so long
 GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
 
-Where there is a meta server the rules are changed there: here that is refused.
+With a meta server the rules are changed there, and this node refuses changes.
 
-A change may say on which version it is based (?version=); if that is not the present one it is
-answered 409. A change is answered when it is durable and holds. Who may ask: `access.py`.
+A change may name the version that it is based on (?version=); the answer is 409 if the current
+version is another one. A change is answered when it is stored and applied. Access: `access.py`.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 _DRAIN_SECONDS_MAX: Final = 3600.0
-"""Longer nobody waits for what is under way."""
+"""Seconds. The longest time that a planned stop may have for work in flight."""
 
 
 class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -142,7 +142,7 @@ class _Rules(Generic[T]):
             raise RequestError(
                 409,
                 "meta",
-                "what this node sends is said at its meta server, for all nodes of the cluster: "
+                "rules are set at the meta server, for all nodes of the cluster: "
                 f"give --meta {self._administered.config.meta.addresses.partition(',')[0].strip()} "
                 "instead of --server",
             )
@@ -152,7 +152,7 @@ class _Rules(Generic[T]):
         def plan(before: Controls) -> Controls:
             if based_on is not None and based_on != before.version:
                 raise RequestError(
-                    409, "conflict", f"version {before.version} is the present one, not {based_on}"
+                    409, "conflict", f"the current version is {before.version}, not {based_on}"
                 )
             rule = self._of(before, name)
             if request.method == "DELETE" and rule is None:
@@ -212,10 +212,10 @@ class _Admin:
     async def follow(self, request: Request, caller: Caller) -> Response:
         following = self._administered.parts().node.controls_sync
         if following is None:
-            raise RequestError(409, "no-meta", "this node has no meta server to go by")
+            raise RequestError(409, "no-meta", "this node has no meta server to follow")
         if not await following.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
-                409, "not-told", "no meta server has told this node any controls since it started"
+                409, "not-told", "this node has received no controls since it started"
             )
         return json_response({"version": self._administered.parts().master.outlet.applied.version})
 
@@ -251,7 +251,7 @@ class _Admin:
     async def explain(self, request: Request, _caller: Caller) -> Response:
         asked = [name for name in ("subject", "sequence", "id") if name in request.query_params]
         if len(asked) != 1:
-            raise RequestError(400, "bad-value", "ask for one of subject, sequence and id")
+            raise RequestError(400, "bad-value", "give exactly one of subject, sequence and id")
         if asked == ["subject"]:
             return json_response(await self._explain_subject(request.query_params["subject"]))
         parts = self._administered.parts()
@@ -271,16 +271,16 @@ class _Admin:
         """Return what it means that nothing was found."""
         log = self._administered.parts().node.store.message_log
         if search.unreadable:
-            return f"{search.unreadable} places could not be read: run `delaywheel log verify`"
+            return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
         if not search.is_complete:
-            return "not all messages were looked at: raise admin.explain_rows_max"
+            return "the search did not reach every message: raise admin.explain_rows_max"
         if sequence is None:
-            return "no message with this id waits here, or was delivered lately"
+            return "no message with this id is pending or was delivered recently"
         if sequence >= log.next_sequence:
             return (
-                f"no message was accepted under this sequence; the last is {log.next_sequence - 1}"
+                f"no message has this sequence; the last accepted one has {log.next_sequence - 1}"
             )
-        return "it was delivered, or is done with otherwise: its segment is sealed"
+        return "the message already has an outcome: its segment is sealed"
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:
         parts = self._administered.parts()

@@ -10,8 +10,8 @@ many at most; `dry_run` only counts. An answer says which of `sequences` there w
 has not come to the end: the same request with it as `after` goes on from there. Errors are
 {"error": {"code": word, "message": sentence}}.
 
-Who may ask: `access.py`. A change is in the audit (`controls/controls_store.py`) twice: before it,
-with what was asked for, and after it, with how many letters were changed.
+Access: `access.py`. Each change has two entries in the audit (controls_store.py): one before it
+with the request, and one after it with the number of dead letters changed.
 """
 
 import base64
@@ -44,7 +44,7 @@ SEQUENCES_MAX: Final = 10_000
 _PAGE_ROWS: Final = 100
 """Dead letters of a page, if the request does not say."""
 _DEATHS_SHOWN: Final = 20
-"""How often the same message became a dead letter, as `dead show` tells."""
+"""Dead letters of the same message that `dead show` lists."""
 
 _AUDITED_SEQUENCES: Final = 20
 """Dead letters that the audit names of a request; of the others it says how many they were."""
@@ -82,7 +82,7 @@ class _Filter(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         if self.code is not None:
             code = code_of(str(self.code))
             if code is None:
-                raise RequestError(400, "code", f"no item code is called {self.code!r}")
+                raise RequestError(400, "code", f"{self.code!r} is not an item code")
         return Wanted(
             subject=_bytes(self.subject),
             subject_prefix=_bytes(self.subject_prefix),
@@ -158,7 +158,8 @@ class _Dead:
             raise RequestError(
                 404,
                 "unknown",
-                f"there is no dead letter {sequence}, or all of its day were settled since",
+                f"there is no dead letter {sequence}, or every dead letter of its day was requeued "
+                "or dropped",
             )
         (letter,) = letters
         found = _brief(letter, _id_of(letter)) | _item_of(letter, with_payload=with_payload)
@@ -187,7 +188,7 @@ class _Dead:
         if asked.dry_run:
             return _answer(asked, await self._letters.count(wanted, after=after, rows_max=rows_max))
         if self._letters.is_closed:
-            raise RequestError(503, "stopping", "the server changes nothing any more")
+            raise RequestError(503, "stopping", "the server takes no more changes")
         change = self._letters.requeue if verb == "requeue" else self._letters.drop
         entry = AuditEntry(
             at_ms=self._administered.runtime.clock.now_ms(),
@@ -202,7 +203,7 @@ class _Dead:
         return _answer(asked, came_to)
 
     async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
-        """Put into the audit how many were changed; the request is there already."""
+        """Record in the audit how many were changed; the request is there already."""
         entry = msgspec.structs.replace(
             asked,
             at_ms=self._administered.runtime.clock.now_ms(),
@@ -213,7 +214,7 @@ class _Dead:
             await self._administered.parts().master.outlet.note(entry)
         except StorageFullError as error:
             _log.warning(
-                "the audit lacks how many dead letters were changed",
+                "the audit could not record how many dead letters were changed",
                 action=entry.action,
                 who=entry.who,
                 count=count,
@@ -228,7 +229,7 @@ class _Dead:
             return wanted, max(len(asked.sequences), 1)
         assert asked.filter is not None
         if asked.max is None:
-            raise RequestError(400, "max", "a filter needs max: how many it may be at most")
+            raise RequestError(400, "max", "a filter needs max: the most dead letters to change")
         return asked.filter.wanted(), min(asked.max, self._letters.config.change_rows_max)
 
 
@@ -244,15 +245,15 @@ def _answer(asked: _ChangeRequest, came_to: Change) -> Response:
     if came_to.lacks_space:
         found["error"] = {
             "code": "disk",
-            "message": f"{came_to.done} done, then there was no free disk for more; free some "
-            "and try again: what was done is not done twice",
+            "message": f"{came_to.done} done, then the disk was full; free some space and try "
+            "again: no change is made twice",
         }
         return json_response(found, 507)
     if came_to.unread:
         found["error"] = {
             "code": "store",
-            "message": f"{came_to.done} done, then {came_to.unread}; try again: what was done is "
-            "not done twice",
+            "message": f"{came_to.done} done, then {came_to.unread}; try again: no change is made "
+            "twice",
         }
         return json_response(found, 503)
     return json_response(found)
@@ -278,7 +279,7 @@ def _filter_of_query(given: Mapping[str, str]) -> _Filter:
     unknown = [name for name in given if name not in _FILTERS]
     if unknown:
         known = ", ".join(("limit", "after", *_FILTERS))
-        raise RequestError(400, "parameter", f"{unknown[0]!r} is none of {known}")
+        raise RequestError(400, "parameter", f"unknown parameter {unknown[0]!r}: there are {known}")
     values: Json = {
         name: _number(name, value) if name in _NUMBERS else value for name, value in given.items()
     }
@@ -306,7 +307,7 @@ def _place_of(text: str | None) -> Place:
         return Place()
     numbers = text.split(".")
     if len(numbers) != len(_PLACE_PARTS) or len(text) > _PLACE_LETTERS_MAX:
-        raise RequestError(400, "after", "after must be what `next` of an answer said")
+        raise RequestError(400, "after", "after must be the `next` of an earlier answer")
     start, sequence, position = (_number("after", number) for number in numbers)
     return Place(start, sequence, position)
 
@@ -330,7 +331,7 @@ def _page_text(page: Page, pending: int) -> bytes:
 
 
 def _id_of(letter: Letter) -> Json:
-    """Return the message id of a letter, or why nobody knows it."""
+    """Return the message id of a letter, or why it is unknown."""
     if letter.item is None:
         return {"fault": "its bytes are damaged; `delaywheel log verify` says where"}
     try:

@@ -8,8 +8,8 @@ POST /clock/accept  an operator vouches for the clock after a step forward
      /controls, /drain, /explain: see admin_http.py
      /dead: dead letters, see dead_http.py
 
-Health is for whoever reaches the port. All else is for callers on this machine, and no page in a
-browser on it, or for those who have a token where there are any (access.py).
+Health needs no token. All other endpoints are for callers with a token, or, without a token file,
+for callers on this machine that are no page in a browser (access.py).
 """
 
 import structlog

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a delay server: `numbers.py`, read when somebody asks."""
+"""Prometheus metrics of a delay server, read from `numbers.py` at each scrape."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any

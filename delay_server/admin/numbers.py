@@ -465,7 +465,12 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "Limit of the subjects that wait for a route.",
         _of_unrouted(lambda parts: parts.master.lanes.unrouted_max),
     ),
-    Number("subjects_put_off", "counter", "First messages of new subjects put off.", _put_off),
+    Number(
+        "subjects_put_off",
+        "counter",
+        "First messages of new subjects put off.",
+        _put_off,
+    ),
     Number(
         "unrouted.messages",
         "gauge",

@@ -1,4 +1,4 @@
-"""What observers and administrators get of a delay server: its parts, and how it is at one moment.
+"""The parts and the present state of a delay server, as `admin` gets them.
 
 `delay_server/server.py::DelayServer` fills all of it in. Nothing here knows it.
 """
@@ -20,7 +20,7 @@ from delay_transport.seams.runtime import Runtime
 
 
 class NotMasterError(Exception):
-    """What is asked for is a master's, and this node is none now; the text says why."""
+    """The request needs the master, and this node is not the master; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,5 +78,5 @@ class Administered:
         """Return the parts of the master; raise NotMasterError."""
         observed = self.observe()
         if observed.parts is None:
-            raise NotMasterError("; ".join(observed.duty.why) or "it has not begun yet")
+            raise NotMasterError("; ".join(observed.duty.why) or "its mastership has not begun")
         return observed.parts

@@ -27,7 +27,7 @@ from sender.groups.group_status import GroupStatus
 
 
 def failing_checks(observed: Observed) -> list[str]:
-    """Return why the server does not take and deliver messages; empty if it does."""
+    """Return why the server does not accept or deliver messages; empty if it does both."""
     failing = list(observed.duty.why)
     if observed.listener is not None and (fullness := observed.listener.fullness):
         failing.append(fullness)
@@ -46,7 +46,9 @@ def warnings_of(observed: Observed) -> list[str]:
         warnings.append(crowding)
     new = None if observed.parts is None else observed.parts.master.new_subjects
     if new is not None and new.puts_off:
-        warnings.append("new subjects are put off: a producer, or all of them, have sent too many")
+        warnings.append(
+            "messages of new subjects are put off: one producer, or all together, sent too many"
+        )
     return warnings
 
 
@@ -264,7 +266,7 @@ def routes_of(parts: Parts) -> dict[str, Any]:
 _EXAMPLES = 5
 _STANDINGS = {
     RouteState.UNKNOWN: "the meta server has not answered yet",
-    RouteState.REFUSED: "refused by the meta server",
-    RouteState.NONE: "no broker group that can be written to",
-    RouteState.ROUTED: "its route came just now",
+    RouteState.REFUSED: "the meta server refuses the subject",
+    RouteState.NONE: "no broker group takes its messages",
+    RouteState.ROUTED: "its route has just arrived",
 }

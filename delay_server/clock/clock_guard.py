@@ -1,4 +1,4 @@
-"""Whether the wall clock may be followed, or has made a step forward that nobody vouches for.
+"""Decides whether the wall clock is trusted, or has made a step forward that nothing confirms.
 
 Messages are due by the wall clock. A wall clock that is wrong by a year would send a year's
 messages, so it is compared with the boot clock (CLOCK_BOOTTIME), which nobody sets and which goes
@@ -65,7 +65,7 @@ class ClockReading(Enum):
     WITHIN = "within"
     """It has gained no more than the allowance."""
     AHEAD = "ahead"
-    """It has gained more, and nobody vouches for it."""
+    """It has gained more, and nothing confirms it."""
     CONFIRMED = "confirmed"
     """It has gained more, but a second source agrees with it."""
     ACCEPTED = "accepted"
@@ -134,11 +134,12 @@ class ClockGuard:
         gained_s = (self._latest_offset_ms - self._offset_ms) / 1000
         if self._is_of_another_boot:
             return (
-                f"the wall clock is {gained_s:.1f} s beyond the last time that was trusted before "
-                "the machine was started and nothing confirms it"
+                f"the wall clock is {gained_s:.1f} s ahead of the last trusted time before this "
+                "boot, and nothing confirms it"
             )
         return (
-            f"the wall clock gained {gained_s:.1f} s on the time since boot and nothing confirms it"
+            f"the wall clock gained {gained_s:.1f} s on the time since boot, "
+            "and nothing confirms it"
         )
 
     @property

@@ -1,4 +1,4 @@
-"""What time it is for everything that must not run ahead: the wall clock behind its guard."""
+"""The trusted time, for all parts that must not run ahead: the wall clock behind its guard."""
 
 from collections.abc import Callable
 
@@ -45,9 +45,9 @@ class Pacer:
         if runs != self._ran:
             self._ran = runs
             if runs:
-                _log.warning("the clock is trusted again, dispatch goes on")
+                _log.warning("the clock is trusted again, delivery continues")
             else:
-                _log.error("the clock stepped forward, dispatch is held", reason=self.reason)
+                _log.error("the clock stepped forward, delivery is held", reason=self.reason)
             if self._on_change is not None:
                 self._on_change(runs)
         return runs

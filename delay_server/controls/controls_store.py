@@ -1,13 +1,13 @@
-"""What an operator has closed or narrowed on this node, kept durable, and who changed what.
+"""Stores the controls of this node durably, and the audit of changes.
 
 The file `controls` (storage/state/controls_file.py) has the document, JSON of `Controls`. A change
-counts when that is replaced, and is answered then: what was answered survives any crash. Where
-there is no file there never was a change.
+is answered once the file is replaced, so an answered change survives any crash. Without a file
+there never was a change.
 
-A file that cannot be read is refused, and the node does not start: nobody knows any more what was
-paused, and going on as if nothing were could flood the very broker that somebody protected. Whoever
-knows that nothing needs to be paused moves the file away. One that is gone though the audit tells
-of changes is told as damage; the node starts, and writes a document without rules.
+The node does not start with a file that it cannot read: the rules are unknown then, and delivery
+without them could flood the very broker that an operator protected. An operator who knows that no
+rule is needed moves the file away. If the file is missing but the audit has changes, the node
+reports damage, starts, and writes a document without rules.
 
 The audit (storage/state/audit_file.py) has a line of JSON for each change, written and fsynced
 before the change: who (the token's name), from where, when, what it was and what it is. What is
@@ -46,12 +46,12 @@ from storage.state.controls_file import (
 
 REMEDY: Final = (
     f"restore {CONTROLS_PATH} from a backup, or move it away, start the node (nothing is paused or "
-    f"limited then) and set the rules anew: {AUDIT_DIRECTORY}/ has what they were. Where there is "
-    "a meta server they come again from there"
+    f"limited then) and set the rules again: the audit in {AUDIT_DIRECTORY}/ lists them. A meta "
+    "server sends its rules again by itself"
 )
 _GONE: Final = (
-    "the file is gone, but the audit tells of version {} of it: nothing is paused or limited any "
-    "more; set the rules anew"
+    "the file is missing, but the audit has version {} of it: nothing is paused or limited any "
+    "more; set the rules again"
 )
 _DAMAGES_MAX: Final = 100
 """Damages that one look into the audit returns."""
@@ -103,7 +103,7 @@ def read_controls(disk: Disk, log_uuid: UUID) -> Controls:
 
 
 def _damaged(position: int, reason: str) -> DamagedError:
-    reason = f"{reason}; what was paused or limited is not known: {REMEDY}"
+    reason = f"{reason}; the rules that it had are unknown: {REMEDY}"
     return DamagedError(path=CONTROLS_PATH, position=position, reason=reason)
 
 
@@ -123,7 +123,7 @@ class Audit:
         files_max: int,
         on_damage: Callable[[Damage], None],
     ) -> None:
-        """`on_damage` hears of every place that cannot be read, at every look at it."""
+        """`on_damage` is called for every unreadable place, at every read of it."""
         self._disk = disk
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
@@ -257,7 +257,7 @@ class ControlsStore:
         return after
 
     def take(self, told: Controls, entry: AuditEntry) -> None:
-        """Make durable what a meta server has told, once `entry` of it is in the audit.
+        """Store controls of a meta server, once their `entry` is in the audit.
 
         Raises StorageFullError (nothing has changed then) or FatalDiskError.
         """

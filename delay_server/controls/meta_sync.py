@@ -1,19 +1,19 @@
-"""Going by the controls of the meta server: what is believed of what it tells, and what is kept.
+"""Decides which controls of the meta server this node applies, and applies them.
 
-    what holds here                          what is told               what follows
-    version 7 of store A                     version 8 of store A       it is taken
-    version 7 of store A                     version 6 of store A       kept: that is older
-    version 7 of store A, or the node's own  any version of store B     taken if it opens nothing
-    version 7 of store A                     another version 7 of it    taken if it opens nothing
-    any rules but those of store B           version 0 of store B       kept: nobody has said any
+    applied here                             from the meta server       what follows
+    version 7 of store A                     version 8 of store A       applied
+    version 7 of store A                     version 6 of store A       not applied: older
+    version 7 of store A, or the node's own  any version of store B     applied if it opens nothing
+    version 7 of store A                     another version 7 of it    applied if it opens nothing
+    any rules but those of store B           version 0 of store B       not applied: no rules yet
 
-*Opens*: something that is paused here would not be, or would have a higher rate. So a meta server
-whose store was lost, or a first `--meta`, lets nothing flow that somebody has paused; until an
-operator has entered the same rules there, or has said at this node that it is to go by what it was
-told (`follow`). An older version of the same store is told by a store that was set back, or by a
-meta server that has not seen its neighbour's change yet.
+*Opens*: it would end a pause of this node, or raise a rate limit. So a meta server whose store was
+lost, or a first `--meta`, ends no pause until an operator has entered the same rules there, or has
+told this node to apply the meta server's controls (`follow`). An older version of the same store
+comes from a store that was restored, or from a meta server that has not seen its neighbour's
+change.
 
-What is taken is durable first, then it holds, then the meta server learns that it does.
+Controls are stored first, then applied, and then the node reports them to the meta server.
 """
 
 from collections.abc import Awaitable, Callable
@@ -38,32 +38,32 @@ _NAME_LENGTH_MAX = 100
 
 
 def why_kept(present: Controls, told: Controls) -> str:
-    """Return why what holds is kept instead of what a meta server tells; empty if it is not."""
+    """Return why a meta server's controls `told` are not applied; empty if they are."""
     if present.store == told.store and told.version > present.version:
         return ""
     if present.store == told.store and told.version < present.version:
         return (
-            f"version {present.version} of the same store holds here, and {told.version} is older: "
-            "if the store was set back, run `delaywheel controls --follow` at the node"
+            f"this node has version {present.version} of the same store, and {told.version} is "
+            "older: if the store was restored, run `delaywheel controls --follow` at the node"
         )
     whose = "another store's" if isinstance(present.store, UUID) else "the node's own"
     remedy = "enter them at the meta server, or run `delaywheel controls --follow` at the node"
     if not told.version and (present.groups or present.subjects):
-        return f"{whose} rules hold here, since nobody has said any at the meta server: {remedy}"
+        return f"{whose} rules stay in force, since the meta server has none yet: {remedy}"
     opened = opened_by(present, told)
     if not opened:
         return ""
     named = ", ".join(name[:_NAME_LENGTH_MAX] for name in opened[:_NAMED_MAX])
     more = len(opened) - _NAMED_MAX
     return (
-        f"{whose} rules hold here and are stricter, of {named}"
+        f"{whose} rules stay in force, since they are stricter: {named}"
         + (f" and {more} more" if more > 0 else "")
-        + f": {remedy}"
+        + f"; {remedy}"
     )
 
 
 class ControlsSync:
-    """What the meta server tells this node about controls, and what becomes of it."""
+    """The controls that the meta server sends, and whether this node applies them."""
 
     def __init__(
         self,
@@ -79,13 +79,13 @@ class ControlsSync:
         self._changing = trio.Lock()
         self._heard = trio.Event()
         self.told: Controls | None = None
-        """What a meta server told last; None: nothing since the start."""
+        """The last controls of a meta server; None: none since the start."""
         self.keeps = ""
-        """Why that does not hold; empty if it does."""
+        """Why they are not applied; empty if they are."""
         self.trouble = ""
-        """Why no meta server tells anything; empty if one does."""
+        """Why no meta server sends controls; empty if one does."""
         self.taken = 0
-        """Documents that were taken."""
+        """Documents that were applied."""
 
     def question(self, *, is_first: bool) -> NodeControls:
         """Return what to ask a meta server; `is_first`: on this connection, so of everything."""
@@ -96,20 +96,22 @@ class ControlsSync:
         )
 
     async def until_heard(self) -> None:
-        """Wait until a meta server has told something, or that it will not."""
+        """Wait for the first answer about controls, or its failure."""
         await self._heard.wait()
 
     def failed(self, reason: str) -> None:
-        """Note that a meta server tells nothing about controls."""
+        """Note that a request for controls failed."""
         if reason != self.trouble:
-            _log.warning("the meta server tells no controls; those of before hold", reason=reason)
+            _log.warning(
+                "no controls from the meta server; the last ones stay in force", reason=reason
+            )
         self.trouble = reason
         self._heard.set()
 
     async def hear(self, told: Controls | None, peer: str) -> None:
-        """Take what a meta server tells, if it is to be believed; None: there is nothing new.
+        """Apply controls of a meta server unless `why_kept` objects; None: there is nothing new.
 
-        Raises StorageFullError; then what was told before counts as told last.
+        Raises StorageFullError; then the controls before count as the last ones.
         """
         self.trouble = ""
         if told is not None:
@@ -118,12 +120,12 @@ class ControlsSync:
                 if not reason and told.version:
                     await self._have(told, who="meta server", peer=peer)
                 elif reason and reason != self.keeps:
-                    _log.warning("controls of the meta server are not taken", reason=reason)
+                    _log.warning("controls of the meta server were not applied", reason=reason)
                 self.told, self.keeps = told, reason
         self._heard.set()
 
     async def follow(self, *, who: str, peer: str) -> bool:
-        """Go by what was told last whatever it opens; False: nothing was told since the start.
+        """Apply the last controls even if they are less strict; False: none since the start.
 
         Raises StorageFullError.
         """
@@ -149,7 +151,9 @@ class ControlsSync:
         try:
             await self._take(told, entry)
         except StorageFullError as error:
-            _log.error("controls of the meta server could not be kept", reason=str(error))
+            _log.error("controls of the meta server could not be stored", reason=str(error))
             raise
         self.taken += 1
-        _log.info("controls of the meta server hold", version=told.version, before=before.version)
+        _log.info(
+            "applied controls of the meta server", version=told.version, before=before.version
+        )

@@ -55,8 +55,8 @@ class DeadConfig:
     """Messages that brokers refuse for good, and what may be done about them."""
 
     pending_max: int = 1_000_000
-    """Dead letters at a time. With so many nothing more becomes one: what brokers refuse for good
-    is tried on, at long intervals, until some were requeued or dropped."""
+    """Dead letters at a time. At the limit messages that brokers refuse for good are retried at
+    long intervals, until an operator has requeued or dropped some dead letters."""
 
     reason_bytes_max: int = constant(1024)
     """Bytes of the text that says why a message was given up; where it would be longer, its oldest
@@ -327,7 +327,7 @@ class DeadLetters:
         return found
 
     async def count_of_subject(self, subject: bytes) -> tuple[int, bool]:
-        """Return how many dead letters a subject has, as far as one answer tells, and if so."""
+        """Return how many dead letters of a subject one page has, and whether these are all."""
         if not self.pending:
             return 0, True
         rows_max = self.config.page_rows_max

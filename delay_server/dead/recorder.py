@@ -1,10 +1,10 @@
-"""Messages that the sender gives up, on their way to a DEAD record.
+"""Records messages that the sender gives up as DEAD records.
 
     sender gives up --> waits --> is appended --> is filed --> its fact is on its way
 
-Until the last step a message is held here as it was in the sender: it counts as being out of the
-wheel, and in its lane, so that nothing gives it out once more. What a crash forgets of this is
-loaded again and refused again.
+Until the last step the recorder holds the message, which counts as out of the wheel and in its
+lane, so that no other part delivers it again. After a crash a message without a record is loaded
+again and refused again.
 """
 
 from collections import deque

@@ -9,10 +9,10 @@
     electing                                         no        no
     an epoch below that of the log                   no        no
 
-To be in sync alone matters twice. A message may be acknowledged when all disks in sync have it, and
-this version copies to no other. And nobody else can become the master meanwhile, so that what a
-node was told stays true however long no meta server can be asked: only whoever is in sync can be
-elected, and the set is changed by the master alone.
+Being the only in-sync replica matters twice. A message may be acknowledged once all in-sync
+replicas have it, and this version does not replicate. And no other node can become the master, so
+the last answer stays true however long no meta server is available: only an in-sync replica can be
+elected, and only the master changes the in-sync set.
 """
 
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ class Permission:
 
     @property
     def pair(self) -> tuple[int, int]:
-        """Epoch and version: what is told with a higher pair is newer."""
+        """Epoch and version: an answer with a higher pair is newer."""
         return (self.record.epoch, self.record.version)
 
 
@@ -95,7 +95,7 @@ def _not_master(reply: NodeRegistered, identity: Identity) -> str:
 def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
     if record.epoch > log_epoch or record.epoch == own_epoch:
         return ""
-    return f"epoch {record.epoch} is over: the log of this node has epoch {log_epoch} already"
+    return f"epoch {record.epoch} has ended: the log of this node has epoch {log_epoch} already"
 
 
 def _not_alone(record: GroupRecord, identity: Identity) -> str:
@@ -103,5 +103,5 @@ def _not_alone(record: GroupRecord, identity: Identity) -> str:
         return f"the disk of this node is not in sync with {identity.group}"
     others = sorted(set(record.in_sync) - {identity.node_id})
     if others:
-        return f"{', '.join(others)} must have every message too, and this version copies to nobody"
+        return f"{', '.join(others)} must be in sync too, and this version does not replicate"
     return ""

@@ -1,22 +1,22 @@
-"""The node's part in its group, kept up at a meta server.
+"""Keeps the node registered at a meta server, and gets its role from it.
 
     find (HTTP) --> connect --> [prove] --> NODE_REGISTER --> again, within the lease --> ...
       ^                           |
       +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
 
-NODE_REGISTER says which data this node has, and its answer what it may do (standing.py). Once it is
-the master it also tells BROKER_REGISTER, as QMQ's brokers do, in which state clients should see the
-group: ONLINE when it serves first, then a heartbeat regularly and at each change, OFFLINE when it
-stops.
+NODE_REGISTER names the data that this node has, and the answer says what the node may do
+(permission.py). The master also sends BROKER_REGISTER, as QMQ's brokers do, with the state in which
+clients see the group: ONLINE when it serves first, then a heartbeat regularly and at each change,
+OFFLINE when it stops.
 
-On the same connection the node hears what an operator has paused, limited and weighted at the meta
-server (following.py): it always has one NODE_CONTROLS waiting there.
+On the same connection the node gets the controls that operators set at the meta server
+(meta_sync.py): one NODE_CONTROLS request always waits there.
 
-Where there is a secret both sides prove for each request and each answer that they have it
-(delay_protocol/nodes/auth.py): an answer that does not prove it is none.
+With a secret both sides sign each request and each answer (delay_protocol/nodes/auth.py), and the
+node ignores an answer without a valid signature.
 
-A node that has begun an epoch acts in it until it is told of another, however long nobody answers:
-standing.py says why that is safe.
+A node that has begun an epoch stays in it until a meta server answers with another one, however
+long no meta server answers; permission.py says why that is safe.
 """
 
 import math
@@ -115,9 +115,9 @@ class _Talk:
 
 
 class Registration:
-    """Tells a meta server what this node is, and hears what it may do.
+    """Registers this node at a meta server, and keeps the answer: what the node may do.
 
-    Invariant: what `standing` says has the highest epoch and version that were ever told.
+    Invariant: `permission` has the highest epoch and version of all answers.
     """
 
     def __init__(
@@ -158,25 +158,25 @@ class Registration:
             base_s=settings.reconnect_seconds_min, max_s=settings.reconnect_seconds_max
         )
         self.permission: Permission | None = None
-        """What the node may do; None until that was told."""
+        """What the node may do; None before the first answer."""
         self.own_epoch = 0
         """The epoch that this start of the node has begun; 0: none yet."""
         self.meta: str | None = None
         """host:port of the meta server while it answers."""
         self.trouble = ""
-        """Why no meta server can be asked; empty while one answers."""
+        """Why no meta server is available; empty while one answers."""
         self.answers = 0
-        """Records that were told."""
+        """Answers with a record of the group."""
         self.failures = 0
-        """Times that no meta server could be asked, or was of no use."""
+        """Registrations that failed: no answer, or one that was not usable."""
         self.lease_ms = 0
         """Of the last answer."""
         self.is_authenticated = False
         """Whether the meta server that answers has proved that it has the secret."""
         self.announced: BrokerState | None = None
-        """How clients see the group; None: not told yet."""
+        """The state announced to clients; None: none yet."""
         self.announce_trouble = ""
-        """Why clients could not be told; empty if they could."""
+        """Why the last announcement failed; empty if it did not."""
         self._answered_boot_ms: int | None = None
         self._trouble_boot_ms: int | None = None
         self._reminded_at = -math.inf
@@ -245,7 +245,7 @@ class Registration:
         self._announce_now.wake()
 
     async def go_offline(self) -> None:
-        """Have clients told that the node stops, if a meta server answers in time; say no more."""
+        """Announce OFFLINE to clients, if a meta server answers in time, and nothing after it."""
         self._is_leaving = True
         self._announce_now.wake()
         if self.announced is None:
@@ -258,7 +258,7 @@ class Registration:
             try:
                 await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
             except (TransportError, MetaRefusedError) as error:
-                _log.info("clients could not be told that the node stops", reason=str(error))
+                _log.info("could not announce to clients that this node stops", reason=str(error))
             else:
                 self.announced = BrokerState.NRW
                 return
@@ -375,15 +375,15 @@ class Registration:
         before = self.permission
         if before is not None and standing.pair < before.pair:
             raise MetaRefusedError(
-                f"the meta server at {peer} tells epoch {standing.pair[0]}, version "
-                f"{standing.pair[1]} of {self._identity.group}, which has been at epoch "
-                f"{before.pair[0]}, version {before.pair[1]} already"
+                f"the meta server at {peer} has an old record of {self._identity.group}: epoch "
+                f"{standing.pair[0]}, version {standing.pair[1]}; this node has seen epoch "
+                f"{before.pair[0]}, version {before.pair[1]}"
             )
         self.permission, self.lease_ms = standing, reply.lease_ms
         self.answers += 1
         self._note_standing(before, standing)
         if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
-            reason = standing.reason or f"epoch {standing.record.epoch} has begun, for it as well"
+            reason = standing.reason or f"it is the master of epoch {standing.record.epoch} now"
             raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
         if standing.delivers:
             self._delivers.wake()
@@ -393,7 +393,7 @@ class Registration:
     # -- what an operator has said there --------------------------------------------------------
 
     async def _follow(self, talk: _Talk) -> None:
-        """Have the controls of the meta server hold here, from the moment that it has others."""
+        """Apply the controls of the meta server whenever they change."""
         settings, following = self._settings, self._controls_sync
         is_first = True
         while True:
@@ -431,7 +431,7 @@ class Registration:
                 return
             except MetaRefusedError as error:
                 if str(error) != self.announce_trouble:
-                    _log.warning("clients cannot be told of this node", reason=str(error))
+                    _log.warning("cannot announce this node to clients", reason=str(error))
                 self.announce_trouble = str(error)
                 pause_s = min(pause_s, settings.reconnect_seconds_max)
             else:
@@ -465,7 +465,7 @@ class Registration:
         self.meta, self.trouble, self._trouble_boot_ms = peer, "", None
 
     def _note_trouble(self, reason: str) -> None:
-        """Note that no meta server can be asked; say so at first, and every so often."""
+        """Note that no meta server is available; log it at first, and then at intervals."""
         self.failures += 1
         if not self.trouble:
             self._trouble_boot_ms = self._clock.boot_ms()
@@ -473,17 +473,17 @@ class Registration:
         self.trouble = reason
         if self._may_remind():
             _log.warning(
-                "no meta server can be asked",
+                "no meta server is available",
                 reason=printable(reason),
                 away_s=self.away_ms / 1000,
-                meanwhile=f"it acts in epoch {self.own_epoch}" if self.own_epoch else "it waits",
+                meanwhile=f"master in epoch {self.own_epoch}" if self.own_epoch else "waiting",
             )
 
     def _note_standing(self, before: Permission | None, standing: Permission) -> None:
-        """Say what the node may do when that changes, and every so often while it waits."""
+        """Log what the node may do when that changes, and at intervals while it waits."""
         if before is not None and standing.is_retired != before.is_retired:
             _log.warning(
-                "this group was retired: the node takes no more messages, and delivers what it has"
+                "this group was retired: the node refuses messages and delivers those that it has"
                 if standing.is_retired
                 else "this group is in service again",
                 group=self._identity.group,
@@ -493,7 +493,7 @@ class Registration:
         self._reminded_at = trio.current_time()
         log = _log.info if standing.accepts else _log.warning
         log(
-            "registered" if standing.accepts else "registered; this node accepts nothing",
+            "registered" if standing.accepts else "registered; this node does not accept messages",
             group=self._identity.group,
             node_id=self._identity.node_id,
             address=self._node().address,

@@ -1,19 +1,19 @@
-"""Brings what waits on disk to the sender as fast as it leaves; one task.
+"""Reads backlogs from disk into the sender, as fast as the sender delivers them; one task.
 
-Subjects that wait (lanes.py) get a lane in the schedule_log, with the number that their lane has in
-the sender; it is opened and closed here. Their due messages are read slice by slice, whenever the
-sender has done with half of what it may hold of the lane. When all that is due has been taken, the
-lane is closed: what is still to come of it up to the loading cursor goes into the wheel, and its
-subjects are like all others. What the wheel still had of them is thrown out before: nobody knows
-what of the rest that is.
+The reader opens a lane in the schedule_log for subjects whose backlog waits on disk (lanes.py),
+with the number of their lane in the sender. It reads due messages slice by slice, whenever the
+sender has delivered half of what it may hold of the lane. Once all due messages are read, it closes
+the lane: the wheel gets the rows up to the loading cursor, and the subjects are like all others.
+Before that the wheel drops its entries of these subjects, since nothing tells which of the
+remaining rows they are.
 
 Subjects of a lane that have to wait later join it, bit by bit: each time it begins anew at the very
 first row. Those without a route have no lane to come through, so nothing of them is read.
 
 Only one slice is read at a time, so however many lanes wait, filing and loading go on beside it.
-There may be thousands, and something leaves the sender every millisecond: a lane is looked at when
-less is held of it, when its time has come, and else in turn with all others, a few at a time
-(looks.py), since each may be held more of while the sender has more room.
+There may be thousands of lanes, and messages leave the sender every millisecond. So the reader
+checks a lane when the sender holds less of it, when its time has come, and else in turn with all
+others, a few at a time (agenda.py): each lane may hold more while the sender has more room.
 """
 
 import math
@@ -187,7 +187,7 @@ class BacklogReader:
         self._may_join_at[lane] = now + _JOIN_S
         self.opened += 1
         _log.info(
-            "subjects wait on disk",
+            "the backlog of subjects waits on disk",
             subjects=len(subjects),
             first=self._name(int(subjects[0])),
             held=len(given),
@@ -303,7 +303,7 @@ class BacklogReader:
         self._lanes.close(lane)
         self._forget(lane)
         _log.info(
-            "subjects wait on disk no longer",
+            "the backlog of subjects no longer waits on disk",
             subjects=len(job.members),
             first=self._name(int(job.members.numbers()[0])),
         )

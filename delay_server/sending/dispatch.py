@@ -1,4 +1,4 @@
-"""From the wheel to the sender when a message is due, and from the sender to the facts."""
+"""Moves due messages from the wheel to the sender, and outcomes from the sender to the facts."""
 
 import contextlib
 from collections import Counter, deque
@@ -50,12 +50,13 @@ class Offer(Protocol):
 
 
 class Dispatch:
-    """Takes what is due out of the wheel and offers it to the sender.
+    """Takes due messages out of the wheel and offers them to the sender.
 
-    When more becomes due at a time than is taken in one slice, the rest is a backlog. It is offered
-    as late, slice by slice, and before each of them what has become due just now: so what is on
-    time does not wait until a backlog has left, be it of one subject or of thousands. Within a
-    subject the order stays: what is due just now of one that is in the backlog is part of it.
+    If more messages become due at a time than one slice takes, the rest is a backlog. The backlog
+    is offered as late, slice by slice, and before each slice the messages that have just become
+    due. So messages that are on time do not wait for a backlog, be it of one subject or of
+    thousands. Within a subject the order stays: a message that has just become due joins the
+    backlog of its subject.
     """
 
     def __init__(
@@ -197,9 +198,9 @@ class Dispatch:
 class FactRecorder:
     """Gathers outcomes and makes them facts: journal first, then the schedule_log learns of them.
 
-    Many outcomes share one fsync; none waits longer than `sync_ms_max` for it to begin, whatever
-    the schedule_log is busy with: it may take seconds until that hears of a fact (a split, a load,
-    a checkpoint), and what is not durable by then would be sent again after a crash.
+    Many outcomes share one fsync, which begins at most `sync_ms_max` after the first of them. It
+    does not wait for the schedule_log, which can be busy for seconds (a split, a load, a
+    checkpoint): a message whose outcome is not durable is sent again after a crash.
     """
 
     def __init__(
@@ -221,7 +222,7 @@ class FactRecorder:
         self._waiting: list[FactBlock] = []
         self._writing: list[FactBlock] = []
         self._durable: deque[tuple[FactBlock, int]] = deque()
-        """What the schedule_log has not been told of; the first of them may be on its way."""
+        """Outcomes that the schedule_log lacks; the first of them may be under way."""
         self._more = Wakeup()
         self._more_durable = Wakeup()
         self._idle = trio.Event()
@@ -257,7 +258,7 @@ class FactRecorder:
         return sum(len(block) for block in self._waiting)
 
     def unnoted(self) -> list[npt.NDArray[np.int64]]:
-        """Return the sequences of outcomes that the schedule_log has not been told of for sure."""
+        """Return the sequences of outcomes that the schedule_log may not have yet."""
         durable = (block for block, _ in self._durable)
         return [block.sequence for block in (*durable, *self._writing, *self._waiting)]
 
@@ -306,7 +307,9 @@ class FactRecorder:
                 )
             except StorageFullError as error:
                 # The disk's floor leaves room for facts; somebody else has used it up.
-                _log.error("no space for facts; a crash now would send again", error=str(error))
+                _log.error(
+                    "no disk space for facts; a crash now would deliver twice", error=str(error)
+                )
                 await trio.sleep(_FULL_RETRY_S)
 
     def _append_now(self, blocks: list[FactBlock], now_ms: int) -> tuple[FactBlock, int]:

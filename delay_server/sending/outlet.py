@@ -1,8 +1,8 @@
-"""What an operator closes and narrows takes effect here: rules, rate limits and the sender follow.
+"""Applies the controls: pauses and rate limits take effect in the lanes and in the sender.
 
-A change is durable first, then it holds, then it is answered. When a pause was answered, nothing of
-its subjects is sent any more but what was in flight: what the sender still had of them is dropped
-and waits on disk like all the rest.
+A change is stored first, then applied, then answered. Once a pause is answered, the sender starts
+no request with messages of its subjects; requests in flight may still succeed. The sender drops its
+other messages of these subjects, and they wait on disk like all the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -27,7 +27,7 @@ CONTROLS_WORKER = "controls"
 
 
 class Outlet:
-    """Keeps the controls, and has everything follow them; its task gives out what is limited."""
+    """Stores and applies the controls; its task releases rate-limited messages."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Outlet:
         return after
 
     async def take(self, told: Controls, entry: AuditEntry) -> None:
-        """Make durable what a meta server has told, and have it hold. Raises as `change`."""
+        """Store and apply controls of a meta server. Raises as `change`."""
         with trio.CancelScope(shield=True):
             async with self._changing:
                 before = self._store.controls

@@ -50,29 +50,29 @@ _RESERVE_MOST = 8 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
-    """Who this node is and where it keeps what it knows."""
+    """The identity of this node, and its data directory."""
 
     data_dir: Path
-    """Directory of all logs; made if it is missing, locked for as long as the process lives."""
+    """Directory of all logs. The node creates it if it is missing, and locks it while it runs."""
 
     cluster: str | None = None
-    """Name of the cluster, fixed at the first start. Not set: as the data directory says."""
+    """Name of the cluster, fixed at the first start. Not set: the name in the data directory."""
 
     group: str | None = None
-    """Name of the group, alike on replicas, fixed at the first start. Not set: as the data
-    directory says."""
+    """Name of the delay group, the same on all replicas, fixed at the first start. Not set: the
+    name in the data directory."""
 
     node_id: str | None = None
-    """Name of the node, fixed at the first start. Not set: as the data directory says."""
+    """Name of the node, fixed at the first start. Not set: the name in the data directory."""
 
     group_may_read: bool = False
-    """Whether the group of the user that this runs as may read what is in `data_dir`: modes 0750
-    and 0640. Otherwise 0700 and 0600. The umask does not matter, and what is there already keeps
-    its mode."""
+    """Whether the Unix group of the process may read `data_dir`: new directories get mode 0750 and
+    new files 0640. Otherwise 0700 and 0600. The umask does not matter. Existing files keep their
+    mode."""
 
     stop_ms_max: int = 4000
-    """Milliseconds from SIGTERM in which requests are answered and deliveries confirmed. What is
-    unconfirmed by then is delivered again after the next start."""
+    """Milliseconds from SIGTERM in which the node answers requests and waits for confirmations of
+    deliveries. An unconfirmed message is delivered again after the next start."""
 
     def __post_init__(self) -> None:
         """Refuse names that could not be written down."""
@@ -85,10 +85,10 @@ class NodeConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListenerConfig(ConnectionLimits):
-    """Where producers connect, and what a connection may take."""
+    """The listener for producers, and the limits of a connection."""
 
     address: str = "127.0.0.1:20801"
-    """host:port to listen on; IPv6 in brackets, port 0 for any free one. The default takes
+    """host:port to listen on; IPv6 in brackets, port 0 for any free port. The default accepts
     connections from this machine only."""
 
     def __post_init__(self) -> None:
@@ -99,31 +99,30 @@ class ListenerConfig(ConnectionLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdmissionConfig:
-    """Which messages are taken, and what happens to requests that cannot be taken now."""
+    """Which messages the node accepts, and how long a request waits for admission."""
 
     horizon_days: int = 730
-    """Days. A message due further ahead is refused for good; 730 are two years."""
+    """Days. The node refuses a message with a later due time for good; 730 are two years."""
 
     item_bytes_max: int = 2 * MIB
-    """Bytes of one message as on the wire. A larger one is refused for good."""
+    """Bytes of one message on the wire. The node refuses a larger one for good."""
 
     id_bytes_max: int = constant(1024)
     """Bytes of a message id. A longer one is refused for good."""
 
     request_items_max: int = 2048
-    """Messages of one request; those beyond are refused for good, and of a request of more than
-    twice as many none is taken. A request of so many takes 3 ms, and 10 ms if all are refused, in
-    which nobody else is served."""
+    """Messages of one request. The node refuses further ones for good, and the whole request if it
+    has more than twice as many. The check of such a request blocks the event loop for 3 ms, and for
+    10 ms if all messages are refused."""
 
     hold_ms: int = 4000
-    """Milliseconds. How long a request is held when it cannot be taken for a passing reason
-    (starting, overload) before it is answered with an error that producers retry on. QMQ's
-    producers wait 5 s for an answer: more than that only makes duplicates."""
+    """Milliseconds. How long a request waits for admission during start or overload, before the
+    node answers it with an error on which producers retry. QMQ's producers wait 5 s for an answer:
+    a longer wait only causes duplicates."""
 
     pending_bytes_max: int = 16 * MIB
-    """Bytes of admitted messages that gather for the next write while one is being made durable.
-    Beyond it requests are held. At most a 256th of the file system, and not less than 1 MiB for it,
-    whatever it says."""
+    """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
+    held. On a small file system the node lowers it to a 256th of the size, but not below 1 MiB."""
 
     def __post_init__(self) -> None:
         """Refuse what the parts refuse."""
@@ -152,11 +151,12 @@ class AdmissionConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig:
-    """How the logs are cut into files, and when they become durable."""
+    """Size and retention of the files of the logs, checkpoints, and limits of the disk."""
 
     message_log_file_bytes_max: int = 256 * MIB
-    """Bytes. Beyond this a file of the message_log is closed and the next begun. Files are deleted
-    whole: larger ones stay longer. At most a 16th of the file system, whatever it says."""
+    """Bytes. At this size a file of the message_log is closed and the next one begins. Files are
+    deleted as a whole: larger ones stay longer. On a small file system the node lowers it to a
+    16th of the size."""
 
     journal_file_bytes_max: int = constant(64 * MIB)
     """Bytes. Beyond this a file of the facts journal is closed and the next begun. At most a 64th
@@ -175,13 +175,13 @@ class StorageConfig:
     system, whatever it says."""
 
     subjects_bytes_max: int = 128 * MIB
-    """Bytes that names of subjects may take in memory, each with 256 more for what is kept by it:
-    those of messages due soon, being delivered or waiting to be written. With more different names
-    than that, messages are filed more slowly, and what is due last waits on disk."""
+    """Bytes of memory for subjects: the name and 256 bytes for each subject that has messages due
+    soon, in delivery or waiting to be written. With more subjects than fit, filing is slower, and
+    the messages that are due last wait on disk."""
 
     open_files_max: int = 2048
-    """Segment files open for appending at a time. Before there are more, those written since the
-    last checkpoint are made durable and closed, which costs an fsync. Together with
+    """Segment files that are open for appending at a time. At the limit the node syncs and closes
+    those written since the last checkpoint, which costs an fsync. Together with
     listener.connections_max it should stay below the process's limit of open files."""
 
     filing_bytes_max: int = constant(128 * MIB)
@@ -190,20 +190,20 @@ class StorageConfig:
     says."""
 
     fact_sync_ms_max: int = 20
-    """Milliseconds from a broker's confirmation to its fact being durable. What a crash within them
-    forgets is delivered twice; less means more fsyncs."""
+    """Milliseconds from a broker's confirmation until its fact is durable. After a crash in this
+    time the message is delivered twice. A lower value means more fsyncs."""
 
     checkpoint_interval_ms: int = 3000
-    """Milliseconds between checkpoints while there is anything new. Shorter means faster restarts
-    and more fsyncs."""
+    """Milliseconds between checkpoints while the logs grow. A lower value means faster restarts and
+    more fsyncs."""
 
     checkpoint_bytes: int = constant(256 * MIB)
     """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
     file system, whatever it says."""
 
     message_log_keep_ms: int = DAY_MS
-    """Milliseconds for which the message_log keeps what is filed and checkpointed, for those who
-    read it."""
+    """Milliseconds for which the message_log keeps records that are filed and checkpointed, for
+    readers of the log."""
 
     duplicate_window_ms: int = constant(10 * 60 * 1000)
     """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
@@ -213,27 +213,27 @@ class StorageConfig:
     """Messages. Where so many came within the window above, they are enough."""
 
     segments_keep_ms: int = 7 * DAY_MS
-    """Milliseconds for which segments stay after everything in them was delivered."""
+    """Milliseconds for which a segment stays on disk after all of its messages have an outcome."""
 
     seals_keep_days: int = 3 * 365
-    """Days for which it is known of each segment what became of its messages."""
+    """Days for which the seals log keeps the seal of a segment: the counts of its outcomes."""
 
     seals_file_bytes_max: int = constant(MIB)
     """Bytes. Beyond this a file of the seals log is closed, written again more densely, and the
     next begun. Smaller ones make starts faster, and more files."""
 
     retired_grace_ms: int = 60 * 60 * 1000
-    """Milliseconds for which files that nothing needs any more stay for those who read them (Spark,
-    copies), across restarts too. When the disk is short they go at once."""
+    """Milliseconds for which a retired file stays for readers (Spark, copies), across restarts too.
+    With little free disk it is deleted at once."""
 
     disk_free_bytes_min: int = 2048 * MIB
-    """Bytes. With less free disk than this, or than the share below if that is smaller, beside all
-    that is still to be written for accepted messages, more are refused while delivery goes on. From
-    a quarter above it on, what is kept for its age only is deleted, oldest first, until half as
-    much again is free. 1 MiB at least."""
+    """Bytes of the disk floor; the smaller of this and the share below counts, at least 1 MiB. The
+    node refuses messages if free disk, without what accepted messages still need, is below the
+    floor; delivery continues. Below 1.25 times the floor it deletes files that are only kept for
+    their age, oldest first, until 1.5 times the floor is free."""
 
     disk_free_share_min: float = 0.05
-    """Share of the file system, 0 to 1. The smaller of the two floors counts."""
+    """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""
 
     read_tries: int = constant(12)
     """Tries after which what the operating system cannot read of a file is taken for damage. With
@@ -291,13 +291,13 @@ class WheelConfig:
     """The index, in memory, of the messages that are due soon."""
 
     load_ahead_ms: int = 120_000
-    """Milliseconds. How long before they are due messages enter the wheel. More costs memory, less
-    leaves little time to read them when the disk is slow."""
+    """Milliseconds before its due time at which a message enters the wheel. A higher value costs
+    memory. A lower one leaves less time for reads when the disk is slow."""
 
     entries_max: int = 8_000_000
-    """Messages in memory, 36 to 72 bytes each: those due soon and those being delivered, of which
-    there are at most half as many. What does not fit waits on disk, and is loaded in the order of
-    due time as places become free."""
+    """Messages in memory, 36 to 72 bytes each: those due soon and those in delivery. At most half
+    of them are in delivery. Further messages wait on disk, and the node loads them in the order of
+    their due time as there is room."""
 
     lane_entries_min: int = constant(2000)
     """Messages of one subject that may be held for delivery before it gets a lane of its own, in
@@ -309,7 +309,8 @@ class WheelConfig:
     are hot at the same time can delay others."""
 
     slot_ms: int = 64
-    """Milliseconds of due time that are sorted at once. Changes the cost, not order or lateness."""
+    """Milliseconds of due time that are sorted at once. It changes the cost, not order or
+    lateness."""
 
     def __post_init__(self) -> None:
         """Refuse a wheel that could hold nothing, or would come too late."""
@@ -322,12 +323,12 @@ class WheelConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClockConfig:
-    """What is believed of the machine's clock."""
+    """The clock guard: which steps of the wall clock hold delivery."""
 
     step_forward_ms_max: int = 60_000
-    """Milliseconds. If the wall clock gains more than this on the time since boot, dispatch is held
-    until the step is confirmed or taken back: a clock that is wrong by a year would send a year's
-    messages."""
+    """Milliseconds. If the wall clock gains more than this on the boot clock, the node holds
+    delivery until the step is confirmed or reverted: a clock that is a year ahead would deliver a
+    year's messages."""
 
     def __post_init__(self) -> None:
         """Refuse a limit that ordinary clock discipline would reach."""
@@ -339,21 +340,21 @@ class HttpConfig:
     """The port for metrics, health, status and administration."""
 
     address: str = "127.0.0.1:20811"
-    """host:port; port 0 for any free one, empty for no HTTP at all. The default takes connections
-    from this machine only; beyond it `admin.token_file` has to be set. Health is for whoever
-    reaches it, all else for callers on this machine, or those with a token where there are any."""
+    """host:port; port 0 for any free port, empty for no HTTP. The default accepts connections from
+    this machine only; any other address needs `admin.token_file`. Health needs no token. All other
+    endpoints are for callers with a token, or on this machine if there is no token file."""
 
     connections_max: int = 4096
-    """Open connections. At so many no more are accepted until one ends; new ones wait in the
-    kernel's backlog. One without a whole request has 5 s for it, so the cap is to be above the
-    number of hostile connections that are to keep nobody waiting."""
+    """Open connections. At the limit new connections wait in the kernel's backlog until one ends. A
+    connection has 5 s for a whole request, so the limit should exceed the number of hostile
+    connections that the port has to withstand."""
 
     header_bytes_max: int = constant(16 * KIB)
     """Bytes of a request's line and headers while they are incomplete. A longer one is answered
     431, and its connection closed."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no address, and a port that nobody could use."""
+        """Refuse an invalid address, and limits below which the port is useless."""
         require_at_least(self, 1, "connections_max")
         require_at_least(self, 1024, "header_bytes_max")
         if self.address:
@@ -362,11 +363,11 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """Who may look, pause, limit, drain and see to dead letters. Health is for everybody."""
+    """Who may read the status, and who may pause, limit, drain and change dead letters."""
 
     token_file: str = ""
-    """The file of tokens that `delaywheel admin token add` writes; it is read again when it
-    changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
+    """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
+    Empty: no token is needed, and HTTP must listen on a loopback address."""
 
     token_look_ms: int = constant(1000)
     """Milliseconds between two looks at whether the file of tokens has changed."""
@@ -389,11 +390,11 @@ class AdminConfig:
     """Files of the audit that are kept; the oldest goes when there would be more."""
 
     explain_rows_max: int = 20_000_000
-    """Messages on disk that are looked at, at the most, to find the one that `explain` is asked
-    for. Other work goes on in between."""
+    """Messages on disk that one `explain` reads at most to find a message. Other work goes on in
+    between."""
 
     def __post_init__(self) -> None:
-        """Refuse what nobody could be let in by, and an audit that keeps nothing."""
+        """Refuse limits under which no request passes, and an audit that keeps nothing."""
         require_at_least(self, 10, "token_look_ms")
         require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
@@ -405,7 +406,7 @@ class AdminConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlsConfig:
-    """How the limits of subjects that an operator sets are kept."""
+    """How the rate limits that an operator sets for subjects take effect."""
 
     burst_seconds: float = constant(0.1)
     """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
@@ -425,20 +426,22 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaConfig(MetaAddressLimits):
-    """The meta server, which says what this node is in its group and tells clients of it."""
+    """The meta server: it gives this node its role and its routes, and clients its address."""
 
     addresses: str = ""
-    """host:port of a meta server's HTTP port; several, separated by commas, are asked in turn.
-    Empty: none, the node is the only one of its group and delivers to `brokers`."""
+    """host:port of the HTTP port of each meta server, separated by commas; the node tries them in
+    turn. Empty: the node is the only one of its group and delivers to `brokers`."""
 
     advertised: str = ""
-    """host:port at which clients reach this node, as they are told. Empty: as listened on. Needed
-    where that is every address of the machine; IPv4 or a name, since QMQ's clients know no IPv6."""
+    """host:port that clients get from the meta server for this node. Empty: the address that it
+    listens on. Needed if that is every address of the machine; IPv4 or a name, since QMQ's clients
+    know no IPv6."""
 
     secret_file: str = ""
     """The file of the secret that this node shares with its meta servers
-    (`registration.secret_file` there), readable by its owner and group only; read again when it
-    changes. The first line counts here. Empty: it proves nothing, and believes whoever answers."""
+    (`registration.secret_file` there), readable by its owner and group only. The node signs with
+    the first line, and reloads the file when it changes. Empty: it sends no proof and accepts any
+    answer."""
 
     request_seconds_max: float = constant(2.0)
     """Seconds for an answer of the meta server. After that another connection is tried."""
@@ -451,15 +454,15 @@ class MetaConfig(MetaAddressLimits):
     """Seconds before a meta server that failed is asked again; doubles with each failure."""
 
     reconnect_seconds_max: float = 3.0
-    """Longest wait before it is asked again."""
+    """Seconds. The longest wait before a meta server that failed is asked again."""
 
     offline_seconds_max: float = constant(1.0)
-    """Seconds, when the node stops, to have clients told so while it still takes their messages.
-    Part of node.stop_ms_max."""
+    """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
+    node.stop_ms_max."""
 
     controls_seconds_max: float = 2.0
-    """Seconds, at the start, to hear what is paused before anything is delivered; after that what
-    was paused when the node last heard of it holds until it hears again."""
+    """Seconds that delivery waits at the start for the rules of the meta server. After that the
+    last rules that the node stored are in force until it gets newer ones."""
 
     remind_seconds: float = constant(30.0)
     """Seconds between two lines in the log while the node waits for a meta server or for its turn
@@ -488,7 +491,7 @@ class MetaConfig(MetaAddressLimits):
         return tuple(found)
 
     def told(self, listening: Address) -> str:
-        """Return what clients are told of the address that is listened on; ValueError if nothing.
+        """Return the address that clients get for this listener; ValueError if they cannot use it.
 
         The meta server and QMQ's clients split it at its colon.
         """
@@ -497,12 +500,12 @@ class MetaConfig(MetaAddressLimits):
         if host in _ALL_ADDRESSES or ":" in host:
             raise ValueError(
                 f"meta.advertised must be set to an IPv4 address or a name and a port: clients "
-                f"cannot be told {told}"
+                f"cannot use {told}"
             )
         return told
 
     def told_http(self, listening: Address) -> str:
-        """Return what people are told of the HTTP address; empty if it cannot be written so."""
+        """Return the HTTP address as other machines can use it; empty if they cannot."""
         host, port = listening
         if host in _ALL_ADDRESSES and self.advertised:
             host, _ = parse_address(self.advertised)
@@ -511,15 +514,15 @@ class MetaConfig(MetaAddressLimits):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoutesConfig:
-    """How the broker groups of subjects are asked for, where there is a meta server."""
+    """The routes of subjects that the meta server gives."""
 
     subjects_max: int = 200_000
-    """Subjects whose route is kept at a time, about 1 KB of memory each; of these at most half may
-    wait for want of a route. Messages of further ones wait on disk until there are fewer."""
+    """Subjects whose route is in memory, about 1 KB each; at most half of them may be unrouted.
+    Messages of further subjects wait on disk until there is room."""
 
     unused_ms: int = 600_000
-    """Milliseconds. The route of a subject of which no message was due, or nearly, for so long is
-    forgotten; it is asked for again when one is. A broker group without a subject is left."""
+    """Milliseconds after which the route of a subject without a due message is evicted. The node
+    asks for it again when a message is nearly due, and leaves a broker group without subjects."""
 
     heartbeat_ms: int = constant(60_000)
     """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
@@ -553,13 +556,13 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Everything that can be set of one delay server."""
 
     node: NodeConfig
-    """Who this node is."""
+    """The identity of this node."""
 
     brokers: dict[str, str] = msgspec.field(default_factory=dict)
-    """Name and host:port of each real-time broker group to deliver to; needed where there is no
-    meta server, and in the place of what it says. A name goes into the dispatch_log: it should not
-    come to mean another group. With `host:port,weight=3` (0.001 to 1000) a group gets three times
-    as much as one without, as long as both are well."""
+    """Name and host:port of each broker group. Needed without a meta server; with one, they replace
+    its routes. The dispatch_log records the name, so do not give it to another group later. With
+    `host:port,weight=3` (0.001 to 1000) a group gets three times as many messages as one without a
+    weight, while both are well."""
 
     meta: MetaConfig = msgspec.field(default_factory=MetaConfig)
     """The meta server."""
@@ -574,31 +577,31 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Dead letters: messages that brokers refuse for good."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
-    """Where producers connect."""
+    """The listener for producers."""
 
     admission: AdmissionConfig = msgspec.field(default_factory=AdmissionConfig)
-    """Which messages are taken."""
+    """Which messages the node accepts."""
 
     storage: StorageConfig = msgspec.field(default_factory=StorageConfig)
     """The logs."""
 
     wheel: WheelConfig = msgspec.field(default_factory=WheelConfig)
-    """What is due soon."""
+    """The index of messages that are due soon."""
 
     clock: ClockConfig = msgspec.field(default_factory=ClockConfig)
-    """What is believed of the clock."""
+    """The clock guard."""
 
     http: HttpConfig = msgspec.field(default_factory=HttpConfig)
     """Metrics, health, status and administration."""
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
-    """Who may administer."""
+    """Tokens and limits of administration."""
 
     controls: ControlsConfig = msgspec.field(default_factory=ControlsConfig)
-    """What an operator limits."""
+    """How rate limits of subjects take effect."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
-    """What the process says."""
+    """The log."""
 
     def __post_init__(self) -> None:
         """Refuse brokers that cannot be reached, and what fits in each section but not together."""
@@ -611,7 +614,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             raise ValueError(
                 "wheel.load_ahead_ms must be at most half of the "
                 f"{self.storage.minute_horizon_minutes} minutes for which segments of one minute "
-                "are kept: a segment is split well before it is loaded"
+                "are kept: a segment is split long before it is loaded"
             )
         if self.admission.item_bytes_max + 64 * KIB > self.listener.frame_bytes_max:
             raise ValueError(
@@ -631,8 +634,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 if address and _is_at(parse_address(address), group.host, group.port):
                     raise ValueError(
                         f"the broker group {group.name} is at "
-                        f"{format_address((group.host, group.port))}, which is an own address "
-                        f"({setting}): its messages would come back; give the address of a broker"
+                        f"{format_address((group.host, group.port))}, which is this "
+                        f"node's {setting}: messages would come back; give the address of a broker"
                     )
 
     @property
@@ -733,7 +736,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     @property
     def unrouted_max(self) -> int:
-        """Subjects that may wait for want of a route at a time: their names stay in memory."""
+        """Subjects that may be unrouted at a time: their names stay in memory."""
         name_bytes = SENT_SUBJECT_BYTES_MAX + SUBJECT_BYTES
         of_names = self.storage.subjects_bytes_max // name_bytes
         return max(min(self.routes.subjects_max // 2, of_names), 1)
@@ -781,7 +784,7 @@ def _weight_of(name: str, more: Sequence[str]) -> float:
     try:
         return float(text)
     except ValueError as error:
-        raise ValueError(f"the weight of broker {name!r} is no number: {text!r}") from error
+        raise ValueError(f"the weight of broker {name!r} is not a number: {text!r}") from error
 
 
 def sections() -> dict[str, type]:

@@ -1,4 +1,4 @@
-"""What ends a delay server that takes part in a cluster, and what to do about it.
+"""Errors that end the mastership or the process of a delay server in a cluster, and the remedy.
 
 * MembershipError
     * NodeRefusedError: the meta server refuses the node. Somebody has to look first.
@@ -20,9 +20,9 @@ class NodeRefusedError(MembershipError):
 
 
 class FencedError(MembershipError):
-    """What the node acted for is over: it accepts and delivers nothing more."""
+    """The node's epoch has ended: it stops accepting and delivering."""
 
     def __init__(self, *, node: str, epoch: int, reason: str) -> None:
-        super().__init__(f"{node} is fenced off, its epoch {epoch} is over: {reason}")
+        super().__init__(f"{node} is fenced, its epoch {epoch} has ended: {reason}")
         self.epoch = epoch
         self.reason = reason

@@ -104,7 +104,7 @@ class ConnectionCounts:
     replies_dropped: int = 0
     """Answers that came after their connection was closed."""
     faults: int = 0
-    """Requests and messages that were refused for what they are, and frames nobody asked for."""
+    """Requests and messages that were refused as wrong, and unexpected frames."""
     pauses: int = 0
     """How often reading stopped because a limit was reached."""
     closed: Counter[CloseReason] = field(default_factory=Counter)
@@ -173,7 +173,7 @@ class Shared:
             max(self._unfinished, key=self._unfinished.__getitem__).give_way()
 
     def warn(self, event: str, **details: object) -> None:
-        """Write a line to the log, unless there were too many; the next one tells of those."""
+        """Log a warning within the rate limit; the next line has the number of those left out."""
         now = trio.current_time()
         if self._warnings.seconds_until_room(now):
             self._warnings_left_out += 1

@@ -1,4 +1,4 @@
-"""What one process grants its peers: every bound on memory, time and number, by name.
+"""The limits of connections: every bound on memory, time and number, by name.
 
 Together they bound the memory that peers can make a server hold:
 `total_bytes_max + connections_max * receive_bytes`, since a connection finds the total exceeded
@@ -23,16 +23,16 @@ def _require_positive(settings: "ConnectionLimits | RequestLimits") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConnectionLimits:
-    """What a listener grants the peers that connect to it."""
+    """The limits of the connections that a listener accepts."""
 
     connections_max: int = 10_000
-    """Open connections. For one more a silent one is evicted, of the source address with most
-    connections; if none of those is silent, the new one is refused."""
+    """Open connections. At the limit a new connection evicts a silent one of the source address
+    with the most connections; if none of those is silent, the new connection is refused."""
 
     connections_per_address_max: int = 2000
-    """Open connections from one source address (of IPv6 a /64), this machine's own like any other.
-    For one more a silent one from there is evicted. It leaves the other places to other addresses;
-    raise it where more clients come from behind one address."""
+    """Open connections from one source address (of IPv6 a /64), loopback included. At the limit a
+    new connection evicts a silent one of the same address. Raise it if more clients share one
+    address."""
 
     frame_bytes_max: int = 16 * MIB
     """Bytes of one frame. A longer one ends the connection before its body is buffered."""
@@ -54,8 +54,8 @@ class ConnectionLimits:
     """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""
 
     total_bytes_max: int = 256 * MIB
-    """Bytes held for all connections: waiting requests, unfinished frames, unsent answers. At this
-    many nothing is read from anybody until some are gone."""
+    """Bytes held for all connections: waiting requests, unfinished frames, unsent answers. At the
+    limit the listener reads from no connection until there are fewer."""
 
     unfinished_bytes_max: int = constant(96 * MIB)
     """The part of `total_bytes_max` that frames not yet complete may take, of all connections
@@ -63,8 +63,8 @@ class ConnectionLimits:
     waits for the rest of somebody else's frame."""
 
     frame_seconds_max: float = constant(10.0)
-    """Seconds from the first to the last byte of a frame, time in which we did not read left out.
-    A slower peer is closed."""
+    """Seconds from the first to the last byte of a frame, without the time in which the server does
+    not read. A slower connection is closed."""
 
     frame_grace_seconds: float = constant(5.0)
     """Seconds after which an unfinished frame must also come at `frame_bytes_per_second_min`."""
@@ -73,9 +73,9 @@ class ConnectionLimits:
     """Bytes per second, on average, of an unfinished frame older than the grace."""
 
     idle_seconds_max: float = 150.0
-    """Seconds without a byte either way while nothing waits for an answer; then the connection is
-    closed. A QMQ client sends no heartbeat and closes by itself after 120 s: below that it would
-    now and then send into a connection that is being closed, and count a time-out."""
+    """Seconds without a byte in either direction and without a request in flight, after which the
+    connection is closed. A QMQ client sends no heartbeat and closes after 120 s. With a lower value
+    it can send into a connection that is just closing, and then waits for a time-out."""
 
     send_seconds_max: float = constant(10.0)
     """Seconds in which a peer must take `send_step_bytes` (or what there is); then it is closed."""

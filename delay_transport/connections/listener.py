@@ -27,7 +27,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _OUT_OF_RESOURCES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
 _CROWDED_S = 10.0
-"""Seconds after an eviction in which the status tells of it."""
+"""Seconds after an eviction in which the status shows a warning."""
 _CLOSING_MAX = 64
 """Evicted connections that are not closed yet. At so many accepting pauses, since each still holds
 a descriptor and memory."""
@@ -39,7 +39,7 @@ RequestsTaker = Callable[[Connection, list[Frame]], None]
 
 
 class Dispatch:
-    """A FrameHandler that hands on by code; a code nobody takes is answered UNKNOWN_CODE (3).
+    """A FrameHandler that routes frames by code; an unknown code is answered UNKNOWN_CODE (3).
 
     Neighbours of one code stay together in one call, and all stay in the order of arrival.
     """
@@ -123,9 +123,9 @@ class Server:
         if trio.current_time() >= self._crowded_at + _CROWDED_S:
             return ""
         return (
-            f"more than {self._limits.connections_per_address_max} connections come from one "
-            "address (listener.connections_per_address_max), or more than there are places: silent "
-            "ones are closed for new ones"
+            f"one address opens more than {self._limits.connections_per_address_max} connections "
+            "(listener.connections_per_address_max), or the listener is full: silent connections "
+            "are evicted for new ones"
         )
 
     @property

@@ -331,7 +331,7 @@ class RequestConnection:
         return when
 
     def _heartbeat_due(self) -> float:
-        """Return when to break the silence, counted from what was last heard or sent into it."""
+        """Return when to send a HEARTBEAT, counted from the last receive or heartbeat."""
         return max(self._received_at, self._heartbeat_at) + self._limits.heartbeat_seconds
 
     def _act_on_silence(self, outbox: OutBox, now: float) -> None:

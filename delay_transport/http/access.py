@@ -1,4 +1,4 @@
-"""Who may do what over HTTP: tokens, or being on this machine; and no browser for its user.
+"""Decides which HTTP requests are allowed: by token or by being on this machine, and no web page.
 
 Without a file of tokens every caller on this machine is an administrator. What keeps out pages in a
 browser on this machine is in delay_transport/http/addresses.py; beside that a change has a content
@@ -27,14 +27,14 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
-    """Who asks."""
+    """The caller of a request: its name in the audit, and its role."""
 
     name: str
     role: Role
 
 
 class AccessError(Exception):
-    """A request is turned away before it is looked at; `code` is HTTP's."""
+    """A request is denied by its headers; `code` is the HTTP status."""
 
     def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
             raise ConfigError(
                 source="settings",
                 key=key,
-                reason=f"{address} is for other machines, and nobody needs a token to administer",
+                reason=f"other machines can reach {address}, and administration needs no token",
                 remedy=(
                     "run `delaywheel admin token add NAME --role admin --file FILE` and set "
                     "admin.token_file to FILE, or stay on 127.0.0.1"
@@ -131,7 +131,9 @@ class AccessPolicy:
         if self._tokens.fault:
             # What is wrong names the file, which is nobody's business who has proved nothing.
             raise AccessError(
-                503, "tokens", "tokens cannot be checked, so nobody is let in: the log says why"
+                503,
+                "tokens",
+                "the token file is not usable, so all requests are denied: see the log",
             )
         presented = presented_token(headers)
         if presented is None:
@@ -147,11 +149,11 @@ class AccessPolicy:
                     429, "denials", "too many wrong tokens", retry_after_s=int(wait_s) + 1
                 )
             self._denials.pour(now, 1)
-            _log.warning("a wrong token was presented", peer=peer)
-            raise AccessError(401, "token", "the token is not known here")
+            _log.warning("denied a request with an unknown token", peer=peer)
+            raise AccessError(401, "token", "unknown token")
         if not token.role.covers(needed):
             raise AccessError(
-                403, "role", f"the token {token.name} may read; this needs the role admin"
+                403, "role", f"the token {token.name} has the role read; this needs the role admin"
             )
         return Caller(name=token.name, role=token.role)
 

@@ -1,6 +1,6 @@
-"""Keeps others from doing over HTTP what only somebody on this machine may, without a token.
+"""Without tokens, restricts HTTP to callers on this machine, and keeps out pages in its browsers.
 
-A page in a browser on this machine is on it too, whoever wrote it; what keeps it out:
+A page in a browser on this machine counts as a caller on it; two rules keep it out:
 
 * `Host` must name this machine, or the address that was connected to: a page whose own name was
   made to lead here sends that name.
@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 
 
 class PlaceError(Exception):
-    """A request comes from where nobody may ask that; HTTP's code for it is 403."""
+    """The origin of a request is not allowed; the HTTP status is 403."""
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -40,18 +40,18 @@ def check_local(headers: Mapping[str, str], peer: str, own_hosts: Collection[str
     setting, and the address that was connected to. A peer with that one is this machine too.
     """
     if peer and not is_loopback(peer) and peer not in own_hosts:
-        raise PlaceError("peer", "without tokens this machine alone is answered")
+        raise PlaceError("peer", "without tokens only callers on this machine are allowed")
     host = headers.get("host")
     if host is not None and not _names_one_of(host, own_hosts):
         raise PlaceError("host", "Host must name this machine, such as localhost or 127.0.0.1")
 
 
 def check_same_site(headers: Mapping[str, str]) -> None:
-    """Raise PlaceError if a browser asks for a page of another place."""
+    """Raise PlaceError if a browser sends the request for a page of another site."""
     origin, host = headers.get("origin"), headers.get("host")
     is_other = origin is not None and (not host or origin.partition("://")[2] != host)
     if is_other or headers.get("sec-fetch-site", "none") not in {"none", "same-origin"}:
-        raise PlaceError("origin", "a page of another place may not change anything")
+        raise PlaceError("origin", "a page from another site may not change anything")
 
 
 def _names_one_of(host: str, own_hosts: Collection[str]) -> bool:

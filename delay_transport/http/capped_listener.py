@@ -51,7 +51,7 @@ class CappedListener(trio.abc.Listener[trio.SocketStream]):
         """Return the next connection; it holds a place, which whoever serves it releases."""
         if not self._places.value and self._pace.is_due():
             _log.warning(
-                "the cap on HTTP connections is reached: new ones wait",
+                "the limit of HTTP connections is reached; new connections wait",
                 connections_max=self._places.max_value,
             )
         await self._places.acquire()

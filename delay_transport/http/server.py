@@ -1,7 +1,7 @@
 """The HTTP port of a process: an ASGI application on Hypercorn's trio worker, within limits.
 
-Connections are accepted in accepting.py, since Hypercorn has no cap on open ones; each is served by
-Hypercorn as it is. Names in a path or a query come through exactly, or are refused.
+`capped_listener.py` accepts the connections, since Hypercorn has no limit of open ones; Hypercorn
+serves each of them as it is. Names in a path or a query come through exactly, or are refused.
 """
 
 import re
@@ -78,7 +78,7 @@ def make_application(
 
 
 class _Outermost:
-    """What every request goes through first, and every failure last."""
+    """The outermost layer: checks every request first, and handles every failure last."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -104,12 +104,12 @@ class _Outermost:
             return
         except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
             _log.exception(
-                "a request has failed for an unforeseen reason",
+                "a request failed with an unexpected error",
                 method=scope.get("method"),
                 path=scope["path"][:_PATH_LOGGED],
             )
             if not has_begun:
-                failure = problem(500, "internal", "an unforeseen error: the server's log has it")
+                failure = problem(500, "internal", "an unexpected error: see the server's log")
                 await failure(scope, receive, send)
 
 
@@ -177,7 +177,7 @@ async def serve_application(
                 scope.cancel()
         except Exception:  # noqa: BLE001 (a bug of any kind, which would end all connections)
             if failed.is_due():
-                _log.exception("an HTTP connection has failed for an unforeseen reason")
+                _log.exception("an HTTP connection failed with an unexpected error")
         finally:
             places.release()
 

@@ -1,8 +1,8 @@
 """The file of the secret that delay servers and meta servers have in common.
 
-A line of text is a secret; blank lines, and lines that begin with `#`, say nothing. Whoever signs
-takes the first one, whoever checks takes any: with two lines a secret is exchanged for another one
-while everybody goes on. The file is read again when it changes. What is in it is shown nowhere.
+A line of text is a secret; blank lines, and lines that begin with `#`, say nothing. Signing uses
+the first one, checking accepts any: with two lines an operator replaces a secret without downtime.
+The file is reloaded when it changes. Its content is shown nowhere.
 """
 
 import stat
@@ -32,26 +32,27 @@ def read_secrets(path: Path) -> tuple[bytes, ...]:
     try:
         mode = path.stat().st_mode
         if not stat.S_ISREG(mode):
-            raise fault("is no file")
+            raise fault("is not a regular file")
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
     except OSError as error:
         raise fault(f"cannot be read: {error.strerror or error}") from error
     if mode & (stat.S_IRWXO | stat.S_IWGRP):
-        raise fault("others than its owner and group may read or write it", f"chmod 600 {path}")
+        reason = "users other than its owner and group may read or write it"
+        raise fault(reason, f"chmod 600 {path}")
     if len(data) > FILE_BYTES_MAX:
         raise fault(f"has more than {FILE_BYTES_MAX} bytes")
     lines = [line.strip() for line in data.splitlines()]
     secrets = tuple(line for line in lines if line and not line.startswith(b"#"))
     if not 1 <= len(secrets) <= SECRETS_MAX:
-        raise fault(f"has {len(secrets)} secrets, one to a line: there must be 1 or {SECRETS_MAX}")
+        raise fault(f"has {len(secrets)} secrets, one a line; it must have 1 or {SECRETS_MAX}")
     if any(len(secret) < SECRET_BYTES_MIN for secret in secrets):
         raise fault(f"has a secret of less than {SECRET_BYTES_MIN} bytes, which could be guessed")
     return secrets
 
 
 class SharedSecret:
-    """The secrets that count now. Without a file there are none, and nobody needs any."""
+    """The secrets in force. Without a file there are none, and none is required."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

@@ -5,8 +5,8 @@ found by trying, so a hash that is slow on purpose would protect nothing more. T
 
     {"tokens": [{"name": "alice", "role": "admin", "sha256": "…", "created": "2026-11-21T…"}]}
 
-It is read again when it changes. While it cannot be read nobody is let in: what it took away must
-not come back because of a mistake in it.
+The server reloads the file when it changes. While the file cannot be read, every request is denied:
+a mistake in the file must not bring back a token that it removed.
 """
 
 import base64
@@ -85,14 +85,12 @@ def decode_tokens(data: bytes, *, source: str) -> tuple[Token, ...]:
         raise ConfigError(
             source=source,
             key="",
-            reason=f"is no file of tokens: {error}",
+            reason=f"is not a token file: {error}",
             remedy="`delaywheel admin token add` makes one",
         ) from error
     names = [token.name for token in tokens]
     if LOOPBACK in names:
-        raise ConfigError(
-            source=source, key="", reason=f"{LOOPBACK} is what the audit calls who needs no token"
-        )
+        raise ConfigError(source=source, key="", reason=f"the name {LOOPBACK} is reserved")
     if len(set(names)) != len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ConfigError(source=source, key="", reason=f"two tokens are called {twice}")
@@ -111,12 +109,12 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
     try:
         status = path.stat()
         if not stat.S_ISREG(status.st_mode):
-            raise ConfigError(source=source, key="", reason="is no file")
+            raise ConfigError(source=source, key="", reason="is not a regular file")
         if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             raise ConfigError(
                 source=source,
                 key="",
-                reason="others than its owner may write it, and so give themselves a token",
+                reason="users other than its owner may write it, and could add a token",
                 remedy=f"chmod 600 {path}",
             )
         if status.st_size > FILE_BYTES_MAX:
@@ -133,7 +131,7 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 
 
 class Tokens:
-    """The tokens that count now. Without a file there are none, and none is needed."""
+    """The tokens in force. Without a file there are none, and none is required."""
 
     def __init__(self, path: Path | None) -> None:
         self._path = path

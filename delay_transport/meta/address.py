@@ -42,7 +42,7 @@ class MetaAddressLimits:
 
 
 class MetaAddressError(TransportError):
-    """None of the HTTP addresses told where a meta server is.
+    """No HTTP address answered with the address of a meta server.
 
     `reasons` has what is wrong with each, in the order in which they were asked.
     """
@@ -54,9 +54,9 @@ class MetaAddressError(TransportError):
 
 
 class MetaLocator:
-    """Asks HTTP addresses in turn; the next time it begins behind the one that answered last.
+    """Asks HTTP addresses in turn; the next time it begins after the one that answered last.
 
-    Who asks again was not helped by that answer, so another server gets its chance first.
+    A caller that asks again could not use that answer, so another server gets its chance first.
     """
 
     def __init__(
@@ -67,14 +67,14 @@ class MetaLocator:
     ) -> None:
         """Ask at these HTTP addresses, one at least."""
         if not addresses:
-            raise ValueError("there is no address at which a meta server could be asked for")
+            raise ValueError("at least one HTTP address of a meta server is needed")
         self._network = network
         self._addresses = tuple(addresses)
         self._limits = limits or MetaAddressLimits()
         self._first = 0
 
     async def locate(self) -> Address:
-        """Return where a meta server listens; raise MetaAddressError if nobody tells.
+        """Return where a meta server listens; raise MetaAddressError if no address answers.
 
         Takes at most the seconds to connect and to answer of every address.
         """
@@ -95,7 +95,7 @@ class MetaLocator:
 async def find_meta_server(
     network: Network, addresses: Sequence[Address], limits: MetaAddressLimits | None = None
 ) -> Address:
-    """Return where a meta server listens, from the first HTTP address that tells.
+    """Return where a meta server listens, from the first HTTP address that answers.
 
     Raises MetaAddressError. Who asks more than once uses a MetaLocator.
     """
@@ -103,7 +103,7 @@ async def find_meta_server(
 
 
 class _NoAnswerError(Exception):
-    """One HTTP address did not tell; the text says why."""
+    """One HTTP address gave no usable answer; the text says why."""
 
 
 async def _ask(network: Network, address: Address, limits: MetaAddressLimits) -> Address:
@@ -117,7 +117,7 @@ async def _ask(network: Network, address: Address, limits: MetaAddressLimits) ->
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise _NoAnswerError(f"connection lost: {error.__cause__ or error}") from error
     except h11.ProtocolError as error:
-        raise _NoAnswerError(f"no answer in HTTP: {error}") from error
+        raise _NoAnswerError(f"the answer is not HTTP: {error}") from error
     finally:
         await trio.aclose_forcefully(stream)
     return _address_in(text)
@@ -175,4 +175,4 @@ def _address_in(body: bytes) -> Address:
     try:
         return parse_peer_address(body.decode("ascii").strip())
     except (UnicodeDecodeError, AddressError) as error:
-        raise _NoAnswerError(f"the answer is no address: {body[:100]!r}") from error
+        raise _NoAnswerError(f"the answer is not an address: {body[:100]!r}") from error

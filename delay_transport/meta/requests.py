@@ -7,7 +7,7 @@ from delay_transport.connections.request_client import RequestConnection
 
 
 class MetaRefusedError(Exception):
-    """The meta server answered, but nothing that could be used; the text says what."""
+    """The meta server refused the request, or its answer is not usable; the text says why."""
 
 
 def require_success(answer: Frame, peer: str) -> None:
@@ -15,10 +15,14 @@ def require_success(answer: Frame, peer: str) -> None:
     if answer.code == ResponseCode.SUCCESS:
         return
     if answer.code == ResponseCode.UNKNOWN_CODE:
-        raise MetaRefusedError(f"{peer} is no meta server of delaywheel: it knows no such request")
+        raise MetaRefusedError(
+            f"{peer} is not a delaywheel meta server: it does not know the request"
+        )
     reason = answer.body.decode(errors="replace")
     if answer.code == ResponseCode.UNAUTHENTICATED:
-        raise MetaRefusedError(f"the meta server at {peer} does not believe this node: {reason}")
+        raise MetaRefusedError(
+            f"the meta server at {peer} could not authenticate this node: {reason}"
+        )
     raise MetaRefusedError(f"the meta server at {peer} answered {answer.code}: {reason}")
 
 

@@ -108,7 +108,7 @@ class MetaRoutes:
             # A connection that was of use counts as a first failure when it ends.
             wait_s = self._backoff.wait_s(self.failures + 1, self._chance)
             _log.warning(
-                "no meta server; known routes stay as they are",
+                "no meta server is available; known routes stay in use",
                 reason=self.last_end,
                 again_in_s=round(wait_s, 3),
             )

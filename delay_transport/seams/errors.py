@@ -1,4 +1,4 @@
-"""What can go wrong between two processes, and who decides what to do about it.
+"""Errors between two processes, and what the caller should do about each.
 
 * TransportError
     * AddressError: an address in a setting cannot be read, or does not resolve. Correct it.

@@ -189,7 +189,7 @@ _TIME_ERROR = 5
 
 @contextmanager
 def unreachable_if_no_address(host: str, port: int) -> Iterator[None]:
-    """Raise NoAddressError, an OSError, for a host or port that nobody could connect to.
+    """Raise NoAddressError, an OSError, for an impossible host or port.
 
     Also for what a resolver or a socket raises inside because of it, which is no OSError: of a
     label that is too long (UnicodeError), a NUL (ValueError), a port out of range (OverflowError).

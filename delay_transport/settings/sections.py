@@ -36,7 +36,7 @@ NAME_BYTES_MAX = 255
 
 
 def require_name(what: str, name: str) -> None:
-    """Raise ValueError for a name that could not be written down, or not be told apart."""
+    """Raise ValueError for a name that files could not hold, or that is ambiguous to read."""
     if not name or len(name.encode()) > NAME_BYTES_MAX:
         raise ValueError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name!r}")
     if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
@@ -45,7 +45,7 @@ def require_name(what: str, name: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogConfig:
-    """What the process says about itself, on standard error."""
+    """The log of the process, on standard error."""
 
     level: Literal["debug", "info", "warning", "error"] = "info"
     """The least severe events that are written."""

@@ -138,7 +138,7 @@ def test_a_damaged_file_of_controls_keeps_the_node_from_starting(tmp_path: Path)
         path.write_bytes(path.read_bytes()[:-1])
         with server(data, broker_port=broker.port) as node:
             assert node.wait(20) == ExitCode.LOGS
-            assert "set the rules anew" in node.sentence()
+            assert "set the rules again" in node.sentence()
         path.unlink()
         with server(data, broker_port=broker.port) as node:
             node.wait_ready()

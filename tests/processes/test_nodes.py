@@ -406,6 +406,6 @@ def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
     secret.chmod(0o644)
     with cluster.node("n1", *own) as open_to_all:
         assert open_to_all.process.wait(20) == ExitCode.USAGE
-        assert "others than its owner and group may read" in open_to_all.process.sentence()
+        assert "users other than its owner and group may read" in open_to_all.process.sentence()
     with cluster.meta("--set", f"registration.secret_file={secret}") as meta:
         assert meta.wait(20) == ExitCode.USAGE

@@ -158,7 +158,7 @@ async def test_a_node_that_has_not_begun_says_why() -> None:
         answer = await Caller(application(server.administered())).ask("GET", "/controls")
         server._mastership = kept
     assert (answer[0], answer[1]["error"]["code"]) == (503, "starting")
-    assert "the node is no master now: " in answer[1]["error"]["message"]
+    assert "this node is not the master now: " in answer[1]["error"]["message"]
 
 
 async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:

@@ -330,7 +330,7 @@ def test_in_another_boot_the_clock_is_believed_for_a_day(off_ms: int, runs: bool
     if runs:
         assert not machine.steps(MINUTE + 1).observe(), "from there on it is this boot's"
     else:
-        assert "beyond the last time that was trusted before" in machine.guard.reason
+        assert "ahead of the last trusted time before this boot" in machine.guard.reason
 
 
 def test_a_node_that_was_off_for_a_week_goes_on_when_the_kernel_or_an_operator_says_so() -> None:

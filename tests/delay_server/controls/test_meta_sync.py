@@ -38,25 +38,25 @@ def controls(version: int, *paused: str, store: UUID | None = None) -> Controls:
         (controls(7, "a", store=A), controls(8, store=A), ""),
         (controls(7, "a", store=A), controls(7, "a", store=A), ""),
         (controls(7, store=A), controls(6, store=A), "is older"),
-        (controls(7, "a", store=A), controls(7, "b", store=A), "stricter, of a:"),
-        (controls(7, "a", store=A), controls(0, store=B), "another store's rules hold here, since"),
-        (controls(7, "a", store=A), controls(1, store=B), "another store's rules hold here and"),
+        (controls(7, "a", store=A), controls(7, "b", store=A), "stricter: a;"),
+        (controls(7, "a", store=A), controls(0, store=B), "since the meta server has none"),
+        (controls(7, "a", store=A), controls(1, store=B), "another store's rules stay in force"),
         (controls(7, store=A), controls(0, store=B), ""),
         (controls(7, "a", store=A), controls(1, "*", store=B), ""),
         (controls(0), controls(0, store=B), ""),
-        (controls(3, "a", "b", "c", "d", "e"), controls(9, "b", store=B), "a, c, d and 1 more:"),
+        (controls(3, "a", "b", "c", "d", "e"), controls(9, "b", store=B), "a, c, d and 1 more;"),
         (controls(3, "a*"), controls(1, "a*", "ab", store=B), ""),
         (
             Controls(version=1, groups={"g": GroupControl(rate_per_s=2)}),
             msgspec.structs.replace(
                 Controls(version=1, groups={"g": GroupControl(rate_per_s=3)}), store=B
             ),
-            "the node's own rules hold here and are stricter, of group g:",
+            "the node's own rules stay in force, since they are stricter: group g;",
         ),
         (
             Controls(version=1, groups={"g": GroupControl(weight=3)}),
             controls(0, store=B),
-            "the node's own rules hold here, since nobody has said any",
+            "the node's own rules stay in force, since the meta server has none yet",
         ),
         (
             Controls(version=1, groups={"g": GroupControl(weight=3)}),
@@ -214,7 +214,9 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
         assert server.master.outlet.applied.subjects == {"s": PAUSED}
         [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
         assert node["version"] is None
-        assert node["note"].startswith("the node's own rules hold here and are stricter, of s:")
+        assert node["note"].startswith(
+            "the node's own rules stay in force, since they are stricter: s;"
+        )
         version = await pause(meta, "s")
         await until(lambda: server.master.outlet.applied.version == version, seconds=1)
         await pause(meta, "s", paused=False)
@@ -237,7 +239,7 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
         await trio.sleep(60)
         assert world.broker.ids == []
         keeps = status_of(server.observe())["controls"]["meta"]["keeps"]
-        assert keeps.startswith("another store's rules hold here and are stricter, of s:")
+        assert keeps.startswith("another store's rules stay in force, since they are stricter: s;")
         version = await pause(meta, "s")
         await until(lambda: server.master.outlet.applied.version == version, seconds=1)
         assert server.master.outlet.applied.store == B

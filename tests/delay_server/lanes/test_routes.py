@@ -166,7 +166,7 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         status = status_of(server.observe())["unrouted"]
         assert (status["subjects"], status["messages"]) == (1, 3000)
         assert status["oldest_due_ms"] == due_ms
-        assert status["examples"] == ["nowhere: no broker group that can be written to"]
+        assert status["examples"] == ["nowhere: no broker group takes its messages"]
         assert status_of(server.observe())["pending"] == 3000
         await world.meta.change("nowhere", "g1")
         await send(world, [make_item("new", world.now_ms + 3000, subject="nowhere")])

@@ -62,10 +62,10 @@ def test_the_master_in_sync_alone_accepts_and_delivers() -> None:
         ({"in_sync": {}}, "not in sync"),
         ({"in_sync": {"n2": UUID(int=2)}}, "not in sync"),
         ({"in_sync": {"n1": UUID(int=3)}}, "not in sync"),
-        ({"in_sync": {"n1": UUID(int=2), "n2": UUID(int=4)}}, "n2 must have every message"),
-        ({"log_epoch": 8}, "epoch 8 is over: the log of this node has epoch 8"),
-        ({"log_epoch": 9}, "epoch 8 is over: the log of this node has epoch 9"),
-        ({"log_epoch": 9, "own_epoch": 9}, "epoch 8 is over"),
+        ({"in_sync": {"n1": UUID(int=2), "n2": UUID(int=4)}}, "n2 must be in sync"),
+        ({"log_epoch": 8}, "epoch 8 has ended: the log of this node has epoch 8"),
+        ({"log_epoch": 9}, "epoch 8 has ended: the log of this node has epoch 9"),
+        ({"log_epoch": 9, "own_epoch": 9}, "epoch 8 has ended"),
     ],
 )
 def test_anybody_else_does_neither_and_is_told_why(changed: dict[str, object], reason: str) -> None:

@@ -268,7 +268,7 @@ async def test_too_few_disks_in_sync_hold_messages_while_others_are_delivered() 
     ("said", "trouble"),
     [
         (51, "answered 51: told to"),
-        (3, "is no meta server of delaywheel"),
+        (3, "is not a delaywheel meta server"),
         (b"", "truncated"),
         (b"\xc1nonsense", "MessagePack"),
         (None, "no answer from 127.0.0.1:20880 to request code 1010 within 2 s"),
@@ -314,7 +314,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
             await trio.sleep(10)
             assert server.fenced is None
             assert (
-                "which has been at epoch 5, version 7"
+                "this node has seen epoch 5, version 7"
                 in status_of(server.observe())["meta"]["trouble"]
             )
             producer = await world.connect()
@@ -405,7 +405,7 @@ async def test_who_is_told_of_another_epoch_or_master_stops_at_once(
             delivered = len(world.broker.deliveries)
             # Nothing new is accepted or sent from this moment on.
             opaque = await producer.post(make_item("late", world.now_ms))
-            assert "epoch 1 is over" in str(server.fenced)
+            assert "epoch 1 has ended" in str(server.fenced)
             await trio.sleep(6)
             assert server.is_open
             assert not server.is_master
@@ -810,9 +810,13 @@ async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path)
 @pytest.mark.parametrize(
     ("ours", "theirs", "trouble"),
     [
-        ("", "theirs", "does not believe this node: delay servers have to prove the secret"),
-        ("ours", "theirs", "does not believe this node: the request was not made with a secret"),
-        ("ours", "", "does not believe this node: this meta server has no secret to prove"),
+        ("", "theirs", "could not authenticate this node: delay servers have to prove the secret"),
+        (
+            "ours",
+            "theirs",
+            "could not authenticate this node: the request was not made with a secret",
+        ),
+        ("ours", "", "could not authenticate this node: this meta server has no secret to prove"),
     ],
 )
 async def test_where_the_secrets_differ_a_node_waits_and_says_why(

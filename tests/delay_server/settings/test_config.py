@@ -167,7 +167,7 @@ def test_nonsense_is_refused_with_a_sentence(
     ],
 )
 def test_a_broker_group_at_an_own_address_is_refused(own: dict[str, str], broker: str) -> None:
-    with pytest.raises(ValueError, match="own address"):
+    with pytest.raises(ValueError, match="messages would come back"):
         DelayServerConfig(
             node=NODE,
             brokers={"g1": broker},
@@ -191,7 +191,7 @@ def test_a_broker_group_at_an_own_address_is_refused(own: dict[str, str], broker
         ({"g1": "127.0.0.1:1,weight=0"}, "the weight of broker group 'g1' must be 0.001 to 1000"),
         ({"g1": "127.0.0.1:1,weight=nan"}, "the weight of broker group 'g1' must be 0.001 to 1000"),
         ({"g1": "127.0.0.1:1,weight=-3"}, "the weight of broker group 'g1' must be 0.001 to 1000"),
-        ({"g1": "127.0.0.1:1,weight=much"}, "the weight of broker 'g1' is no number: 'much'"),
+        ({"g1": "127.0.0.1:1,weight=much"}, "the weight of broker 'g1' is not a number: 'much'"),
         ({"g1": "127.0.0.1:1,wait=3"}, "after host:port there may be ,weight=NUMBER"),
         ({"g1": "127.0.0.1:1,weight=3,4"}, "after host:port there may be ,weight=NUMBER"),
         ({"g1": "127.0.0.1:1,"}, "after host:port there may be ,weight=NUMBER"),

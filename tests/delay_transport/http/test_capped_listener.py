@@ -137,7 +137,7 @@ async def test_where_all_are_being_answered_one_more_waits_and_the_log_says_so_o
             for stream in flood.streams:
                 assert (await read_all(stream)).endswith(b"at last")
             assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
-    told = [line for line in lines if "cap" in line["event"]]
+    told = [line for line in lines if "limit" in line["event"]]
     assert [line["connections_max"] for line in told] == [CONNECTIONS_MAX]
 
 

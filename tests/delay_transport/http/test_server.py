@@ -278,7 +278,7 @@ def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() -> Non
         [(code, answer)] = answers_to("/faulty?token=secret")
     assert (code, answer) == (
         500,
-        {"error": {"code": "internal", "message": "an unforeseen error: the server's log has it"}},
+        {"error": {"code": "internal", "message": "an unexpected error: see the server's log"}},
     )
     [entry] = logged
     assert (entry["method"], entry["path"], entry["exc_info"]) == ("GET", "/faulty", True)

@@ -26,9 +26,9 @@ def test_lines_are_secrets_but_for_comments(tmp_path: Path, mode: int) -> None:
 @pytest.mark.parametrize(
     ("text", "mode", "reason"),
     [
-        (FIRST, 0o604, "others than its owner"),
-        (FIRST, 0o602, "others than its owner"),
-        (FIRST, 0o660, "others than its owner"),
+        (FIRST, 0o604, "users other than its owner"),
+        (FIRST, 0o602, "users other than its owner"),
+        (FIRST, 0o660, "users other than its owner"),
         ("", 0o600, "has 0 secrets"),
         ("# none\n", 0o600, "has 0 secrets"),
         ("\n".join([FIRST] * 3), 0o600, "has 3 secrets"),
@@ -51,8 +51,8 @@ def test_a_file_that_cannot_be_trusted_is_refused_and_not_shown(
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe", 0o600)
     for path, reason in (
-        (tmp_path, "is no file"),
-        (tmp_path / "pipe", "is no file"),
+        (tmp_path, "is not a regular file"),
+        (tmp_path / "pipe", "is not a regular file"),
         (tmp_path / "nowhere", "No such file"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -71,7 +71,7 @@ def test_it_is_read_again_when_it_changes_and_not_before(tmp_path: Path) -> None
     path.chmod(0o644)
     assert secret.read()
     assert list(secret.secrets) == []
-    assert "others than" in secret.fault
+    assert "users other than" in secret.fault
     with pytest.raises(ConfigError, match=r"meta\.secret_file"):
         secret.check("meta.secret_file")
     path.unlink()

@@ -60,12 +60,12 @@ def test_what_may_read_may_not_change() -> None:
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "is no file of tokens"),
-        (b"[]", "is no file of tokens"),
+        (b"", "is not a token file"),
+        (b"[]", "is not a token file"),
         (b'{"tokens":[{"name":"a"}]}', "missing required field"),
         (b'{"tokens":[],"x":1}', "unknown field"),
-        (b"\xff", "is no file of tokens"),
-        (b"[" * 100_000, "is no file of tokens"),
+        (b"\xff", "is not a token file"),
+        (b"[" * 100_000, "is not a token file"),
         (encode_tokens([token(), token()]), "two tokens are called alice"),
         (encode_tokens([token(LOOPBACK)]), "loopback"),
         (encode_tokens([token(f"t{n}") for n in range(TOKENS_MAX + 1)]), "length <= 1000"),
@@ -122,7 +122,7 @@ def test_while_the_file_is_damaged_nobody_is_let_in(tmp_path: Path) -> None:
     tokens.read()
     path.write_bytes(b"{")
     assert tokens.read()
-    assert "is no file of tokens" in tokens.fault
+    assert "is not a token file" in tokens.fault
     assert tokens.find("t") is None
     assert not tokens.read()
     written(path, token())

@@ -134,16 +134,16 @@ def test_every_form_of_answer_is_read(answer: bytes, address: Address, size: int
     [
         (saying(ok(b"not ready", status=b"503 Service Unavailable")), "status 503"),
         (saying(ok(b"", status=b"302 Found")), "status 302"),
-        (saying(ok(b"10.0.0.5")), "no address"),
-        (saying(ok(b"")), "no address"),
-        (saying(ok("мета:1".encode())), "no address"),
-        (saying(ok(b"10.0.0.5:0")), "no address"),
-        (saying(ok(b"<html>" * 1000)), "no address"),
+        (saying(ok(b"10.0.0.5")), "not an address"),
+        (saying(ok(b"")), "not an address"),
+        (saying(ok("мета:1".encode())), "not an address"),
+        (saying(ok(b"10.0.0.5:0")), "not an address"),
+        (saying(ok(b"<html>" * 1000)), "not an address"),
         (saying(ok(b"x" * 20_000)), "more than 16384 bytes"),
         (saying(b"HTTP/1.1 200 OK\r\nx: " + b"y" * 20_000), "more than 16384 bytes"),
         (saying(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 1000), "more than 16384 bytes"),
-        (saying(ok(b"10.0.0.5:20880")[:-4]), "no answer in HTTP"),
-        (saying(b"\x00\x00\x00\x14\x00\x12\xde\xc1\x0a\xde"), "no answer in HTTP"),
+        (saying(ok(b"10.0.0.5:20880")[:-4]), "the answer is not HTTP"),
+        (saying(b"\x00\x00\x00\x14\x00\x12\xde\xc1\x0a\xde"), "the answer is not HTTP"),
         (saying(b""), "closed without an answer"),
         (close_at_once, "closed without an answer"),
         (silence, "no answer within 2 s"),
@@ -235,7 +235,7 @@ def test_a_limit_that_finds_nobody_is_refused(name: str, value: float) -> None:
 
 
 def test_nobody_to_ask_is_refused() -> None:
-    with pytest.raises(ValueError, match="no address"):
+    with pytest.raises(ValueError, match="at least one HTTP address"):
         MetaLocator(StreamNetwork(), [])
 
 
@@ -249,6 +249,6 @@ async def test_at_what_is_no_address_no_meta_server_is_found(host: str) -> None:
 def test_no_odd_address_is_one_of_a_meta_server(told: str) -> None:
     @virtual_time
     async def run() -> None:
-        assert "no address" in await why_not(saying(ok(told.encode())))
+        assert "not an address" in await why_not(saying(ok(told.encode())))
 
     run()
