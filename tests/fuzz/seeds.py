@@ -1,7 +1,7 @@
 """What a fuzzer begins with: well-formed inputs of every target, made by our own encoders.
 
-An encoder that forgets a field that may be missing makes inputs in which nobody misses it. So bodies
-with such fields are made by msgspec itself.
+An encoder that forgets a field that may be missing makes inputs in which nobody misses it. So
+bodies with such fields are made by msgspec itself.
 """
 
 from collections.abc import Sequence
