@@ -306,7 +306,7 @@ class Mastership:
                 nursery.start_soon(self.outlet.run)
 
     async def _tell_untold(self) -> None:
-        """Make durable what a crash kept from becoming so, before anything is sent."""
+        """Make durable the facts that a crash cut off, before anything is sent."""
         untold, self._store.untold = self._store.untold, None
         if untold is not None:
             _log.info("recreated facts that a crash cut off, from their records", facts=len(untold))

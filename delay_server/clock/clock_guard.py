@@ -101,7 +101,7 @@ class ClockGuard:
     a day before a step back left out; while RUNNING the latest reading is at most that, and `_debt`
     is at most the allowance.
 
-    A new guard trusts its first reading unless `recall` has told it what was known before.
+    A new guard trusts its first reading unless `recall` has restored an earlier one.
     """
 
     def __init__(self, *, step_forward_ms_max: int) -> None:

@@ -10,10 +10,10 @@ rule is needed moves the file away. If the file is missing but the audit has cha
 reports damage, starts, and writes a document without rules.
 
 The audit (storage/state/audit_file.py) has a line of JSON for each change, written and fsynced
-before the change: who (the token's name), from where, when, what it was and what it is. What is
-done about dead letters has two: what is asked for, before it, and how many it was. The audit is
-bounded by files: the oldest goes. A line that a crash has cut off was of a change that nobody was
-told of. A line that is bad is skipped, and told as damage.
+before the change: who (the token's name), from where, when, and the rule before and after. A change
+of dead letters has two lines: the request, before it, and the number changed, after it. At the
+limit of files the oldest is deleted. A line that a crash has cut off belongs to a change that was
+never answered. A bad line is skipped and reported as damage.
 """
 
 import contextlib
