@@ -12,7 +12,7 @@ lane of which its part of a burst waits there (what comes in _QUANTUM_S, at the 
 over until it goes on. What a broker refuses is sent again beyond the rate.
 
 There may be a thousand limits: only those are looked at whose tokens have come, for which something
-new waits, or, a few at a time, which may have been waiting for the sender (looks.py).
+new waits, or, a few at a time, which may have been waiting for the sender (agenda.py).
 
 Time is an argument, in seconds.
 """

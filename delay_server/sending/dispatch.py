@@ -55,8 +55,8 @@ class Dispatch:
     If more messages become due at a time than one slice takes, the rest is a backlog. The backlog
     is offered as late, slice by slice, and before each slice the messages that have just become
     due. So messages that are on time do not wait for a backlog, be it of one subject or of
-    thousands. Within a subject the order stays: a message that has just become due joins the
-    backlog of its subject.
+    thousands. A message that has just become due joins the backlog of its subject as long as some
+    of that is in the wheel; it may leave before late messages that the sender holds already.
     """
 
     def __init__(
