@@ -266,3 +266,32 @@ async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
         found = sum(counts(server.administered().parts()).values())
         reasons = [(await explained(operator, f"id={one}"))[0]["reason"] for one in ("m0", "m3999")]
         assert (reasons, found) == (["circuit_open"] * 2, 4000)
+
+
+async def test_what_is_due_on_disk_is_counted_so_whatever_else_is_held() -> None:
+    world = World()
+    wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=2)
+    async with world.serving(make_config(wheel=wheel)) as server:
+        operator = Caller(application(server.administered()))
+        await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
+        producer = await world.connect()
+        now_ms = world.now_ms
+        await producer.send(*(make_item(f"m{n}", now_ms + 1000, subject="a") for n in range(10)))
+        await trio.sleep(150)
+        producer = await world.connect()  # The first one was idle for too long.
+        await producer.send(*(make_item(f"n{n}", world.now_ms + 90_000) for n in range(4)))
+        await until(lambda: len(server.master.wheel) == 4)
+        found = {k: v for k, v in counts(server.administered().parts()).items() if v}
+        assert found == {"on_disk_due": 10, "in_wheel": 4}
+
+
+async def test_what_the_sender_holds_is_not_counted_on_disk_once_more() -> None:
+    world = World()
+    async with world.serving(has_broker=False) as server:
+        producer = await world.connect()
+        now_ms = world.now_ms
+        await producer.send(*(make_item(f"m{n}", now_ms + 1000) for n in range(4)))
+        await producer.send(*(make_item(f"n{n}", now_ms + 9 * 3_600_000) for n in range(5)))
+        await trio.sleep(150)
+        found = {k: v for k, v in counts(server.administered().parts()).items() if v}
+        assert found == {"queued": 4, "on_disk": 5}

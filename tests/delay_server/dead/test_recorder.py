@@ -183,3 +183,16 @@ async def test_nothing_is_appended_any_more_that_waits_for_others_when_it_is_clo
         nursery.cancel_scope.cancel()
     assert not grave.log.drafts
     assert [part["sequence"].tolist() for part in grave.dead_recorder.held()] == [[1]]
+
+
+async def test_what_finds_no_space_is_tried_ever_more_seldom_until_there_is_some() -> None:
+    grave = Grave(full_for=10**6)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(grave.dead_recorder.run)
+        grave.give_up([1, 2], [refusal("g", 1)] * 2)
+        await trio.sleep(600)
+        assert 10**6 - grave.log.full_for <= 30
+        grave.log.full_for = 0
+        await trio.sleep(35)
+        nursery.cancel_scope.cancel()
+    assert [draft.count for draft in grave.log.drafts] == [2]

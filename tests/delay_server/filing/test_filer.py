@@ -892,3 +892,21 @@ async def test_a_minute_whose_facts_cannot_be_read_is_not_sent_again_but_later()
 )
 def test_the_wait_for_another_try_doubles_up_to_its_bound(failures: int, wait_ms: int) -> None:
     assert FilingLimits().read_retry_ms(failures) == wait_ms
+
+
+async def test_what_a_clock_ahead_threw_out_for_its_names_is_loaded_when_it_is_taken_back() -> None:
+    schedule = ScheduleLimits(subjects_bytes_max=1_024)
+    limits = FilingLimits(load_step_rows=1)
+    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+        await trio.sleep(1)  # The clock is known before it leaps.
+        due_ms = b.clock.now_ms() + 100_000
+        b.submit_names([b"%0200d" % number for number in range(5)], due_ms)
+        b.clock.step(24 * HOUR_MS)
+        await trio.sleep(5)
+        assert b.loader.evicted
+        b.clock.step(-24 * HOUR_MS)
+        await trio.sleep(95)
+        with trio.fail_after(5):
+            while b.names:
+                await trio.sleep(0.05)
+                b.pop_named()

@@ -137,3 +137,18 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
             nursery.cancel_scope.cancel()
         assert watch.most <= bound + 10
     assert set(Counter(world.broker.ids).values()) == {1}
+
+
+async def test_what_is_being_read_for_a_lane_has_its_place_in_the_sender() -> None:
+    world = World()
+    async with world.serving(has_broker=False) as server:
+        master = server.master
+        producer = await world.connect()
+        free = 3
+        master.backlog_reader.reserved = master.sender.room - free
+        await producer.send(*(make_item(f"m{n}", world.now_ms + 500) for n in range(10)))
+        await trio.sleep(5)
+        assert (master.sender.unsent().total, len(master.wheel)) == (free, 10 - free)
+        master.backlog_reader.reserved = 0
+        master.dispatch.room_has_grown()
+        await until(lambda: master.sender.unsent().total == 10)
