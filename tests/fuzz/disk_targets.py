@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+import lz4.block
 import msgspec
 import numpy as np
 import numpy.ma
@@ -36,7 +37,13 @@ from storage.batch.batches import (
     walk_batches,
 )
 from storage.batch.chained_file import read_batches, read_blob, read_columns
-from storage.batch.columns import ColumnsError, RecordKind, decode_columns, encode_columns
+from storage.batch.columns import (
+    LAYOUTS,
+    ColumnsError,
+    RecordKind,
+    decode_columns,
+    encode_columns,
+)
 from storage.batch.entries import ENTRY, SubjectTable
 from storage.batch.facts import facts_of_columns
 from storage.batch.file_header import (
@@ -127,6 +134,7 @@ def file_header(data: bytes) -> None:
         header = attempt(NOT_AS_WRITTEN, decode_file_header, image, path=PATH)
         if header is None:
             continue
+        assert zlib.crc32(image[:60]) == int.from_bytes(image[60:64], "little")
         again = encode_file_header(header)
         assert decode_file_header(again, path=PATH) == header
         # The reserved bytes are nobody's yet.
@@ -144,6 +152,8 @@ def batch_header(data: bytes) -> None:
     for image in (data, header_crc(data, seed=SEED)):
         header = attempt(NOT_AS_WRITTEN, decode_header, image, seed=SEED, path=PATH, position=0)
         if header is not None:
+            assert zlib.crc32(image[:76], SEED) == header.crc
+            assert header.crc == int.from_bytes(image[76:80], "little")
             assert 0 < header.size <= BATCH_BYTES_MAX
             assert 0 <= header.base_sequence < header.next_sequence < 2**63
             assert header.blob_size <= header.blob_raw_size <= BATCH_BYTES_MAX
@@ -156,7 +166,9 @@ def columns(data: bytes) -> None:
     body = data[2:]
     found = attempt(ColumnsError, decode_columns, kind, count, body)
     if found is not None:
+        assert {name: array.dtype for name, array in found.arrays.items()} == dict(LAYOUTS[kind])
         assert all(len(array) == count for array in found.arrays.values())
+        assert not any(array.flags.writeable for array in found.arrays.values())
         assert encode_columns(kind, found.names, found.arrays) == body
         for name in {"subject", "target"} & found.arrays.keys():
             assert count == 0 or int(found.arrays[name].max()) < len(found.names)
@@ -201,10 +213,15 @@ def batch(data: bytes) -> None:
         columns=encode_columns(header.kind, whole.columns.names, whole.columns.arrays),
         blob=[whole.blob] if len(whole.blob) else [],
         item_format=header.item_format,
+        codec=header.codec,
     )
     assert again.columns_crc == header.columns_crc
     if header.codec is Codec.RAW:
         assert b"".join(buffers) == image[: header.size]
+    else:
+        raw_size = header.blob_raw_size
+        assert lz4.block.decompress(stored, uncompressed_size=raw_size) == whole.blob
+        assert decode_batch(again, b"".join(buffers), **where).blob == whole.blob
 
 
 def batch_walk(data: bytes) -> None:

@@ -39,7 +39,7 @@ from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Ro
 from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
-from tests.fuzz.meta_targets import node_register
+from tests.delay_protocol.nodes.test_registration import REQUEST
 from tests.fuzz.target import Target, attempt, byte_at, fault_of
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Medium
@@ -78,9 +78,7 @@ def _contents() -> Contents:
             ),
         )
     )
-    node = plan_node(
-        registry, node_register(), is_heard=False, is_present=False, groups_max=9, now_ms=1
-    )
+    node = plan_node(registry, REQUEST, is_heard=False, is_present=False, groups_max=9, now_ms=1)
     registry.apply(node.changes)
     return registry.contents()
 

@@ -1,8 +1,7 @@
 """Targets for what a meta server is asked and answers: QMQ's bodies, and those of our own nodes."""
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable
 from typing import Any
-from uuid import UUID
 
 from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
 from delay_protocol.basics.strings import decode_str, decode_str_bytes
@@ -29,13 +28,7 @@ from delay_protocol.nodes.auth import NONCE_SIZE, decode_challenge, encode_chall
 from delay_protocol.nodes.registration import (
     NODE_BODY_BYTES_MAX,
     REPLICAS_MAX,
-    GroupRecord,
-    Master,
-    NodeRegister,
     NodeRegistered,
-    NodeRole,
-    Phase,
-    Refused,
     decode_node_register,
     decode_node_reply,
     encode_node_register,
@@ -51,7 +44,7 @@ from tests.fuzz.reference import (
     read_route,
     read_string_map,
 )
-from tests.fuzz.target import Target, attempt, byte_at
+from tests.fuzz.target import Target, attempt, byte_at, is_text
 
 
 def client(data: bytes) -> None:
@@ -95,8 +88,8 @@ def _map_of(texts: bytes) -> bytes:
 def _expected_register(body: bytes) -> ClientRegister | None:
     if len(body) > META_BODY_BYTES_MAX:
         return None
-    found = attempt((CutOffError, TooManyError), read_string_map, body, CLIENT_REGISTER_ENTRIES_MAX)
-    if found is None:
+    pairs = attempt((CutOffError, TooManyError), read_string_map, body, CLIENT_REGISTER_ENTRIES_MAX)
+    if pairs is None:
         return None
     names = {
         b"subject": "subject",
@@ -107,34 +100,15 @@ def _expected_register(body: bytes) -> ClientRegister | None:
         b"clientTypeCode": "client_type",
         b"requestType": "register_type",
     }
-    # Earlier values of a repeated key are text as well, or the body is refused.
-    if not all(map(_is_text, _values_of(body, names.keys()))):
+    # Of a repeated key the last value counts; the others are text as well, or it is refused.
+    if not all(is_text(value) for key, value in pairs if key in names):
         return None
-    values: dict[str, Any] = {
-        name: found[key].decode() for key, name in names.items() if key in found
-    }
+    values: dict[str, Any] = {names[key]: value.decode() for key, value in pairs if key in names}
     for name, low, high in (("client_type", -128, 127), ("register_type", -(2**31), 2**31 - 1)):
         number = java_int(values.pop(name, ""))
         if number is not None and low <= number <= high:
             values[name] = number
     return ClientRegister(**values)
-
-
-def _values_of(body: bytes, keys: Collection[bytes]) -> Iterator[bytes]:
-    """Yield every value of one of these keys in a map that is whole."""
-    position = 2
-    for _ in range(int.from_bytes(body[:2], "big")):
-        pair = []
-        for _ in range(2):
-            size = int.from_bytes(body[position : position + 2], "big")
-            pair.append(body[position + 2 : position + 2 + size])
-            position += 2 + size
-        if pair[0] in keys:
-            yield pair[1]
-
-
-def _is_text(data: bytes) -> bool:
-    return attempt(UnicodeDecodeError, data.decode) is not None
 
 
 def _expected_route(body: bytes) -> tuple[object, ...]:
@@ -221,46 +195,6 @@ def nodes(data: bytes) -> None:
         encoded = attempt(LocalProtocolError, encode_node_reply, reply)
         assert encoded is None or decode_node_reply(encoded) == reply
     assert len(data) <= NODE_BODY_BYTES_MAX or (request is None and reply is None)
-
-
-def node_register() -> NodeRegister:
-    """Return a plausible registration."""
-    return NodeRegister(
-        cluster="c",
-        group="g",
-        node_id="n1",
-        log_uuid=UUID(int=1),
-        storage_uuid=UUID(int=2),
-        incarnation=3,
-        boot_id=UUID(int=3),
-        last_sequence=7,
-        last_epoch=2,
-        address="h:1",
-        sync_address="",
-        http_address="h:2",
-        version="0.1",
-    )
-
-
-def node_replies() -> list[NodeRegistered | Refused]:
-    """Return answers of each kind."""
-    master = Master(node_id="n1", incarnation=3)
-    record = GroupRecord(
-        epoch=2,
-        version=5,
-        master=master,
-        in_sync={"n1": UUID(int=2)},
-        min_isr=1,
-        phase=Phase.ACTIVE,
-    )
-    electing = GroupRecord(
-        epoch=3, version=6, master=None, in_sync={}, min_isr=2, phase=Phase.ELECTING
-    )
-    return [
-        NodeRegistered(role=NodeRole.MASTER, record=record, lease_ms=5000),
-        NodeRegistered(role=NodeRole.SLAVE, record=electing, lease_ms=1),
-        Refused(reason="another log"),
-    ]
 
 
 PROTOCOL = ("delay_protocol",)

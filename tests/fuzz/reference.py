@@ -6,6 +6,7 @@ the two differ, one of them is wrong.
 
 import zlib
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from delay_protocol.basics.errors import (
     BadHeaderSizeError,
@@ -13,7 +14,13 @@ from delay_protocol.basics.errors import (
     FrameSizeError,
     RemoteProtocolError,
 )
+from delay_protocol.messages.items import ItemScan
 from delay_protocol.wire.frames import Frame
+
+BREAKING_WHITESPACE: Final = "\t\n\x0b\x0c\r \u0085\u1680\u2028\u2029\u205f\u3000" + "".join(
+    chr(code) for code in range(0x2000, 0x200B) if code != 0x2007
+)
+"""Guava's CharMatcher.BREAKING_WHITESPACE, character by character."""
 
 
 class CutOffError(Exception):
@@ -49,6 +56,36 @@ class Reader:
         return self.take(self.number(2))
 
 
+class Row(NamedTuple):
+    """What a scan tells of one item."""
+
+    start: int
+    size: int
+    flag: int
+    due_ms: int
+    subject: bytes
+    message_id: bytes
+    tag_count: int
+    body_size: int
+    crc_ok: bool
+
+
+def rows_of(scan: ItemScan) -> list[Row]:
+    """Return the items of a scan."""
+    columns = (
+        scan.starts,
+        scan.sizes,
+        scan.flags,
+        scan.due_ms,
+        scan.subjects,
+        scan.ids,
+        scan.tag_counts,
+        scan.body_sizes,
+        scan.crc_ok,
+    )
+    return [Row(*values) for values in zip(*columns, strict=True)]
+
+
 @dataclass(frozen=True)
 class ReferenceItem:
     """One message item as section 4.1 of QMQ's protocol draws it."""
@@ -66,6 +103,21 @@ class ReferenceItem:
     tags_at: int
     """Where the count of tags stands, from the item's beginning."""
     body: bytes
+
+    @property
+    def row(self) -> Row:
+        """The item as a scan tells of it."""
+        return Row(
+            start=self.start,
+            size=self.size,
+            flag=self.flag,
+            due_ms=self.due_ms,
+            subject=self.subject,
+            message_id=self.message_id,
+            tag_count=len(self.tags),
+            body_size=len(self.body),
+            crc_ok=self.crc == self.computed_crc,
+        )
 
 
 def read_item(reader: Reader, tags_left: int) -> ReferenceItem:
@@ -142,28 +194,28 @@ def read_attributes(body: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def read_reply(body: bytes) -> list[tuple[bytes, int, bytes]]:
-    """Take the rows of the answer to a SEND_MESSAGE: message id, code, remark. CutOffError."""
+    """Take the rows of the answer to a SEND_MESSAGE: message id, code, remark.
+
+    CutOffError has the place at which the row begins that could not be taken.
+    """
     reader = Reader(body)
     rows = []
     while not reader.at_end:
-        rows.append((reader.string(), reader.number(4), reader.string()))
+        start = reader.position
+        try:
+            rows.append((reader.string(), reader.number(4), reader.string()))
+        except CutOffError:
+            raise CutOffError(start) from None
     return rows
 
 
-def read_string_map(body: bytes, entries_max: int) -> dict[bytes, bytes]:
-    """Take the map of a CLIENT_REGISTER, whatever follows it; of a repeated key the last counts.
-
-    CutOffError, TooManyError.
-    """
+def read_string_map(body: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
+    """Take the pairs of a CLIENT_REGISTER, whatever follows them. CutOffError, TooManyError."""
     reader = Reader(body)
     count = reader.number(2)
     if not 0 <= count <= entries_max:
         raise TooManyError
-    found = {}
-    for _ in range(count):
-        key = reader.string()
-        found[key] = reader.string()
-    return found
+    return [(reader.string(), reader.string()) for _ in range(count)]
 
 
 def java_int(text: str) -> int | None:

@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.corpus import Entry, read_corpus, write_corpus
-from tests.fuzz.seeds import seeds, tokens
+from tests.fuzz.seeds import inputs_of, tokens
 from tests.fuzz.target import Target, execute
 
 ROOT: Final = Path(__file__).parents[2]
@@ -73,7 +73,7 @@ def fuzz(target: Target, work: Path, options: Sequence[str]) -> Account:
     """Run one target under atheris until its time or its inputs are up, or it breaks."""
     folder = work / "corpus" / target.name
     folder.mkdir(parents=True, exist_ok=True)
-    for data in (*seeds(target.name), *(entry.data for entry in read_corpus(target.name))):
+    for data in inputs_of(target.name):
         (folder / _digest(data)).write_bytes(data)
     found = work / "found" / target.name
     found.mkdir(parents=True, exist_ok=True)

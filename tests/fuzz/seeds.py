@@ -1,4 +1,8 @@
-"""What a fuzzer begins with: well-formed inputs of every target, made by our own encoders."""
+"""What a fuzzer begins with: well-formed inputs of every target, made by our own encoders.
+
+An encoder that forgets a field that may be missing makes inputs in which nobody misses it. So
+bodies with such fields are made by msgspec itself.
+"""
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
@@ -33,6 +37,8 @@ from delay_protocol.nodes.registration import (
     Master,
     NodeRegister,
     NodeRegistered,
+    NodeRole,
+    Phase,
     Refused,
     encode_node_register,
 )
@@ -50,12 +56,13 @@ from storage.state.audit_file import encode_audit_line
 from storage.state.checkpoint import Checkpoint, RetiredFile, SegmentState
 from storage.state.durable_end import DurableEnd, encode_slot
 from storage.state.identity import Identity, encode_identity
+from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
+from tests.delay_protocol.nodes.test_registration import RECORD, REGISTERED, REQUEST
 from tests.delay_protocol.wire.test_frames import VECTORS
+from tests.fuzz.corpus import read_corpus
 from tests.fuzz.dead_targets import DEAD_HEADER
 from tests.fuzz.disk_targets import MINUTE, SEED
-from tests.fuzz.meta_targets import node_register, node_replies
 from tests.fuzz.wire_targets import NOW_MS as SENT_MS
-from tests.fuzz.wire_targets import VECTOR_ITEM
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID
 from tests.storage.store_rig import StoreRig
@@ -78,6 +85,24 @@ ITEM: Final = FRAMES[0][24:]
 REPLY_BODY: Final = FRAMES[2][24:]
 
 _ATTRIBUTES: Final = {"qmq_createTime": "1700000000000", "k": "v", "": "", "é": "x" * 40}
+
+
+_ELECTING: Final = msgspec.structs.replace(
+    RECORD, epoch=2**63 - 1, master=None, in_sync={}, phase=Phase.ELECTING
+)
+
+
+def _edges() -> list[bytes]:
+    """Return items in a row, in the second of which a size is one that it is not."""
+    bodies = []
+    # Of the subject, of the id and of the body.
+    for place, size in ((25, 2), (30, 2), (34, 4)):
+        at = len(ITEM) + place
+        for number in (-(2 ** (8 * size - 1)), -1, 0, 2 ** (8 * size - 1) - 1):
+            stated = number.to_bytes(size, "big", signed=True)
+            body = ITEM * 3
+            bodies.append(body[:at] + stated + body[at + size :])
+    return bodies
 
 
 def _answers() -> list[bytes]:
@@ -104,7 +129,6 @@ def _peer_requests() -> list[bytes]:
         role=BrokerRole.MASTER,
         state=BrokerState.RW,
     )
-    node = node_register()
     requests = [
         *(
             (0, encode_client_register(replace(client, subject=subject, client_type=kind)))
@@ -123,10 +147,10 @@ def _peer_requests() -> list[bytes]:
         *(
             (2, encode_node_register(one))
             for one in (
-                node,
-                msgspec.structs.replace(node, incarnation=4),
-                msgspec.structs.replace(node, node_id="n2", storage_uuid=OTHER_UUID),
-                msgspec.structs.replace(node, group="g2"),
+                REQUEST,
+                msgspec.structs.replace(REQUEST, incarnation=4),
+                msgspec.structs.replace(REQUEST, node_id="n2", storage_uuid=OTHER_UUID),
+                msgspec.structs.replace(REQUEST, group="g2"),
             )
         ),
         (3, encode_acquire_meta(AcquireMeta(hostname="h", serve_port=1))),
@@ -340,6 +364,11 @@ def seeds(target: str) -> list[bytes]:
     return [*_SEEDS.get(target, []), b""]
 
 
+def inputs_of(target: str) -> list[bytes]:
+    """Return all inputs of a target that are known: its corpus, and its first ones."""
+    return [*(entry.data for entry in read_corpus(target)), *seeds(target)]
+
+
 _SEEDS: Final[dict[str, list[bytes]]] = {
     "frames": [
         *(bytes([200, place]) + frame for place, frame in enumerate(FRAMES)),
@@ -347,12 +376,18 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b"\x10\x05" + FRAMES[1] + FRAMES[1][:11],
     ],
     "items": [
-        b"\x07" + ITEM + VECTOR_ITEM + VECTOR_ITEM,
-        b"\x01" + VECTOR_ITEM * 3,
-        b"\x03" + VECTOR_ITEM.replace(b"t1", b"t\xff") + VECTOR_ITEM[:-1] + b"?",
+        b"\x07" + ITEM + TAGGED_ITEM_BYTES + TAGGED_ITEM_BYTES,
+        b"\x01" + TAGGED_ITEM_BYTES * 3,
+        b"\x03" + TAGGED_ITEM_BYTES.replace(b"t1", b"t\xff") + TAGGED_ITEM_BYTES[:-1] + b"?",
         b"\x07" + b"".join(encode_item(Item(2, 1, 2, "s", f"m{n}")) for n in range(5)),
+        *(b"\x07" + body for body in _edges()),
+        # Tags that are text only together, or only the first of which is.
+        *(
+            b"\x01" + TAGGED_ITEM_BYTES.replace(b"\x01\0\x02t1", b"\x02" + tags)
+            for tags in (b"\0\x01\xc3\0\x01\xa4", b"\0\xff" + b"a" * 255 + b"\0\x01\xff")
+        ),
     ],
-    "one_item": [ITEM, VECTOR_ITEM, encode_item(Item(3, 1, 2, "é", "m", (), _ATTRIBUTES))],
+    "one_item": [ITEM, TAGGED_ITEM_BYTES, encode_item(Item(3, 1, 2, "é", "m", (), _ATTRIBUTES))],
     "attributes": [
         bytes([15, 255]) + encode_attributes(_ATTRIBUTES),
         bytes([1, 1]) + encode_attributes(_ATTRIBUTES),
@@ -361,6 +396,12 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         REPLY_BODY,
         REPLY_BODY * 2,
         encode_send_reply([(b"m1", 5, "é"), (b"x", 0, "")]),
+        # Sizes that are negative, or too large.
+        *(
+            id_size + b"m1" + bytes(4) + remark_size
+            for id_size in (b"\xff\xff", b"\x80\0", b"\0\2", b"\0\3")
+            for remark_size in (b"\0\0", b"\xff\xff", b"\0\1")
+        ),
     ],
     "subjects": [
         b"boarding",
@@ -370,11 +411,14 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "hello": [
         encode_hello(Hello(group="g", epoch=7, node_id="n")),
+        msgspec.msgpack.encode({"group": "", "epoch": 7, "node_id": "é", "log_uuid": "u"}),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "meta_client": [
         *(b"\0" + FRAMES[place][24:] for place in (3, 4)),
         b"\0" + FRAMES[3][24:] + FRAMES[4][24:],
+        # A route of -1 groups.
+        b"\0" + FRAMES[4][24:41] + b"\xff\xff",
         b"\1"
         + b"\0".join(
             b"subject %RETRY%a%g clientTypeCode +02 clientId h@@1 appCode a consumerGroup g "
@@ -387,9 +431,19 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "meta_broker": [FRAMES[place][24:] for place in (5, 6, 7)],
     "nodes": [
-        msgspec.msgpack.encode(node_register()),
-        msgspec.msgpack.encode(Challenge(nonce=bytes(32))),
-        *map(msgspec.msgpack.encode, node_replies()),
+        *map(
+            msgspec.msgpack.encode,
+            (
+                REQUEST,
+                msgspec.structs.replace(REQUEST, told_in_sync={"n2": OTHER_UUID}),
+                Challenge(nonce=bytes(32)),
+                REGISTERED,
+                msgspec.structs.replace(
+                    REGISTERED, role=NodeRole.SLAVE, record=_ELECTING, is_retired=True
+                ),
+                Refused(reason="another log"),
+            ),
+        ),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "admission": [
@@ -398,7 +452,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
             for n in range(4)
         ),
         encode_item(Item(2, SENT_MS, SENT_MS, "s", "m", (), {f"k{n}": "v" * n for n in range(9)})),
-        encode_item(Item(6, SENT_MS, SENT_MS, "s", "m", ("t", "é"))) + VECTOR_ITEM,
+        encode_item(Item(6, SENT_MS, SENT_MS, "s", "m", ("t", "é"))) + TAGGED_ITEM_BYTES,
     ],
     "exchange": [bytes([mode]) + answer for answer in _answers() for mode in (2, 7)],
     "file_header": [_file(LogKind.MESSAGE_LOG), _file(LogKind.SCHEDULE_LOG, Span.MINUTE)],
@@ -505,7 +559,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "node_controls": [
         b"\x01"
-        + encode_node_controls(
+        + msgspec.msgpack.encode(
             NodeControls(
                 has=ControlsId(store=UUID(int=10), version=3),
                 told=ControlsId(store=UUID(int=11), version=4),
@@ -548,7 +602,13 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b"delay_transport.backoff_ms_max=inf",
         b"log.level=debug\0http.address=0.0.0.0:0",
     ],
-    "addresses": [b"127.0.0.1:20801", b"[::1]:20801", b"host.example:1", b"a:0"],
+    "addresses": [
+        b"127.0.0.1:20801",
+        b"[::1]:20801",
+        b"host.example:1",
+        b"a:0",
+        b"x" * 63 + b".a:1",
+    ],
     "parameters": [
         b"\x001h30m 2.5s",
         b"\x00500ms",

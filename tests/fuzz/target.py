@@ -103,6 +103,11 @@ def fault_of(
     return None
 
 
+def is_text(data: bytes) -> bool:
+    """Whether bytes are UTF-8."""
+    return attempt(UnicodeDecodeError, data.decode) is not None
+
+
 def byte_at(data: bytes, place: int) -> int:
     """Return a byte of the input that chooses something; 0 beyond its end."""
     return data[place] if place < len(data) else 0

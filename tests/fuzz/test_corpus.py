@@ -12,15 +12,11 @@ from tests.fuzz import run as run_module
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.corpus import FOLDER, Entry, parse, path_of, read_corpus, render
 from tests.fuzz.run import ROOT
-from tests.fuzz.seeds import seeds
+from tests.fuzz.seeds import inputs_of
 from tests.fuzz.target import Target, TooLargeError, execute
 
 INPUTS_MAX = 480
 BYTES_MAX = 500 * 1024
-
-
-def inputs_of(target: Target) -> list[bytes]:
-    return [*(entry.data for entry in read_corpus(target.name)), *seeds(target.name)]
 
 
 def check(target: Target, data: bytes, folder: Path) -> None:
@@ -46,7 +42,7 @@ def check(target: Target, data: bytes, folder: Path) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_every_input_keeps_every_promise(name: str, tmp_path: Path) -> None:
-    for data in inputs_of(TARGETS[name]):
+    for data in inputs_of(name):
         check(TARGETS[name], data, tmp_path)
 
 
@@ -85,7 +81,7 @@ LONG = 128 * 1024
 @pytest.mark.parametrize("name", TARGETS)
 def test_time_and_memory_grow_with_the_input_and_no_faster(name: str, tmp_path: Path) -> None:
     # What is repeated is the most work: the first bytes choose, the rest is the input proper.
-    for data in sorted(inputs_of(TARGETS[name]), key=len)[-3:]:
+    for data in sorted(inputs_of(name), key=len)[-3:]:
         choice, body = data[:1], data[1:] or b"\0"
         long = choice + (body * (LONG // len(body) + 1))[:LONG]
         check(TARGETS[name], long, tmp_path)
@@ -109,7 +105,7 @@ def test_the_corpus_of_a_target_reaches_the_decoders_it_is_there_for(name: str) 
 
     sys.setprofile(note)
     try:
-        for data in inputs_of(target):
+        for data in inputs_of(target.name):
             target.run(data)
     finally:
         sys.setprofile(None)

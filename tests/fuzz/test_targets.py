@@ -25,12 +25,11 @@ from storage.schedule import segment
 from storage.state.identity import decode_identity
 from tests.fuzz import disk_targets, meta_targets, text_targets, wire_targets
 from tests.fuzz.all_targets import TARGETS
-from tests.fuzz.corpus import read_corpus
 from tests.fuzz.disk_targets import SEED
 from tests.fuzz.mending import batch_crcs, whole_batches, whole_frames, whole_items
 from tests.fuzz.reference import read_frames, read_items
 from tests.fuzz.run import arcs_of, fault_in, shrink, smallest_cover
-from tests.fuzz.seeds import FRAMES, ITEM, batch_of, seeds
+from tests.fuzz.seeds import FRAMES, ITEM, batch_of, inputs_of, seeds
 from tests.fuzz.target import Target, TooLargeError, TooSlowError, execute
 
 ROOT: Final = Path(__file__).parents[2]
@@ -178,8 +177,7 @@ def test_a_decoder_without_one_of_its_rules_is_noticed(
     monkeypatch: pytest.MonkeyPatch, name: str, owner: object, attribute: str, broken: object
 ) -> None:
     monkeypatch.setattr(owner, attribute, broken)
-    inputs = [*(entry.data for entry in read_corpus(name)), *seeds(name)]
-    assert any(fault_in(TARGETS[name], data) for data in inputs)
+    assert any(fault_in(TARGETS[name], data) for data in inputs_of(name))
 
 
 def target_of(run: Callable[[bytes], Any]) -> Target:

@@ -1,9 +1,12 @@
 """Targets for what crosses a socket: frames, items, answers, HELLO, and who reads them."""
 
 import random
+import zlib
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
+from itertools import accumulate
 
 import numpy as np
 
@@ -26,6 +29,7 @@ from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import real_subject, subject_fault, subject_size_fault
 from delay_protocol.messages.items import (
     FLAG_DELAY,
+    ITEM_SIZE_MIN,
     Item,
     ItemScan,
     attributes_fit,
@@ -48,22 +52,19 @@ from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
 from delay_server.accepting.intake import Intake
 from sender.outcomes.answers import is_broker_sick, item_codes, permanent
 from storage.batch.item_formats import qmq_item_fault, qmq_message_id
+from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
 from tests.fuzz.mending import whole_frames, whole_items
 from tests.fuzz.reference import (
+    BREAKING_WHITESPACE,
     CutOffError,
     ReferenceItem,
     read_attributes,
     read_frames,
     read_items,
     read_reply,
+    rows_of,
 )
-from tests.fuzz.target import Target, attempt, byte_at, fault_of
-
-VECTOR_ITEM = bytes.fromhex(
-    "000000003f382b91060000018bcfe568000000018bcfe652600003612e6200026d31010002743100000006"
-    "00016b000176"
-)
-"""The tagged item of QMQ's test vectors."""
+from tests.fuzz.target import Target, attempt, byte_at, fault_of, is_text
 
 
 def pieces(data: bytes, rhythm: int) -> Iterator[bytes]:
@@ -86,14 +87,19 @@ def frames(data: bytes) -> None:
         assert _take_frames(whole) == (expected.frames, expected.fault)
         assert b"".join(map(encode_frame, expected.frames)) == stream[: _size(expected.frames)]
         cut = FrameDecoder(frame_bytes_max=limit)
+        ends = list(accumulate(FRAME_OVERHEAD + len(frame.body) for frame in expected.frames))
         found: list[Frame] = []
+        fed = 0
         for piece in pieces(stream, byte_at(data, 1)):
             cut.feed(piece)
+            fed += len(piece)
             taken, fault = _take_frames(cut, one_by_one=bool(byte_at(data, 1) & 1))
             found += taken
+            # A frame comes out as soon as it is complete.
+            assert len(found) == bisect_right(ends, fed)
             if fault is not None:
                 break
-            assert cut.buffered < limit
+            assert cut.buffered == fed - _size(found) < limit
         assert found == expected.frames
         for decoder in (whole, cut):
             assert decoder.buffered == expected.rest
@@ -135,47 +141,19 @@ def items(data: bytes) -> None:
     for body in (data[1:], whole_items(data[1:])):
         expected = read_items(body, items_max)
         scan = ItemScan()
-        scan_items(VECTOR_ITEM, scan)
+        scan_items(TAGGED_ITEM_BYTES, scan)
+        before = rows_of(scan)
         fault = fault_of(IndivisibleBodyError, scan_items, body, scan, items_max=items_max)
         assert (fault.offset if fault else None) == expected.fault_at
         if fault is None:
-            _compare_scan(scan, expected.items)
+            assert rows_of(scan)[1:] == [item.row for item in expected.items]
+            ids = item_message_ids(body, [item.size for item in expected.items])
+            assert ids == [item.message_id for item in expected.items]
         else:
-            assert all(len(getattr(scan, name)) == 1 for name in ItemScan.__slots__)
+            assert rows_of(scan) == before
             assert isinstance(fault, TooManyItemsError) or not expected.too_many_items
         for item in expected.items:
             _examine_item(body[item.start : item.start + item.size], item)
-
-
-def _compare_scan(scan: ItemScan, expected: Sequence[ReferenceItem]) -> None:
-    rows = list(
-        zip(
-            scan.starts,
-            scan.sizes,
-            scan.flags,
-            scan.due_ms,
-            scan.subjects,
-            scan.ids,
-            scan.tag_counts,
-            scan.body_sizes,
-            scan.crc_ok,
-            strict=True,
-        )
-    )
-    assert rows[1:] == [
-        (
-            item.start,
-            item.size,
-            item.flag,
-            item.due_ms,
-            item.subject,
-            item.message_id,
-            len(item.tags),
-            len(item.body),
-            item.crc == item.computed_crc,
-        )
-        for item in expected
-    ]
 
 
 def _examine_item(data: bytes, expected: ReferenceItem) -> None:
@@ -183,13 +161,12 @@ def _examine_item(data: bytes, expected: ReferenceItem) -> None:
     assert item_crc_ok(data) is is_whole
     assert item_subject(data) == expected.subject
     assert item_message_id(data) == expected.message_id
-    assert item_message_ids(data * 2, [len(data)] * 2) == [expected.message_id] * 2
     assert qmq_message_id(data) == expected.message_id
     assert (qmq_item_fault(data, expected.due_ms) is None) is is_whole
     assert qmq_item_fault(data, expected.due_ms + 1) is not None or not expected.flag & FLAG_DELAY
     if expected.flag & 4:
         tags = data[expected.tags_at : expected.size - len(expected.body) - 4]
-        assert tags_are_text(tags) is all(map(_is_text, expected.tags))
+        assert tags_are_text(tags) is all(map(is_text, expected.tags))
     fault = fault_of(MalformedItemError, decode_item, data)
     assert isinstance(fault, ItemCrcError) is not is_whole
     assert (fault is None) is (is_whole and _is_legible(expected))
@@ -216,17 +193,13 @@ def _examine_item(data: bytes, expected: ReferenceItem) -> None:
         assert repeats or encoded == data
 
 
-def _is_text(data: bytes) -> bool:
-    return attempt(UnicodeDecodeError, data.decode) is not None
-
-
 def _is_legible(expected: ReferenceItem) -> bool:
     try:
         pairs = read_attributes(expected.body)
     except CutOffError:
         return False
     texts = (expected.subject, expected.message_id, *expected.tags)
-    return all(map(_is_text, (*texts, *(part for pair in pairs for part in pair))))
+    return all(map(is_text, (*texts, *(part for pair in pairs for part in pair))))
 
 
 def one_item(data: bytes) -> None:
@@ -241,10 +214,13 @@ def one_item(data: bytes) -> None:
         assert attempt(MalformedItemError, decode_item, item) is None
         attempt(MalformedItemError, item_subject, item)
         one = attempt(MalformedItemError, item_message_id, item)
-        many = attempt(MalformedItemError, item_message_ids, item, [len(item)])
-        assert many == (None if one is None else [one])
-        item_crc_ok(item)
-        qmq_item_fault(item, 0)
+        # No id is read beyond its item, though there are bytes.
+        two, sizes = item + TAGGED_ITEM_BYTES, [len(item), len(TAGGED_ITEM_BYTES)]
+        many = attempt(MalformedItemError, item_message_ids, two, sizes)
+        assert many == (None if one is None else [one, b"m1"])
+        is_sealed = zlib.crc32(item[8:]) == int.from_bytes(item[:8], "big")
+        assert item_crc_ok(item) is (is_sealed and len(item) >= ITEM_SIZE_MIN)
+        assert is_sealed or qmq_item_fault(item, 0) is not None
         assert len(qmq_message_id(item)) <= len(item)
 
 
@@ -262,13 +238,17 @@ def attributes(data: bytes) -> None:
     walked, fault = walk_attributes(body, value_size_max=value_size_max, count_max=count_max)
     assert (fault is None) is fits
     assert walked <= count_max
+    if pairs is not None and all(len(value) <= value_size_max for _, value in pairs):
+        assert walked == min(len(pairs), count_max)
     limits = {"value_size_max": value_size_max, "count_max": count_max}
     assert attributes_fit(memoryview(body), **limits) is fits
     found = attempt(MalformedItemError, decode_attributes, body)
-    if pairs is None or not all(map(_is_text, (part for pair in pairs for part in pair))):
+    if pairs is None or not all(map(is_text, (part for pair in pairs for part in pair))):
         assert found is None
         return
-    assert found == {key.decode(): value.decode() for key, value in pairs}
+    assert found is not None
+    in_order = {key.decode(): value.decode() for key, value in pairs}
+    assert list(found.items()) == list(in_order.items())
     if all(len(value) <= STR_SIZE_MAX for _, value in pairs):
         assert decode_attributes(encode_attributes(found)) == found
 
@@ -278,8 +258,13 @@ def send_reply(data: bytes) -> None:
     expected = attempt(CutOffError, read_reply, data)
     found = attempt(MalformedReplyError, decode_send_reply, data)
     if expected is None:
-        assert found is None
-        assert attempt(MalformedReplyError, item_codes, ReadItems([VECTOR_ITEM]), data) is None
+        begin = fault_of(CutOffError, read_reply, data)
+        fault = fault_of(MalformedReplyError, decode_send_reply, data)
+        assert begin is not None
+        assert fault is not None
+        assert begin.args == (fault.offset,)
+        one = ReadItems([TAGGED_ITEM_BYTES])
+        assert attempt(MalformedReplyError, item_codes, one, data) is None
         return
     # Of a repeated id the last counts.
     assert found == {
@@ -318,18 +303,11 @@ def _item_called(message_id: bytes) -> bytes:
     return bytes(25) + b"\0\0" + len(message_id).to_bytes(2, "big") + message_id + bytes(4)
 
 
-BREAKING_WHITESPACE = frozenset(
-    "\t\n\x0b\f\r \u0085\u1680\u2028\u2029\u205f\u3000"
-    "\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2008\u2009\u200a"
-)
-"""As Guava's CharMatcher.BREAKING_WHITESPACE has it."""
-
-
 def subjects(data: bytes) -> None:
     """A subject is refused for what it is made of only; a retry's real subject is a part of it."""
     fault = subject_fault(data)
     text = attempt(UnicodeDecodeError, data.decode)
-    legal = bool(text) and not BREAKING_WHITESPACE & set(text or "") and "/" not in (text or "")
+    legal = bool(text) and not set(text or "") & {"/", *BREAKING_WHITESPACE}
     assert (fault is None) is legal
     real = real_subject(data)
     assert real in data
@@ -404,7 +382,7 @@ def _compare_intake(intake: Intake, expected: Sequence[ReferenceItem]) -> None:
             assert item.message_id
             assert item.size <= _LIMITS.item_bytes_max
             assert len(item.tags) <= 10
-            assert all(map(_is_text, (item.message_id, *item.tags)))
+            assert all(map(is_text, (item.message_id, *item.tags)))
             assert (item.subject, item.message_id, item.body, item.due_ms) in kept
 
 
