@@ -1,21 +1,27 @@
-"""Every target by name, and the decoders that need none."""
+"""Every target by name: all that the modules of targets have."""
 
 from collections.abc import Mapping
 from typing import Final
 
-from tests.fuzz.controls_targets import CONTROLS_TARGETS
-from tests.fuzz.dead_targets import DEAD_TARGETS
-from tests.fuzz.disk_targets import DISK_TARGETS
-from tests.fuzz.meta_server_targets import META_SERVER_TARGETS
-from tests.fuzz.meta_targets import META_TARGETS
+from tests.fuzz import (
+    controls_targets,
+    dead_targets,
+    disk_targets,
+    meta_server_targets,
+    meta_targets,
+    text_targets,
+    wire_targets,
+)
 from tests.fuzz.target import Target
-from tests.fuzz.text_targets import TEXT_TARGETS
-from tests.fuzz.wire_targets import WIRE_TARGETS
+
+_MODULES: Final = (
+    *(wire_targets, meta_targets, meta_server_targets),
+    *(disk_targets, dead_targets, controls_targets, text_targets),
+)
 
 TARGETS: Final[Mapping[str, Target]] = {
-    target.name: target
-    for target in (
-        *(*WIRE_TARGETS, *META_TARGETS, *META_SERVER_TARGETS),
-        *(*DISK_TARGETS, *DEAD_TARGETS, *CONTROLS_TARGETS, *TEXT_TARGETS),
-    )
+    found.name: found
+    for module in _MODULES
+    for found in vars(module).values()
+    if isinstance(found, Target)
 }

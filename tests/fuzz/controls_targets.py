@@ -33,12 +33,16 @@ from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, enc
 from storage.disk.errors import DamagedError, UnsupportedFormatError
 from storage.state.controls_file import CONTROLS_PATH, read_controls_document
 from tests.fuzz.memory_disk import MemoryDisk
-from tests.fuzz.target import Target, attempt, byte_at, fault_of
+from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.storage.small_logs import LOG_UUID
 
 _BODY_AT: Final = FILE_HEADER_SIZE + 8
 
 
+@target(
+    decoders=(decode_controls, decode_rule, check_controls, check_pattern, check_group_name),
+    packages=("delay_protocol.nodes.controls",),
+)
 def controls(data: bytes) -> None:
     """A document or a rule is what was written, or refused with a sentence."""
     body = data[1:]
@@ -83,6 +87,14 @@ def _names(text: str) -> None:
         assert decode_controls(encode_controls(grouped)) == grouped
 
 
+@target(
+    decoders=(read_controls, read_controls_document, decode_controls),
+    packages=(
+        "delay_server.controls.controls_store",
+        "storage.state.controls_file",
+        "delay_protocol.nodes.controls",
+    ),
+)
 def controls_file(data: bytes) -> None:
     """A file of controls is what was written, or refused as damaged: never taken for no rules."""
     header = encode_file_header(FileHeader(kind=LogKind.CONTROLS, log_uuid=LOG_UUID))
@@ -98,6 +110,10 @@ def controls_file(data: bytes) -> None:
             assert read_controls(again, LOG_UUID) == found
 
 
+@target(
+    decoders=(decode_node_controls, decode_node_controls_reply, decode_controls),
+    packages=("delay_protocol.nodes.controls_exchange", "delay_protocol.nodes.controls"),
+)
 def node_controls(data: bytes) -> None:
     """What a node asks and is told is what was said, or refused: never taken for no rules."""
     body = data[1:]
@@ -117,32 +133,3 @@ def node_controls(data: bytes) -> None:
             assert not why_kept(Controls(), told)
             shut = Controls(subjects={"*": SubjectControl(paused=True)})
             assert bool(why_kept(shut, told)) is bool(opened_by(shut, told) or not told.version)
-
-
-CONTROLS_TARGETS = (
-    Target(
-        name="controls",
-        run=controls,
-        decoders=(decode_controls, decode_rule, check_controls, check_pattern, check_group_name),
-        packages=("delay_protocol.nodes.controls",),
-        size_max=1024,
-    ),
-    Target(
-        name="controls_file",
-        run=controls_file,
-        decoders=(read_controls, read_controls_document, decode_controls),
-        packages=(
-            "delay_server.controls.controls_store",
-            "storage.state.controls_file",
-            "delay_protocol.nodes.controls",
-        ),
-        size_max=1024,
-    ),
-    Target(
-        name="node_controls",
-        run=node_controls,
-        decoders=(decode_node_controls, decode_node_controls_reply, decode_controls),
-        packages=("delay_protocol.nodes.controls_exchange", "delay_protocol.nodes.controls"),
-        size_max=1024,
-    ),
-)

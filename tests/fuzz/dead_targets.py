@@ -19,7 +19,7 @@ from storage.schedule.dead_log import DeadExtent
 from storage.state.audit_file import audit_lines, audit_path, encode_audit_line, read_audit_file
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import log_image
-from tests.fuzz.target import Target, attempt, byte_at
+from tests.fuzz.target import attempt, byte_at, target
 from tests.storage.small_logs import LOG_UUID, NOW_MS
 
 _DAY: Final = Span.DEAD.minutes
@@ -29,6 +29,14 @@ DEAD_HEADER: Final = FileHeader(
 )
 
 
+@target(
+    decoders=(DeadSearch.step, DeadItems.read, decode_reason),
+    packages=("storage", "delay_server.dead.reason", "delay_server.dead.dead_letters"),
+    # What is read ahead, and the facts of a segment.
+    memory_base=4 * 1024 * 1024,
+    size_max=2048,
+    memory_per_byte=1500,
+)
 def dead_letters(data: bytes) -> None:
     """Each row is found once, in order, however the search is divided, and its item is whole."""
     image = log_image(
@@ -83,6 +91,7 @@ def _found(disk: MemoryDisk, extent: DeadExtent, wanted: Wanted, at_once: int) -
     raise AssertionError("the search comes to no end")
 
 
+@target(decoders=(decode_reason,), packages=("delay_server.dead.reason",))
 def dead_reason(data: bytes) -> None:
     """The text of a reason is one of ours or none, and can be shown."""
     found = decode_reason(data)
@@ -95,6 +104,7 @@ def dead_reason(data: bytes) -> None:
     assert number is None or 0 <= number < 10**10
 
 
+@target(decoders=(read_audit_file, audit_lines), packages=("storage.state.audit_file",))
 def audit_file(data: bytes) -> None:
     """All bytes of an audit are told of once; a line that was written is found behind any line."""
     size = byte_at(data, 0)
@@ -109,29 +119,3 @@ def audit_file(data: bytes) -> None:
         assert b"".join(line.text + b"\n" * (not line.is_tail) for line in lines) == image
         assert all(image[line.position :].startswith(line.text) for line in lines)
         assert image is data or written[:-1] in [line.text for line in lines if line.is_whole]
-
-
-DEAD_TARGETS = (
-    Target(
-        name="dead_letters",
-        run=dead_letters,
-        decoders=(DeadSearch.step, DeadItems.read, decode_reason),
-        packages=("storage", "delay_server.dead.reason", "delay_server.dead.dead_letters"),
-        # What is read ahead, and the facts of a segment.
-        memory_base=4 * 1024 * 1024,
-        size_max=2048,
-        memory_per_byte=1500,
-    ),
-    Target(
-        name="dead_reason",
-        run=dead_reason,
-        decoders=(decode_reason,),
-        packages=("delay_server.dead.reason",),
-    ),
-    Target(
-        name="audit_file",
-        run=audit_file,
-        decoders=(read_audit_file, audit_lines),
-        packages=("storage.state.audit_file",),
-    ),
-)

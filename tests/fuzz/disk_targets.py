@@ -107,7 +107,7 @@ from tests.fuzz.mending import (
     seeded_crc,
     whole_batches,
 )
-from tests.fuzz.target import Target, attempt, byte_at
+from tests.fuzz.target import attempt, byte_at, target
 from tests.storage.small_logs import LOG_UUID, NOW_MS
 
 SEED: Final = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
@@ -128,6 +128,10 @@ MESSAGE_KINDS: Final = (
 )
 
 
+STORAGE: Final = ("storage",)
+
+
+@target(decoders=(decode_file_header,), packages=STORAGE, size_max=256)
 def file_header(data: bytes) -> None:
     """A file header is what was written, or an error of ours."""
     for image in (data, header_crc(data)):
@@ -147,6 +151,7 @@ def file_header(data: bytes) -> None:
             assert key_of_name(key.name) == key
 
 
+@target(decoders=(decode_header,), packages=STORAGE, size_max=256)
 def batch_header(data: bytes) -> None:
     """A batch header is what was written, and its sizes are within bounds before they are used."""
     for image in (data, header_crc(data, seed=SEED)):
@@ -159,6 +164,7 @@ def batch_header(data: bytes) -> None:
             assert header.blob_size <= header.blob_raw_size <= BATCH_BYTES_MAX
 
 
+@target(decoders=(decode_columns,), packages=STORAGE)
 def columns(data: bytes) -> None:
     """Columns that can be read are written again byte for byte."""
     kind = list(RecordKind)[byte_at(data, 0) % len(RecordKind)]
@@ -174,6 +180,12 @@ def columns(data: bytes) -> None:
             assert count == 0 or int(found.arrays[name].max()) < len(found.names)
 
 
+@target(
+    decoders=(decode_batch, check_columns, check_blob, contents_fault),
+    packages=STORAGE,
+    # An lz4 block may stand for 255 times its size; decoded a few times and compared.
+    memory_per_byte=1500,
+)
 def batch(data: bytes) -> None:
     """One batch: header, columns and blob; decoded whole, it is encoded to the same again."""
     body = data[1:]
@@ -213,6 +225,7 @@ def batch(data: bytes) -> None:
         columns=encode_columns(header.kind, whole.columns.names, whole.columns.arrays),
         blob=[whole.blob] if len(whole.blob) else [],
         item_format=header.item_format,
+        codec=header.codec,
     )
     assert again.columns_crc == header.columns_crc
     if header.codec is Codec.RAW:
@@ -220,8 +233,10 @@ def batch(data: bytes) -> None:
     else:
         raw_size = header.blob_raw_size
         assert lz4.block.decompress(stored, uncompressed_size=raw_size) == whole.blob
+        assert decode_batch(again, b"".join(buffers), **where).blob == whole.blob
 
 
+@target(decoders=(scan_batches, walk_batches), packages=STORAGE, size_max=2048)
 def batch_walk(data: bytes) -> None:
     """A walk yields every byte once, as a batch or as damage, and ends."""
     body = data[1:]
@@ -273,6 +288,7 @@ def _extents(found: list[ScannedBatch | Damage]) -> list[tuple[int, int]]:
     ]
 
 
+@target(decoders=(decode_identity, read_identity), packages=STORAGE, size_max=512)
 def identity(data: bytes) -> None:
     """An identity is what was written, or an error of ours."""
     sealed = header_crc(data)
@@ -287,6 +303,7 @@ def identity(data: bytes) -> None:
             assert decode_identity(encode_identity(found), path=IDENTITY_PATH) == found
 
 
+@target(decoders=(decode_slot, DurableEndFile.read), packages=STORAGE, size_max=1025)
 def durable_end(data: bytes) -> None:
     """A slot is what was written, or an error of ours; a file with a good slot can be written."""
     epoch = byte_at(data, 0)
@@ -330,6 +347,7 @@ def _sealed_slot(sector: bytes) -> bytes:
     return (body + seeded_crc(body, seed=seed) + sector[size:]).ljust(SLOT_POSITIONS[1], b"\0")
 
 
+@target(decoders=(read_checkpoint,), packages=STORAGE, size_max=2048)
 def checkpoint(data: bytes) -> None:
     """A manifest that can be read names only what can exist, and comes back as it was."""
     image = data[1:]
@@ -348,6 +366,12 @@ def checkpoint(data: bytes) -> None:
     assert read_checkpoint(disk, LOG_UUID) == found
 
 
+@target(
+    decoders=(read_batches, read_columns, read_blob),
+    packages=STORAGE,
+    size_max=2048,
+    memory_per_byte=1500,
+)
 def chained_file(data: bytes) -> None:
     """Columns and blobs of a file of batches are whole, or damage with a position."""
     header = FileHeader(kind=LogKind.SEALS, log_uuid=LOG_UUID, first_sequence=1)
@@ -398,6 +422,11 @@ def _readable(found: Iterator[Any]) -> Iterator[Any]:
 _SEALS_PATH: Final = "seals/00000000000000000001.log"
 
 
+@target(
+    decoders=(read_last_seals, read_live, read_seals, seals_of_columns),
+    packages=STORAGE,
+    size_max=2048,
+)
 def seals(data: bytes) -> None:
     """Seals come back as they were written."""
     header = seals_header(LOG_UUID, 1)
@@ -430,6 +459,12 @@ def seals(data: bytes) -> None:
 SPANS: Final = (Span.MINUTE, Span.HOUR, Span.DAY)
 
 
+@target(
+    decoders=(Segment.read_rows, SegmentBatch.rows),
+    packages=STORAGE,
+    size_max=2048,
+    memory_per_byte=1500,
+)
 def segment(data: bytes) -> None:
     """Rows of a segment lie where their positions say, and can be filed again as they are."""
     key = key_of_minute(MINUTE, SPANS[byte_at(data, 0) // LEVELS % len(SPANS)])
@@ -488,6 +523,7 @@ def _examine_rows(
         assert np.concatenate([one.subject for one in copied]).tolist() == block.subject.tolist()
 
 
+@target(decoders=(Segment.read_facts, facts_of_columns), packages=STORAGE, size_max=2048)
 def facts(data: bytes) -> None:
     """Facts filed beside a segment come back as they were written."""
     key = key_of_minute(MINUTE, Span.MINUTE)
@@ -520,6 +556,7 @@ def facts(data: bytes) -> None:
         assert [minute for minute, _ in minutes] == sorted(set(block.minute.tolist()))
 
 
+@target(decoders=(FactsJournal.recover,), packages=STORAGE, size_max=2048)
 def journal(data: bytes) -> None:
     """A journal of any two files opens, goes on, and forgets nothing that it found."""
     filed = byte_at(data, 1) % 8
@@ -560,6 +597,12 @@ _DURABLE_END_PATH: Final = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
 _ITEM: Final = bytes(33)
 
 
+@target(
+    decoders=(MessageLog.recover, MessageLog.read),
+    packages=STORAGE,
+    size_max=2048,
+    memory_per_byte=1500,
+)
 def message_log(data: bytes) -> None:
     """A log of any files opens or says why not; what it holds then is there after every restart."""
     level = byte_at(data, 0)
@@ -643,6 +686,7 @@ def _contents(log: MessageLog) -> dict[int, tuple[BatchHeader, bytes]]:
     return contents
 
 
+@target(decoders=(ItemReader.read, join_qmq_items), packages=STORAGE, size_max=512)
 def item_reader(data: bytes) -> None:
     """An item is handed out if it is whole and the one that is due; damage is told once each."""
     count = byte_at(data, 0) % 8
@@ -686,6 +730,11 @@ def _crc_of(rest: bytes | bytearray) -> bytes:
     return seeded_crc(bytes(rest), seed=0)[::-1].rjust(8, b"\0")
 
 
+@target(
+    decoders=(key_of_name, key_of_code, key_of_minute, list_log_files),
+    packages=STORAGE,
+    size_max=64,
+)
 def names(data: bytes) -> None:
     """A file name stands for at most one segment or log file, and that one has this name."""
     text = data.decode("latin-1").replace("/", "_")
@@ -716,6 +765,12 @@ _INSPECTED: Final[Mapping[int, tuple[str, LogKind, RecordKind]]] = {
 """Where the commands find a file of each kind, and what is in it."""
 
 
+@target(
+    decoders=(verify_files, verify_disk, verify_path, read_vouchers, dump_records),
+    packages=STORAGE,
+    size_max=2048,
+    memory_per_byte=1500,
+)
 def inspect(data: bytes) -> None:
     """The commands say something of any file, and never fall over it."""
     choice = byte_at(data, 0)
@@ -750,126 +805,3 @@ def inspect(data: bytes) -> None:
 
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
-
-STORAGE: Final = ("storage",)
-
-DISK_TARGETS = (
-    Target(
-        name="file_header",
-        run=file_header,
-        decoders=(decode_file_header,),
-        packages=STORAGE,
-        size_max=256,
-    ),
-    Target(
-        name="batch_header",
-        run=batch_header,
-        decoders=(decode_header,),
-        packages=STORAGE,
-        size_max=256,
-    ),
-    Target(name="columns", run=columns, decoders=(decode_columns,), packages=STORAGE),
-    Target(
-        name="batch",
-        run=batch,
-        decoders=(decode_batch, check_columns, check_blob, contents_fault),
-        packages=STORAGE,
-        # An lz4 block may stand for 255 times its size; decoded twice, and once compared.
-        memory_per_byte=1500,
-    ),
-    Target(
-        name="batch_walk",
-        run=batch_walk,
-        decoders=(scan_batches, walk_batches),
-        packages=STORAGE,
-        size_max=2048,
-    ),
-    Target(
-        name="identity",
-        run=identity,
-        decoders=(decode_identity, read_identity),
-        packages=STORAGE,
-        size_max=512,
-    ),
-    Target(
-        name="durable_end",
-        run=durable_end,
-        decoders=(decode_slot, DurableEndFile.read),
-        packages=STORAGE,
-        size_max=1025,
-    ),
-    Target(
-        name="checkpoint",
-        run=checkpoint,
-        decoders=(read_checkpoint,),
-        packages=STORAGE,
-        size_max=2048,
-    ),
-    Target(
-        name="chained_file",
-        run=chained_file,
-        decoders=(read_batches, read_columns, read_blob),
-        packages=STORAGE,
-        size_max=2048,
-        memory_per_byte=1500,
-    ),
-    Target(
-        name="seals",
-        run=seals,
-        decoders=(read_last_seals, read_live, read_seals, seals_of_columns),
-        packages=STORAGE,
-        size_max=2048,
-    ),
-    Target(
-        name="segment",
-        run=segment,
-        decoders=(Segment.read_rows, SegmentBatch.rows),
-        packages=STORAGE,
-        size_max=2048,
-        memory_per_byte=1500,
-    ),
-    Target(
-        name="facts",
-        run=facts,
-        decoders=(Segment.read_facts, facts_of_columns),
-        packages=STORAGE,
-        size_max=2048,
-    ),
-    Target(
-        name="journal",
-        run=journal,
-        decoders=(FactsJournal.recover,),
-        packages=STORAGE,
-        size_max=2048,
-    ),
-    Target(
-        name="message_log",
-        run=message_log,
-        decoders=(MessageLog.recover, MessageLog.read),
-        packages=STORAGE,
-        size_max=2048,
-        memory_per_byte=1500,
-    ),
-    Target(
-        name="item_reader",
-        run=item_reader,
-        decoders=(ItemReader.read, join_qmq_items),
-        packages=STORAGE,
-        size_max=512,
-    ),
-    Target(
-        name="names",
-        run=names,
-        decoders=(key_of_name, key_of_code, key_of_minute, list_log_files),
-        packages=STORAGE,
-        size_max=64,
-    ),
-    Target(
-        name="inspect",
-        run=inspect,
-        decoders=(verify_files, verify_disk, verify_path, read_vouchers, dump_records),
-        packages=STORAGE,
-        size_max=2048,
-        memory_per_byte=1500,
-    ),
-)

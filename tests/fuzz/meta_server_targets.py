@@ -40,7 +40,7 @@ from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
 from tests.delay_protocol.nodes.test_registration import REQUEST
-from tests.fuzz.target import Target, attempt, byte_at, fault_of
+from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import World
@@ -154,7 +154,18 @@ def _run(use: Callable[[_Rig], Awaitable[None]]) -> None:
         trio.run(main, clock=EventClock())
 
 
-def peers(data: bytes) -> None:
+META_SERVER = ("meta_server", "delay_protocol")
+_SERVER_MEMORY: Final = 8 * 1024 * 1024
+"""A server of its own, with types of requests that are looked up at first."""
+
+
+@target(
+    decoders=(check_name, check_address),
+    packages=META_SERVER,
+    memory_per_byte=2000,
+    memory_base=_SERVER_MEMORY,
+)
+def meta_peers(data: bytes) -> None:
     """Each request that brokers, clients and nodes send is answered once, and can be read.
 
     Requests are cut at their sizes: a byte for the code, two for the body's size, the body.
@@ -196,7 +207,13 @@ def peers(data: bytes) -> None:
     _run(use)
 
 
-def admin(data: bytes) -> None:
+@target(
+    decoders=(convert_request, single_values),
+    packages=META_SERVER,
+    memory_per_byte=2000,
+    memory_base=_SERVER_MEMORY,
+)
+def meta_admin(data: bytes) -> None:
     """Every operation of the API answers what it is asked, or says which field is wrong.
 
     The first byte chooses the operation; then, divided by zeros: parts of the path, names and
@@ -249,7 +266,14 @@ def _pairs(data: bytes) -> dict[str, list[str]]:
     return pairs
 
 
-def management(data: bytes) -> None:
+@target(
+    decoders=(answer_management,),
+    packages=META_SERVER,
+    size_max=512,
+    memory_per_byte=2000,
+    memory_base=_SERVER_MEMORY,
+)
+def meta_management(data: bytes) -> None:
     """QMQ's management calls are answered in QMQ's form, whatever their parameters and forms are.
 
     The first byte chooses between the calls; then names and values of parameters, and a form.
@@ -278,6 +302,10 @@ def management(data: bytes) -> None:
     _run(use)
 
 
+@target(
+    decoders=(parse_server,),
+    packages=("delay_client.exchange.discovery", "delay_client.messages.config"),
+)
 def discovery(data: bytes) -> None:
     """What /meta/address answers is an address or an error of ours, however the answer is cut."""
     cut = byte_at(data, 0) + 1
@@ -307,6 +335,11 @@ def _discovered(body: bytes, step: int) -> tuple[str, int] | None:
     return None
 
 
+@target(
+    decoders=(find_meta_server,),
+    packages=("delay_transport.meta.address", "delay_client.exchange.discovery", "h11"),
+    memory_base=4 * 1024 * 1024,
+)
 def meta_address(data: bytes) -> None:
     """A delay server finds the address that a client finds, or says why there is none.
 
@@ -367,6 +400,7 @@ class _Answering:
         raise NotImplementedError
 
 
+@target(decoders=(decode_tokens,), packages=("delay_transport.http.tokens",))
 def tokens(data: bytes) -> None:
     """A file of tokens is what was written, or refused with a sentence."""
     found = attempt(ConfigError, decode_tokens, data, source="tokens.json")
@@ -375,6 +409,11 @@ def tokens(data: bytes) -> None:
         assert decode_tokens(encode_tokens(found), source="again") == found
 
 
+@target(
+    decoders=(check_local, check_same_site),
+    packages=("delay_transport.http.addresses",),
+    size_max=512,
+)
 def http_access(data: bytes) -> None:
     """Headers let nobody pass who is not on this machine, or comes from a page of elsewhere."""
     values = data.decode("latin-1").split("\0")[:3]
@@ -395,66 +434,3 @@ def http_access(data: bytes) -> None:
 
 _OWN: Final = "10.0.0.5"
 """What the machine of http_access is called."""
-
-META_SERVER = ("meta_server", "delay_protocol")
-_SERVER_MEMORY: Final = 8 * 1024 * 1024
-"""A server of its own, with types of requests that are looked up at first."""
-
-META_SERVER_TARGETS = (
-    Target(
-        name="meta_peers",
-        run=peers,
-        decoders=(check_name, check_address),
-        packages=META_SERVER,
-        size_max=1024,
-        memory_per_byte=2000,
-        memory_base=_SERVER_MEMORY,
-    ),
-    Target(
-        name="meta_admin",
-        run=admin,
-        decoders=(convert_request, single_values),
-        packages=META_SERVER,
-        size_max=1024,
-        memory_per_byte=2000,
-        memory_base=_SERVER_MEMORY,
-    ),
-    Target(
-        name="meta_management",
-        run=management,
-        decoders=(answer_management,),
-        packages=META_SERVER,
-        size_max=512,
-        memory_per_byte=2000,
-        memory_base=_SERVER_MEMORY,
-    ),
-    Target(
-        name="discovery",
-        run=discovery,
-        decoders=(parse_server,),
-        packages=("delay_client.exchange.discovery", "delay_client.messages.config"),
-        size_max=1024,
-    ),
-    Target(
-        name="meta_address",
-        run=meta_address,
-        decoders=(find_meta_server,),
-        packages=("delay_transport.meta.address", "delay_client.exchange.discovery", "h11"),
-        size_max=1024,
-        memory_base=4 * 1024 * 1024,
-    ),
-    Target(
-        name="http_access",
-        run=http_access,
-        decoders=(check_local, check_same_site),
-        packages=("delay_transport.http.addresses",),
-        size_max=512,
-    ),
-    Target(
-        name="tokens",
-        run=tokens,
-        decoders=(decode_tokens,),
-        packages=("delay_transport.http.tokens",),
-        size_max=1024,
-    ),
-)

@@ -44,10 +44,22 @@ from tests.fuzz.reference import (
     read_route,
     read_string_map,
 )
-from tests.fuzz.target import Target, attempt, byte_at, is_text
+from tests.fuzz.target import attempt, byte_at, is_text, target
+
+PROTOCOL = ("delay_protocol",)
 
 
-def client(data: bytes) -> None:
+@target(
+    decoders=(
+        decode_client_register,
+        decode_client_register_reply,
+        decode_str,
+        decode_str_bytes,
+    ),
+    packages=PROTOCOL,
+    size_max=512,
+)
+def meta_client(data: bytes) -> None:
     """A registration and a route say what the slow reader finds, and come back as they were.
 
     An odd first byte makes a map of the texts that follow, divided by zeros.
@@ -126,7 +138,12 @@ def _expected_route(body: bytes) -> tuple[object, ...]:
     )
 
 
-def broker(data: bytes) -> None:
+@target(
+    decoders=(decode_acquire_meta, decode_acquire_meta_reply, decode_broker_register),
+    packages=PROTOCOL,
+    size_max=256,
+)
+def meta_broker(data: bytes) -> None:
     """What brokers ask and are told is what the slow reader finds, and comes back as it was."""
     _compare(data, decode_acquire_meta, encode_acquire_meta, _acquire, request=True)
     _compare(data, decode_acquire_meta_reply, encode_acquire_meta_reply, _acquired, request=False)
@@ -174,6 +191,11 @@ def _compare(
     assert again == body[: len(again)]
 
 
+@target(
+    decoders=(decode_node_register, decode_node_reply, decode_challenge),
+    packages=PROTOCOL,
+    size_max=4096,
+)
 def nodes(data: bytes) -> None:
     """What a node says, or is told, comes back as it was and is within the limits."""
     challenge = attempt(MalformedMetaError, decode_challenge, data)
@@ -195,35 +217,3 @@ def nodes(data: bytes) -> None:
         encoded = attempt(LocalProtocolError, encode_node_reply, reply)
         assert encoded is None or decode_node_reply(encoded) == reply
     assert len(data) <= NODE_BODY_BYTES_MAX or (request is None and reply is None)
-
-
-PROTOCOL = ("delay_protocol",)
-
-META_TARGETS = (
-    Target(
-        name="meta_client",
-        run=client,
-        decoders=(
-            decode_client_register,
-            decode_client_register_reply,
-            decode_str,
-            decode_str_bytes,
-        ),
-        packages=PROTOCOL,
-        size_max=512,
-    ),
-    Target(
-        name="meta_broker",
-        run=broker,
-        decoders=(decode_acquire_meta, decode_acquire_meta_reply, decode_broker_register),
-        packages=PROTOCOL,
-        size_max=256,
-    ),
-    Target(
-        name="nodes",
-        run=nodes,
-        decoders=(decode_node_register, decode_node_reply, decode_challenge),
-        packages=PROTOCOL,
-        size_max=4096,
-    ),
-)

@@ -36,10 +36,10 @@ class TooLargeError(AssertionError):
 class Target:
     """One fuzz target.
 
-    run: takes any bytes. decoders: the public functions it is there for; each is called by an input
-    of the corpus. size_max: the longest input that the fuzzer makes. memory_per_byte: bytes that a
-    byte of input may take at the peak, copies of the target's own included. memory_base: what any
-    input may take besides. packages: what is instrumented for coverage.
+    name: of its function. run: takes any bytes. decoders: the public functions it is there for;
+    each is called by an input of the corpus. packages: what is instrumented for coverage. size_max:
+    the longest input that the fuzzer makes. memory_per_byte: bytes that a byte of input may take at
+    the peak, copies of the target's own included. memory_base: what any input may take besides.
     """
 
     name: str
@@ -57,6 +57,18 @@ class Target:
     def seconds_max(self, size: int) -> float:
         """Return the CPU seconds that an input of this size may take."""
         return SECONDS_BASE + SECONDS_PER_BYTE * size
+
+
+def target(
+    *,
+    decoders: tuple[Callable[..., Any], ...],
+    packages: tuple[str, ...],
+    **bounds: int,
+) -> Callable[[Callable[[bytes], None]], Target]:
+    """Make a function the target of its name; bounds: as a Target has them, where not its own."""
+    return lambda run: Target(
+        name=run.__name__, run=run, decoders=decoders, packages=packages, **bounds
+    )
 
 
 def execute(target: Target, data: bytes, *, measure_memory: bool = False) -> None:

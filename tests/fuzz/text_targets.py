@@ -17,7 +17,7 @@ from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
 from meta_server.settings.config_file import load_config as load_meta_config
 from storage.disk.errors import DamagedError, UnsupportedFormatError
 from storage.readers.manifest import decode_manifest, encode_manifest
-from tests.fuzz.target import Target, attempt, byte_at, fault_of
+from tests.fuzz.target import attempt, byte_at, fault_of, target
 
 _MEMORY: Final = "/dev/shm" if Path("/dev/shm").is_dir() else None  # noqa: S108 - for speed only
 _NEEDED: Final = ("node.data_dir=data", "brokers.g1=127.0.0.1:20881")
@@ -34,6 +34,23 @@ def _settings_file() -> Path:
 _KEPT: Final[list[tempfile.TemporaryDirectory[str]]] = []
 
 
+_SETTINGS_MEMORY: Final = 4 * 1024 * 1024
+"""Types of all settings are looked up, patterns compiled: so much whatever the text is."""
+
+
+@target(
+    decoders=(load_config, load_meta_config),
+    packages=(
+        *(
+            "delay_transport.settings.settings_file",
+            "delay_server.settings.config",
+            "meta_server.settings.config",
+        ),
+        "tomllib",
+    ),
+    memory_per_byte=2000,
+    memory_base=_SETTINGS_MEMORY,
+)
 def config_file(data: bytes) -> None:
     """A file of settings is used or refused with a sentence that names it."""
     path = _settings_file()
@@ -46,6 +63,17 @@ def config_file(data: bytes) -> None:
     attempt(ConfigError, load_meta_config, path, _NEEDED[:1])
 
 
+@target(
+    decoders=(load_config,),
+    packages=(
+        "delay_transport.settings.settings_file",
+        "delay_server.settings.config",
+        "tomllib",
+    ),
+    size_max=512,
+    memory_per_byte=2000,
+    memory_base=_SETTINGS_MEMORY,
+)
 def overrides(data: bytes) -> None:
     """A `--set` is used or refused with a sentence that names it."""
     texts = data.decode(errors="surrogateescape").split("\0")[:4]
@@ -59,6 +87,11 @@ def _sources(texts: list[str]) -> set[str]:
     return {"settings", *(one.encode(errors="backslashreplace").decode() for one in given)}
 
 
+@target(
+    decoders=(parse_address, parse_peer_address, parse_server, read_address, host_fault),
+    packages=("delay_protocol.basics.addresses", "ipaddress"),
+    size_max=128,
+)
 def addresses(data: bytes) -> None:
     """An address that is read is written as it was; client and server agree on what one is."""
     text = data.decode(errors="surrogateescape")
@@ -79,6 +112,11 @@ def addresses(data: bytes) -> None:
         assert server == address
 
 
+@target(
+    decoders=(DELAY.convert, MOMENT.convert, PAIR.convert),
+    packages=("delaywheel.shared.parameters",),
+    size_max=128,
+)
 def parameters(data: bytes) -> None:
     """A delay, a moment, a pair: a value of its type, or a sentence for the user."""
     text = data[1:].decode(errors="surrogateescape")
@@ -94,65 +132,10 @@ def parameters(data: bytes) -> None:
             assert pair is None or ("=".join(pair) == text and pair[0] != "")
 
 
+@target(decoders=(decode_manifest,), packages=("storage.readers.manifest",))
 def manifest(data: bytes) -> None:
     """A manifest is what was written, or refused with a sentence that names its file."""
     faults = (DamagedError, UnsupportedFormatError)
     found = attempt(faults, decode_manifest, data, path="manifest.json")
     if found is not None:
         assert decode_manifest(encode_manifest(found), path="") == found
-
-
-_SETTINGS_MEMORY: Final = 4 * 1024 * 1024
-"""Types of all settings are looked up, patterns compiled: so much whatever the text is."""
-
-TEXT_TARGETS = (
-    Target(
-        name="config_file",
-        run=config_file,
-        decoders=(load_config, load_meta_config),
-        packages=(
-            *(
-                "delay_transport.settings.settings_file",
-                "delay_server.settings.config",
-                "meta_server.settings.config",
-            ),
-            "tomllib",
-        ),
-        memory_per_byte=2000,
-        memory_base=_SETTINGS_MEMORY,
-    ),
-    Target(
-        name="overrides",
-        run=overrides,
-        decoders=(load_config,),
-        packages=(
-            "delay_transport.settings.settings_file",
-            "delay_server.settings.config",
-            "tomllib",
-        ),
-        size_max=512,
-        memory_per_byte=2000,
-        memory_base=_SETTINGS_MEMORY,
-    ),
-    Target(
-        name="addresses",
-        run=addresses,
-        decoders=(parse_address, parse_peer_address, parse_server, read_address, host_fault),
-        packages=("delay_protocol.basics.addresses", "ipaddress"),
-        size_max=128,
-    ),
-    Target(
-        name="parameters",
-        run=parameters,
-        decoders=(DELAY.convert, MOMENT.convert, PAIR.convert),
-        packages=("delaywheel.shared.parameters",),
-        size_max=128,
-    ),
-    Target(
-        name="manifest",
-        run=manifest,
-        decoders=(decode_manifest,),
-        packages=("storage.readers.manifest",),
-        memory_per_byte=200,
-    ),
-)

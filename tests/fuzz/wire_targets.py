@@ -64,7 +64,7 @@ from tests.fuzz.reference import (
     read_reply,
     rows_of,
 )
-from tests.fuzz.target import Target, attempt, byte_at, fault_of, is_text
+from tests.fuzz.target import attempt, byte_at, fault_of, is_text, target
 
 
 def pieces(data: bytes, rhythm: int) -> Iterator[bytes]:
@@ -77,6 +77,19 @@ def pieces(data: bytes, rhythm: int) -> Iterator[bytes]:
         step = 1 + (step * 7 + rhythm) % 61
 
 
+PROTOCOL = ("delay_protocol",)
+
+
+@target(
+    decoders=(
+        FrameDecoder.feed,
+        FrameDecoder.frames,
+        FrameDecoder.next_frame,
+        FrameDecoder.finish,
+    ),
+    packages=PROTOCOL,
+    size_max=512,
+)
 def frames(data: bytes) -> None:
     """Frames come out of a stream however it is cut, and nothing else does."""
     limit = FRAME_OVERHEAD + 4 * byte_at(data, 0)
@@ -135,6 +148,7 @@ def _end_of(decoder: FrameDecoder) -> type[RemoteProtocolError] | None:
     return None
 
 
+@target(decoders=(scan_items, tags_are_text), packages=PROTOCOL, size_max=512)
 def items(data: bytes) -> None:
     """A body is divided as QMQ divides it, and each item says what the reference says."""
     items_max = 1 + byte_at(data, 0) % 32
@@ -202,6 +216,19 @@ def _is_legible(expected: ReferenceItem) -> bool:
     return all(map(is_text, (*texts, *(part for pair in pairs for part in pair))))
 
 
+@target(
+    decoders=(
+        decode_item,
+        item_crc_ok,
+        item_subject,
+        item_message_id,
+        item_message_ids,
+        qmq_item_fault,
+        qmq_message_id,
+    ),
+    packages=(*PROTOCOL, "storage.batch.item_formats"),
+    size_max=512,
+)
 def one_item(data: bytes) -> None:
     """What reads a single item reads any bytes; nothing that is no item is taken for one."""
     for item in (data, whole_items(data)):
@@ -224,6 +251,7 @@ def one_item(data: bytes) -> None:
         assert len(qmq_message_id(item)) <= len(item)
 
 
+@target(decoders=(decode_attributes, walk_attributes, attributes_fit), packages=PROTOCOL)
 def attributes(data: bytes) -> None:
     """A walk finds wrong what the reference finds wrong, and looks at no more than it may."""
     count_max = 1 + byte_at(data, 0) % 16
@@ -253,6 +281,7 @@ def attributes(data: bytes) -> None:
         assert decode_attributes(encode_attributes(found)) == found
 
 
+@target(decoders=(decode_send_reply, item_codes), packages=(*PROTOCOL, "sender.outcomes.answers"))
 def send_reply(data: bytes) -> None:
     """An answer is read as the reference reads it, and every item of a request has its code."""
     expected = attempt(CutOffError, read_reply, data)
@@ -303,6 +332,7 @@ def _item_called(message_id: bytes) -> bytes:
     return bytes(25) + b"\0\0" + len(message_id).to_bytes(2, "big") + message_id + bytes(4)
 
 
+@target(decoders=(subject_fault, subject_size_fault, real_subject), packages=PROTOCOL, size_max=600)
 def subjects(data: bytes) -> None:
     """A subject is refused for what it is made of only; a retry's real subject is a part of it."""
     fault = subject_fault(data)
@@ -317,6 +347,7 @@ def subjects(data: bytes) -> None:
     assert (subject_size_fault(data) is None) is is_short
 
 
+@target(decoders=(decode_hello,), packages=PROTOCOL, size_max=4096)
 def hello(data: bytes) -> None:
     """A HELLO that can be read comes back as it was."""
     found = attempt(MalformedHelloError, decode_hello, data)
@@ -338,6 +369,10 @@ _LIMITS = AdmissionLimits(
 )
 
 
+@target(
+    decoders=(Admission.admit, Admission.admit_together),
+    packages=(*PROTOCOL, "delay_server.accepting.admission", "delay_server.accepting.intake"),
+)
 def admission(data: bytes) -> None:
     """What is accepted is whole and within the limits; what is refused has a code of its own."""
     for body in (data, whole_items(data)):
@@ -413,6 +448,7 @@ def _client_item(number: int) -> bytes:
     return encode_item(Item(2, NOW_MS, NOW_MS + 1000, "s", f"m{number}"))
 
 
+@target(decoders=(Exchange.received,), packages=(*PROTOCOL, "delay_client"))
 def exchange(data: bytes) -> None:
     """Whatever a server answers, every message has one outcome, and a receipt only if it was taken.
 
@@ -465,76 +501,3 @@ def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> N
             assert isinstance(outcome, Receipt if is_taken else DelaywheelError)
             taken[is_taken] += 1
     assert taken.total() == _IN_FLIGHT * _ITEMS
-
-
-PROTOCOL = ("delay_protocol",)
-
-WIRE_TARGETS = (
-    Target(
-        name="frames",
-        run=frames,
-        decoders=(
-            FrameDecoder.feed,
-            FrameDecoder.frames,
-            FrameDecoder.next_frame,
-            FrameDecoder.finish,
-        ),
-        packages=PROTOCOL,
-        size_max=512,
-    ),
-    Target(
-        name="items",
-        run=items,
-        decoders=(scan_items, tags_are_text),
-        packages=PROTOCOL,
-        size_max=512,
-    ),
-    Target(
-        name="one_item",
-        run=one_item,
-        decoders=(
-            decode_item,
-            item_crc_ok,
-            item_subject,
-            item_message_id,
-            item_message_ids,
-            qmq_item_fault,
-            qmq_message_id,
-        ),
-        packages=(*PROTOCOL, "storage.batch.item_formats"),
-        size_max=512,
-    ),
-    Target(
-        name="attributes",
-        run=attributes,
-        decoders=(decode_attributes, walk_attributes, attributes_fit),
-        packages=PROTOCOL,
-    ),
-    Target(
-        name="send_reply",
-        run=send_reply,
-        decoders=(decode_send_reply, item_codes),
-        packages=(*PROTOCOL, "sender.outcomes.answers"),
-    ),
-    Target(
-        name="subjects",
-        run=subjects,
-        decoders=(subject_fault, subject_size_fault, real_subject),
-        packages=PROTOCOL,
-        size_max=600,
-    ),
-    Target(name="hello", run=hello, decoders=(decode_hello,), packages=PROTOCOL, size_max=4096),
-    Target(
-        name="admission",
-        run=admission,
-        decoders=(Admission.admit, Admission.admit_together),
-        packages=(*PROTOCOL, "delay_server.accepting.admission", "delay_server.accepting.intake"),
-        size_max=1024,
-    ),
-    Target(
-        name="exchange",
-        run=exchange,
-        decoders=(Exchange.received,),
-        packages=(*PROTOCOL, "delay_client"),
-    ),
-)

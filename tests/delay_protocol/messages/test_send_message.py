@@ -35,43 +35,6 @@ def test_an_empty_answer_says_that_all_succeeded() -> None:
     assert decode_send_reply(b"") == {}
 
 
-@given(results)
-def test_an_answer_survives_the_round_trip_and_the_last_of_an_id_wins(
-    failures: list[ItemResult],
-) -> None:
-    expected = {failure.message_id: (failure.code, failure.remark) for failure in failures}
-    assert decode_send_reply(encode_send_reply(failures)) == expected
-
-
-@given(results.filter(bool), st.data())
-def test_an_answer_that_is_cut_or_runs_over_is_refused(
-    failures: list[ItemResult], data: st.DataObject
-) -> None:
-    body = encode_send_reply(failures)
-    wholes = [len(encode_send_reply(failures[:count])) for count in range(len(failures))]
-    cut = data.draw(st.integers(0, len(body) - 1).filter(lambda at: at not in wholes))
-    with pytest.raises(MalformedReplyError) as refused:
-        decode_send_reply(body[:cut])
-    assert refused.value.offset == max(whole for whole in wholes if whole <= cut)
-    with pytest.raises(MalformedReplyError):
-        decode_send_reply(body + b"\0")
-
-
-@pytest.mark.parametrize(
-    "body",
-    [
-        bytes.fromhex("ffff 00000004 0000"),
-        bytes.fromhex("8000 00000004 0000"),
-        bytes.fromhex("00026d31 00000004 ffff"),
-        bytes.fromhex("00026d31 00000004 0001"),
-        bytes.fromhex("00036d31 00000004 0000"),
-    ],
-)
-def test_sizes_that_are_negative_or_too_large_are_refused(body: bytes) -> None:
-    with pytest.raises(MalformedReplyError):
-        decode_send_reply(body)
-
-
 @given(results.filter(bool))
 def test_no_more_results_are_read_than_there_may_be(failures: list[ItemResult]) -> None:
     body = encode_send_reply(failures)
@@ -82,15 +45,6 @@ def test_no_more_results_are_read_than_there_may_be(failures: list[ItemResult]) 
     ) as refused:
         decode_send_reply(body + b"\xff", results_max=count)
     assert refused.value.offset == len(body)
-
-
-@given(st.binary(max_size=60))
-def test_arbitrary_bytes_give_an_answer_or_the_typed_error(body: bytes) -> None:
-    try:
-        failures = decode_send_reply(body)
-    except MalformedReplyError:
-        return
-    assert all(type(message_id) is bytes for message_id in failures)
 
 
 def test_a_remark_that_is_not_utf_8_does_not_spoil_the_answer() -> None:

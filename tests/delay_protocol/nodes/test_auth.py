@@ -1,7 +1,5 @@
 """What is sealed proves who said it, on this connection, in this direction, and not before."""
 
-from contextlib import suppress
-
 import msgspec
 import pytest
 from hypothesis import given
@@ -70,12 +68,6 @@ def test_a_nonce_of_another_size_is_refused(size: int) -> None:
         encode_challenge(Challenge(nonce=bytes(size)))
     with pytest.raises(MalformedMetaError):
         decode_challenge(msgspec.msgpack.encode({"nonce": bytes(size)}))
-
-
-@given(st.binary(max_size=300))
-def test_arbitrary_bytes_give_a_value_or_the_typed_error(body: bytes) -> None:
-    with suppress(MalformedMetaError):
-        assert len(decode_challenge(body).nonce) == NONCE_SIZE
 
 
 @pytest.mark.parametrize(

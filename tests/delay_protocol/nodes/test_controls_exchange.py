@@ -46,12 +46,6 @@ CONTROLS = st.builds(
     subjects=st.dictionaries(NAMES, RULES, max_size=5),
     groups=st.dictionaries(NAMES, GROUPS, max_size=3),
 )
-IDS = st.none() | st.builds(ControlsId, store=st.uuids(), version=st.integers(0, 2**62))
-
-
-@given(st.builds(NodeControls, has=IDS, told=IDS, keeps=st.text("ab", max_size=1000)))
-def test_what_a_node_asks_survives_its_encoding(asked: NodeControls) -> None:
-    assert decode_node_controls(encode_node_controls(asked)) == asked
 
 
 @given(CONTROLS, st.uuids())

@@ -1,8 +1,5 @@
 """A byte stream becomes the frames that were sent, however it is cut, and nothing else does."""
 
-from contextlib import suppress
-from itertools import pairwise
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -192,46 +189,6 @@ def test_a_field_that_does_not_fit_is_the_callers_error(frame: Frame) -> None:
         encode_frame(frame)
 
 
-@given(st.lists(any_frame, max_size=6))
-def test_frames_fed_whole_come_out_as_they_went_in(frames: list[Frame]) -> None:
-    assert decode_whole(b"".join(map(encode_frame, frames))) == frames
-
-
-@given(st.lists(any_frame, max_size=4))
-def test_frames_fed_byte_by_byte_come_out_as_soon_as_they_are_complete(frames: list[Frame]) -> None:
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    for frame in frames:
-        data = encode_frame(frame)
-        for at, byte in enumerate(data):
-            assert decoder.frames() == []
-            assert decoder.buffered == at
-            decoder.feed(bytes([byte]))
-        assert decoder.frames() == [frame]
-        assert decoder.buffered == 0
-    decoder.finish()
-
-
-@given(st.data(), st.lists(any_frame, min_size=1, max_size=6))
-def test_however_the_stream_is_cut_both_ways_of_taking_frames_agree(
-    data: st.DataObject, frames: list[Frame]
-) -> None:
-    stream = b"".join(map(encode_frame, frames))
-    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=8)))
-    at_once = FrameDecoder(frame_bytes_max=LIMIT)
-    one_by_one = FrameDecoder(frame_bytes_max=LIMIT)
-    taken: list[Frame] = []
-    for start, end in pairwise([0, *cuts, len(stream)]):
-        at_once.feed(stream[start:end])
-        one_by_one.feed(stream[start:end])
-        singles = []
-        while (frame := one_by_one.next_frame()) is not None:
-            singles.append(frame)
-        assert at_once.frames() == singles
-        assert at_once.buffered == one_by_one.buffered
-        taken += singles
-    assert taken == frames
-
-
 def test_bytes_after_a_frame_are_kept_for_the_next_one() -> None:
     first, second = Frame(10, 9, 1, 0, 10, b"one"), Frame(10, 9, 2, 0, 10, b"two")
     decoder = FrameDecoder(frame_bytes_max=LIMIT)
@@ -363,30 +320,3 @@ def test_a_stream_that_ends_in_a_frame_is_refused_with_the_bytes_held() -> None:
     with pytest.raises(TruncatedFrameError) as refused:
         decoder.finish()
     assert refused.value.buffered == FRAME_OVERHEAD + 3
-
-
-@given(st.lists(st.binary(max_size=60), max_size=6), st.integers(24, 200))
-def test_arbitrary_bytes_give_frames_or_a_typed_error_and_are_not_kept_beyond_the_limit(
-    pieces: list[bytes], limit: int
-) -> None:
-    decoder = FrameDecoder(frame_bytes_max=limit)
-    with suppress(RemoteProtocolError):
-        for piece in pieces:
-            decoder.feed(piece)
-            decoder.frames()
-            assert decoder.buffered < limit
-        decoder.finish()
-
-
-@given(st.lists(any_frame, min_size=1, max_size=4), st.data())
-def test_a_flipped_byte_never_raises_anything_but_a_typed_error(
-    frames: list[Frame], data: st.DataObject
-) -> None:
-    stream = bytearray(b"".join(map(encode_frame, frames)))
-    stream[data.draw(st.integers(0, len(stream) - 1))] ^= data.draw(st.integers(1, 255))
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    decoder.feed(stream)
-    with suppress(RemoteProtocolError):
-        while decoder.next_frame() is not None:
-            pass
-        decoder.finish()

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from delay_protocol.basics.codes import ItemCode
 from delay_server.dead.reason import (
     REASON_BYTES_MIN,
-    DeadReason,
     code_name,
     code_of,
     decode_reason,
@@ -39,12 +38,6 @@ def test_a_reason_is_read_back_and_never_longer_than_it_may_be(
     assert len(text) <= max(bytes_max, REASON_BYTES_MIN)
     kept = [(one.code, one.at_ms) for one in found.refusals]
     assert kept == [(code, at_ms) for _, code, at_ms in history][len(history) - len(kept) :]
-
-
-@given(st.binary())
-def test_what_is_no_reason_of_ours_is_none(text: bytes) -> None:
-    found = decode_reason(text)
-    assert found is None or isinstance(found, DeadReason)
 
 
 def test_what_a_newer_version_adds_is_passed_over() -> None:

@@ -17,7 +17,6 @@ from storage.batch.batches import (
     BatchHeader,
     Codec,
     Damage,
-    DecodedBatch,
     ItemFormat,
     ScannedBatch,
     check_blob,
@@ -88,10 +87,6 @@ def make_control(base: int, previous: int = 0) -> tuple[BatchHeader, bytes]:
     return header, b"".join(buffers)
 
 
-def decode(data: bytes) -> DecodedBatch:
-    return decode_batch(decode_header(data, **WHERE), data, **WHERE)
-
-
 def chain(count: int, *, size: int = 100) -> tuple[list[BatchHeader], list[bytes]]:
     """Return a few batches of two messages each that name each other."""
     headers: list[BatchHeader] = []
@@ -126,26 +121,6 @@ def resealed(data: bytes, seed: int = SEED) -> bytes:
     return data[:-4] + struct.pack("<I", zlib.crc32(data[:-4], seed))
 
 
-@given(
-    st.lists(st.binary(max_size=300), min_size=1, max_size=30),
-    st.sampled_from(Codec),
-    st.integers(1, 2**62),
-    st.integers(0, 2**32 - 1),
-    st.binary(max_size=30),
-)
-def test_what_was_encoded_is_decoded_with_or_without_bytes_behind_it(
-    items: list[bytes], codec: Codec, base: int, previous: int, trailing: bytes
-) -> None:
-    header, data = make(items, base=base, previous=previous, codec=codec)
-    assert header.size == len(data)
-    assert header.next_sequence == base + len(items)
-    batch = decode(data + trailing)
-    assert batch.header == header
-    assert bytes(batch.blob) == b"".join(items)
-    assert batch.columns.arrays["size"].tolist() == [len(item) for item in items]
-    assert contents_fault(header, data, SEED) is None
-
-
 def test_the_fields_lie_where_the_drawing_says() -> None:
     header, data = make([b"abc"], base=9, previous=0x01020304)
     fields = struct.unpack("<4sHHQBBHIQqqIIIIIIII", data[:HEADER_SIZE])
@@ -156,21 +131,6 @@ def test_the_fields_lie_where_the_drawing_says() -> None:
     assert header.columns_crc == zlib.crc32(data[80 : 80 + 38], SEED)
     assert header.blob_crc == zlib.crc32(b"abc", SEED)
     assert header.crc == zlib.crc32(data[:76], SEED)
-
-
-def test_any_flipped_bit_is_noticed() -> None:
-    for codec in Codec:
-        _, data = make([b"text " * 40, b"more"], codec=codec)
-        for bit in range(len(data) * 8):
-            with pytest.raises(DamagedError):
-                decode(flipped(data, bit))
-
-
-def test_a_batch_cut_off_anywhere_is_noticed() -> None:
-    _, data = make([b"some", b"items"])
-    for size in range(len(data)):
-        with pytest.raises(DamagedError):
-            decode(data[:size])
 
 
 def test_columns_are_checked_without_the_blob_and_in_spite_of_a_bad_one() -> None:

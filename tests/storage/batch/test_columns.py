@@ -5,8 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from storage.batch.columns import (
     LAYOUTS,
@@ -30,26 +28,6 @@ def arrays_of(kind: RecordKind, count: int, names: int, seed: int = 0) -> dict[s
             info = np.iinfo(dtype)
             arrays[name] = chance.integers(info.min, info.max, count, dtype, endpoint=True)
     return arrays
-
-
-@given(
-    kind=st.sampled_from(RecordKind),
-    count=st.integers(1, 50),
-    names=st.lists(st.binary(max_size=40), min_size=1, max_size=20),
-    seed=st.integers(0, 1000),
-)
-def test_what_was_encoded_is_decoded(
-    kind: RecordKind, count: int, names: list[bytes], seed: int
-) -> None:
-    arrays = arrays_of(kind, count, len(names), seed)
-    data = encode_columns(kind, names, arrays)
-    columns = decode_columns(kind, count, data)
-    assert columns.names == names
-    assert columns.arrays.keys() == arrays.keys()
-    for name, array in columns.arrays.items():
-        assert array.dtype == dict(LAYOUTS[kind])[name]
-        assert not array.flags.writeable
-        assert np.array_equal(array, arrays[name])
 
 
 def test_the_layout_is_a_table_of_names_and_then_the_arrays_in_order() -> None:
@@ -93,29 +71,6 @@ def test_record_kinds_keep_their_numbers() -> None:
         "SEALS": 34,
         "DEAD_ROWS": 35,
     }
-
-
-@given(st.integers(1, 20), st.lists(st.binary(max_size=9), min_size=1, max_size=4), st.data())
-def test_columns_of_another_length_are_refused(
-    count: int, names: list[bytes], data: st.DataObject
-) -> None:
-    encoded = encode_columns(RecordKind.ROWS, names, arrays_of(RecordKind.ROWS, count, len(names)))
-    cut = data.draw(st.integers(0, len(encoded) - 1))
-    with pytest.raises(ColumnsError):
-        decode_columns(RecordKind.ROWS, count, encoded[:cut])
-    with pytest.raises(ColumnsError):
-        decode_columns(RecordKind.ROWS, count, encoded + b"\0")
-    with pytest.raises(ColumnsError):
-        decode_columns(RecordKind.ROWS, count + 1, encoded)
-
-
-@given(st.binary(max_size=100), st.sampled_from(RecordKind), st.integers(0, 5))
-def test_arbitrary_bytes_are_decoded_or_refused(data: bytes, kind: RecordKind, count: int) -> None:
-    try:
-        columns = decode_columns(kind, count, data)
-    except ColumnsError:
-        return
-    assert encode_columns(kind, columns.names, columns.arrays) == data
 
 
 def test_an_index_outside_the_table_is_refused_both_ways() -> None:

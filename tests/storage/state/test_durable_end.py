@@ -68,30 +68,6 @@ def synced_twice() -> bytes:
     return disk.contents(durable=True)[PATH]
 
 
-ends = st.builds(
-    lambda file_sequence, records, position, **more: DurableEnd(
-        file_sequence=file_sequence,
-        next_sequence=file_sequence + records,
-        position=position if records else 0,
-        **more,
-    ),
-    file_sequence=st.integers(1, 2**62),
-    records=st.integers(0, 2**61),
-    position=st.integers(0, 2**62),
-    last_crc=st.integers(0, 2**32 - 1),
-    epoch=st.integers(0, 2**63),
-    floor_minute=st.integers(0, 2**32 - 1),
-)
-
-
-@given(ends, st.integers(1, 2**62), st.binary(max_size=432))
-def test_a_slot_is_decoded_as_it_was_encoded(end: DurableEnd, counter: int, rest: bytes) -> None:
-    data = encode_slot(end, log_uuid=LOG_UUID, counter=counter)
-    assert len(data) == SLOT_SIZE
-    found = decode_slot(data + rest, log_uuid=LOG_UUID, path=PATH, position=0)
-    assert found == (counter, end)
-
-
 def test_there_is_no_end_before_the_first_write_which_leaves_it_durable_in_both_slots() -> None:
     disk = small_disk()
     file = opened(disk)
