@@ -15,7 +15,7 @@ import math
 import random
 import traceback
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
@@ -656,9 +656,9 @@ class World:
         try:
             async with trio.open_nursery() as nursery:
                 if self.witness.poison.one_in:
-                    nursery.start_soon(self.operator.work, server)
+                    nursery.start_soon(self._beside, self.operator.work, server)
                 if self.gating is not None:
-                    nursery.start_soon(self.gating.run, server)
+                    nursery.start_soon(self._beside, self.gating.run, server)
                 nursery.start_soon(self.stating.run, server)
                 await serve(server, self._stop)
                 nursery.cancel_scope.cancel()
@@ -666,6 +666,17 @@ class World:
             if self.gating is not None:
                 self.gating.end_life()
             self.witness.server_ended()
+
+    async def _beside(
+        self, work: Callable[[DelayServer], Awaitable[None]], server: DelayServer
+    ) -> None:
+        """Do something with a server while it is a master."""
+        try:
+            await work(server)
+        except AssertionError:
+            # One that fails is none any more, before its tasks and this one are cancelled.
+            if server.is_master:
+                raise
 
     def _see_race(self, kind: str, _path: str, label: str) -> None:
         """Let messages arrive while a segment is loaded or split."""
