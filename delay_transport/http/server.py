@@ -37,6 +37,9 @@ _IDLE_S: Final = 5.0
 _READ_S: Final = 10.0
 """Seconds for a further part of a body to come."""
 
+_ENDED_S: Final = 0.1
+"""Seconds that a connection without a request under way has left when its peer has ended it."""
+
 _REQUEST_S: Final = 60.0
 """Seconds for a request and its answer, from the last of its headers on. Without an end, a peer
 that sends or takes a byte now and then could keep its place for ever."""
@@ -99,8 +102,13 @@ class _Outermost:
 
         try:
             await self._app(scope, receive, send_on)
-        except ClientDisconnect:
-            # The peer ended its connection, or took too long over the body: nobody to answer.
+        except (
+            ClientDisconnect,
+            trio.BrokenResourceError,
+            trio.BusyResourceError,
+            trio.ClosedResourceError,
+        ):
+            # The peer ended its connection, or took too long over it: nobody to answer.
             return
         except Exception:  # noqa: BLE001 (a bug of any kind, which would vanish otherwise)
             _log.exception(
@@ -172,8 +180,9 @@ async def serve_application(
                 scope = nursery.cancel_scope
                 scope.deadline = trio.current_time() + _REQUEST_S
                 nursery.start_soon(_close_when_cancelled, stream)
-                app = ASGIWrapper(_moving_deadline(application, scope))  # type: ignore[arg-type]
-                await TCPServer(app, config, context, ConnectionState({}), stream)  # type: ignore[arg-type]
+                connection = _Connection(stream, scope)
+                app = ASGIWrapper(connection.answers(application))  # type: ignore[arg-type]
+                await TCPServer(app, config, context, ConnectionState({}), connection)  # type: ignore[arg-type]
                 scope.cancel()
         except Exception:  # noqa: BLE001 (a bug of any kind, which would end all connections)
             if failed.is_due():
@@ -187,19 +196,47 @@ async def serve_application(
     )
 
 
+class _Connection:
+    """A stream as Hypercorn takes it, which ends soon once its peer has ended it.
+
+    Hypercorn waits for its time-out all the same: thousands of connections that come and go would
+    keep all places.
+    """
+
+    def __init__(self, stream: trio.SocketStream, scope: trio.CancelScope) -> None:
+        self.socket = stream.socket
+        self.send_all = stream.send_all
+        self.send_eof = stream.send_eof
+        self.aclose = stream.aclose
+        self._stream = stream
+        self._scope = scope
+        self._is_answering = False
+
+    async def receive_some(self, max_bytes: int) -> bytes:
+        """Return what has come, b"" at the end."""
+        data = bytes(await self._stream.receive_some(max_bytes))
+        if not data and not self._is_answering:
+            # A request that came with the end begins in the next steps, and moves this.
+            self._scope.deadline = min(self._scope.deadline, trio.current_time() + _ENDED_S)
+        return data
+
+    def answers(self, application: ASGIApp) -> ASGIApp:
+        """Return the application; each request moves the deadline of this connection."""
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            self._scope.deadline = trio.current_time() + _REQUEST_S
+            self._is_answering = True
+            try:
+                await application(scope, receive, send)
+            finally:
+                self._is_answering = False
+
+        return answer
+
+
 async def _close_when_cancelled(stream: trio.SocketStream) -> None:
     """Close a connection that is cancelled: Hypercorn shields what it sends from cancellation."""
     try:
         await trio.sleep_forever()
     finally:
         await trio.aclose_forcefully(stream)
-
-
-def _moving_deadline(application: ASGIApp, connection: trio.CancelScope) -> ASGIApp:
-    """Return the application; each request moves the deadline of its connection."""
-
-    async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        connection.deadline = trio.current_time() + _REQUEST_S
-        await application(scope, receive, send)
-
-    return answer

@@ -143,11 +143,22 @@ def fetch(address: str, token_file: Path | None = None) -> Json:
 def summary_of(found: Json) -> tuple[bool, str]:
     """Return whether a server does its work, and a line that says so or what is wrong."""
     name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
-    wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings"))]
+    wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings")), *_undelivered(found)]
     if found.get("ready"):
         state = "takes and delivers messages"
         return not wrong, f"{name} {state}" + (f"; but {'; '.join(wrong)}" if wrong else "")
     return False, f"{name} does not do its work: {'; '.join(wrong) or 'it does not say why'}"
+
+
+def _undelivered(found: Json) -> list[str]:
+    """Return that messages are late for broker groups that cannot be used."""
+    brokers = found.get("brokers")
+    if not isinstance(brokers, dict) or not found.get("late"):
+        return []
+    away = sorted(name for name, row in brokers.items() if not row.get("up"))
+    if not away:
+        return []
+    return [f"{found['late']} messages are late, and broker groups are away: {', '.join(away)}"]
 
 
 def _texts(lines: object) -> list[str]:

@@ -206,3 +206,14 @@ async def test_whoever_resets_leaves_nothing_behind() -> None:
                 await stream.send_all(said) if said else None
                 await trio.aclose_forcefully(stream)
         assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
+
+
+async def test_connections_that_their_peers_have_closed_keep_no_places() -> None:
+    async with serving() as (address, _):
+        for said in (b"", HALF):
+            for _ in range(3 * CONNECTIONS_MAX):
+                async with await trio.open_tcp_stream(*address) as stream:
+                    if said:
+                        await stream.send_all(said)
+            with trio.fail_after(2):
+                assert (await answer_to(address, WHOLE)).startswith(b"HTTP/1.1 200")

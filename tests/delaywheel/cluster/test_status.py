@@ -207,6 +207,14 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
         ({}, "d1/n1 takes and delivers messages"),
         ({"warnings": ["too many"]}, "d1/n1 takes and delivers messages; but too many"),
         (
+            {"late": 3, "brokers": {"g1": {"up": 0}, "g2": {"up": 1}}},
+            (
+                "d1/n1 takes and delivers messages; "
+                "but 3 messages are late, and broker groups are away: g1"
+            ),
+        ),
+        ({"late": 3, "brokers": {"g2": {"up": 1}}}, "d1/n1 takes and delivers messages"),
+        (
             {"ready": False, "failing": ["the disk is full", "it stops"]},
             "d1/n1 does not do its work: the disk is full; it stops",
         ),
