@@ -676,7 +676,7 @@ SERVER = {
         ),
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
-            swap("surroundings", "... and group.circuit is CircuitState.CLOSED", "True"),
+            swap("surroundings", "group.is_trusted", "True"),
             scenario=told.ONE_GROUP,
             seed=18,
         ),

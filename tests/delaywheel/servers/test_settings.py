@@ -26,7 +26,7 @@ def test_the_page_has_every_section_the_client_and_every_command() -> None:
         headings
     )
     lines = result.output.splitlines()
-    assert any(line.startswith("| `load_ahead_ms` | `120000` | Milliseconds.") for line in lines)
+    assert any(line.startswith("| `load_ahead_ms` | `120000` | Milliseconds ") for line in lines)
     assert any(line.startswith("| `--listen` |") for line in lines)
 
 
