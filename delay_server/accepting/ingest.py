@@ -122,7 +122,7 @@ class Ingest:
         self._held: deque[_Held] = deque()
         self._more = Wakeup()
         self._aged = Wakeup()
-        self._committer = False
+        self._is_committing = False
         self._drops = 0
         """How often what was admitted was dropped; see `drop`."""
         self._idle = trio.Event()
@@ -268,11 +268,11 @@ class Ingest:
     @property
     def is_busy(self) -> bool:
         """Whether something that was admitted is not answered yet."""
-        return bool(self._waiting or self._committer)
+        return bool(self._waiting or self._is_committing)
 
     async def stop(self) -> None:
         """Wait until everything admitted is committed and answered; nothing is admitted now."""
-        while self._waiting or self._committer:
+        while self._waiting or self._is_committing:
             self._idle = trio.Event()
             self._more.wake()
             await self._idle.wait()
@@ -291,14 +291,14 @@ class Ingest:
             waiting, self._waiting = self._waiting, []
             # What was held for lack of room is admitted while this is being written.
             self._admit_held()
-            self._committer, drops = True, self._drops
+            self._is_committing, drops = True, self._drops
             try:
                 kept = await commit(intake)
             except trio.Cancelled:
                 self._answer_unknown(waiting)
                 raise
             finally:
-                self._committer = False
+                self._is_committing = False
             if drops != self._drops:
                 self._answer_unknown(waiting)
             elif kept:

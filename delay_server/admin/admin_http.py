@@ -210,10 +210,10 @@ class _Admin:
         )
 
     async def follow(self, request: Request, caller: Caller) -> Response:
-        following = self._administered.parts().node.controls_sync
-        if following is None:
+        controls_sync = self._administered.parts().node.controls_sync
+        if controls_sync is None:
             raise RequestError(409, "no-meta", "this node has no meta server to follow")
-        if not await following.follow(who=caller.name, peer=peer_of(request)):
+        if not await controls_sync.follow(who=caller.name, peer=peer_of(request)):
             raise RequestError(
                 409, "not-told", "this node has received no controls since it started"
             )

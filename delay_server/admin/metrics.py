@@ -23,7 +23,7 @@ from delay_server.admin.numbers import (
 from delay_server.admin.parts import Observed
 from delay_transport.http.metric_families import (
     Exposition,
-    installed_version,
+    build_info,
     listener_families,
 )
 from sender.groups.group_status import GroupStatus
@@ -38,9 +38,7 @@ def take(observed: Observed) -> Exposition:
 
 
 def _collect(observed: Observed) -> Iterator[Metric]:
-    info = GaugeMetricFamily("delaywheel_build_info", "Version.", labels=["version"])
-    info.add_metric([installed_version()], 1)
-    yield info
+    yield build_info()
     yield from _metrics(NUMBERS_OF_PROCESS, observed)
     if observed.listener is not None:
         yield from listener_families(observed.listener)

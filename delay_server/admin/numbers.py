@@ -118,13 +118,15 @@ def _put_off(parts: Parts) -> Value:
 
 
 def _controls_taken(node: Node) -> Value:
-    following = node.controls_sync
-    return None if following is None else following.taken
+    controls_sync = node.controls_sync
+    return None if controls_sync is None else controls_sync.taken
 
 
 def _controls_kept(node: Node) -> Value:
-    following = node.controls_sync
-    return None if following is None else int(bool(following.keeps or following.trouble))
+    controls_sync = node.controls_sync
+    return (
+        None if controls_sync is None else int(bool(controls_sync.keeps or controls_sync.trouble))
+    )
 
 
 def _refused(observed: Observed) -> Labelled:
@@ -142,18 +144,20 @@ def takes_messages(registration: Registration) -> bool:
 
 
 def _roles(registration: Registration) -> Labelled:
-    standing = registration.permission
-    return {role.value: int(standing is not None and standing.role is role) for role in NodeRole}
+    permission = registration.permission
+    return {
+        role.value: int(permission is not None and permission.role is role) for role in NodeRole
+    }
 
 
 def _epoch(registration: Registration) -> Value:
-    standing = registration.permission
-    return None if standing is None else standing.record.epoch
+    permission = registration.permission
+    return None if permission is None else permission.record.epoch
 
 
 def _in_sync(registration: Registration) -> Value:
-    standing = registration.permission
-    return None if standing is None else len(standing.record.in_sync)
+    permission = registration.permission
+    return None if permission is None else len(permission.record.in_sync)
 
 
 def _paused(rules: Iterable[object]) -> int:

@@ -182,15 +182,15 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "accepts": takes_messages(registration),
         "authenticated": registration.is_authenticated,
     }
-    standing = registration.permission
-    if standing is None:
+    permission = registration.permission
+    if permission is None:
         return found
-    record = standing.record
+    record = permission.record
     announced = registration.announced
     return found | {
-        "role": standing.role.value,
-        "retired": standing.is_retired,
-        "delivers": standing.delivers,
+        "role": permission.role.value,
+        "retired": permission.is_retired,
+        "delivers": permission.delivers,
         "epoch": record.epoch,
         "version": record.version,
         "phase": record.phase.value,
@@ -239,15 +239,15 @@ def paused_of(parts: Parts) -> dict[str, Any]:
 
 def following_of(parts: Parts) -> dict[str, Any] | None:
     """Return the controls that the meta server has told; None where there is none."""
-    following = parts.node.controls_sync
-    if following is None:
+    controls_sync = parts.node.controls_sync
+    if controls_sync is None:
         return None
     present = id_of(parts.master.outlet.applied)
     return {
         "store": None if present is None else str(present.store),
-        "told_version": None if following.told is None else following.told.version,
-        "keeps": following.keeps,
-        "trouble": following.trouble,
+        "told_version": None if controls_sync.told is None else controls_sync.told.version,
+        "keeps": controls_sync.keeps,
+        "trouble": controls_sync.trouble,
     }
 
 

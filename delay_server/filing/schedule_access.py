@@ -13,7 +13,7 @@ Ts = TypeVarTuple("Ts")
 
 
 class ScheduleAccess:
-    """Calls of the schedule_log, in a lane of the executor of their own.
+    """Calls of the schedule_log, in a worker of the executor of their own.
 
     That order is what makes a message enter the wheel exactly once
     (storage/schedule/schedule_log.py).

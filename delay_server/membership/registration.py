@@ -139,7 +139,7 @@ class Registration:
 
         log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
         clients should see the group now, None as long as nothing is to be said; on_changed is
-        called after `standing` has changed; read_secret returns what is to be proved, None where
+        called after `permission` has changed; read_secret returns what is to be proved, None where
         nothing is, and raises ConfigError if the file cannot be used; following hears of controls.
         """
         self._settings = settings
@@ -369,45 +369,47 @@ class Registration:
         reply = decode_node_reply(body)
         if isinstance(reply, Refused):
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
-        standing = permission_of(
+        permission = permission_of(
             reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
         )
         before = self.permission
-        if before is not None and standing.pair < before.pair:
+        if before is not None and permission.pair < before.pair:
             raise MetaRefusedError(
                 f"the meta server at {peer} has an old record of {self._identity.group}: epoch "
-                f"{standing.pair[0]}, version {standing.pair[1]}; this node has seen epoch "
+                f"{permission.pair[0]}, version {permission.pair[1]}; this node has seen epoch "
                 f"{before.pair[0]}, version {before.pair[1]}"
             )
-        self.permission, self.lease_ms = standing, reply.lease_ms
+        self.permission, self.lease_ms = permission, reply.lease_ms
         self.answers += 1
-        self._note_standing(before, standing)
-        if self.own_epoch and not (standing.delivers and standing.record.epoch == self.own_epoch):
-            reason = standing.reason or f"it is the master of epoch {standing.record.epoch} now"
+        self._note_permission(before, permission)
+        if self.own_epoch and not (
+            permission.delivers and permission.record.epoch == self.own_epoch
+        ):
+            reason = permission.reason or f"it is the master of epoch {permission.record.epoch} now"
             raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
-        if standing.delivers:
+        if permission.delivers:
             self._delivers.wake()
-        if standing != before:
+        if permission != before:
             self._on_changed()
 
     # -- what an operator has said there --------------------------------------------------------
 
     async def _follow(self, talk: _Talk) -> None:
         """Apply the controls of the meta server whenever they change."""
-        settings, following = self._settings, self._controls_sync
+        settings, controls_sync = self._settings, self._controls_sync
         is_first = True
         while True:
-            asked = encode_node_controls(following.question(is_first=is_first))
+            asked = encode_node_controls(controls_sync.question(is_first=is_first))
             timeout_s = settings.request_seconds_max + (0 if is_first else HOLD_S)
             try:
                 body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
-                await following.hear(decode_node_controls_reply(body), talk.connection.peer)
+                await controls_sync.hear(decode_node_controls_reply(body), talk.connection.peer)
                 is_first = False
             except TransportError as error:
                 talk.connection.close(str(error))
                 return
             except (MetaRefusedError, MalformedMetaError, StorageFullError) as error:
-                following.failed(str(error))
+                controls_sync.failed(str(error))
                 is_first = True
                 await trio.sleep(settings.reconnect_seconds_max)
 
@@ -479,29 +481,31 @@ class Registration:
                 meanwhile=f"master in epoch {self.own_epoch}" if self.own_epoch else "waiting",
             )
 
-    def _note_standing(self, before: Permission | None, standing: Permission) -> None:
+    def _note_permission(self, before: Permission | None, permission: Permission) -> None:
         """Log what the node may do when that changes, and at intervals while it waits."""
-        if before is not None and standing.is_retired != before.is_retired:
+        if before is not None and permission.is_retired != before.is_retired:
             _log.warning(
                 "this group was retired: the node refuses messages and delivers those that it has"
-                if standing.is_retired
+                if permission.is_retired
                 else "this group is in service again",
                 group=self._identity.group,
             )
-        if standing == before and (standing.accepts or not self._may_remind()):
+        if permission == before and (permission.accepts or not self._may_remind()):
             return
         self._reminded_at = trio.current_time()
-        log = _log.info if standing.accepts else _log.warning
+        log = _log.info if permission.accepts else _log.warning
         log(
-            "registered" if standing.accepts else "registered; this node does not accept messages",
+            "registered"
+            if permission.accepts
+            else "registered; this node does not accept messages",
             group=self._identity.group,
             node_id=self._identity.node_id,
             address=self._node().address,
             http=self._node().http_address,
-            role=standing.role.value,
-            epoch=standing.record.epoch,
-            version=standing.record.version,
-            **({} if standing.accepts else {"reason": standing.reason}),
+            role=permission.role.value,
+            epoch=permission.record.epoch,
+            version=permission.record.version,
+            **({} if permission.accepts else {"reason": permission.reason}),
         )
 
     def _may_remind(self) -> bool:

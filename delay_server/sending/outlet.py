@@ -122,7 +122,7 @@ class Outlet:
             await trio.lowlevel.checkpoint()
         for entries in self._sender.withdraw_put_off(self._is_blocked):
             self._lanes.withdrawn(entries)
-        self._sort_meters()
+        self._sort_limited()
         self._more.wake()
         self._on_room()
         async with self._loader.access.taking:
@@ -205,14 +205,14 @@ class Outlet:
     async def run(self) -> None:
         """Give metered entries to the sender as their tokens come, until cancelled."""
         while True:
-            self._sort_meters()
+            self._sort_limited()
             now = trio.current_time()
             for lane, entries in self._rate_limits.take(now, self._sender.queued_in):
                 self._sender.offer(entries, lane=lane)
             with trio.move_on_at(self._rate_limits.next_at(now)):
                 await self._more.sleep()
 
-    def _sort_meters(self) -> None:
+    def _sort_limited(self) -> None:
         """Bring what waits in lanes that have changed to where it belongs, in its order."""
         stale, self._stale = self._stale, set()
         for lane in stale:

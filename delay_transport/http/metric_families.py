@@ -40,6 +40,13 @@ class Exposition(Collector):
         return self._families
 
 
+def build_info() -> Metric:
+    """Return the family that names the installed version."""
+    info = GaugeMetricFamily("delaywheel_build_info", "Version.", labels=["version"])
+    info.add_metric([installed_version()], 1)
+    return info
+
+
 def counter(name: str, text: str, value: float) -> Metric:
     """Return a family of one number that only grows."""
     return CounterMetricFamily(f"delaywheel_{name}", text, value=value)

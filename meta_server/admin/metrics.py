@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from delay_transport.http.metric_families import (
     Exposition,
-    installed_version,
+    build_info,
     listener_families,
 )
 from meta_server.admin.numbers import NUMBERS, NUMBERS_OF_ROWS, Family, Number
@@ -21,9 +21,7 @@ def take(observed: Observed) -> Exposition:
 
 
 def _collect(observed: Observed) -> Iterator[Metric]:
-    info = GaugeMetricFamily("delaywheel_build_info", "Version.", labels=["version"])
-    info.add_metric([installed_version()], 1)
-    yield info
+    yield build_info()
     if observed.listener is not None:
         yield from listener_families(observed.listener)
     if observed.parts is not None:
