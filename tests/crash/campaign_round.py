@@ -32,7 +32,8 @@ from tests.crash.plan import CYCLES_PER_ROUND, EIO, RATES, START_UP, STOPPED, UN
 from tests.crash.points import POINTS
 from tests.crash.producers import LoadingProducer
 from tests.crash.stall_watch import StallWatch
-from tests.processes.real_processes import READY, ROOT, closed_port
+from tests.ports import closed_port
+from tests.processes.real_processes import READY, ROOT
 
 _BEGIN_MS: Final = 1_795_262_400_000
 """The wall clock at the start of a round: 2026-11-21 12:00 UTC."""

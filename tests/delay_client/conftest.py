@@ -14,6 +14,7 @@ from delay_protocol.basics.errors import RemoteProtocolError
 from delay_protocol.messages.items import Item, ItemScan, decode_item, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from tests.ports import closed_port
 
 FAST: Final = ClientConfig(backoff_min_s=0.001, backoff_max_s=0.004, timeout_s=10.0)
 """A client that does not make a test wait."""
@@ -148,5 +149,4 @@ def start_server() -> Iterator[StartServer]:
 @pytest.fixture
 def unused_address() -> str:
     """Return an address where nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return f"127.0.0.1:{listener.getsockname()[1]}"
+    return f"127.0.0.1:{closed_port()}"

@@ -52,13 +52,6 @@ def make_item(message_id: str, due_ms: int, *, subject: str = "a.b", value: str 
     )
 
 
-def closed_port() -> int:
-    """Return a port on which nobody listens."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
-
-
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """One item that reached the broker."""

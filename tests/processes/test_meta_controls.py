@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from delaywheel.shared.failures import ExitCode
+from tests.ports import closed_port
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,
-    closed_port,
     make_item,
     until,
     wall_ms,

@@ -15,13 +15,13 @@ from typing import Any
 import pytest
 
 from delaywheel.shared.failures import ExitCode
+from tests.ports import closed_port
 from tests.processes.real_processes import (
     ROOT,
     STOP_S,
     Producer,
     RecordingBroker,
     ServerProcess,
-    closed_port,
     make_item,
     meta_server,
     server,

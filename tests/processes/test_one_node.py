@@ -11,11 +11,11 @@ import pytest
 
 from delaywheel.shared.failures import ExitCode
 from storage.batch.file_header import FILE_HEADER_SIZE
+from tests.ports import closed_port
 from tests.processes.real_processes import (
     STOP_S,
     Producer,
     RecordingBroker,
-    closed_port,
     make_item,
     server,
     until,

@@ -15,7 +15,8 @@ from storage.readers.manifest import Manifest, read_manifest
 from tests.crash.campaign_round import Life, settings_of
 from tests.crash.launcher import Orders
 from tests.crash.life_clock import LifeClock
-from tests.processes.real_processes import ROOT, closed_port, wall_ms
+from tests.ports import closed_port
+from tests.processes.real_processes import ROOT, wall_ms
 
 CHECKPOINT_MS: Final = 400
 _READY_S: Final = 30.0

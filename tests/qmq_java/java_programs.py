@@ -6,7 +6,6 @@ Built by `make java` into the directory that QMQ_JAVA names; the sources stand b
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 import threading
 import time
@@ -31,13 +30,6 @@ def missing() -> str:
         if not (BUILT / part / "classes").is_dir():
             return f"{BUILT / part / 'classes'} is not there: run `make java`"
     return ""
-
-
-def free_port() -> int:
-    """Return a port that was free a moment ago, for a process that takes no 0."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-        return port
 
 
 class JavaProcess:

@@ -30,6 +30,7 @@ from delay_protocol.meta.requests import (
 from meta_server.known.model import Broker, Change, SaveBroker
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import open_store
+from tests.ports import closed_port
 from tests.processes.real_processes import (
     Producer,
     ServerProcess,
@@ -43,7 +44,6 @@ from tests.qmq_java.java_programs import (
     HOST,
     JavaProcess,
     broker_process,
-    free_port,
     java_broker,
     java_client,
     java_delay_server,
@@ -72,8 +72,8 @@ class Site:
         self.data.mkdir(parents=True)
         self.entered: dict[str, int] = {}
         """Where the brokers of each group are to serve."""
-        self.listen = f"127.0.0.1:{free_port()}"
-        self.http = f"127.0.0.1:{free_port()}"
+        self.listen = f"127.0.0.1:{closed_port()}"
+        self.http = f"127.0.0.1:{closed_port()}"
 
     def store(self, *changes: Change) -> None:
         """Change rows, as an operator does; the meta server is down."""
@@ -86,7 +86,7 @@ class Site:
 
     def enter(self, group: str, role: BrokerRole = BrokerRole.MASTER, sync_port: int = 0) -> int:
         """Enter a broker; return the port that it is to serve on."""
-        port = free_port()
+        port = closed_port()
         broker = Broker(
             hostname=HOST,
             serve_port=port,
@@ -255,7 +255,7 @@ def test_a_broker_is_told_who_it_is_and_is_routed_to_while_it_is_online(site: Si
 def test_a_broker_that_nobody_entered_does_not_start(site: Site) -> None:
     site.enter("b1")
     with site.meta() as meta:
-        broker = broker_process(site.http, free_port(), site.log("stranger"))
+        broker = broker_process(site.http, closed_port(), site.log("stranger"))
         try:
             assert broker.process.wait(20) != 0
         finally:
@@ -486,7 +486,7 @@ def test_a_consumer_that_an_operator_takes_offline_waits_until_it_may_go_on(site
 def test_trap_3_a_group_that_an_operator_moves_is_used_at_its_new_address_at_once(
     site: Site,
 ) -> None:
-    port, moved_port = site.enter("b1"), free_port()
+    port, moved_port = site.enter("b1"), closed_port()
     with (
         site.meta() as meta,
         site.broker("b1", port) as old,
@@ -679,7 +679,7 @@ def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
 
 def test_nothing_sent_is_lost_when_one_of_two_delay_servers_of_ours_is_killed(site: Site) -> None:
     port = site.enter("b1")
-    listen = f"127.0.0.1:{free_port()}"
+    listen = f"127.0.0.1:{closed_port()}"
     with (
         site.meta() as meta,
         site.broker("b1", port) as broker,
