@@ -24,10 +24,9 @@ from typing import Final
 
 import numpy as np
 
-from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
+from bridges.broker_end import BrokerEnd, Request
+from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.items import ItemScan, scan_items
-from delay_protocol.messages.send_message import encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 
 FAULTS: Final = ("well", "refusing", "black-hole", "slow", "rejecting", "blocking", "poisoned")
 POISON: Final = b"bench.poison"
@@ -45,7 +44,6 @@ RECORD_ROW: Final = np.dtype(
 )
 """An item that came; `outcome` is one of TAKEN, UNANSWERED and REFUSED."""
 SLOW_S: Final = 4.9
-_FRAME_MAX: Final = 16 * 1024 * 1024
 _RECEIVE_BYTES: Final = 1 << 20
 
 
@@ -64,7 +62,7 @@ class Ailing:
         """When it falls ill and gets well, as far as that is still to come."""
         self._is_ill = False
         self._selector = selectors.DefaultSelector()
-        self._peers: dict[socket.socket, FrameDecoder] = {}
+        self._peers: dict[socket.socket, BrokerEnd] = {}
         self._listening: socket.socket | None = None
         self._arrived: list[tuple[float, bytes, int | None]] = []
         """When a request came, its items, and what became of all of them if that is the same."""
@@ -102,7 +100,7 @@ class Ailing:
     def _accept(self, listening: socket.socket) -> None:
         stream, _ = listening.accept()
         stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._peers[stream] = FrameDecoder(frame_bytes_max=_FRAME_MAX)
+        self._peers[stream] = BrokerEnd()
         self._selector.register(stream, selectors.EVENT_READ)
 
     def _close(self, stream: socket.socket) -> None:
@@ -147,9 +145,8 @@ class Ailing:
             self._close(stream)
             return
         now = now_ms()
-        decoder = self._peers[stream]
-        decoder.feed(data)
-        answers = b"".join([self._answered(frame, stream, now) for frame in decoder.frames()])
+        requests = self._peers[stream].receive(data)
+        answers = b"".join([self._answered(request, stream, now) for request in requests])
         if answers:
             self._send(stream, answers)
 
@@ -161,14 +158,12 @@ class Ailing:
         except OSError:
             self._close(stream)
 
-    def _answered(self, frame: Frame, stream: socket.socket, now: float) -> bytes:
+    def _answered(self, request: Request, stream: socket.socket, now: float) -> bytes:
         """Note a request; return what is to be answered at once."""
-        is_batch = frame.code == CommandCode.SEND_MESSAGE
+        is_batch = request.has_items
         fault = self._fault if self._is_ill else "well"
         outcome: int | None = TAKEN
-        answer = encode_response(
-            frame, code=ResponseCode.SUCCESS if is_batch else ResponseCode.UNKNOWN_CODE
-        )
+        answer = request.answer()
         if fault == "black-hole":
             outcome, answer = UNANSWERED, b""
         elif fault == "slow":
@@ -177,13 +172,13 @@ class Ailing:
             heapq.heappush(self._later, later)
             answer = b""
         elif fault == "rejecting" and is_batch:
-            outcome, answer = REFUSED, _refusal(frame, ItemCode.BROKER_READ_ONLY)
+            outcome, answer = REFUSED, _refusal(request, ItemCode.BROKER_READ_ONLY)
         elif fault == "blocking" and is_batch:
-            outcome, answer = REFUSED, _refusal(frame, ItemCode.BLOCK)
-        elif fault == "poisoned" and is_batch and POISON in frame.body:
-            outcome, answer = None, _refusal(frame, ItemCode.BLOCK, POISON)
+            outcome, answer = REFUSED, _refusal(request, ItemCode.BLOCK)
+        elif fault == "poisoned" and is_batch and POISON in request.frame.body:
+            outcome, answer = None, _refusal(request, ItemCode.BLOCK, POISON)
         if is_batch:
-            self._arrived.append((now, bytes(frame.body), outcome))
+            self._arrived.append((now, request.frame.body, outcome))
         return answer
 
     def record(self) -> np.ndarray:
@@ -209,16 +204,13 @@ class Ailing:
         return record
 
 
-def _refusal(frame: Frame, code: ItemCode, subject: bytes | None = None) -> bytes:
+def _refusal(request: Request, code: ItemCode, subject: bytes | None = None) -> bytes:
     """Return the answer that refuses all items, or those of one subject."""
-    items = ItemScan()
-    scan_items(frame.body, items)
-    refused = [
+    return request.answer(
         (one, int(code), code.name)
-        for one, of_subject in zip(items.ids, items.subjects, strict=True)
+        for one, of_subject in zip(request.ids, request.scan.subjects, strict=True)
         if subject in {None, of_subject}
-    ]
-    return encode_response(frame, code=ResponseCode.SUCCESS, body=encode_send_reply(refused))
+    )
 
 
 def main(port: int, record: Path, fault: str, from_ms: float, until_ms: float) -> None:

@@ -16,8 +16,8 @@ import numpy as np
 import trio
 
 from benchmarks.quantiles import quantiles
-from delay_protocol.basics.codes import CommandCode, ResponseCode
-from delay_protocol.messages.items import ItemScan, scan_items
+from bridges.broker_end import Request
+from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.limits import ConnectionLimits
@@ -46,16 +46,13 @@ class Counting:
     def frames(self, connection: Connection, frames: list[Frame]) -> None:
         """Count and answer."""
         now_ms = int(time.time() * 1000)
-        scan = ItemScan()
-        for frame in frames:
-            if frame.code == CommandCode.SEND_MESSAGE:
-                before = len(scan)
-                scan_items(frame.body, scan)
-                self._waiting.append((connection, frame, len(scan) - before))
-                self._more.wake()
-            else:
-                connection.answer(frame, ResponseCode.UNKNOWN_CODE)
-        if len(scan):
+        for request in map(Request, frames):
+            if not request.has_items:
+                connection.answer(request.frame, ResponseCode.UNKNOWN_CODE)
+                continue
+            scan = request.scan
+            self._waiting.append((connection, request.frame, len(scan)))
+            self._more.wake()
             self.first_ms = self.first_ms or now_ms
             self.last_ms = now_ms
             # The rest is for summary(): what is done here takes its time from the server's.

@@ -20,6 +20,7 @@ from typing import Final
 import structlog
 import trio
 
+from bridges.broker_end import Refusal, Request
 from bridges.lateness import LatenessHistogram
 from bridges.recording import Delivery, Recorder, attributes_of
 from bridges.registration import Registration
@@ -27,9 +28,8 @@ from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
 from delay_protocol.basics.errors import IndivisibleBodyError, MalformedHelloError
 from delay_protocol.basics.printable import printable
 from delay_protocol.basics.subjects import subject_fault
-from delay_protocol.messages.items import FLAG_DELAY, ItemScan, scan_items
-from delay_protocol.messages.send_message import encode_send_reply
-from delay_protocol.wire.frames import Frame, encode_response
+from delay_protocol.messages.items import FLAG_DELAY, ItemScan
+from delay_protocol.wire.frames import Frame
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.limits import ConnectionLimits
@@ -51,9 +51,6 @@ _STOP_SECONDS_MAX: Final = 3.0
 _CREATE_MS: Final = struct.Struct(">q")
 _CREATE_MS_AT: Final = 9
 """Where an item has its create time: behind its CRC and its flag."""
-
-Failure = tuple[bytes, int, str]
-"""Message id, item code and remark of an item that is refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,7 +206,7 @@ class LoopbackBroker:
         deliveries: list[Delivery] = []
         if self._is_fenced(connection):
             self.refused["older epoch"] += len(frames)
-            answers = [encode_response(f, code=ResponseCode.BROKER_REJECT) for f in frames]
+            answers = [Request(f).answer(code=ResponseCode.BROKER_REJECT) for f in frames]
         else:
             answers = [self._take_request(frame, now_ms, deliveries) for frame in frames]
         self._show(deliveries)
@@ -234,35 +231,31 @@ class LoopbackBroker:
         """Return the answer to one request."""
         if self._config.reject_code >= _FIRST_REQUEST_CODE and self._is_turn():
             self.refused["on purpose"] += 1
-            return encode_response(frame, code=self._config.reject_code)
-        scan = ItemScan()
+            return Request(frame).answer(code=self._config.reject_code)
+        request = Request(frame)
         try:
-            scan_items(frame.body, scan)
+            scan = request.scan
         except IndivisibleBodyError:
             self.refused["indivisible body"] += 1
-            return encode_response(frame, code=ResponseCode.BROKER_ERROR)
+            return request.answer(code=ResponseCode.BROKER_ERROR)
         failures = self._failures(scan)
         kept: Sequence[int] = range(len(scan))
         if failures:
             kept = [index for index in kept if index not in failures]
         self.received += len(kept)
         if self._looks_at_items:
-            deliveries += [self._delivery(frame.body, scan, index, now_ms) for index in kept]
+            deliveries += [self._delivery(request, index, now_ms) for index in kept]
         if failures or not _ALL_DELAYED.issuperset(scan.flags):
             self.lateness.add(
                 [scan.due_ms[index] for index in kept if scan.flags[index] & FLAG_DELAY], now_ms
             )
         else:
             self.lateness.add(scan.due_ms, now_ms)
-        if not failures:
-            return encode_response(frame, code=ResponseCode.SUCCESS)
-        return encode_response(
-            frame, code=ResponseCode.SUCCESS, body=encode_send_reply(failures.values())
-        )
+        return request.answer(failures.values())
 
-    def _failures(self, scan: ItemScan) -> dict[int, Failure]:
+    def _failures(self, scan: ItemScan) -> dict[int, Refusal]:
         """Return which items are refused, by their index. Costs little where none is."""
-        failures: dict[int, Failure] = {}
+        failures: dict[int, Refusal] = {}
         if self._config.refuse_every and self._config.reject_code < _FIRST_REQUEST_CODE:
             for index, message_id in enumerate(scan.ids):
                 if self._is_turn():
@@ -300,15 +293,15 @@ class LoopbackBroker:
 
     # Showing
 
-    def _delivery(self, body: bytes, scan: ItemScan, index: int, now_ms: int) -> Delivery:
-        start = scan.starts[index]
+    def _delivery(self, request: Request, index: int, now_ms: int) -> Delivery:
+        scan = request.scan
         due_ms = scan.due_ms[index]
         if not scan.flags[index] & FLAG_DELAY:
             # Its time field says something else: it was due when it was made.
-            (due_ms,) = _CREATE_MS.unpack_from(body, start + _CREATE_MS_AT)
+            (due_ms,) = _CREATE_MS.unpack_from(request.item(index), _CREATE_MS_AT)
         attributes = None
         if self._config.record_attributes or self._config.print_line is not None:
-            attributes = attributes_of(body[start : start + scan.sizes[index]])
+            attributes = attributes_of(request.item(index))
         return Delivery(
             scan.ids[index].decode(errors="replace"),
             scan.subjects[index].decode(errors="replace"),

@@ -4,6 +4,7 @@ import itertools
 import os
 import re
 import socket
+from collections.abc import Iterator
 
 # Below the range from which Linux takes the local ports of connections (32768 to 60999): between
 # the choice of a port and a server's bind, or between two lives of a server, no connection of
@@ -13,7 +14,7 @@ _PORTS_OF_A_WORKER = 2_000
 _WORKERS = 10
 
 
-def _ports_of_this_process() -> itertools.cycle[int]:
+def _ports_of_this_process() -> Iterator[int]:
     """Return the ports of this worker of pytest-xdist, from one that its process id chooses."""
     worker = re.fullmatch(r"gw(\d+)", os.environ.get("PYTEST_XDIST_WORKER", ""))
     # The last share is for processes that are no worker.

@@ -7,25 +7,24 @@ tested what the server does, and in tests/simulation what it does whatever happe
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import trio
 
-from delay_protocol.basics.codes import CommandCode
 from delay_protocol.messages.items import (
     FLAG_DELAY,
     Item,
     ItemScan,
-    decode_item,
     encode_item,
     scan_items,
 )
-from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
+from delay_protocol.messages.send_message import decode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, NodeConfig, StorageConfig
 from delay_transport.seams.runtime import Runtime
+from tests.brokers import Received, SharedStream, StreamBroker
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
@@ -84,26 +83,23 @@ class Delivery:
     data: bytes
 
 
-@dataclass
-class Broker:
-    """A broker group's only broker: keeps what it takes, and answers as it is told."""
+class Broker(StreamBroker):
+    """A broker group's only broker: answers one request after another, as it is told."""
 
-    network: NodeNetwork
-    clock: SimClock
-    port: int = BROKER_PORT
-    deliveries: list[Delivery] = field(default_factory=list)
-    requests: list[Frame] = field(default_factory=list)
-    answer_after_s: float = 0.0
-    code: int = 0
-    """Of every answer's frame."""
-    hello_code: int = 3
-    fails: Callable[[bytes], int] = lambda _: 0
-    """Item code by message id."""
-    early: int = 0
-    subjects: set[str] = field(default_factory=set)
-    """Of all that came, refused ones included."""
-    taken: set[str] = field(default_factory=set)
-    """Ids of all deliveries; who waits for the last one need not count all again each time."""
+    def __init__(self, network: NodeNetwork, clock: SimClock, *, port: int = BROKER_PORT) -> None:
+        super().__init__(clock.now_ms)
+        self.network = network
+        self.port = port
+        self.deliveries: list[Delivery] = []
+        self.answer_after_s = 0.0
+        self.code = 0
+        """Of every answer's frame."""
+        self.fails: Callable[[bytes], int] = lambda _: 0
+        """Item code by message id."""
+        self.subjects: set[str] = set()
+        """Of all that came, refused ones included."""
+        self.taken: set[str] = set()
+        """Ids of all deliveries; who waits for the last one need not count all again each time."""
 
     @property
     def ids(self) -> list[str]:
@@ -116,46 +112,26 @@ class Broker:
         async with trio.open_nursery() as nursery, listener:
             task_status.started()
             while True:
-                nursery.start_soon(self._serve, await listener.accept())
+                nursery.start_soon(self.serve, await listener.accept())
 
-    async def _serve(self, stream: trio.abc.Stream) -> None:
-        decoder = FrameDecoder(frame_bytes_max=1 << 26)
-        try:
-            while data := await stream.receive_some(1 << 20):
-                decoder.feed(data)
-                for frame in decoder.frames():
-                    await self._handle(stream, frame)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            await trio.aclose_forcefully(stream)
-
-    async def _handle(self, stream: trio.abc.Stream, frame: Frame) -> None:
-        if frame.code != CommandCode.SEND_MESSAGE:
-            code = self.hello_code if frame.code == CommandCode.HELLO else 3
-            await stream.send_all(encode_response(frame, code=code))
-            return
-        self.requests.append(frame)
-        now_ms = self.clock.now_ms()
+    async def take(self, stream: SharedStream, request: Received, nursery: trio.Nursery) -> None:
+        """Wait, take the items one by one, and answer."""
+        del nursery  # One request after another.
         await trio.sleep(self.answer_after_s)
-        failures = []
-        scan = ItemScan()
-        scan_items(frame.body, scan)
-        assert scan.ids, "an empty SEND_MESSAGE"
+        refusals = []
+        scan = request.scan
         self.subjects.update(subject.decode() for subject in scan.subjects)
-        for start, size in zip(scan.starts, scan.sizes, strict=True):
-            data = frame.body[start : start + size]
-            item = decode_item(data)
-            is_delayed = item.flag & FLAG_DELAY
-            assert not is_delayed or item.due_ms <= now_ms, f"{item.message_id} came early"
-            code = self.fails(item.message_id.encode()) if not self.code else self.code
+        for index, message_id in enumerate(scan.ids):
+            code = self.code or self.fails(message_id)
             if code:
-                failures.append((item.message_id.encode(), code, "told to"))
-            else:
-                self.deliveries.append(Delivery(now_ms, item.message_id, item.due_ms, data))
-                self.taken.add(item.message_id)
-        body = b"" if self.code else encode_send_reply(failures)
-        await stream.send_all(encode_response(frame, code=self.code, body=body))
+                refusals.append((message_id, code, "told to"))
+                continue
+            data = request.item(index)
+            taken = Delivery(request.at_ms, message_id.decode(), scan.due_ms[index], data)
+            self.deliveries.append(taken)
+            self.taken.add(taken.message_id)
+        body = b"" if self.code else None
+        await stream.send_all(request.answer(refusals, code=self.code, body=body))
 
 
 class Producer:

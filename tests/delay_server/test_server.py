@@ -66,7 +66,7 @@ async def test_items_arrive_when_due_byte_for_byte_and_once() -> None:
         for delivery in world.broker.deliveries:
             if delivery.message_id not in {"no delay bit", "past"}:
                 assert 0 <= delivery.at_ms - delivery.due_ms <= 5
-        assert {frame.version for frame in world.broker.requests} == {7}
+        assert {request.frame.version for request in world.broker.requests} == {7}
         assert server.node.store.schedule.pending == 0
 
 

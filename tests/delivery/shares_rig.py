@@ -18,7 +18,8 @@ from trio.testing import MockClock
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from sender.groups.group_status import GroupStatus
 from sender.settings.config import SenderConfig
-from tests.sender.broker_rig import EPOCH_MS, FakeBroker, Received, Reply, Rig, refuse, rig_of
+from tests.brokers import Received
+from tests.sender.broker_rig import EPOCH_MS, FakeBroker, Reply, Rig, refuse, rig_of
 
 STEP_S = 0.1
 _OFFER_S = 0.01

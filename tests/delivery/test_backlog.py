@@ -15,8 +15,8 @@ import trio
 from delay_protocol.basics.codes import ItemCode
 from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
+from tests.brokers import Received
 from tests.sender.broker_rig import (
-    Received,
     Reply,
     Rig,
     make_refusing,

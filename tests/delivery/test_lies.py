@@ -16,10 +16,10 @@ from sender.groups.connection import End
 from sender.groups.group_status import GroupStatus
 from sender.health.circuit import CircuitState
 from sender.settings.config import SenderConfig
+from tests.brokers import Received
 from tests.sender.broker_rig import (
     QUICK,
     FakeBroker,
-    Received,
     Reply,
     Rig,
     make_answering_of_others,

@@ -15,11 +15,11 @@ from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries
 from sender.settings.config import SenderConfig
+from tests.brokers import Received
 from tests.sender.broker_rig import (
     EPOCH_MS,
     QUICK,
     FakeBroker,
-    Received,
     Reply,
     Rig,
     make_closing,

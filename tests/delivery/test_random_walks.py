@@ -12,8 +12,9 @@ import trio
 
 from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
+from tests.brokers import Received
 from tests.seeds import each_seed
-from tests.sender.broker_rig import Received, Reply, Rig, TableRoutes, refuse, rig_of, take_all
+from tests.sender.broker_rig import Reply, Rig, TableRoutes, refuse, rig_of, take_all
 
 LANES = 6
 SUBJECTS = 12

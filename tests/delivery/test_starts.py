@@ -13,7 +13,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.sender.broker_rig import FakeBroker, Received, Reply, Rig, rig_of
+from tests.brokers import Received
+from tests.sender.broker_rig import FakeBroker, Reply, Rig, rig_of
 
 LANES = 10
 WEIGHTS = (3.0, 1.0)

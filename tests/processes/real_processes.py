@@ -21,10 +21,12 @@ from typing import Any, Self
 
 import msgspec
 
-from delay_protocol.basics.codes import CommandCode, ItemCode
-from delay_protocol.messages.items import FLAG_DELAY, Item, ItemScan, encode_item, scan_items
-from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request, encode_response
+from bridges.broker_end import Refusal, Request
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
+from delay_protocol.messages.send_message import decode_send_reply
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from tests.brokers import ThreadedBroker
 
 ROOT = Path(__file__).parents[2]
 READY = re.compile(r"ready listen=(\S+):(\d+) http=(\S+)\n")
@@ -63,88 +65,33 @@ class Delivery:
     crc_ok: bool
 
 
-class RecordingBroker:
+class RecordingBroker(ThreadedBroker):
     """Takes everything and keeps it, in threads of the test's own process."""
 
     def __init__(self) -> None:
         self.deliveries: list[Delivery] = []
         self.blocked: set[str] = set()
         """Subjects of which every item is refused for good."""
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port: int = self._listener.getsockname()[1]
-        self._open: list[socket.socket] = []
-        self._closing = False
-        self._threads = [threading.Thread(target=self._accept, daemon=True)]
-        self._threads[0].start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        at: TracebackType | None,
-    ) -> None:
-        self._closing = True
-        # close() alone would leave the threads in accept() and recv().
-        for each in (self._listener, *self._open):
-            with contextlib.suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
-            each.close()
-        for thread in self._threads:
-            thread.join(5)
+        super().__init__(lambda: self._take)
 
     @property
     def ids(self) -> list[str]:
         """Ids of all deliveries, in order."""
         return [delivery.message_id for delivery in list(self.deliveries)]
 
-    def _accept(self) -> None:
-        while not self._closing:
-            try:
-                connection, _ = self._listener.accept()
-            except OSError:
-                return
-            self._open.append(connection)
-            thread = threading.Thread(target=self._serve, args=(connection,), daemon=True)
-            self._threads.append(thread)
-            thread.start()
-
-    def _serve(self, connection: socket.socket) -> None:
-        decoder = FrameDecoder(frame_bytes_max=1 << 26)
-        try:
-            while data := connection.recv(1 << 20):
-                decoder.feed(data)
-                for frame in decoder.frames():
-                    connection.sendall(self._take(frame))
-        except OSError:
-            return
-
-    def _take(self, frame: Frame) -> bytes:
-        if frame.code != CommandCode.SEND_MESSAGE:
-            return encode_response(frame, code=3)
+    def _take(self, request: Request) -> bytes:
+        if not request.has_items:
+            return request.answer()
         at_ms = wall_ms()
-        scan = ItemScan()
-        scan_items(frame.body, scan)
-        items = zip(
-            scan.ids,
-            scan.due_ms,
-            scan.starts,
-            scan.sizes,
-            scan.crc_ok,
-            scan.subjects,
-            strict=True,
-        )
-        failures: list[tuple[bytes, int, str]] = []
-        for message_id, due_ms, start, size, crc_ok, subject in items:
-            if subject.decode() in self.blocked:
-                failures.append((message_id, ItemCode.SUBJECT_NOT_ASSIGNED, "blocked"))
+        scan = request.scan
+        refusals: list[Refusal] = []
+        for index, message_id in enumerate(scan.ids):
+            if scan.subjects[index].decode() in self.blocked:
+                refusals.append((message_id, ItemCode.SUBJECT_NOT_ASSIGNED, "blocked"))
                 continue
-            data = frame.body[start : start + size]
-            self.deliveries.append(Delivery(at_ms, message_id.decode(), due_ms, data, crc_ok))
-        body = encode_send_reply(failures) if failures else b""
-        return encode_response(frame, code=0, body=body)
+            what = (message_id.decode(), scan.due_ms[index], request.item(index))
+            self.deliveries.append(Delivery(at_ms, *what, scan.crc_ok[index]))
+        return request.answer(refusals)
 
 
 class Producer:

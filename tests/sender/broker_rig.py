@@ -15,11 +15,11 @@ import numpy.typing as npt
 import trio
 from trio.testing import memory_stream_pair
 
-from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
-from delay_protocol.messages.items import FLAG_DELAY, Item, ItemScan, encode_item, scan_items
+from delay_protocol.basics.codes import ItemCode, ResponseCode
+from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
-from delay_protocol.wire.hello import Hello, decode_hello
+from delay_protocol.wire.frames import encode_response
+from delay_protocol.wire.hello import Hello
 from delay_transport.seams.runtime import Listener
 from sender.groups.group_status import GroupState
 from sender.groups.routing import LaneRoutes
@@ -28,6 +28,7 @@ from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries, Mask
 from sender.sender import Sender
 from sender.settings.config import BrokerGroup, SenderConfig
+from tests.brokers import Received, SharedStream, StreamBroker
 
 EPOCH_MS = 1_700_000_000_000
 """The wall clock when trio's is 0."""
@@ -83,15 +84,6 @@ class Wall:
 
 
 @dataclass
-class Received:
-    """A SEND_MESSAGE as it came in."""
-
-    at_ms: int
-    frame: Frame
-    ids: list[bytes]
-
-
-@dataclass
 class Reply:
     """What a script wants done about one request."""
 
@@ -124,100 +116,37 @@ def stay_silent(_request: Received) -> Reply:
     return Reply(times=0)
 
 
-class _Shared:
-    """A stream that many tasks may send to."""
-
-    def __init__(self, stream: trio.abc.Stream) -> None:
-        self._stream = stream
-        self._lock = trio.Lock()
-        self.receive_some = stream.receive_some
-
-    async def send_all(self, data: bytes) -> None:
-        async with self._lock:
-            await self._stream.send_all(data)
-
-    async def close(self) -> None:
-        await trio.aclose_forcefully(self._stream)
-
-
-class FakeBroker:
-    """One broker group's only broker."""
+class FakeBroker(StreamBroker):
+    """One broker group's only broker: does with a request what its script says."""
 
     def __init__(self, name: str, wall: Wall) -> None:
+        super().__init__(wall.latest_ms)
         self.name = name
         self.script: Script = take_all
-        self.hello_code: int | None = 3
-        """None: the HELLO is never answered."""
-        self.hello_body = b""
-        """With the answer to the HELLO."""
         self.is_refusing = False
         """Connections are refused."""
         self.is_unreachable = False
         """Connections are neither made nor refused."""
-        self.is_deaf = False
-        """Nothing is read from connections."""
-        self.requests: list[Received] = []
         self.connects: list[float] = []
-        self.hellos: list[Hello] = []
-        self.heartbeats: list[float] = []
-        self._wall = wall
-        self._open: list[trio.abc.Stream] = []
 
     @property
     def ids(self) -> list[bytes]:
         """Every message id received, in order."""
         return [message_id for request in self.requests for message_id in request.ids]
 
-    async def hang_up(self) -> None:
-        """Close all connections."""
-        for stream in self._open:
-            await trio.aclose_forcefully(stream)
-        self._open.clear()
+    @property
+    def is_silent(self) -> bool:
+        """Whether it answers no HEARTBEAT either."""
+        return self.script is stay_silent
 
-    async def serve(self, connection: trio.abc.Stream) -> None:
-        """Serve one connection."""
-        self._open.append(connection)
-        decoder = FrameDecoder(frame_bytes_max=1 << 26)
-        stream = _Shared(connection)
-        try:
-            async with trio.open_nursery() as nursery:
-                while not self.is_deaf and (data := await stream.receive_some()):
-                    decoder.feed(data)
-                    for frame in decoder.frames():
-                        await self._handle(stream, frame, nursery)
-                if self.is_deaf:
-                    await trio.sleep_forever()
-                nursery.cancel_scope.cancel()
-        except* (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
+    async def take(self, stream: SharedStream, request: Received, nursery: trio.Nursery) -> None:
+        """Answer as the script says, beside other requests."""
+        nursery.start_soon(self._answer, stream, request, self.script(request))
 
-    async def _handle(self, stream: _Shared, frame: Frame, nursery: trio.Nursery) -> None:
-        if frame.code == CommandCode.HELLO:
-            self.hellos.append(decode_hello(frame.body))
-            if self.hello_code is not None:
-                answer = encode_response(frame, code=self.hello_code, body=self.hello_body)
-                await stream.send_all(answer)
-        elif frame.code == CommandCode.HEARTBEAT:
-            self.heartbeats.append(trio.current_time())
-            if self.script is not stay_silent:
-                await stream.send_all(encode_response(frame, code=3))
-        else:
-            assert frame.code == CommandCode.SEND_MESSAGE
-            scan = ItemScan()
-            scan_items(frame.body, scan)
-            assert scan.ids, "an empty SEND_MESSAGE"
-            assert all(scan.crc_ok)
-            received = Received(self._wall.latest_ms(), frame, list(scan.ids))
-            assert all(due <= received.at_ms for due in scan.due_ms), "sent before its time"
-            self.requests.append(received)
-            nursery.start_soon(self._answer, stream, frame, self.script(received))
-
-    async def _answer(self, stream: _Shared, frame: Frame, reply: Reply) -> None:
+    async def _answer(self, stream: SharedStream, request: Received, reply: Reply) -> None:
         await trio.sleep(reply.delay_s)
-        body = reply.body
-        if body is None:
-            body = encode_send_reply([(i, code, "why") for i, code in reply.failures.items()])
-        data = reply.raw or encode_response(frame, code=reply.code, body=body)
+        refusals = [(message_id, code, "why") for message_id, code in reply.failures.items()]
+        data = reply.raw or request.answer(refusals, code=reply.code, body=reply.body)
         for _ in range(reply.times):
             if reply.cut is not None:
                 await stream.send_all(data[: reply.cut])

@@ -29,13 +29,13 @@ from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries
 from sender.settings.config import SenderConfig
+from tests.brokers import Received
 from tests.seeds import examples
 from tests.sender.broker_rig import (
     ENTRY,
     EPOCH_MS,
     QUICK,
     FakeBroker,
-    Received,
     Reply,
     Rig,
     Script,

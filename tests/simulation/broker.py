@@ -16,10 +16,8 @@ from typing import Protocol
 import msgspec
 import trio
 
+from bridges.broker_end import BrokerEnd, Refusal, Request
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
-from delay_protocol.messages.items import ItemScan, scan_items
-from delay_protocol.messages.send_message import encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_transport.seams.runtime import Address
 from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Receipt, Witness
@@ -199,15 +197,14 @@ class SimBroker:
 
     async def _serve(self, stream: SimStream) -> None:
         connection = _Connection(stream)
-        decoder = FrameDecoder(frame_bytes_max=1 << 24)
+        end = BrokerEnd()
         orderly = False
         try:
             async with trio.open_nursery() as nursery:
                 while data := await stream.receive_some():
                     await self._hears.wait()
-                    decoder.feed(data)
-                    for frame in decoder.frames():
-                        await self._take(connection, frame, nursery)
+                    for request in end.receive(data):
+                        await self._take(connection, request, nursery)
                 orderly = True
                 nursery.cancel_scope.cancel()
         except* _ENDS:
@@ -218,38 +215,32 @@ class SimBroker:
                 self._witness.broker_trouble(self.name)
             await trio.aclose_forcefully(stream)
 
-    async def _take(self, connection: _Connection, frame: Frame, nursery: trio.Nursery) -> None:
-        if frame.code == CommandCode.SEND_MESSAGE:
+    async def _take(self, connection: _Connection, request: Request, nursery: trio.Nursery) -> None:
+        if request.has_items:
             self._on_request(answered=False)
-            await self._take_items(connection, frame, nursery)
+            await self._take_items(connection, request, nursery)
             return
-        greets = frame.code == CommandCode.HELLO and self._outages % 2
-        if self._mute and not greets:
+        is_hello = request.frame.code == CommandCode.HELLO
+        if self._mute and not (is_hello and self._outages % 2):
             return
-        code = ResponseCode.SUCCESS
-        if frame.code == CommandCode.HELLO and not self._knows_hello:
-            code = ResponseCode.UNKNOWN_CODE
-        await connection.send(encode_response(frame, code=code))
+        is_known = self._knows_hello or not is_hello
+        code = ResponseCode.SUCCESS if is_known else ResponseCode.UNKNOWN_CODE
+        await connection.send(request.answer(code=code))
 
     async def _take_items(
-        self, connection: _Connection, frame: Frame, nursery: trio.Nursery
+        self, connection: _Connection, request: Request, nursery: trio.Nursery
     ) -> None:
         """Draw what becomes of a request, and do it."""
         chance = self._chance
-        scan = ItemScan()
-        scan_items(frame.body, scan)
-        items = [
-            (message_id, frame.body[start : start + size])
-            for message_id, start, size in zip(scan.ids, scan.starts, scan.sizes, strict=True)
-        ]
-        if not all(scan.crc_ok):
+        items = list(zip(request.ids, request.items, strict=True))
+        if not all(request.scan.crc_ok):
             self._witness.complain(f"whole: {self.name} got an item whose CRC is wrong")
         what = "never" if self._mute else "" if self._ill is None else self._ill.value
         if not what and chance.random() < self.failing:
             what = chance.choice(_FAILURES)
             self._faults[f"broker: {what}"] += 1
             self._witness.broker_trouble(self.name)
-        failures: list[tuple[bytes, int, str]] = []
+        failures: list[Refusal] = []
         sighting = (trio.current_time(), self.name)
         for message_id, _ in items:
             self._witness.sightings.setdefault(message_id, []).append(sighting)
@@ -277,11 +268,8 @@ class SimBroker:
             failures.append((b"nobody's", ItemCode.BROKER_BUSY, "busy"))
         receipts = self._receive(items)
         sick = what in ("refuse", "take and fail")
-        answer = encode_response(
-            frame,
-            code=ResponseCode.BROKER_ERROR if sick else ResponseCode.SUCCESS,
-            body=b"" if sick or not failures else encode_send_reply(failures),
-        )
+        outcome = ResponseCode.BROKER_ERROR if sick else ResponseCode.SUCCESS
+        answer = request.answer(() if sick else failures, code=outcome)
         delay_s = chance.uniform(0, 0.3) if chance.random() < 0.1 else 0.0
         if what == "late":
             delay_s = chance.uniform(1, 9)
@@ -296,8 +284,8 @@ class SimBroker:
             if what == "twice":
                 answer *= 2
             elif what == "stray":
-                stray = msgspec.structs.replace(frame, opaque=_STRAY_OPAQUE)
-                answer = encode_response(stray, code=ResponseCode.BROKER_ERROR) + answer
+                stray = Request(msgspec.structs.replace(request.frame, opaque=_STRAY_OPAQUE))
+                answer = stray.answer(code=ResponseCode.BROKER_ERROR) + answer
             if delay_s:
                 nursery.start_soon(self._answer, connection, answer, delay_s, told)
             else:
@@ -305,7 +293,7 @@ class SimBroker:
 
     def _without_poison(
         self, items: list[tuple[bytes, bytes]]
-    ) -> tuple[list[tuple[bytes, bytes]], list[tuple[bytes, int, str]]]:
+    ) -> tuple[list[tuple[bytes, bytes]], list[Refusal]]:
         """Return the items that it takes, and how it refuses the others for good."""
         poison = self._witness.poison
         codes = [poison.code(message_id) for message_id, _ in items]

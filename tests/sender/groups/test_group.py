@@ -17,13 +17,13 @@ from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.settings.config import SenderConfig
 from sender.settings.errors import ItemBytesError
+from tests.brokers import Received
 from tests.sender.broker_rig import (
     EPOCH_MS,
     FAULTS,
     HELLO,
     QUICK,
     FakeBroker,
-    Received,
     Reply,
     Rig,
     make_erring,

@@ -23,7 +23,8 @@ from sender.outcomes.answers import answer_bytes_max, is_broker_sick, item_codes
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Batch, Parcel, gathered
 from sender.queues.put_off import release_at
-from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, Script, rig_of
+from tests.brokers import Received
+from tests.sender.broker_rig import ENTRY, QUICK, Reply, Rig, Script, rig_of
 
 TRIES_MAX = 3
 CONFIG = replace(

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from delay_protocol.basics.codes import ItemCode
 from sender.outcomes.dead import Refusals, nobody
 from sender.queues.parcels import first_try, joined
-from tests.sender.broker_rig import ENTRY, QUICK, Received, Reply, Rig, refuse, rig_of, stay_silent
+from tests.brokers import Received
+from tests.sender.broker_rig import ENTRY, QUICK, Reply, Rig, refuse, rig_of, stay_silent
 
 FAST = replace(QUICK, refused_base_s=0.1, refused_max_s=1.0)
 
