@@ -187,7 +187,7 @@ def test_beyond_this_machine_a_token_is_needed(
         assert run(meta, *add).exit_code == ExitCode.REFUSED
         monkeypatch.setenv(TOKEN_VARIABLE, texts["rob"])
         assert "none" in done(meta, "broker-group", "list")
-        assert "may read" in run(meta, *add).stderr
+        assert "this needs the role admin" in run(meta, *add).stderr
         monkeypatch.setenv(TOKEN_VARIABLE, texts["alice"])
         done(meta, *add)
         assert "alice" in done(meta, "audit")

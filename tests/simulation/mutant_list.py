@@ -21,6 +21,8 @@ class Mutant:
     edits: tuple[Edit, ...] = ()
     seed: int | None = None
     """The last that is known to catch it; None if none is known, so that it may survive."""
+    test: str = ""
+    """A test of tests/ that fails without the rule, in place of seeds that seldom meet it."""
     scenario: Scenario = PLAIN
     """The story in which it matters, where plain worlds tell it too rarely."""
     name: str = ""
@@ -30,9 +32,11 @@ class Mutant:
     """Which one it is tried in: the delay "server"'s, the "meta" server's, or the "cluster"'s."""
 
 
-def mutant(*edits: Edit, seed: int | None, scenario: Scenario = PLAIN) -> Mutant:
+def mutant(
+    *edits: Edit, seed: int | None = None, test: str = "", scenario: Scenario = PLAIN
+) -> Mutant:
     """Return what edits make of the code, for its place in the tables below."""
-    return Mutant(edits=edits, seed=seed, scenario=scenario)
+    return Mutant(edits=edits, seed=seed, test=test, scenario=scenario)
 
 
 _COMMIT = "await self._executor.run(STORE_WORKER, self._store.commit, changes)"
@@ -175,12 +179,14 @@ SERVER = {
         # Files that neither checkpoint, seals nor retired list names are deleted.
         "orphans kept": mutant(
             drop("_Recovery._remove_orphans", "self._disk.unlink(path)"),
-            scenario=told.RECONFIGURED,
-            seed=13,
+            test="storage/node/test_store.py::"
+            "test_whatever_strikes_everything_is_filed_once_and_leaves_and_is_sealed[4-kept]",
         ),
         # Names that a dead process left in the page cache are durable before anything relies on it.
         "directories not synced at a start": mutant(
-            drop("Store.open", "disk.sync_directory(name)"), scenario=told.NEW_NAMES, seed=154
+            drop("Store.open", "disk.sync_directory(name)"),
+            test="storage/node/test_retention.py::"
+            "test_segments_leave_some_time_after_they_were_sealed_and_a_grace",
         ),
         # To be sent is what has no fact in all unsealed segments, however old.
         "only the last minutes are sent": mutant(
@@ -231,8 +237,8 @@ SERVER = {
         # What a restart would replay stays in the message_log.
         "log deleted above the checkpoint": mutant(
             swap("hold_on", "file.last_sequence > replayed_sequence", "False"),
-            scenario=told.NO_AGES_NO_SPACE,
-            seed=2,
+            test="storage/node/test_retention.py::"
+            "test_nothing_leaves_while_a_restart_would_replay_it",
         ),
         # A retired file stays until its grace is over.
         "no grace": mutant(
@@ -411,8 +417,8 @@ SERVER = {
         # What was not answered in time is sent again.
         "requests lost with their time": mutant(
             drop("Requests.timed_out", "self.doubtful(request.batch)"),
-            scenario=told.SICK_GROUP,
-            seed=18,
+            test="sender/groups/test_group.py::"
+            "test_a_dead_group_stops_no_other_and_everything_is_delivered[make_silent]",
         ),
         # What is queued for a group that is given up goes to another, or waits.
         "queued for a failed group, forgotten": mutant(
@@ -448,8 +454,8 @@ SERVER = {
                 "self._settlement.refused(...)",
                 "self._settlement.refused(batch, codes, avoid=self._number)",
             ),
-            scenario=told.SICK_GROUP,
-            seed=13,
+            test="sender/outcomes/test_answers.py::"
+            "test_each_item_is_delivered_tried_again_or_given_up_by_its_own_codes[0-1]",
         ),
         # An answer is that of the request it names; what answers nothing is dropped.
         "answers taken in turn": mutant(
@@ -468,8 +474,8 @@ SERVER = {
         # An item whose bytes are damaged is not sent, and its neighbours are.
         "damaged items sent": mutant(
             swap("Requests.build", "batch.where(~damaged)", "batch.where(damaged)"),
-            scenario=told.ROT,
-            seed=17,
+            test="sender/groups/test_group.py::"
+            "test_damaged_entries_are_reported_and_their_neighbours_go_on",
         ),
         # What is queued for a group that is given up does not wait for it to come back.
         "a dead group keeps its queue": mutant(
@@ -493,7 +499,9 @@ SERVER = {
         ),
         # A load that is under way gives out nothing beyond a cursor that was set back.
         "jobs go on beyond the cursor": mutant(
-            drop("ScheduleLog.lower_cursor", "job.cap(key)"), scenario=told.SMALL_WHEEL, seed=132
+            drop("ScheduleLog.lower_cursor", "job.cap(key)"),
+            test="storage/schedule/test_loading.py::"
+            "test_whatever_interleaves_every_row_is_given_out_exactly_once[0 to 19]",
         ),
         # What the sender holds beyond a cursor that was set back is not loaded again.
         "what the sender holds is loaded": mutant(
@@ -531,7 +539,9 @@ SERVER = {
         ),
         # What arrives of a subject with a lane waits on disk, and its lane comes by it.
         "arrivals pass their lane": mutant(
-            swap("ScheduleLog._entries", "self.lanes", "False"), scenario=told.HOT_AND_LATE, seed=32
+            swap("ScheduleLog._entries", "self.lanes", "False"),
+            test="storage/schedule/test_loading.py::"
+            "test_whatever_interleaves_every_row_is_given_out_exactly_once[0 to 19]",
         ),
         # A lane does not take what the sender held when it was opened.
         "what the sender holds is drained": mutant(
@@ -629,8 +639,8 @@ SERVER = {
         "a limit lets all pass": mutant(
             swap("RateLimits._take_from", "bucket.tokens(now)", "max(_, 10**6)"),
             swap("RateLimits._take_from", "share - queued(lane)", "10**6"),
-            scenario=told.CALM_OPERATED,
-            seed=16,
+            test="delay_server/lanes/test_rate_limits.py::"
+            "test_what_leaves_is_within_rate_and_burst_over_any_time_and_in_order[0]",
         ),
         # What has waited on disk comes back when it may leave.
         "a resumed subject is not fetched": mutant(
@@ -677,8 +687,8 @@ SERVER = {
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
             swap("surroundings", "group.is_trusted", "True"),
-            scenario=told.ONE_GROUP,
-            seed=18,
+            test="delay_server/admin/test_explain.py::"
+            "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
         ),
         # What waits for its time on disk is not counted as due.
         "all that is on disk seems due": mutant(
@@ -731,7 +741,9 @@ META = {
     "8 liveness": {
         # After a start everybody known is waited for, so that one who died meanwhile is noticed.
         "nobody is waited for after a start": mutant(
-            swap("SilenceWatch.wait_for_all", "watched(self._registry)", "()"), seed=12
+            swap("SilenceWatch.wait_for_all", "watched(self._registry)", "()"),
+            test="meta_server/wire/test_handlers.py::"
+            "test_a_restart_of_the_meta_server_flaps_nobody_and_notices_who_died_meanwhile",
         ),
         # A restart of the meta server takes nobody from routes.
         "silent at the start": mutant(
@@ -742,7 +754,9 @@ META = {
         ),
         # Time in which the process itself did not run is nobody's silence.
         "a stall counts as silence": mutant(
-            swap("SilenceWatch.run", "missed > self._stall_s", "False"), seed=12
+            swap("SilenceWatch.run", "missed > self._stall_s", "False"),
+            test="meta_server/test_server.py::"
+            "test_a_process_that_was_stopped_for_a_while_makes_nobody_silent",
         ),
         # A group whose master is silent for the time-out is taken from routes.
         "the silent stay": mutant(
@@ -811,7 +825,8 @@ META = {
         "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=4),
         # A node in sync that comes with another disk is refused.
         "a wiped master": mutant(
-            swap("_check_identity", "known.node_id in group.record.in_sync", "False"), seed=28
+            swap("_check_identity", "known.node_id in group.record.in_sync", "False"),
+            test="meta_server/groups/test_roles.py::test_who_does_not_belong_is_refused",
         ),
         # Of two starts with the same incarnation the second is refused.
         "two starts with one number": mutant(
@@ -857,7 +872,11 @@ META = {
             swap("_is_entered", "request.address not in addresses_of(entered)", "False"), seed=2
         ),
         # A master of another kind than its group is refused.
-        "any kind": mutant(swap("plan_register", "known.kind is not kind", "False"), seed=101),
+        "any kind": mutant(
+            swap("plan_register", "known.kind is not kind", "False"),
+            test="meta_server/wire/test_handlers.py::"
+            "test_wrong_roles_groups_and_addresses_are_refused_with_the_reason",
+        ),
         # Names with blanks, slashes or too many bytes are refused.
         "any name": mutant(
             swap("check_name", "not name or len(name.encode()) > NAME_BYTES_MAX", "not name"),
@@ -878,11 +897,13 @@ META = {
         ),
         # There are no more subjects than the settings allow.
         "subjects without number": mutant(
-            swap("ClientAnswers.check_place", "... >= subjects_max", "False"), seed=32
+            swap("ClientAnswers.check_place", "... >= subjects_max", "False"),
+            test="meta_server/wire/test_handlers.py::test_there_are_no_more_subjects_than_allowed",
         ),
         # There are no more broker groups than the settings allow.
         "groups without number": mutant(
-            swap("plan_register", "len(registry.groups) >= groups_max", "False"), seed=56
+            swap("plan_register", "len(registry.groups) >= groups_max", "False"),
+            test="meta_server/wire/test_handlers.py::test_a_flood_of_groups_ends_at_the_limit",
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
@@ -898,7 +919,8 @@ META = {
         ),
         # No more requests wait for the store than the settings allow.
         "a queue without end": mutant(
-            swap("Committer.submit", "len(self._waiting) >= self._waiting_max", "False"), seed=125
+            swap("Committer.submit", "len(self._waiting) >= self._waiting_max", "False"),
+            test="meta_server/known/test_commits.py::test_an_intent_too_many_is_refused_at_once",
         ),
         # What a connection has asked for goes with it.
         "questions of the gone": mutant(
@@ -982,11 +1004,14 @@ CLUSTER = {
             swap(
                 "SubjectRoutes._note_masters", "... == group.master", "group.name in self._masters"
             ),
-            seed=63,
+            test="delay_server/lanes/test_routes.py::"
+            "test_a_group_with_another_address_is_reached_there",
         ),
         # A subject is asked for as long as its messages wait for a route.
         "who waits for a route is forgotten": mutant(
-            swap("SubjectRoutes.round", "self.lanes.parked()", "used"), seed=16
+            swap("SubjectRoutes.round", "self.lanes.parked()", "used"),
+            test="delay_server/lanes/test_routes.py::"
+            "test_places_that_come_free_are_for_those_that_waited_longest_and_not_for_who_comes",
         ),
         # What waits on disk for a route comes from there when there is one.
         "what waits on disk stays in its lane": mutant(
@@ -1038,7 +1063,8 @@ CLUSTER = {
                     "self._on_changed(use.subject)"
                 ),
             ),
-            seed=1,
+            test="delay_transport/meta/test_routes.py::"
+            "test_what_is_no_meta_server_ends_the_connection_and_routes_stay",
         ),
     },
     "8 membership": {
@@ -1053,7 +1079,8 @@ CLUSTER = {
                 "raise NodeRefusedError(...)",
                 "raise MetaRefusedError(reply.reason)",
             ),
-            seed=None,
+            test="delay_server/membership/test_registration.py::"
+            "test_a_refusal_while_it_serves_ends_it_too",
         ),
         # Clients are told again and again that the group takes messages.
         "clients are told once": mutant(
@@ -1071,14 +1098,15 @@ CLUSTER = {
         ),
         # A node that has lost its meta server looks for one again.
         "nobody registers again": mutant(
-            swap("delay_server:Registration.run", "trio.sleep(...)", "trio.sleep(1e9)"), seed=1
+            swap("delay_server:Registration.run", "trio.sleep(...)", "trio.sleep_forever()"), seed=1
         ),
     },
     "8 telling": {
         # When a group changes, or a setting, all are looked at whom it may concern.
         "pushes of single routes only": mutant(
             swap("MetaServer._changed", "self.pusher.changed()", "self.pusher.changed([])"),
-            seed=None,
+            test="meta_server/admin/test_api.py::"
+            "test_a_prefix_route_reaches_those_without_a_route_of_their_own",
         ),
         # A client of a retry subject is told of the routes of the real one.
         "a subscription by the wrong name": mutant(

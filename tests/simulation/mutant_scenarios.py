@@ -61,20 +61,6 @@ YOUNG_FACTS = Scenario(
     * 2,
     configuration={"checkpoint_interval_ms": 120_000},
 )
-RECONFIGURED = Scenario(
-    name="reconfigured",
-    ends=(
-        {
-            "point": "await",
-            "reconfigured": True,
-            "armed_at_s": 0.0,
-            "skip": (500, 1500, 3000),
-            "pause_s": (1.0, 3600.0),
-        },
-    )
-    * 3,
-    configuration={"checkpoint_interval_ms": 120_000},
-)
 TORN_TAILS = Scenario(
     name="torn tails",
     ends=(
@@ -126,10 +112,6 @@ FIRST_SEAL = Scenario(
     configuration={"checkpoint_interval_ms": 120_000},
 )
 PAUSES = Scenario(name="pauses", ends=({"point": "await", "pause_s": (300.0, 1800.0, 7200.0)},) * 2)
-NEW_NAMES = Scenario(
-    name="new names",
-    ends=({"point": "names", "death": Kill, "fails": False, "pause_s": 0.1}, _SOON) * 2,
-)
 CLOCK_SET = Scenario(
     name="clock set",
     disturbances={"set_clock": 2, "broker_outage": 3},
@@ -183,12 +165,6 @@ NO_AGES = Scenario(
         "segments_keep_ms": 0,
     },
     bounds={"message_log_file_bytes": 4096, "seals_file_bytes": 1000, "seals_keep_ms": 0},
-)
-NO_AGES_NO_SPACE = replace(
-    NO_SPACE,
-    name="nothing kept for its age, no space for rows",
-    configuration=NO_AGES.configuration,
-    bounds=NO_AGES.bounds,
 )
 GRACE = replace(
     NO_AGES,
@@ -260,12 +236,5 @@ GROUPS = Scenario(
             refused_max_s=30,
         )
     },
-)
-ONE_GROUP = Scenario(
-    name="one group, often away for long",
-    groups=(1,),
-    long_outages=10,
-    disturbances={"drift": 1},
-    gating=0.0,
 )
 SMALL_DISK = Scenario(name="small disk", small_disk=1.0)

@@ -7,12 +7,15 @@
 Everything is imported once. Each mutant is a forked child that edits its own functions
 (`mutation.py`) and runs seeds until one finds a broken promise: the last that is known to, then the
 first ones. Such a seed runs without the edit as well: if it is not clean then, it proves nothing
-and the next one is tried. The exit code is 1 if a mutant survives for which a seed was known, if an
-edit does not fit the code any more, or if a seed was not clean without the edit.
+and the next one is tried. What worlds meet too seldom has a test in place of seeds, which runs in
+the same way. The exit code is 1 if a mutant survives for which a seed or a test was known, if an
+edit does not fit the code any more, or if a seed or test was not clean without the edit.
 """
 
 import argparse
+import contextlib
 import gc
+import io
 import multiprocessing
 import os
 import resource
@@ -28,11 +31,14 @@ from pathlib import Path
 # One thread: the children are forked. Before numpy is imported.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
+import hypothesis  # noqa: F401 (registers itself at trio, which a child could not do)
+import pytest
+
 from tests.simulation import mutant_list
 from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.mutant_list import MUTANTS, Mutant
-from tests.simulation.mutation import MutationError, in_force, prepared
+from tests.simulation.mutation import ROOT, MutationError, in_force, prepared
 from tests.simulation.world import WorldResult, run_world
 
 SEEDS = 60
@@ -55,6 +61,8 @@ class Verdict:
     """The one that caught it; None if it survived."""
     seeds: int = 0
     """How many ran."""
+    has_failed_test: bool = False
+    """Whether its test caught it."""
     finding: str = ""
     """The promise that is broken, in the words of the checkers."""
     fault: str = ""
@@ -64,18 +72,24 @@ class Verdict:
     seconds: float = 0.0
 
     @property
+    def is_caught(self) -> bool:
+        """Whether a seed or a test noticed."""
+        return self.seed is not None or self.has_failed_test
+
+    @property
     def is_bad(self) -> bool:
         """Whether somebody has to look at it."""
-        has_survived = self.seed is None and self.mutant.seed is not None
+        is_known = self.mutant.seed is not None or bool(self.mutant.test)
+        has_survived = is_known and not self.is_caught
         return bool(self.fault or self.alarms) or has_survived
 
     @property
     def line(self) -> str:
         """The verdict as a line of the table, and one for each false alarm."""
         mutant = self.mutant
-        what = f"NOT caught by {self.seeds} seeds"
-        if self.seed is not None:
-            what = f"caught by seed {self.seed}"
+        by = f"seed {self.seed}" if self.seed is not None else "its test"
+        tried = "its test" if mutant.test else f"{self.seeds} seeds"
+        what = f"caught by {by}" if self.is_caught else f"NOT caught by {tried}"
         if self.fault:
             what = "NOT TOLD"
         line = (
@@ -113,10 +127,50 @@ def fails_by_itself(mutant: Mutant, violation: str) -> bool:
     )
 
 
-def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
-    """In a child: run seeds until one finds something, and say so."""
-    began = time.monotonic()
-    verdict = Verdict(Mutant())  # The parent knows which; not all of one can be sent.
+class _Failures:
+    """A plugin of pytest that keeps how a test failed."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the error's line."""
+        if report.failed:
+            lines = [line for line in report.longreprtext.splitlines() if line.startswith("E  ")]
+            self.lines.append(lines[0].removeprefix("E").strip() if lines else report.nodeid)
+
+
+def run_test(test: str) -> str:
+    """Run a test, or all cases of one, in this process; return how one failed, "" if none did.
+
+    Raises MutationError if it cannot be run.
+    """
+    failures = _Failures()
+    options = ["-q", "-x", "-p", "no:cacheprovider", "-p", "no:xdist"]
+    options += ["-W", "ignore::pytest.PytestAssertRewriteWarning"]
+    os.environ.pop("PYTEST_ADDOPTS", None)
+    with contextlib.redirect_stdout(io.StringIO()):
+        code = pytest.main([str(ROOT / "tests" / test), *options], plugins=[failures])
+    if code not in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}:
+        raise MutationError(f"pytest ended with {code} at {test}")
+    return failures.lines[0] if failures.lines else ""
+
+
+def _by_test(mutant: Mutant) -> Verdict:
+    """Say what a mutant's test makes of it."""
+    try:
+        with in_force(prepared(mutant.edits)):
+            finding = run_test(mutant.test)
+        alarm = run_test(mutant.test)
+    except MutationError as error:
+        return Verdict(Mutant(), fault=str(error))
+    alarms = (f"{mutant.test}: {alarm}",) if alarm else ()
+    return Verdict(Mutant(), has_failed_test=bool(finding), finding=finding, alarms=alarms)
+
+
+def _by_seeds(mutant: Mutant, seeds: Sequence[int]) -> Verdict:
+    """Run seeds until one finds something."""
+    verdict = Verdict(Mutant())
     for seed in seeds:
         signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
         signal.alarm(_SEED_S)
@@ -133,8 +187,19 @@ def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
         finding, fault = broken_promise(violations[0]), ""
         if fails_by_itself(mutant, violations[0]):
             fault = f"its new code fails by itself, write it as the code is now: {finding}"
-        verdict = replace(verdict, seed=seed, finding=finding, fault=fault)
-        break
+        return replace(verdict, seed=seed, finding=finding, fault=fault)
+    return verdict
+
+
+def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
+    """In a child: try a mutant, and say what came of it.
+
+    The parent knows which one; not all of it can be sent.
+    """
+    began = time.monotonic()
+    signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
+    signal.alarm(_SEED_S)
+    verdict = _by_test(mutant) if mutant.test else _by_seeds(mutant, seeds)
     answer.send(replace(verdict, seconds=time.monotonic() - began))
 
 
@@ -233,7 +298,7 @@ def main() -> int:
     moved = [one for one in verdicts if one.seed not in {None, one.mutant.seed}]
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     sys.stdout.write(
-        f"{len(verdicts)} mutants, {sum(one.seed is not None for one in verdicts)} caught, "
+        f"{len(verdicts)} mutants, {sum(one.is_caught for one in verdicts)} caught, "
         f"{len(moved)} by other seeds than before; {time.monotonic() - began:.0f} s, "
         f"{used.ru_utime + used.ru_stime:.0f} CPU s\n"
     )

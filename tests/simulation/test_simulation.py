@@ -15,7 +15,7 @@ from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
 SEEDS = 40
 """Of a CPU second each."""
-LONG_SEEDS = 400
+LONG_SEEDS = 200
 PART = 20
 
 CANARIES = (3, 4)
