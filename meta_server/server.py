@@ -66,7 +66,7 @@ _FORGET_S = 3600.0
 _FORGET_SLICE = 2000
 """Clients looked at in one turn of the loop, and forgotten by one commit."""
 _READING_WORKER = "secrets"
-"""The executor's lane in which the file of the secret is read."""
+"""The worker of the executor that reads the file of the secret."""
 
 _ROUTES_NOBODY = (
     Audit,

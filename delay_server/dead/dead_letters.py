@@ -5,7 +5,7 @@ record with the same item, which is due at once as its time has passed; dropping
 record. Either makes a fact about the row, and a row is changed once only: changes come one after
 another, and a row whose fact is still on its way is left out by those that follow.
 
-Searches read the files in steps, in a lane of the executor of their own.
+Searches read the files in steps, in a worker of the executor of their own.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -195,7 +195,7 @@ A = TypeVar("A", bound=Answer)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call(Generic[P, Q, B]):
-    """A request that was admitted and makes sense: parts of the path, parameters, body."""
+    """An admitted, checked request: parts of the path, parameters, body."""
 
     observed: Observed
     parts: Parts
@@ -212,22 +212,22 @@ class Call(Generic[P, Q, B]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Something that can be asked."""
+    """One operation of the API."""
 
     method: str
     path: str
-    """Below PREFIX; its parts in braces are the fields of `path_type`."""
+    """The path below PREFIX; its parts in braces are the fields of `path_type`."""
     name: str
-    """For programs that are made from the document."""
+    """The operation's id in the OpenAPI document, for generated clients."""
     summary: str
     act: Callable[[Any], Awaitable[Answer]]
     path_type: type[Request]
     query_type: type[Request]
     body_type: type[Request] | None
-    """None: no body is read."""
+    """The struct of the body; None: no body is read."""
     answer_type: type[Answer]
     code: int
-    """Of the answer when it went well."""
+    """HTTP code of a successful answer."""
 
     @property
     def is_change(self) -> bool:
@@ -385,7 +385,7 @@ async def list_read_only(call: Call[NoPath, GroupQuery, None]) -> ReadOnlys:
 
 @_operation("GET", "/brokers")
 async def list_brokers(call: Call[NoPath, GroupQuery, None]) -> Brokers:
-    """List brokers that were entered: who asks which role it has is answered from these."""
+    """List the brokers that were entered, with the role that each is told when it asks."""
     query = call.query
     rows, more = await page_of(
         call.parts.registry.brokers.values(),
@@ -407,7 +407,7 @@ async def enter_broker(call: Call[NoPath, NoQuery, BrokerNew]) -> BrokerShown:
 
 @_operation("PUT", "/brokers/{group}/{role}")
 async def put_broker_in_place(call: Call[BrokerPath, NoQuery, BrokerReplacement]) -> BrokerShown:
-    """Put another broker in the place of one; clients follow when the new one goes on-line."""
+    """Replace a broker by another one; clients follow when the new one goes on-line."""
     group, role = call.path.group, call.path.role
     return await _change_broker(
         call, group, role, lambda desk: replace_broker(desk, group, role, call.body)
@@ -427,7 +427,7 @@ async def _change_broker(
 
 @_operation("DELETE", "/brokers/{group}/{role}")
 async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
-    """Enter a broker no longer: when it asks who it is, it is refused."""
+    """Remove a broker's entry: when it asks for its role, it is refused."""
     group, role, version = call.path.group, call.path.role, call.query.version
     changes = await call.parts.administration.carry_out(
         call.actor,
@@ -479,14 +479,14 @@ async def summarise_routes(call: Call[NoPath, NoQuery, None]) -> RouteSummary:
 
 @_operation("GET", "/routes/{subject}")
 async def show_subject_route(call: Call[SubjectPath, NoQuery, None]) -> SubjectRouteShown:
-    """Show where a subject leads, and whose route that is."""
+    """Show the route of a subject, and who chose it."""
     check_subject("subject", call.path.subject)
     return show_way(call.parts, call.path.subject)
 
 
 @_operation("PUT", "/routes/{subject}")
 async def set_subject_route(call: Call[SubjectPath, NoQuery, RouteSet]) -> SubjectRouteShown:
-    """Give a subject the route that an operator wants: it is left as it is from then on."""
+    """Set the route of a subject by hand: the server does not change it from then on."""
     subject = call.path.subject
     await call.parts.administration.carry_out(
         call.actor,
@@ -500,7 +500,7 @@ async def set_subject_route(call: Call[SubjectPath, NoQuery, RouteSet]) -> Subje
 async def remove_subject_route(
     call: Call[SubjectPath, VersionQuery, None],
 ) -> SubjectRouteShown:
-    """Take a subject's own route away: that of a prefix counts, or another one is chosen."""
+    """Remove a subject's own route: that of a prefix applies, or the server chooses one."""
     subject, version = call.path.subject, call.query.version
     await call.parts.administration.carry_out(
         call.actor,
@@ -512,7 +512,7 @@ async def remove_subject_route(
 
 @_operation("GET", "/prefix-routes/{prefix}")
 async def show_prefix_route(call: Call[PrefixPath, NoQuery, None]) -> PrefixRouteShown:
-    """Show the route of a prefix, and whom it reaches."""
+    """Show the route of a prefix, and the subjects that follow it."""
     return await _prefix_route(call.parts, call.path.prefix)
 
 
@@ -525,7 +525,7 @@ async def _prefix_route(parts: Parts, prefix: str) -> PrefixRouteShown:
 
 @_operation("PUT", "/prefix-routes/{prefix}")
 async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixRouteShown:
-    """Give all subjects with a prefix a route; those with one of their own keep it."""
+    """Set a route for all subjects with a prefix; those with one of their own keep it."""
     prefix = call.path.prefix
     await call.parts.administration.carry_out(
         call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True)
@@ -535,7 +535,7 @@ async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixR
 
 @_operation("DELETE", "/prefix-routes/{prefix}")
 async def remove_prefix_route(call: Call[PrefixPath, VersionQuery, None]) -> Done:
-    """Take the route of a prefix away."""
+    """Remove the route of a prefix."""
     prefix, version = call.path.prefix, call.query.version
     changes = await call.parts.administration.carry_out(
         call.actor, lambda desk: remove_route(desk, prefix, is_prefix=True, version=version)
@@ -614,7 +614,7 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
 
 @_operation("POST", "/subject-removal")
 async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Forget subjects that nobody uses, such as those that a flood made."""
+    """Remove unused subjects, such as those that a flood of new names made."""
     parts, body = call.parts, call.body
     registry = parts.registry
     if body.subject == EVERY and not body.prefix:
@@ -696,7 +696,7 @@ async def take_consumers_offline(call: Call[NoPath, NoQuery, ConsumerState]) -> 
 
 @_operation("POST", "/consumers/online")
 async def bring_consumers_online(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
-    """Let consumers be on-line again; with client * every one of the group."""
+    """Take consumers on-line again; with client * all of the group."""
     return await _set_consumers(call, set_online)
 
 
@@ -712,7 +712,7 @@ async def _set_consumers(
 
 @_operation("GET", "/clients")
 async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
-    """List clients that used a subject, as roughly as they are remembered."""
+    """List recent clients of a subject; the list may be incomplete."""
     query, registry = call.query, call.parts.registry
     clients: Collection[ClientSeen] = (
         registry.clients_of(query.subject) if query.subject else registry.clients.values()
@@ -856,7 +856,7 @@ async def list_controls(call: Call[NoPath, PageQuery, None]) -> Clusters:
 
 @_operation("GET", "/controls/{cluster}")
 async def show_cluster_controls(call: Call[ClusterPath, NoQuery, None]) -> ControlsShown:
-    """Show what is paused, limited and weighted in a cluster, and which nodes go by it."""
+    """Show what is paused, limited and weighted in a cluster, and which nodes apply it."""
     return show_controls(call.parts, call.path.cluster)
 
 
@@ -871,7 +871,7 @@ async def change_subject_rule(
 
 @_operation("DELETE", "/controls/{cluster}/subjects")
 async def remove_subject_rule(call: Call[ClusterPath, SubjectRuleQuery, None]) -> ControlsShown:
-    """Take the rule of a subject, or of a prefix, away."""
+    """Remove the rule of a subject, or of a prefix."""
     cluster, query = call.path.cluster, call.query
     return await _change_controls(
         call,
@@ -888,7 +888,7 @@ async def change_group_rule(call: Call[ClusterPath, NoQuery, GroupRuleChange]) -
 
 @_operation("DELETE", "/controls/{cluster}/groups")
 async def remove_group_rule(call: Call[ClusterPath, GroupRuleQuery, None]) -> ControlsShown:
-    """Take the rule of a broker group away."""
+    """Remove the rule of a broker group."""
     cluster, query = call.path.cluster, call.query
     return await _change_controls(
         call, lambda desk: remove_group_control(desk, cluster, query.group, version=query.version)
@@ -914,7 +914,7 @@ async def _change_controls(
 
 @_operation("GET", "/audit")
 async def read_audit(call: Call[NoPath, AuditQuery, None]) -> AuditPage:
-    """Read who changed what, newest first."""
+    """List changes and who made them, newest first."""
     query = call.query
     found: list[AuditShown] = []
     before = query.before
@@ -957,7 +957,7 @@ def _show_entry(row: AuditRow) -> AuditShown:
 
 @_operation("GET", "/topology")
 async def show_topology(call: Call[NoPath, NoQuery, None]) -> Topology:
-    """Show everything at a glance: groups, delay servers, routes counted."""
+    """Show a summary: groups, delay servers, number of routes."""
     return await topology_of(call.parts, failing_checks(call.observed))
 
 
@@ -1102,7 +1102,7 @@ def _blame(raw: object, kind: type[Any], reason: str) -> BadValueError:
 
 
 def _inner(raw: object, step: re.Match[str]) -> object:
-    """Return what a step of a path leads to; the same where it leads nowhere certain."""
+    """Return the part of a value that a step of a path leads to; the value if there is none."""
     if step["name"] is not None and isinstance(raw, Mapping):
         return raw.get(step["name"], raw)
     if step["number"] not in {None, "..."} and isinstance(raw, Sequence):
@@ -1149,7 +1149,7 @@ _CODES: Final[tuple[tuple[type[MetaServerError], int, str, str], ...]] = (
 
 
 def problem_of(error: MetaServerError | AccessError | BodyError) -> Response:
-    """Return the answer to what is refused."""
+    """Return the answer to a request that is refused."""
     text = str(error)
     if isinstance(error, AccessError):
         detail = ProblemDetail(code=error.kind, message=text)

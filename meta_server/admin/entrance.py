@@ -1,4 +1,4 @@
-"""Who is let in over HTTP, and how many at a time."""
+"""Admission of HTTP requests: their tokens, and how many are served at a time."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,13 +14,16 @@ from delay_transport.seams.runtime import Executor
 from meta_server.settings.config import AdminConfig
 
 _READING_WORKER: Final = "tokens"
-"""The executor's lane in which the file of tokens is read."""
+"""The worker of the executor that reads the file of tokens."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
 class Entrance:
-    """Tokens, what they allow, and places for requests. Stands before the store is loaded."""
+    """The tokens, what they allow, and the limit of concurrent requests.
+
+    It works before the store is loaded.
+    """
 
     def __init__(self, settings: AdminConfig, executor: Executor, *, own_address: str) -> None:
         """`own_address` is where HTTP is served."""
@@ -29,10 +32,10 @@ class Entrance:
         self.tokens = tokens_of(settings)
         self.gate = AccessPolicy(settings, self.tokens, own_address=own_address)
         self.busy = 0
-        """Requests that are worked on."""
+        """Requests in progress."""
 
     async def read_tokens(self) -> None:
-        """Look at the file of tokens, if there is one."""
+        """Read the file of tokens, if there is one."""
         if not self.tokens.are_needed:
             return
         if not await self._executor.run(_READING_WORKER, self.tokens.read):
@@ -43,14 +46,14 @@ class Entrance:
             _log.info("tokens were read", tokens=self.tokens.count)
 
     async def keep_tokens(self) -> None:
-        """Look at the file of tokens until cancelled; ends at once where there is none."""
+        """Watch the file of tokens until cancelled; ends at once without one."""
         while self.tokens.are_needed:
             await trio.sleep(self.settings.token_look_ms / 1000)
             await self.read_tokens()
 
     @contextmanager
     def slot(self) -> Iterator[None]:
-        """Count a request that is worked on; raise AccessError if there are too many."""
+        """Count a request in progress; raise AccessError if there are too many."""
         if self.busy >= self.settings.requests_max:
             raise AccessError(503, "busy", "too many requests at a time", retry_after_s=1)
         self.busy += 1

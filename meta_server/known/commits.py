@@ -29,7 +29,7 @@ from meta_server.known.model import Change, MetaStore
 from meta_server.known.registry import Registry
 
 STORE_WORKER = "store"
-"""The executor's lane in which the store is called."""
+"""The worker of the executor that calls the store."""
 
 _RELOAD_S_MIN = 0.2
 _RELOAD_S_MAX = 5.0

@@ -42,7 +42,7 @@ class IndexTask:
         return self.log.length
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         digests: dict[int, Digest] = {}
         damages: list[Damage] = []
         for rows in read_records(self.node, self.log, Names(), 0, damages):

@@ -117,7 +117,7 @@ class LogTask:
         return self.log.length
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         account, damages = Account(), list[Damage]()
         node = self.expecting.node
         for rows in read_records(node, self.log, Names(), 0, damages):
@@ -152,7 +152,7 @@ class BlocksTask:
         return sum(one.length for one in self.logs) + sum(one.length for one in self.extents)
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         return _Blocks(self).run()
 
 

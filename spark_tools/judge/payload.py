@@ -27,7 +27,7 @@ class PayloadTask:
         return self.file.length
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         account, damages = Account(), list[Damage]()
         node, file = self.node, self.file
         kind = Kind.SCHEDULE if isinstance(file, Extent) else Kind.MESSAGE

@@ -34,7 +34,7 @@ class EarlierTask:
         return sum(one.length for one in (*self.others, *self.extents))
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         subjects, files, account = Names(), Names(), Account()
         found = [self.certain]
         for extent in self.others:

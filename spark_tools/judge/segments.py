@@ -87,7 +87,7 @@ class SegmentTask:
         return 0 if self.extent is None else self.extent.length + self.extent.facts_length
 
     def __call__(self) -> TaskResult:
-        """Do it."""
+        """Run the task and return what it counted."""
         return _Segment(self).run()
 
 

@@ -189,7 +189,7 @@ QUARANTINE_DIRECTORY = "quarantine"
 class Store:
     """An open data directory.
 
-    `schedule` and the checkpoint's preparation and end belong to one lane of the executor,
+    `schedule` and the checkpoint's preparation and end belong to one worker of the executor,
     `message_log` and `journal` to one each; `CheckpointWork.write` to another.
     """
 

@@ -12,7 +12,7 @@ holds enough of them, or had nobody to send them to (docs/decisions/0012-lanes-w
 What was given out although it is after its cursor is known one by one (`GivenOut`): what the sender
 held when its subject got a lane, or when the cursor was lowered to make room.
 
-Jobs run in steps, between which other calls of the lane of the executor take place. A job plans
+Jobs run in steps, between which other calls of the worker of the executor take place. A job plans
 first: it finds the key up to which about `rows_max` rows are to be had. Then it starts, in one
 step: it moves the cursor, and from that moment on rows that are filed below it go straight into the
 wheel. Those that were filed before are on disk, and the job reads them.

@@ -3,7 +3,7 @@
 Rows come in by `file`, in order of sequence. Those of minutes that are being or have been loaded
 are written at once and returned as entries for the wheel; the others wait in the *pile* and are
 written together, each segment once per flush, because a commit's rows may belong to hundreds of
-segments. All methods are called one at a time, in order (one lane of the executor), which is what
+segments. All methods are called one at a time, in order (one worker of the executor), which is what
 makes loading exactly once: a job of loading.py starts by moving a cursor and noting how long the
 files are in one step, so every row is either on disk for the job or written later, and then it goes
 straight in if the cursor has passed it.

@@ -119,9 +119,11 @@ def test_after_a_backlog_no_group_makes_up_for_what_another_one_got_of_it(
     # By then it is done with.
     from_s = 1.0 if backlog > 5000 else 0.5
     for group, fair in enumerate(FAIR):
-        # Some messages of its own may be in a row for others.
-        assert story.longest_idle_s(group, from_s, 6.0) <= 0.1 + 4 / (load_per_s * fair)
-    width_s, tolerance = (0.5, 0.05) if load_per_s > 100 else (2.0, 0.1)
+        # Some messages of its own may be in a row for others: up to six, by the order in which
+        # trio runs tasks that are ready at the same time, which differs from process to process.
+        assert story.longest_idle_s(group, from_s, 6.0) <= 0.1 + 6 / (load_per_s * fair)
+    # Of 50 messages in a window six are 0.12.
+    width_s, tolerance = (0.5, 0.05) if load_per_s > 100 else (2.0, 0.12)
     for begin_s in np.arange(from_s, 6.0 - width_s, 0.25):
         shares = story.shares(begin_s, begin_s + width_s)
         assert np.abs(shares - FAIR).max() <= tolerance, (begin_s, shares)
