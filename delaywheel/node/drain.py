@@ -61,7 +61,9 @@ def drain(
 
 def _drain_node(session: Session, seconds: float) -> None:
     session.ask("POST", "drain", body={"seconds": seconds})
-    deadline = time.monotonic() + seconds + TIMEOUT_S
+    # The server itself needs some time to end.
+    wait_s = seconds + TIMEOUT_S
+    deadline = time.monotonic() + wait_s
     while time.monotonic() < deadline:
         try:
             session.ask("GET", "status")
@@ -75,7 +77,7 @@ def _drain_node(session: Session, seconds: float) -> None:
             return
         time.sleep(_LOOK_S)
     raise Failure(
-        f"the node was told to stop, and still answers after {seconds:g} s: look at its log",
+        f"the node was told to stop, and still answers after {wait_s:g} s: look at its log",
         ExitCode.REFUSED,
     )
 

@@ -41,6 +41,7 @@ def send(port: int, *names: str) -> None:
         assert producer.send(items) == {}
 
 
+@pytest.mark.long
 def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_once(
     tmp_path: Path,
 ) -> None:

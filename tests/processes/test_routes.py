@@ -97,6 +97,7 @@ def send(producer: Producer, name: str, due_ms: int, subjects: list[str]) -> set
     return sent
 
 
+@pytest.mark.long
 def test_messages_find_brokers_that_come_move_and_die(tmp_path: Path) -> None:
     """One group for each subject: so each message has one place to go to."""
     options = ("--set", "routing.groups_per_subject=1")

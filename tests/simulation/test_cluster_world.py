@@ -8,7 +8,7 @@ from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.other_processes import printed
 
 SEEDS = 5
-LONG_SEEDS = 60
+LONG_SEEDS = 40
 PART = 10
 
 _PRINT_DIGESTS = """
@@ -40,7 +40,7 @@ def test_promises_hold_in_many_more_seeds(seeds: range) -> None:
     assert campaign.counts["had to be on time"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_seed_gives_one_trace_in_every_process() -> None:
     one, other = printed(_PRINT_DIGESTS)
     assert one == other

@@ -7,8 +7,8 @@ from tests.simulation.meta_campaign import MetaCampaign
 from tests.simulation.meta_world import run_meta_world
 from tests.simulation.other_processes import printed
 
-SEEDS = 12
-LONG_SEEDS = 120
+SEEDS = 8
+LONG_SEEDS = 60
 PART = 10
 
 _PRINT_DIGESTS = """
@@ -40,7 +40,7 @@ def test_promises_hold_in_many_more_seeds(seeds: range) -> None:
     assert campaign.counts["pushes"] >= 10 * PART
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_seed_gives_one_trace_in_every_process() -> None:
     one, other = printed(_PRINT_DIGESTS)
     assert one == other

@@ -13,9 +13,9 @@ from tests.simulation.faults import HARSH, FaultPlan
 from tests.simulation.other_processes import printed
 from tests.simulation.world import CRASH_POINTS, planned_ends, run_world
 
-SEEDS = 40
+SEEDS = 24
 """Of a CPU second each."""
-LONG_SEEDS = 200
+LONG_SEEDS = 160
 PART = 20
 
 CANARIES = (3, 4)

@@ -10,6 +10,7 @@ from click.testing import CliRunner, Result
 
 import delaywheel.cluster.node_client
 import delaywheel.cluster.topology
+import delaywheel.node.drain
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from tests.delaywheel.json_servers import answering
@@ -215,7 +216,8 @@ def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
     assert world.changes == []
 
 
-def test_a_node_is_told_to_stop_and_waited_for() -> None:
+def test_a_node_is_told_to_stop_and_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delaywheel.node.drain, "TIMEOUT_S", 0.3)
     asked: list[str] = []
 
     def answer(method: str, *_: object) -> tuple[int, bytes]:
@@ -225,7 +227,7 @@ def test_a_node_is_told_to_stop_and_waited_for() -> None:
     with answering(answer) as server:
         result = CliRunner().invoke(main, ["drain", "--server", server, "--seconds", "0"])
     assert result.exit_code == ExitCode.REFUSED
-    assert "the node was told to stop, and still answers after 0 s" in result.stderr
+    assert "the node was told to stop, and still answers after 0.3 s" in result.stderr
     assert (asked[0], set(asked[1:])) == ("POST", {"GET"})
     undone = CliRunner().invoke(main, ["drain", "--server", server, "--undo"])
     assert undone.exit_code == ExitCode.USAGE

@@ -30,7 +30,7 @@ from spark_tools.run.plan import Request, Source, make_plan
 from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from storage.disk.disk import DirectoryDisk
-from tests.seeds import each_seed
+from tests.seeds import each_seed, first_of
 from tests.simulation.faults import Action, Death, Trap
 from tests.spark_tools.growing_worlds import FAULTS, Life, Row
 from tests.spark_tools.hours_rig import HOURLY, Watcher, check_same_state, named
@@ -157,7 +157,9 @@ def test_whatever_is_wrong_hours_add_up_to_what_one_run_finds(seed: int, tmp_pat
 
 @pytest.mark.parametrize(
     "faults",
-    [{"doubled"}, {"doubled", "stuck"}, {"doubled", "misfiled"}, {"doubled", "trimmed_log"}],
+    first_of(
+        [{"doubled", "trimmed_log"}, {"doubled"}, {"doubled", "stuck"}, {"doubled", "misfiled"}], 1
+    ),
     ids=lambda faults: "+".join(sorted(faults)),
 )
 def test_a_row_that_is_in_two_hours_is_found_whichever_is_done_first(

@@ -17,6 +17,7 @@ from spark_tools.hours.state import HOURS, Ledger
 from spark_tools.repaired.repair_audit import Answer, Audit, Intent
 from spark_tools.repaired.repairs import Repairs, read_repairs
 from spark_tools.run.plan import Source
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Death, Trap
 from tests.spark_tools.growing_worlds import Life
@@ -87,7 +88,7 @@ def told_of(watcher: Watcher) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("request_", [HOURLY, NARROW], ids=["subjects", "others"])
-@pytest.mark.parametrize("seed", range(3))
+@each_seed(3, quick=1)
 def test_what_is_repaired_afterwards_is_as_if_it_had_been_known(
     seed: int, request_: HoursRequest, tmp_path: Path
 ) -> None:

@@ -73,13 +73,11 @@ def result_of(sources: Sequence[Source], request: Request) -> Result:
     "request_",
     [
         EVERYTHING,
-        pytest.param(
-            replace(EVERYTHING, from_minute=CLOCKS - 3, to_minute=T0 + 90, final=True),
-            marks=pytest.mark.long,
-        ),
+        replace(EVERYTHING, from_minute=CLOCKS - 3, to_minute=T0 + 90, final=True),
     ],
     ids=["everything", "hours"],
 )
+@pytest.mark.long
 @pytest.mark.usefixtures("new_york")
 def test_joins_find_what_tasks_find(
     request_: Request, spark: SparkSession, sources: list[Source]
