@@ -254,9 +254,13 @@ class MetaGating(GateJudge):
         return [medium.controls_at(self._cluster, number) for number in moments]
 
     def _is_present(self, first: int) -> bool:
-        """Say whether the server goes by what the store says, or said since that commit."""
+        """Say whether the server goes by what the store says, or said since that commit.
+
+        A store in which nobody has said anything changes nothing: without rules it is the same.
+        """
         documents = self._documents(first)
-        nothing_said = not self._goes_by.version and not all(one.version for one in documents)
+        has_rules = bool(self._goes_by.groups or self._goes_by.subjects)
+        nothing_said = not has_rules and not all(one.version for one in documents)
         return self._goes_by in documents or nothing_said
 
     def _was_well(self, since_s: float) -> bool:

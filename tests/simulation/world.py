@@ -85,8 +85,8 @@ _ROT_CHANCE = 0.1
 _SEALING_S = 300
 _REST_S = 20 * 86_400.0
 """A world goes on at most for so long after twice its length."""
-_ROUTED_S = 12 * 3600.0
-"""The same with meta servers, which are busy all the time: half a day of it takes 30 CPU s."""
+_ROUTED_S = 36 * 3600.0
+"""The same with meta servers, which are busy all the time: twenty days of them take minutes."""
 """Virtual seconds after the last delivery in which every segment must have been sealed."""
 
 
