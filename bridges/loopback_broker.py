@@ -22,7 +22,7 @@ import trio
 
 from bridges.broker_end import Refusal, Request
 from bridges.lateness import LatenessHistogram
-from bridges.recording import Delivery, Recorder, attributes_of
+from bridges.recorder import Delivery, Recorder, attributes_of
 from bridges.registration import Registration
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
 from delay_protocol.basics.errors import IndivisibleBodyError, MalformedHelloError

@@ -22,7 +22,7 @@ from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
     from spark_tools.repair.repair import LeftOut, Message, Sent
-    from spark_tools.repair.resending import Outcome, Run
+    from spark_tools.repair.resender import Outcome, Run
 
 _EXAMPLES = 5
 """Messages, reasons and unreadable findings that are shown."""
@@ -143,7 +143,7 @@ def repair(
     with extra_required():
         from spark_tools.files.errors import ReconcileError
         from spark_tools.repair.repair import Repair, RepairRequest
-        from spark_tools.repair.resending import Run
+        from spark_tools.repair.resender import Run
         from spark_tools.repaired.repairs import KINDS, LOST
     from storage.disk.errors import StorageError
 
@@ -192,7 +192,7 @@ def _require_ways_to_send(
 
 def _sent_before(audit_file: Path | None) -> "Sent":
     """Return what earlier runs with this audit have sent; warn of lines that are damaged."""
-    from spark_tools.repair.resending import read_sent
+    from spark_tools.repair.resender import read_sent
     from spark_tools.repaired.repair_audit import read_audit
 
     lines = read_audit(audit_file) if audit_file is not None and audit_file.exists() else iter(())
@@ -220,7 +220,7 @@ def _send(
 
     from delay_client import Client
     from delay_protocol.basics.printable import printable
-    from spark_tools.repair.resending import Resending, Stop
+    from spark_tools.repair.resender import Resender, Stop
     from spark_tools.repaired.repair_audit import Audit
 
     try:
@@ -245,16 +245,16 @@ def _send(
                 click.echo("stopping after the requests in flight; once more stops now", err=True)
 
     async def main() -> "Outcome":
-        resending, stop = Resending(run, client, audit, sent, _now_ms), Stop()
+        resender, stop = Resender(run, client, audit, sent, _now_ms), Stop()
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(watch, tasks.cancel_scope, stop)
             async with client:
-                await resending.send(
+                await resender.send(
                     each(), on_left_out=lambda _: None, on_progress=progress.show, stop=stop
                 )
             tasks.cancel_scope.cancel()
-        resending.outcome.stopped = stop.why
-        return resending.outcome
+        resender.outcome.stopped = stop.why
+        return resender.outcome
 
     with Audit(audit_file) as audit:
         return anyio.run(main)

@@ -1,7 +1,7 @@
 """Lost messages, sent again.
 
     repair      what is sent
-    resending   sends it, and writes the audit
+    resender    sends it, and writes the audit
 
 Imported by delaywheel.
 """

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from bridges.recording import Delivery, Recorder, attributes_of
+from bridges.recorder import Delivery, Recorder, attributes_of
 from delay_protocol.messages.items import Item, encode_item
 
 

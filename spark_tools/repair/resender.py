@@ -92,7 +92,7 @@ class Stop:
             await self._asked.wait()
 
 
-class Resending:
+class Resender:
     """One run that sends."""
 
     def __init__(

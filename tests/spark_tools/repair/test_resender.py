@@ -11,7 +11,7 @@ import pytest
 from delay_client import Client, ClientConfig
 from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
 from spark_tools.repair.repair import LeftOut, Message, Sent, Wanted, Why
-from spark_tools.repair.resending import Outcome, Resending, Run, Stop, read_sent
+from spark_tools.repair.resender import Outcome, Resender, Run, Stop, read_sent
 from spark_tools.repaired.repair_audit import Answer, Audit, Begin, End, Intent, Line, read_audit
 from spark_tools.repaired.repairs import LogName
 from tests.delay_client.conftest import DROP, SILENCE, Request, Script, ScriptedServer, StartServer
@@ -65,8 +65,8 @@ def send(
         async with Client([server.address], config=FAST) as client:
             began = anyio.current_time()
             with anyio.fail_after(20):
-                resending = Resending(run, client, held, sent, lambda: 5)
-                outcome = await resending.send(
+                resender = Resender(run, client, held, sent, lambda: 5)
+                outcome = await resender.send(
                     (one for one in messages if not sent.has(LOG, "lost", one.wanted.sequence)),
                     on_left_out=left.append,
                     on_progress=progress,
@@ -189,7 +189,7 @@ def test_few_bytes_are_on_their_way(
     start_server: StartServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     size = len(message(0).item)
-    monkeypatch.setattr("spark_tools.repair.resending._BYTES_AT_ONCE", 3 * size)
+    monkeypatch.setattr("spark_tools.repair.resender._BYTES_AT_ONCE", 3 * size)
     server = start_server(lambda request: request.accept())
     send(server, tmp_path / "a", [message(number) for number in range(9)], rate=10_000)
     assert [len(one.items) for one in server.requests] == [3, 3, 3]
