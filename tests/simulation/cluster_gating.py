@@ -323,7 +323,9 @@ class MetaGating(GateJudge):
 
     def _is_backlog(self) -> bool:
         server = self._serving
-        return server is not None and bool(server.master.sender.unsent().queued)
+        if server is None or not server.is_master:
+            return False
+        return bool(server.master.sender.unsent().queued)
 
     async def _pause_all(self, nursery: trio.Nursery) -> None:
         """Pause everything for a while, now that something waits for a broker."""
