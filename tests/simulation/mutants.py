@@ -61,10 +61,8 @@ class Verdict:
     """The one that caught it; None if it survived."""
     seeds: int = 0
     """How many ran."""
-    has_failed_test: bool = False
-    """Whether its test caught it."""
     finding: str = ""
-    """The promise that is broken, in the words of the checkers."""
+    """The promise that is broken, in the words of the checkers, or how its test failed."""
     fault: str = ""
     """Why nothing can be said: the edit does not fit the code, or the child ended."""
     alarms: tuple[str, ...] = ()
@@ -74,7 +72,7 @@ class Verdict:
     @property
     def is_caught(self) -> bool:
         """Whether a seed or a test noticed."""
-        return self.seed is not None or self.has_failed_test
+        return self.seed is not None or bool(self.finding)
 
     @property
     def is_bad(self) -> bool:
@@ -156,8 +154,15 @@ def run_test(test: str) -> str:
     return failures.lines[0] if failures.lines else ""
 
 
+def _limit_time() -> None:
+    """Have this process end unless it asks again within the time of a seed or of a test."""
+    signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
+    signal.alarm(_SEED_S)
+
+
 def _by_test(mutant: Mutant) -> Verdict:
     """Say what a mutant's test makes of it."""
+    _limit_time()
     try:
         with in_force(prepared(mutant.edits)):
             finding = run_test(mutant.test)
@@ -165,15 +170,14 @@ def _by_test(mutant: Mutant) -> Verdict:
     except MutationError as error:
         return Verdict(Mutant(), fault=str(error))
     alarms = (f"{mutant.test}: {alarm}",) if alarm else ()
-    return Verdict(Mutant(), has_failed_test=bool(finding), finding=finding, alarms=alarms)
+    return Verdict(Mutant(), finding=finding, alarms=alarms)
 
 
 def _by_seeds(mutant: Mutant, seeds: Sequence[int]) -> Verdict:
     """Run seeds until one finds something."""
     verdict = Verdict(Mutant())
     for seed in seeds:
-        signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
-        signal.alarm(_SEED_S)
+        _limit_time()
         with in_force(prepared(mutant.edits)):
             violations = run_seed(mutant, seed)
         verdict = replace(verdict, seeds=verdict.seeds + 1)
@@ -197,8 +201,6 @@ def _hunt(mutant: Mutant, seeds: Sequence[int], answer: Connection) -> None:
     The parent knows which one; not all of it can be sent.
     """
     began = time.monotonic()
-    signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
-    signal.alarm(_SEED_S)
     verdict = _by_test(mutant) if mutant.test else _by_seeds(mutant, seeds)
     answer.send(replace(verdict, seconds=time.monotonic() - began))
 

@@ -173,7 +173,7 @@ def test_a_survivor_is_bad_if_a_seed_was_known() -> None:
     assert not Verdict(mutant, seed=1).is_bad
     tested = replace(mutant, seed=None, test="test_x.py")
     assert Verdict(tested).is_bad
-    assert not Verdict(tested, has_failed_test=True).is_bad
+    assert not Verdict(tested, finding="it failed").is_bad
 
 
 def test_an_edit_is_in_force_in_a_block_only() -> None:
