@@ -12,7 +12,7 @@ from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock
 from storage.batch.rows import RowBlock
 from storage.disk.spans import MINUTE_MS
-from storage.logs.message_log import Append, MessageLog
+from storage.logs.message_log import Draft, MessageLog
 from storage.readers.manifest import Manifest, MessageLogFile, SealedSegment
 from storage.schedule.segment import Segment
 from tests.storage.qmq_items import qmq_item
@@ -35,15 +35,14 @@ def append_messages(
         "size": block.size,
         "subject": subject,
     }
-    append = Append(
+    draft = Draft(
         kind=RecordKind.MESSAGE,
         count=len(block),
-        floor_minute=floor_minute,
         names=names,
         arrays=arrays,
         blob=[block.blob],
     )
-    log.append([append], append_ms=0)
+    log.append([draft], floor_minute=floor_minute, append_ms=0)
 
 
 def files_of(log: MessageLog) -> list[tuple[str, int, int]]:

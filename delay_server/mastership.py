@@ -19,7 +19,7 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSession
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
-from delay_server.accepting.intake import Intake
+from delay_server.accepting.ingest import Take
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
@@ -244,6 +244,7 @@ class Mastership:
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Start all tasks of a master but admission, in the order in which they stand on others."""
+        nursery.start_soon(self.committer.run)
         # Behind the commit.
         nursery.start_soon(self._node.filer.run, self.loader)
         nursery.start_soon(self.fact_recorder.run)
@@ -315,9 +316,9 @@ class Mastership:
 
     # -- accept ------------------------------------------------------------------------------
 
-    async def commit(self, intake: Intake) -> bool:
+    async def commit(self, take: Take) -> bool:
         """Make an intake durable; False if there was no space, with nothing of it kept."""
-        kept = await self.committer.commit(intake)
+        kept = await self.committer.commit(take)
         self._node.appended()
         return kept
 

@@ -18,8 +18,7 @@ import trio
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
-from delay_server.accepting.ingest import Ingest
-from delay_server.accepting.intake import Intake
+from delay_server.accepting.ingest import Ingest, Take
 from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
@@ -289,13 +288,13 @@ class DelayServer:
             self.demotions += 1
             term.cancel()
 
-    async def commit(self, mastership: Mastership, intake: Intake) -> bool:
+    async def commit(self, mastership: Mastership, take: Take) -> bool:
         """Make an intake durable, and take its time.
 
         It is told of which mastership: one that fails is nobody's before this task is cancelled.
         """
         began = trio.current_time()
-        kept = await mastership.commit(intake)
+        kept = await mastership.commit(take)
         self.commit_seconds.observe(trio.current_time() - began)
         return kept
 

@@ -1,50 +1,53 @@
-"""Commits an intake to the message_log, with one write and one fsync."""
+"""The one writer of the message_log: what waits is committed with one write and one fsync.
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+    messages of an Ingest     an intake, taken when its commit begins     needs room and free disk
+    DEAD, MOVE                items as well                               likewise
+    CANCEL, FLOOR             no items                                    never refused for space
+                                                                          that items would take
+
+What is durable goes to filing, in the order of the log.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
 import structlog
+import trio
 
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake, MessageBatch
 from delay_server.clock.pace import Pacer
-from delay_server.filing.filer import (
-    Committed,
-    CommittedBatch,
-    CommittedChange,
-    CommittedControl,
-    Filer,
-)
+from delay_server.filing.filer import Filer
+from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
-from storage.batch.columns import Columns, RecordKind
+from storage.batch.batches import LogBatch
+from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
-from storage.logs.message_log import Append, MessageLog
+from storage.logs.message_log import Draft, MessageLog
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_WORKER = "message_log"
 
+Work = Intake | Draft
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NamingDraft:
-    """Records of one kind that name older sequences, to be appended as one batch.
 
-    names, arrays: as storage/batch/columns.py has them for the kind; items: one for each record, or
-    none.
-    """
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """Somebody who waits until something is durable."""
 
-    kind: RecordKind
-    count: int
-    names: Sequence[bytes]
-    arrays: Mapping[str, npt.NDArray[Any]]
-    items: Sequence[bytes | memoryview] = ()
+    take: Callable[[], Work]
+    """Returns what it is, when its commit begins: until then an intake may grow."""
+    has_items: bool
+    done: trio.Event = field(default_factory=trio.Event)
+    kept: bool = False
 
 
 class Committer:
-    """Appends messages and control records and hands what is durable to filing.
+    """Appends messages and records, and hands what is durable to filing.
 
     Invariant: the floor of appended batches never decreases, never exceeds the trusted minute, and
     stays below the schedule's hour mark.
@@ -69,98 +72,27 @@ class Committer:
         self._pacer = pacer
         self._floor_minute = floor_minute
         self._floor_recorded_ms = 0
+        self._waiting: list[_Waiting] = []
+        self._more = Wakeup()
         self.commits = 0
 
-    async def commit(self, intake: Intake) -> bool:
-        """Make an intake durable; False if there was no space, with nothing of it kept."""
-        await self._filer.wait_for_room()
-        try:
-            now_ms = self._pacer.now_ms()
-            committed = await self._executor.run(
-                MESSAGE_WORKER, self._append, intake, self._next_floor(now_ms), now_ms
-            )
-        except StorageFullError as error:
-            _log.error("no disk space for messages; the messages were refused", error=str(error))
-            return False
-        self.commits += 1
-        self._filer.submit(committed)
-        return True
+    async def commit(self, take: Callable[[], Intake]) -> bool:
+        """Make an intake durable; False if there was no space, with nothing of it kept.
 
-    def _append(self, intake: Intake, floor: int, now_ms: int) -> list[Committed]:
-        """Append and fsync; runs in the log's lane."""
-        self._budget.require(len(intake), intake.blob_bytes)
-        batches = intake.batches()
-        arrays = [_columns(batch) for batch in batches]
-        appends = [
-            Append(
-                kind=RecordKind.MESSAGE,
-                floor_minute=floor,
-                names=batch.subjects,
-                arrays=columns,
-                blob=batch.pieces,
-                count=len(batch),
-            )
-            for batch, columns in zip(batches, arrays, strict=True)
-        ]
-        headers = self._message_log.append(appends, append_ms=now_ms)
-        return [
-            CommittedBatch(
-                base_sequence=header.base_sequence,
-                floor_minute=floor,
-                epoch=header.epoch,
-                columns=Columns(names=batch.subjects, arrays=columns),
-                blob=b"".join(batch.pieces),
-                append_ms=now_ms,
-            )
-            for header, batch, columns in zip(headers, batches, arrays, strict=True)
-        ]
-
-    async def commit_naming(self, draft: NamingDraft) -> bool:
-        """Make DEAD, MOVE or CANCEL records durable; False if there was no space for them.
-
-        Records without items pass the floor of free disk; those with items take space as messages
-        do, and have to leave as much of it.
+        `take` is asked for the intake when its commit begins.
         """
         await self._filer.wait_for_room()
-        try:
-            now_ms = self._pacer.now_ms()
-            committed = await self._executor.run(
-                MESSAGE_WORKER, self._append_naming, draft, self._next_floor(now_ms), now_ms
-            )
-        except StorageFullError as error:
-            _log.error("no disk space for records", kind=draft.kind.name, error=str(error))
-            return False
-        self.commits += 1
-        self._filer.submit([committed])
-        return True
+        return await self._until_durable(take, has_items=True)
 
-    def _append_naming(self, draft: NamingDraft, floor: int, now_ms: int) -> CommittedChange:
-        if draft.items:
-            self._budget.require(draft.count, sum(map(len, draft.items)))
-        append = Append(
-            kind=draft.kind,
-            floor_minute=floor,
-            names=draft.names,
-            arrays=draft.arrays,
-            blob=draft.items,
-            count=draft.count,
-        )
-        (header,) = self._message_log.append([append], append_ms=now_ms)
-        return CommittedChange(
-            kind=draft.kind,
-            base_sequence=header.base_sequence,
-            floor_minute=floor,
-            epoch=header.epoch,
-            columns=Columns(names=list(draft.names), arrays=dict(draft.arrays)),
-            blob=b"".join(draft.items),
-            append_ms=now_ms,
-        )
+    async def commit_records(self, draft: Draft) -> bool:
+        """Make DEAD, MOVE or CANCEL records durable; False if there was no space for them.
 
-    def _next_floor(self, now_ms: int) -> int:
-        if self._pacer.runs():
-            minute = min(now_ms // MINUTE_MS, self._hour_mark() - 1)
-            self._floor_minute = max(self._floor_minute, minute)
-        return self._floor_minute
+        Records without items wait for nothing and pass the floor of free disk; those with items
+        take space as messages do, and have to leave as much of it.
+        """
+        if draft.blob:
+            await self._filer.wait_for_room()
+        return await self._until_durable(lambda: draft, has_items=bool(draft.blob))
 
     async def append_floor(self, wanted_minute: int) -> None:
         """Record a floor that closes a covered segment; at most one a minute."""
@@ -170,32 +102,81 @@ class Committer:
         if 0 <= now_ms - self._floor_recorded_ms < MINUTE_MS:
             return
         self._floor_recorded_ms = now_ms
+        await self.commit_records(Draft(kind=RecordKind.FLOOR, count=1))
+
+    async def _until_durable(self, take: Callable[[], Work], *, has_items: bool) -> bool:
+        waiting = _Waiting(take, has_items)
+        self._waiting.append(waiting)
+        self._more.wake()
         try:
-            committed = await self._executor.run(
-                MESSAGE_WORKER, self._append_control, self._next_floor(now_ms), now_ms
+            await waiting.done.wait()
+        finally:
+            if waiting in self._waiting:
+                self._waiting.remove(waiting)
+        return waiting.kept
+
+    async def run(self) -> None:
+        """Commit what waits; ends only by an error of the log or cancellation."""
+        while True:
+            if not self._waiting:
+                await self._more.sleep()
+                continue
+            waiting, self._waiting = self._waiting, []
+            # Records without items come first: they have to be kept where items find no space.
+            waiting.sort(key=lambda one: one.has_items)
+            light = [one for one in waiting if not one.has_items]
+            kept = await self._commit(waiting) or (
+                0 < len(light) < len(waiting) and await self._commit(light)
+            )
+            for one in waiting:
+                one.done.set()
+            if kept:
+                self.commits += 1
+
+    async def _commit(self, waiting: Sequence[_Waiting]) -> bool:
+        """Make all of it durable; False if there was no space, with nothing of it kept."""
+        now_ms = self._pacer.now_ms()
+        work = [one.take() for one in waiting]
+        try:
+            batches = await self._executor.run(
+                MESSAGE_WORKER, self._append, work, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
-            _log.error("no disk space for a floor record", error=str(error))
-            return
-        self._filer.submit(committed)
+            _log.error("no disk space for records of the message_log", error=str(error))
+            return False
+        for one in waiting:
+            one.kept = True
+        self._filer.submit(batches)
+        return True
 
-    def _append_control(self, floor: int, now_ms: int) -> list[Committed]:
-        append = Append(
-            kind=RecordKind.FLOOR, floor_minute=floor, names=[], arrays={}, blob=[], count=1
-        )
-        headers = self._message_log.append([append], append_ms=now_ms)
-        return [
-            CommittedControl(
-                base_sequence=header.base_sequence, floor_minute=floor, epoch=header.epoch
-            )
-            for header in headers
-        ]
+    def _append(self, work: Sequence[Work], floor_minute: int, now_ms: int) -> list[LogBatch]:
+        """Append and fsync; runs in the log's worker."""
+        drafts: list[Draft] = []
+        for one in work:
+            drafts += map(_draft_of, one.batches()) if isinstance(one, Intake) else [one]
+        rows = sum(draft.count for draft in drafts if draft.blob)
+        if rows:
+            self._budget.require(rows, sum(draft.blob_bytes for draft in drafts))
+        return self._message_log.append(drafts, floor_minute=floor_minute, append_ms=now_ms)
+
+    def _next_floor(self, now_ms: int) -> int:
+        if self._pacer.runs():
+            minute = min(now_ms // MINUTE_MS, self._hour_mark() - 1)
+            self._floor_minute = max(self._floor_minute, minute)
+        return self._floor_minute
 
 
-def _columns(batch: MessageBatch) -> dict[str, npt.NDArray[Any]]:
-    return {
+def _draft_of(batch: MessageBatch) -> Draft:
+    arrays: dict[str, npt.NDArray[Any]] = {
         "due_ms": batch.due_ms,
         "id_hash": batch.id_hash,
         "size": batch.size,
         "subject": batch.subject,
     }
+    return Draft(
+        kind=RecordKind.MESSAGE,
+        count=len(batch),
+        names=batch.subjects,
+        arrays=arrays,
+        blob=batch.pieces,
+    )

@@ -61,6 +61,9 @@ class IngestLimits:
             raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
 
 
+Take = Callable[[], Intake]
+
+
 @dataclass(slots=True)
 class IngestCounts:
     """What became of requests and items since the start."""
@@ -119,6 +122,8 @@ class Ingest:
         self._duty = duty_of(Situation())
         self._intake = Intake()
         self._waiting: list[_Waiting] = []
+        self._taken: tuple[Intake, list[_Waiting]] = Intake(), []
+        """What is being committed."""
         self._held: deque[_Held] = deque()
         self._more = Wakeup()
         self._aged = Wakeup()
@@ -277,28 +282,26 @@ class Ingest:
             self._more.wake()
             await self._idle.wait()
 
-    async def run_commits(self, commit: Callable[[Intake], Awaitable[bool]]) -> None:
+    async def run_commits(self, commit: Callable[[Take], Awaitable[bool]]) -> None:
         """Commit intake after intake; ends only by an error of the log or cancellation.
 
-        `commit` makes the items of an intake durable, or returns False if there is no space.
+        `commit` asks for an intake when it begins to write, and makes its items durable, or returns
+        False if there is no space.
         """
         while True:
             if not self._waiting:
                 self._idle.set()
                 await self._more.sleep()
                 continue
-            intake, self._intake = self._intake, Intake()
-            waiting, self._waiting = self._waiting, []
-            # What was held for lack of room is admitted while this is being written.
-            self._admit_held()
             self._is_committing, drops = True, self._drops
             try:
-                kept = await commit(intake)
+                kept = await commit(self._take)
             except trio.Cancelled:
-                self._answer_unknown(waiting)
+                self._answer_unknown(self._taken[1])
                 raise
             finally:
                 self._is_committing = False
+                (intake, waiting), self._taken = self._taken, (Intake(), [])
             if drops != self._drops:
                 self._answer_unknown(waiting)
             elif kept:
@@ -308,6 +311,14 @@ class Ingest:
             else:
                 self._refuse_waiting(waiting)
             self._admit_held()
+
+    def _take(self) -> Intake:
+        """Hand over what has been admitted; what comes now is gathered for the next commit."""
+        self._taken = self._intake, self._waiting
+        self._intake, self._waiting = Intake(), []
+        # What was held for lack of room is admitted while this is being written.
+        self._admit_held()
+        return self._taken[0]
 
     def _answer(self, waiting: list[_Waiting]) -> None:
         answers: dict[Connection, list[bytes]] = {}

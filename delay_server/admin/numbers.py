@@ -635,6 +635,11 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "Time from the due time to the broker's confirmation.",
         lambda parts: parts.lateness.all,
     ),
+    Histogram(
+        "fact_age_seconds",
+        "Time from an outcome until it is durable; a crash in between delivers again.",
+        lambda parts: parts.master.fact_recorder.ages,
+    ),
 )
 
 NUMBERS_OF_GROUP: Final[tuple[Number[GroupStatus], ...]] = (

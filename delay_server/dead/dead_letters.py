@@ -20,7 +20,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import item_message_id
-from delay_server.accepting.commits import Committer, NamingDraft
+from delay_server.accepting.commits import Committer
 from delay_server.dead.reason import decode_reason
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.constants import constant
@@ -32,6 +32,7 @@ from storage.batch.facts import FactBlock
 from storage.batch.item_formats import qmq_item_fault
 from storage.disk.errors import DamagedError, ReadFailedError
 from storage.disk.spans import dead_minute
+from storage.logs.message_log import Draft
 from storage.node.store import Store
 from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
 
@@ -474,7 +475,7 @@ class DeadLetters:
         self._open |= sequences
         kept = False
         try:
-            kept = await self._committer.commit_naming(draft)
+            kept = await self._committer.commit_records(draft)
         finally:
             if not kept:
                 self._open -= sequences
@@ -513,9 +514,9 @@ def _has_id(item: bytes, message_id: bytes) -> bool:
     return bytes(item_message_id(item)) == message_id
 
 
-def _cancel(letters: Sequence[Letter]) -> NamingDraft:
+def _cancel(letters: Sequence[Letter]) -> Draft:
     """Return the records that drop dead letters."""
-    return NamingDraft(
+    return Draft(
         kind=RecordKind.CANCEL,
         count=len(letters),
         names=(),
@@ -526,12 +527,12 @@ def _cancel(letters: Sequence[Letter]) -> NamingDraft:
     )
 
 
-def _move(letters: Sequence[Letter]) -> NamingDraft:
+def _move(letters: Sequence[Letter]) -> Draft:
     """Return the records that requeue dead letters: the same items, due when they were."""
     rows = [letter.row for letter in letters]
     subjects = list(dict.fromkeys(row.subject for row in rows))
     numbers = {subject: number for number, subject in enumerate(subjects)}
-    return NamingDraft(
+    return Draft(
         kind=RecordKind.MOVE,
         count=len(letters),
         names=subjects,
@@ -543,5 +544,5 @@ def _move(letters: Sequence[Letter]) -> NamingDraft:
             "old_minute": np.array([dead_minute(row.key) for row in rows], np.uint32),
             "subject": np.array([numbers[row.subject] for row in rows], np.uint16),
         },
-        items=[letter.item for letter in letters if letter.item is not None],
+        blob=[letter.item for letter in letters if letter.item is not None],
     )

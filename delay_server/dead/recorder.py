@@ -18,7 +18,7 @@ import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import item_message_ids
-from delay_server.accepting.commits import Committer, NamingDraft
+from delay_server.accepting.commits import Committer
 from delay_server.dead.reason import encode_reason
 from delay_server.holding.sorted_runs import RAW
 from delay_transport.seams.outbox import Wakeup
@@ -27,6 +27,7 @@ from storage.batch.batches import BATCH_BYTES_MAX
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
+from storage.logs.message_log import Draft
 from storage.readers.item_reader import ItemReader
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -153,7 +154,7 @@ class DeadLetterRecorder:
             if draft is None:
                 self._writing = None
                 continue
-            kept = await self._committer.commit_naming(draft)
+            kept = await self._committer.commit_records(draft)
             doomed, self._writing = self._writing, None
             self.lacks_space = not kept
             if kept:
@@ -194,7 +195,7 @@ class DeadLetterRecorder:
             bytes_left -= int(ends[-1])
         return _Doomed.joined(parts)
 
-    def _draft(self, doomed: _Doomed) -> NamingDraft | None:
+    def _draft(self, doomed: _Doomed) -> Draft | None:
         """Return the records for some messages; None if all of them are damaged.
 
         Those that are damaged are taken out of `doomed`.
@@ -227,7 +228,7 @@ class DeadLetterRecorder:
                 text = encode_reason(refusal, tries, bytes_max=reason_bytes_max)
                 number = number_of[id(refusal), tries] = numbers.setdefault(text, len(numbers))
             reasons.append(number)
-        return NamingDraft(
+        return Draft(
             kind=RecordKind.DEAD,
             count=len(entries),
             names=list(numbers),
@@ -240,7 +241,7 @@ class DeadLetterRecorder:
                 "subject": np.array(subjects, np.uint16),
                 "reason": np.array(reasons, np.uint16),
             },
-            items=items,
+            blob=items,
         )
 
     def close(self) -> None:

@@ -5,6 +5,7 @@ the loader of a mastership. Nothing wakes up unless there is something to do.
 """
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,7 +16,8 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import FULL_RETRY_S, Checkpoints
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.outbox import Wakeup
-from storage.batch.columns import Columns, RecordKind
+from storage.batch.batches import LogBatch
+from storage.batch.columns import KINDS_WITH_ITEMS
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock
 from storage.node.store import Store
@@ -63,43 +65,6 @@ class FilingLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class CommittedBatch:
-    """A MESSAGE batch that is durable in the message_log."""
-
-    base_sequence: int
-    floor_minute: int
-    epoch: int
-    columns: Columns
-    blob: bytes
-    append_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedControl:
-    """A control record that is durable in the message_log."""
-
-    base_sequence: int
-    floor_minute: int
-    epoch: int
-
-
-@dataclass(frozen=True, slots=True)
-class CommittedChange:
-    """A batch of DEAD, MOVE or CANCEL, which name older sequences, durable in the message_log."""
-
-    kind: RecordKind
-    base_sequence: int
-    floor_minute: int
-    epoch: int
-    columns: Columns
-    blob: bytes
-    append_ms: int
-
-
-Committed = CommittedBatch | CommittedControl | CommittedChange
-
-
-@dataclass(frozen=True, slots=True)
 class Filed:
     """What became of some batches."""
 
@@ -122,9 +87,9 @@ class Taker(Protocol):
         """Hear that batches were filed, after that; may wait until there is room for more."""
 
 
-def _rows_of(batch: CommittedBatch | CommittedChange) -> int:
+def _rows_of(batch: LogBatch) -> int:
     """Return how many rows a batch makes."""
-    return len(batch.columns.arrays.get("due_ms", ()))
+    return batch.header.count if batch.header.kind in KINDS_WITH_ITEMS else 0
 
 
 class Filer:
@@ -144,7 +109,7 @@ class Filer:
         self._checkpoints = checkpoints
         self._access = access
         self._pacer = pacer
-        self._backlog: deque[Committed] = deque()
+        self._backlog: deque[LogBatch] = deque()
         self.backlog_bytes = 0
         """Bytes that are committed and not filed yet."""
         self.backlog_rows = 0
@@ -153,13 +118,12 @@ class Filer:
         self._more = Wakeup()
         self._room = trio.Event()
 
-    def submit(self, batches: list[Committed]) -> None:
+    def submit(self, batches: Sequence[LogBatch]) -> None:
         """Take over what has been committed, in order."""
         self._backlog.extend(batches)
         for batch in batches:
-            if not isinstance(batch, CommittedControl):
-                self.backlog_bytes += len(batch.blob)
-                self.backlog_rows += _rows_of(batch)
+            self.backlog_bytes += len(batch.blob)
+            self.backlog_rows += _rows_of(batch)
         self._more.wake()
 
     async def wait_for_room(self) -> None:
@@ -186,15 +150,14 @@ class Filer:
                 _log.error("no space to file messages; they wait in memory and in the message_log")
                 await trio.sleep(FULL_RETRY_S)
 
-    def _forget(self, batch: Committed) -> None:
+    def _forget(self, batch: LogBatch) -> None:
         """Count a batch as filed."""
         self._batches_filed += 1
-        if not isinstance(batch, CommittedControl):
-            self.backlog_bytes -= len(batch.blob)
-            self.backlog_rows -= _rows_of(batch)
-            self._checkpoints.filed(len(batch.blob))
+        self.backlog_bytes -= len(batch.blob)
+        self.backlog_rows -= _rows_of(batch)
+        self._checkpoints.filed(len(batch.blob))
 
-    def _file(self, batches: list[Committed]) -> Filed:
+    def _file(self, batches: Sequence[LogBatch]) -> Filed:
         """File batches until about a step's worth of entries has to go into the wheel."""
         schedule, now_ms = self._store.schedule, self._pacer.now_ms()
         subjects = schedule.subjects
@@ -205,37 +168,11 @@ class Filer:
             if count >= self._limits.load_step_rows or (filed and subjects.is_full):
                 break
             filed += 1
-            if isinstance(batch, CommittedBatch):
-                entries = schedule.file(
-                    base_sequence=batch.base_sequence,
-                    floor_minute=batch.floor_minute,
-                    epoch=batch.epoch,
-                    columns=batch.columns,
-                    blob=batch.blob,
-                    append_ms=batch.append_ms,
-                )
-                found.append(entries)
-                count += len(entries)
-            elif isinstance(batch, CommittedChange):
-                entries, told = schedule.file_naming(
-                    kind=batch.kind,
-                    base_sequence=batch.base_sequence,
-                    floor_minute=batch.floor_minute,
-                    epoch=batch.epoch,
-                    columns=batch.columns,
-                    blob=batch.blob,
-                    append_ms=batch.append_ms,
-                )
-                found.append(entries)
-                facts.append(told)
-                count += len(entries)
-            else:
-                schedule.file_control(
-                    sequence=batch.base_sequence,
-                    floor_minute=batch.floor_minute,
-                    epoch=batch.epoch,
-                    now_ms=now_ms,
-                )
+            applied = schedule.apply(batch, now_ms=now_ms)
+            found.append(applied.entries)
+            count += len(applied.entries)
+            if applied.facts is not None:
+                facts.append(applied.facts)
         if schedule.full or schedule.dead.full:
             # Rows of loaded minutes found no space before; they are tried again.
             found.append(schedule.flush_near(now_ms))

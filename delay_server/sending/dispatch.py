@@ -13,6 +13,7 @@ import trio
 from delay_server.clock.pace import Pacer
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
+from delay_server.sending.lateness import FACT_AGE_BUCKETS_S, Distribution
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
 from storage.batch.entries import Entries
@@ -226,6 +227,10 @@ class FactRecorder:
         self._more = Wakeup()
         self._more_durable = Wakeup()
         self._idle = trio.Event()
+        self._since: list[tuple[float, int]] = []
+        """When outcomes came that are not durable, and how many then."""
+        self.ages = Distribution(FACT_AGE_BUCKETS_S)
+        """How old outcomes are when they are durable, in seconds."""
         self.outcomes: Counter[Outcome] = Counter()
         self.syncs = 0
 
@@ -243,6 +248,7 @@ class FactRecorder:
                 targets=[target.encode()],
             )
         )
+        self._since.append((trio.current_time(), count))
         self._more.wake()
 
     def add(self, facts: FactBlock) -> None:
@@ -250,6 +256,7 @@ class FactRecorder:
         for outcome, count in Counter(facts.outcome.tolist()).items():
             self.outcomes[Outcome(outcome)] += count
         self._waiting.append(facts)
+        self._since.append((trio.current_time(), len(facts)))
         self._more.wake()
 
     @property
@@ -280,8 +287,12 @@ class FactRecorder:
                 await trio.sleep(self._linger_s)
                 continue
             self._writing, self._waiting = self._waiting, []
+            since, self._since = self._since, []
             self._durable.append(await self._append(self._writing))
             self.syncs += 1
+            now = trio.current_time()
+            for at, count in since:
+                self.ages.observe(now - at, count)
             self._writing = []
             self._more_durable.wake()
 

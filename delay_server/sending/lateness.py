@@ -27,6 +27,10 @@ COMMIT_BUCKETS_S: Final = (
     10,
 )
 
+FACT_AGE_BUCKETS_S: Final = (
+    0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60,
+)  # fmt: skip
+
 RECENT_MINUTES: Final = 5
 """What is shown as the lateness of late."""
 
@@ -41,10 +45,10 @@ class Distribution:
         self.most = 0.0
         """The largest value."""
 
-    def observe(self, value: float) -> None:
-        """Count one value."""
-        self.counts[int(np.searchsorted(self.bounds, value, side="left"))] += 1
-        self.sum += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count one value, or one that several have."""
+        self.counts[int(np.searchsorted(self.bounds, value, side="left"))] += times
+        self.sum += value * times
         self.most = max(self.most, value)
 
     def observe_all(self, values: npt.NDArray[np.float64]) -> None:

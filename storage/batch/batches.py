@@ -169,7 +169,7 @@ class Damage:
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedBatch:
+class LogBatch:
     """A batch of which every byte has been checked; the blob is uncompressed."""
 
     header: BatchHeader
@@ -399,14 +399,14 @@ def check_blob(header: BatchHeader, data: Bytes, *, seed: int, path: str, positi
 
 def decode_batch(
     header: BatchHeader, data: Bytes, *, seed: int, path: str, position: int
-) -> DecodedBatch:
+) -> LogBatch:
     """Return a batch whose header was read already, all of it checked, or raise DamagedError.
 
     `data` is the whole batch from its header on (`position` in the file `path`).
     """
     columns = check_columns(header, data, seed=seed, path=path, position=position)
     blob = check_blob(header, data, seed=seed, path=path, position=position)
-    return DecodedBatch(header, columns, blob)
+    return LogBatch(header, columns, blob)
 
 
 def _part_fault(data: Bytes, size: int, crc: int, seed: int) -> str | None:

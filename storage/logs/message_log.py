@@ -7,19 +7,18 @@ far it is known to be durable (durable_end.py); recovery is in message_log_recov
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from storage.batch.batches import (
     BatchHeader,
-    Codec,
     Damage,
-    DecodedBatch,
+    LogBatch,
     decode_batch,
     encode_batch,
     log_seed,
 )
-from storage.batch.columns import KINDS_WITH_ITEMS, Array, RecordKind, encode_columns
+from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind, encode_columns
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.disk.disk import Bytes, Disk, File
 from storage.disk.errors import FatalDiskError, StorageFullError
@@ -27,27 +26,30 @@ from storage.logs.message_log_recovery import RecoveryReport, recover_message_lo
 from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch, files_from, log_file
 from storage.state.durable_end import DurableEnd, DurableEndFile
 
-__all__ = ["MESSAGE_LOG_DIRECTORY", "Append", "MessageLog", "RecoveryReport"]
+__all__ = ["MESSAGE_LOG_DIRECTORY", "Draft", "MessageLog", "RecoveryReport"]
 
 MESSAGE_LOG_DIRECTORY = "message_log"
 _FILE_BYTES_MAX = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Append:
+class Draft:
     """One batch to be appended: everything but its place in the log.
 
     names, arrays: see columns.py; blob: the items in as many buffers as is convenient, their bytes
-    one after another; count: records; floor_minute: never below that of the batch before.
+    one after another; count: records.
     """
 
     kind: RecordKind
     count: int
-    floor_minute: int
     names: Sequence[bytes] = ()
-    arrays: Mapping[str, Array]
+    arrays: Mapping[str, Array] = field(default_factory=dict)
     blob: Sequence[Bytes] = ()
-    codec: Codec = Codec.RAW
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of all items."""
+        return sum(map(len, self.blob))
 
 
 class MessageLog:
@@ -183,43 +185,50 @@ class MessageLog:
         """
         self._first_sequence = max(self._first_sequence, sequence)
 
-    def start_epoch(self, epoch: int, *, append_ms: int) -> BatchHeader:
-        """Append EPOCH_START, which must be the first record of a new log; return its header."""
+    def start_epoch(self, epoch: int, *, append_ms: int) -> LogBatch:
+        """Append EPOCH_START, which must be the first record of a new log; return its batch."""
         assert epoch > self._end.epoch, f"epoch {epoch} after {self._end.epoch}"
-        start = Append(
-            kind=RecordKind.EPOCH_START,
-            count=1,
-            floor_minute=self._end.floor_minute,
-            arrays={},
-        )
-        return self._append([start], epoch=epoch, append_ms=append_ms)[0]
+        start = Draft(kind=RecordKind.EPOCH_START, count=1)
+        floor_minute = self._end.floor_minute
+        return self._append([start], epoch=epoch, floor_minute=floor_minute, append_ms=append_ms)[0]
 
-    def append(self, records: Sequence[Append], *, append_ms: int) -> list[BatchHeader]:
-        """Append batches in one write and return their headers; they are durable then.
+    def append(
+        self, drafts: Sequence[Draft], *, append_ms: int, floor_minute: int | None = None
+    ) -> list[LogBatch]:
+        """Append batches in one write and return them as they are in the log; they are durable.
 
+        floor_minute: of all of them; never below that of the batch before, which None repeats.
         Raises StorageFullError with nothing of it kept: the log goes on as if it had not been
         called. Raises FatalDiskError if nobody can say what is on the disk; recovery will.
         ValueError if a batch contradicts itself.
         """
         assert self._end.epoch > 0, "the first record of a log is EPOCH_START"
-        return self._append(records, epoch=self._end.epoch, append_ms=append_ms)
+        floor_minute = self._end.floor_minute if floor_minute is None else floor_minute
+        epoch = self._end.epoch
+        return self._append(drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms)
 
     def _append(
-        self, records: Sequence[Append], *, epoch: int, append_ms: int
-    ) -> list[BatchHeader]:
+        self, drafts: Sequence[Draft], *, epoch: int, floor_minute: int, append_ms: int
+    ) -> list[LogBatch]:
         self._require_usable()
-        headers, buffers = self._encode(records, epoch=epoch, append_ms=append_ms)
-        if not headers:
+        assert floor_minute >= self._end.floor_minute, (
+            f"floor {floor_minute} after {self._end.floor_minute}"
+        )
+        batches, buffers = self._encode(
+            drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms
+        )
+        if not batches:
             return []
-        size = sum(header.size for header in headers)
+        size = sum(batch.header.size for batch in batches)
+        last = batches[-1].header
         try:
             end = self._write(size, buffers)
             end = replace(
                 end,
-                next_sequence=headers[-1].next_sequence,
-                last_crc=headers[-1].crc,
+                next_sequence=last.next_sequence,
+                last_crc=last.crc,
                 epoch=epoch,
-                floor_minute=headers[-1].floor_minute,
+                floor_minute=floor_minute,
             )
         except StorageFullError:
             self._undo()
@@ -230,7 +239,7 @@ class MessageLog:
         self._settle(end)
         self.bytes_written += size
         self._write_durable_end()
-        return headers
+        return batches
 
     def _write_durable_end(self) -> None:
         try:
@@ -245,33 +254,31 @@ class MessageLog:
             raise
 
     def _encode(
-        self, records: Sequence[Append], *, epoch: int, append_ms: int
-    ) -> tuple[list[BatchHeader], list[Bytes]]:
+        self, drafts: Sequence[Draft], *, epoch: int, floor_minute: int, append_ms: int
+    ) -> tuple[list[LogBatch], list[Bytes]]:
         sequence, crc = self._end.next_sequence, self._end.last_crc
-        floor = self._end.floor_minute
-        headers: list[BatchHeader] = []
+        batches: list[LogBatch] = []
         buffers: list[Bytes] = []
-        for record in records:
-            assert record.floor_minute >= floor, f"floor {record.floor_minute} after {floor}"
-            _require_whole(record)
-            columns = encode_columns(record.kind, record.names, record.arrays)
+        for draft in drafts:
+            _require_whole(draft)
             header, parts = encode_batch(
                 seed=self._seed,
-                kind=record.kind,
+                kind=draft.kind,
                 epoch=epoch,
                 base_sequence=sequence,
-                count=record.count,
-                floor_minute=record.floor_minute,
+                count=draft.count,
+                floor_minute=floor_minute,
                 append_ms=append_ms,
                 previous_crc=crc,
-                columns=columns,
-                blob=record.blob,
-                codec=record.codec,
+                columns=encode_columns(draft.kind, draft.names, draft.arrays),
+                blob=draft.blob,
             )
-            headers.append(header)
+            _, _, *items = parts
+            blob = items[0] if len(items) == 1 else b"".join(items)
+            batches.append(LogBatch(header, Columns(list(draft.names), dict(draft.arrays)), blob))
             buffers += parts
-            sequence, crc, floor = header.next_sequence, header.crc, record.floor_minute
-        return headers, buffers
+            sequence, crc = header.next_sequence, header.crc
+        return batches, buffers
 
     def _write(self, size: int, buffers: Sequence[Bytes]) -> DurableEnd:
         """Write and sync batches of `size` bytes, in a new file where it is time.
@@ -334,7 +341,7 @@ class MessageLog:
             self._failure = error
             raise
 
-    def read(self, from_sequence: int) -> Iterator[DecodedBatch | Damage]:
+    def read(self, from_sequence: int) -> Iterator[LogBatch | Damage]:
         """Yield the batches that hold `from_sequence` and later records, fully checked.
 
         The first may begin below it. What is damaged or missing comes as Damage in its place, with
@@ -362,9 +369,7 @@ class MessageLog:
         for found in walk:
             yield found.content if isinstance(found, PlacedBatch) else found
 
-    def _decode(
-        self, header: BatchHeader, data: memoryview, path: str, position: int
-    ) -> DecodedBatch:
+    def _decode(self, header: BatchHeader, data: memoryview, path: str, position: int) -> LogBatch:
         return decode_batch(header, data, seed=self._seed, path=path, position=position)
 
     def sync_durable_end(self) -> None:
@@ -406,12 +411,11 @@ class MessageLog:
             ) from self._failure
 
 
-def _require_whole(record: Append) -> None:
+def _require_whole(draft: Draft) -> None:
     """Raise ValueError unless the batch could be decoded again (encode_columns sees the rest)."""
-    for name, array in record.arrays.items():
-        if len(array) != record.count:
-            raise ValueError(f"column {name} has {len(array)} rows, not {record.count}")
-    stored = sum(map(len, record.blob))
-    items = int(record.arrays["size"].sum()) if record.kind in KINDS_WITH_ITEMS else 0
-    if items != stored:
-        raise ValueError(f"items of {items} bytes in a blob of {stored}")
+    for name, array in draft.arrays.items():
+        if len(array) != draft.count:
+            raise ValueError(f"column {name} has {len(array)} rows, not {draft.count}")
+    items = int(draft.arrays["size"].sum()) if draft.kind in KINDS_WITH_ITEMS else 0
+    if items != draft.blob_bytes:
+        raise ValueError(f"items of {items} bytes in a blob of {draft.blob_bytes}")

@@ -20,12 +20,11 @@ import numpy as np
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import ChainedFile
-from storage.batch.columns import RecordKind
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk, File, next_data
-from storage.disk.errors import DamagedError, LogStateError, ReadFailedError, UnsupportedFormatError
+from storage.disk.errors import DamagedError, LogStateError, ReadFailedError
 from storage.disk.read_ahead import PIECE
 from storage.disk.sorting import each_once
 from storage.disk.spans import SegmentKey, Span, key_of_name
@@ -280,13 +279,7 @@ class Store:
         Only while nothing else uses the logs: what is committed and not filed would be passed over.
         Raises StorageFullError with nothing changed, or FatalDiskError.
         """
-        header = self.message_log.start_epoch(epoch, append_ms=now_ms)
-        self.schedule.file_control(
-            sequence=header.base_sequence,
-            floor_minute=header.floor_minute,
-            epoch=epoch,
-            now_ms=now_ms,
-        )
+        self.schedule.apply(self.message_log.start_epoch(epoch, append_ms=now_ms), now_ms=now_ms)
 
     # -- crossing off ------------------------------------------------------------------------
 
@@ -538,10 +531,6 @@ _DIGESTED = ("sequence", "due_ms", "size", "id_hash")
 def _digest(data: bytes) -> tuple[int, int]:
     digest = hashlib.blake2b(data, digest_size=16).digest()
     return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
-
-
-NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
-"""Records that name older ones."""
 
 
 def _lost_above(sequence: int, damages: Sequence[Damage]) -> bool:
@@ -827,46 +816,10 @@ class _Recovery:
             if isinstance(batch, Damage):
                 self._on_damage(batch)
                 continue
-            header = batch.header
-            replayed += header.count
-            if header.kind in {RecordKind.EPOCH_START, RecordKind.FLOOR}:
-                schedule.file_control(
-                    sequence=header.base_sequence,
-                    floor_minute=header.floor_minute,
-                    epoch=header.epoch,
-                    now_ms=self._now_ms,
-                )
-                continue
-            if header.kind in NAMING_KINDS:
-                _, told = schedule.file_naming(
-                    kind=header.kind,
-                    base_sequence=header.base_sequence,
-                    floor_minute=header.floor_minute,
-                    epoch=header.epoch,
-                    columns=batch.columns,
-                    blob=bytes(batch.blob),
-                    append_ms=header.append_ms,
-                    above=sequence,
-                )
+            replayed += batch.header.count
+            told = schedule.apply(batch, now_ms=self._now_ms, above=sequence).facts
+            if told is not None:
                 facts.append(told)
-                if schedule.pile_is_full:
-                    schedule.flush(self._now_ms)
-                continue
-            if header.kind is not RecordKind.MESSAGE:
-                raise UnsupportedFormatError(
-                    path="message_log",
-                    position=header.base_sequence,
-                    reason=f"record kind {header.kind.name} does not belong in this log",
-                )
-            schedule.file(
-                base_sequence=header.base_sequence,
-                floor_minute=header.floor_minute,
-                epoch=header.epoch,
-                columns=batch.columns,
-                blob=bytes(batch.blob),
-                append_ms=self._now_ms,
-                above=sequence,
-            )
             if schedule.pile_is_full:
                 schedule.flush(self._now_ms)
         schedule.last_filed = max(schedule.last_filed, message_log.next_sequence - 1)

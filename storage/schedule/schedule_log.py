@@ -1,12 +1,12 @@
 """The schedule_log: committed messages filed by the time they are due, and loaded from there.
 
-Rows come in by `file`, in order of sequence. Those of minutes that are being or have been loaded
-are written at once and returned as entries for the wheel; the others wait in the *pile* and are
-written together, each segment once per flush, because a commit's rows may belong to hundreds of
-segments. All methods are called one at a time, in order (one worker of the executor), which is what
-makes loading exactly once: a job of loading.py starts by moving a cursor and noting how long the
-files are in one step, so every row is either on disk for the job or written later, and then it goes
-straight in if the cursor has passed it.
+Batches of the message_log come in by `apply`, in order of sequence. Rows of minutes that are being
+or have been loaded are written at once and returned as entries for the wheel; the others wait in
+the *pile* and are written together, each segment once per flush, because a commit's rows may belong
+to hundreds of segments. All methods are called one at a time, in order (one worker of the
+executor), which is what makes loading exactly once: a job of loading.py starts by moving a cursor
+and noting how long the files are in one step, so every row is either on disk for the job or written
+later, and then it goes straight in if the cursor has passed it.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.batches import Damage
+from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import (
     SUBJECTS_BYTES_MAX,
@@ -29,7 +29,12 @@ from storage.batch.entries import (
 from storage.batch.facts import FactBlock, Outcome, join_facts
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.disk.disk import Disk, File
-from storage.disk.errors import DamagedError, ReadFailedError, StorageFullError
+from storage.disk.errors import (
+    DamagedError,
+    ReadFailedError,
+    StorageFullError,
+    UnsupportedFormatError,
+)
 from storage.disk.sorting import each_once
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
@@ -104,6 +109,16 @@ class Unread:
     """Whether what cannot be read of it is taken for damage from now on."""
 
 
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What applying a batch of the message_log led to, beside what is on disk."""
+
+    entries: Entries
+    """Rows that go straight into the wheel."""
+    facts: FactBlock | None
+    """What records of the batch say about older sequences; None of a kind that says nothing."""
+
+
 class ScheduleLog:
     """Files, loads, splits and crosses off; knows no clock and no task."""
 
@@ -133,7 +148,7 @@ class ScheduleLog:
         self.epochs: list[EpochStart] = []
         """Every epoch of the records filed so far, oldest first."""
         self.last_filed = 0
-        """The last sequence handed to `file`; pile and held rows count as filed."""
+        """The last sequence handed to `apply`; pile and held rows count as filed."""
         self.floor_minute = 0
         self.hour_mark = 0
         self.day_mark = 0
@@ -159,7 +174,7 @@ class ScheduleLog:
         self.names_changed = False
         """A file was made since the last checkpoint, so the directories need an fsync."""
         self.full = False
-        """The last write found no space; rows wait in memory and `file` goes on accepting."""
+        """The last write found no space; rows wait in memory and `apply` goes on accepting."""
         self.pending = 0
         """Rows without a fact, pile included."""
         self.retired: list[str] = []
@@ -177,40 +192,51 @@ class ScheduleLog:
 
     # -- filing ------------------------------------------------------------------------------
 
-    def file(
-        self,
-        *,
-        base_sequence: int,
-        floor_minute: int,
-        epoch: int,
-        columns: Columns,
-        blob: bytes,
-        append_ms: int,
-        above: int = 0,
-    ) -> Entries:
-        """File one committed MESSAGE batch; return the entries that go straight into the wheel.
+    def apply(self, batch: LogBatch, *, now_ms: int, above: int = 0) -> Applied:
+        """Take over the next committed batch of the message_log; nothing else adds to segments.
 
         Rows that are filed already (replay after a crash) are skipped: those not above sequence
-        `above`, and those not above the last one of their segment.
+        `above`, and those not above the last one of their segment. `now_ms`: of what is written.
+
+        DEAD, MOVE and CANCEL name older sequences: until `note_facts` is told that the facts about
+        these are durable, no checkpoint covers the records. Facts that were told before may be
+        among them where records are applied again.
+
+        Raises UnsupportedFormatError for a batch that does not belong in a message_log.
         """
-        self._raise_floor(floor_minute, append_ms)
-        self._note_epoch(epoch, base_sequence)
+        header = batch.header
+        if header.kind not in _KINDS_OF_LOG:
+            raise UnsupportedFormatError(
+                path="message_log",
+                position=header.base_sequence,
+                reason=f"record kind {header.kind.name} does not belong in this log",
+            )
+        self._raise_floor(header.floor_minute, now_ms)
+        self._note_epoch(header.epoch, header.base_sequence)
         self._collect_alone()
-        arrays = columns.arrays
-        count = len(arrays["due_ms"])
+        self.last_filed = header.next_sequence - 1
+        entries = no_entries()
+        if header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}:
+            entries = self._file(batch, now_ms, above)
+        elif header.kind is RecordKind.DEAD:
+            self._file_dead(batch, now_ms, above)
+        told = self._tell(batch, above) if header.kind in NAMING_KINDS else None
+        return Applied(entries, told)
+
+    def _file(self, batch: LogBatch, now_ms: int, above: int) -> Entries:
+        """File the items of a batch; return the entries that go straight into the wheel."""
+        header, arrays = batch.header, batch.columns.arrays
         block = RowBlock(
-            sequence=np.arange(base_sequence, base_sequence + count, dtype=np.int64),
+            sequence=np.arange(header.base_sequence, header.next_sequence, dtype=np.int64),
             due_ms=arrays["due_ms"],
             id_hash=arrays["id_hash"],
             size=arrays["size"],
-            subject=self.subjects.numbers(columns.names)[arrays["subject"]],
+            subject=self.subjects.numbers(batch.columns.names)[arrays["subject"]],
             # The batch's own floor: in replay the checkpoint's is that of later batches, and a row
             # must come to the minute in which it may lie already.
-            minute=filed_minutes(arrays["due_ms"], floor_minute),
-            blob=blob,
-        )
-        self.last_filed = base_sequence + count - 1
-        block = block.above(above)
+            minute=filed_minutes(arrays["due_ms"], header.floor_minute),
+            blob=bytes(batch.blob),
+        ).above(above)
         if not len(block):
             return no_entries()
         self.pending += len(block)
@@ -222,61 +248,30 @@ class ScheduleLog:
             self._put_aside(block.take(np.flatnonzero(~near)))
         else:
             self._put_aside(block)
-        return self.flush_near(append_ms)
+        return self.flush_near(now_ms)
 
-    def file_naming(
-        self,
-        *,
-        kind: RecordKind,
-        base_sequence: int,
-        floor_minute: int,
-        epoch: int,
-        columns: Columns,
-        blob: bytes,
-        append_ms: int,
-        above: int = 0,
-    ) -> tuple[Entries, FactBlock]:
-        """File one committed batch of DEAD, MOVE or CANCEL, all of which name older sequences.
+    def _file_dead(self, batch: LogBatch, now_ms: int, above: int) -> None:
+        header = batch.header
+        self.dead.file(
+            dead_segment_of(header.append_ms, header.floor_minute),
+            block_of_records(
+                header.base_sequence, header.append_ms, batch.columns, bytes(batch.blob)
+            ),
+            epoch=header.epoch,
+            now_ms=now_ms,
+            above=above,
+        )
+        self._count_dead()
 
-        Return the entries that go straight into the wheel, and the facts about the older sequences:
-        until `note_facts` is told that they are durable, no checkpoint covers these records. Facts
-        that were told before may be among them where records are filed again. `above`: as of
-        `file`.
-        """
-        now_ms = append_ms
-        count = len(columns.arrays["old_sequence"])
-        last = base_sequence + count - 1
-        entries = no_entries()
-        if kind is RecordKind.MOVE:
-            entries = self.file(
-                base_sequence=base_sequence,
-                floor_minute=floor_minute,
-                epoch=epoch,
-                columns=columns,
-                blob=blob,
-                append_ms=append_ms,
-                above=above,
-            )
-        else:
-            self.file_control(
-                sequence=base_sequence, floor_minute=floor_minute, epoch=epoch, now_ms=now_ms
-            )
-            self.last_filed = last
-        if kind is RecordKind.DEAD:
-            self.dead.file(
-                dead_segment_of(append_ms, floor_minute),
-                block_of_records(base_sequence, append_ms, columns, blob),
-                epoch=epoch,
-                now_ms=now_ms,
-                above=above,
-            )
-            self._count_dead()
-        facts = facts_of_records(kind, columns, append_ms)
-        records = np.arange(base_sequence, last + 1)
-        if above >= base_sequence:
+    def _tell(self, batch: LogBatch, above: int) -> FactBlock:
+        """Return the facts that records make of the older sequences they name."""
+        header = batch.header
+        facts = facts_of_records(header.kind, batch.columns, header.append_ms)
+        records = np.arange(header.base_sequence, header.next_sequence)
+        if above >= header.base_sequence:
             facts, records = facts.take(np.flatnonzero(records > above)), records[records > above]
         self._untold.update(zip(facts.sequence.tolist(), records.tolist(), strict=True))
-        return entries, facts
+        return facts
 
     def still_untold(self, facts: Sequence[FactBlock]) -> FactBlock | None:
         """Return those of the facts which nobody was told of; None if all were.
@@ -318,12 +313,6 @@ class ScheduleLog:
     def _note_written(self, file: File, is_new: bool) -> None:  # noqa: FBT001
         self.names_changed |= is_new
         self._dirty[file.path] = file
-
-    def file_control(self, *, sequence: int, floor_minute: int, epoch: int, now_ms: int) -> None:
-        """Note a record that makes no row (EPOCH_START, FLOOR)."""
-        self._raise_floor(floor_minute, now_ms)
-        self._note_epoch(epoch, sequence)
-        self.last_filed = sequence
 
     def _note_epoch(self, epoch: int, sequence: int) -> None:
         if not self.epochs or epoch > self.epochs[-1].epoch:
@@ -1101,6 +1090,11 @@ def facts_of_records(kind: RecordKind, columns: Columns, at_ms: int) -> FactBloc
         targets=[b""],
     )
 
+
+NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
+"""Records that name older ones."""
+
+_KINDS_OF_LOG = NAMING_KINDS | {RecordKind.MESSAGE, RecordKind.EPOCH_START, RecordKind.FLOOR}
 
 _OUTCOMES_OF_RECORDS = {
     RecordKind.DEAD: Outcome.DEAD,

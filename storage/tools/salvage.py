@@ -58,9 +58,9 @@ from storage.disk.spans import (
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import LogFile, files_from, list_log_files, without_strays
-from storage.node.store import NAMING_KINDS, QUARANTINE_DIRECTORY
+from storage.node.store import QUARANTINE_DIRECTORY
 from storage.schedule.dead_log import dead_segment_of
-from storage.schedule.schedule_log import facts_of_records
+from storage.schedule.schedule_log import NAMING_KINDS, facts_of_records
 from storage.schedule.seals import SEALS_DIRECTORY, seals_of_columns
 from storage.state.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.state.durable_end import DurableEndFile

@@ -7,6 +7,7 @@ from typing import Final
 import trio
 
 from delay_server.accepting.commits import Committer
+from delay_server.accepting.ingest import Take
 from delay_server.accepting.intake import Intake
 from storage.batch.facts import FactBlock, join_facts
 from storage.disk.disk import DirectoryDisk, DirectoryFile, File
@@ -42,10 +43,10 @@ def _answer_first() -> None:
 
     async def write_later(committing: Committer, intake: Intake) -> None:
         await trio.sleep(_LATER_S)
-        await write(committing, intake)
+        await write(committing, lambda: intake)
 
-    async def commit(self: Committer, intake: Intake) -> bool:
-        trio.lowlevel.spawn_system_task(write_later, self, intake)
+    async def commit(self: Committer, take: Take) -> bool:
+        trio.lowlevel.spawn_system_task(write_later, self, take())
         return True
 
     put_in(Committer, commit=commit)

@@ -12,7 +12,7 @@ import pytest
 import trio
 import trio.testing
 
-from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
@@ -505,8 +505,8 @@ async def test_a_failed_fsync_ends_the_server_with_a_typed_error(path: str) -> N
             world.disk.arm(
                 Trap(action=Action.EIO, kinds={"sync"}, when=lambda _k, p, _l: p.startswith(path))
             )
-            await producer.send(make_item("m1", world.now_ms + 100))
-            answered = True
+            request = await producer.post(make_item("m1", world.now_ms + 100))
+            answered = (await producer.answer(request)).code == ResponseCode.SUCCESS
             await trio.sleep(60)
     assert answered is not path.startswith("message_log/0")
     if answered:

@@ -64,7 +64,7 @@ from storage.disk.errors import (
 )
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute, key_of_name
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
-from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, Append, MessageLog
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, Draft, MessageLog
 from storage.logs.numbered_log import list_log_files
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.item_reader import ItemReader
@@ -637,14 +637,14 @@ def message_log(data: bytes) -> None:
         return
     kept = attempt(NOT_OURS, _contents, log)
     if kept is not None and log.last_epoch and log.next_sequence < 2**62:
-        written = log.append([_message(log.last_floor_minute)], append_ms=NOW_MS)
+        written = log.append([_message()], append_ms=NOW_MS)
         again = _recover_log(disk, checkpoint_sequence)
         assert again.next_sequence == log.next_sequence
         now = _contents(again)
         assert kept.items() <= now.items()
         # With checksums that are right over columns that are wrong, which nobody writes, recovery
         # (which looks at checksums) and reading may disagree about what came last.
-        assert level % LEVELS == 1 or written[0].base_sequence in now
+        assert level % LEVELS == 1 or written[0].header.base_sequence in now
 
 
 def _recover_log(disk: MemoryDisk, checkpoint_sequence: int) -> MessageLog:
@@ -660,11 +660,10 @@ def _recover_log(disk: MemoryDisk, checkpoint_sequence: int) -> MessageLog:
     return log
 
 
-def _message(floor_minute: int) -> Append:
-    return Append(
+def _message() -> Draft:
+    return Draft(
         kind=RecordKind.MESSAGE,
         count=1,
-        floor_minute=floor_minute,
         names=[b"s"],
         arrays={
             "due_ms": np.array([NOW_MS], np.int64),

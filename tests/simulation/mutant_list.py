@@ -49,8 +49,8 @@ SERVER = {
         "answer before the commit": mutant(
             before(
                 "Ingest.run_commits",
-                "kept = await commit(intake)",
-                "self._answer(waiting); waiting = []",
+                "kept = await commit(self._take)",
+                "self._answer(self._waiting); self._waiting = []",
             ),
             seed=2,
         ),

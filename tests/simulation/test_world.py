@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 
-from storage.batch.columns import Columns
+from storage.batch.columns import Columns, RecordKind
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.node.store import Store, StoreSettings
@@ -12,6 +12,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH
+from tests.storage.small_logs import log_batch
 
 
 def _open(disk: SimDisk) -> Store:
@@ -35,21 +36,23 @@ def test_a_crash_between_the_first_seal_and_the_first_checkpoint_cannot_be_mista
 def test_facts_that_are_known_before_their_rows_are_written_are_counted() -> None:
     # After a restart facts come from the journal while replayed rows still wait in memory.
     store = _open(SimDisk(derive(1, "disk")))
-    store.schedule.file(
-        base_sequence=2,
-        floor_minute=50,
-        epoch=1,
-        columns=Columns(
-            names=[b"s"],
-            arrays={
-                "due_ms": np.full(2, 50 * MINUTE_MS, np.int64),
-                "id_hash": np.zeros(2, np.uint64),
-                "size": np.zeros(2, np.uint32),
-                "subject": np.zeros(2, np.uint16),
-            },
+    store.schedule.apply(
+        log_batch(
+            RecordKind.MESSAGE,
+            2,
+            floor_minute=50,
+            columns=Columns(
+                names=[b"s"],
+                arrays={
+                    "due_ms": np.full(2, 50 * MINUTE_MS, np.int64),
+                    "id_hash": np.zeros(2, np.uint64),
+                    "size": np.zeros(2, np.uint32),
+                    "subject": np.zeros(2, np.uint16),
+                },
+            ),
+            blob=b"",
         ),
-        blob=b"",
-        append_ms=0,
+        now_ms=0,
     )
     facts = FactBlock(
         sequence=np.array([2, 3], np.int64),

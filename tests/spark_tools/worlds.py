@@ -19,7 +19,7 @@ from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.rows import RowBlock
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
-from storage.logs.message_log import Append
+from storage.logs.message_log import Draft
 from storage.readers.manifest import (
     JournalFile,
     Manifest,
@@ -382,16 +382,16 @@ class Builder:
         for kind, floor, batch in self.batches:
             if kind is RecordKind.FLOOR:
                 log.append(
-                    [Append(kind=RecordKind.FLOOR, count=1, floor_minute=floor, arrays={})],
+                    [Draft(kind=RecordKind.FLOOR, count=1)],
+                    floor_minute=floor,
                     append_ms=self.begin * MINUTE_MS,
                 )
                 continue
             names = sorted({one.subject for one in batch})
             items = [one.item for one in batch]
-            append = Append(
+            draft = Draft(
                 kind=RecordKind.MESSAGE,
                 count=len(batch),
-                floor_minute=floor,
                 names=names,
                 arrays={
                     "due_ms": np.array([one.due_ms for one in batch], np.int64),
@@ -401,7 +401,7 @@ class Builder:
                 },
                 blob=items,
             )
-            log.append([append], append_ms=self.begin * MINUTE_MS)
+            log.append([draft], floor_minute=floor, append_ms=self.begin * MINUTE_MS)
         contents = disk.contents()
         files = log.files()
         nexts = [*(one.first_sequence for one in files[1:]), log.next_sequence]

@@ -4,12 +4,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from storage.batch.batches import DecodedBatch
+from storage.batch.batches import LogBatch
 from storage.batch.columns import Array, Columns, RecordKind
-from storage.batch.entries import ENTRY, Entries
+from storage.batch.entries import ENTRY
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, SegmentKey, dead_minute
-from storage.logs.message_log import Append
+from storage.logs.message_log import Draft
 from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
 from storage.schedule.dead_log import dead_segment_of
 from tests.storage.store_rig import Message, StoreRig
@@ -55,7 +55,7 @@ class DeadRig(StoreRig):
             self.journal()
             self.note()
 
-    def learn_record(self, batch: DecodedBatch) -> None:
+    def learn_record(self, batch: LogBatch) -> None:
         """Take note of records that name rows."""
         header, arrays = batch.header, batch.columns.arrays
         if header.kind not in {RecordKind.DEAD, RecordKind.MOVE, RecordKind.CANCEL}:
@@ -156,37 +156,21 @@ class DeadRig(StoreRig):
         """Append records and have them filed later; return the first sequence, None if full."""
         log, schedule = self.store.message_log, self.store.schedule
         floor = max(self._floor, min(self.now_ms // MINUTE_MS, schedule.hour_mark - 1))
-        append = Append(
+        draft = Draft(
             kind=kind,
             count=len(columns.arrays["old_sequence"]),
-            floor_minute=floor,
             names=columns.names,
             arrays=columns.arrays,
             blob=items,
         )
         try:
-            [header] = log.append([append], append_ms=self.now_ms)
+            [batch] = log.append([draft], floor_minute=floor, append_ms=self.now_ms)
         except StorageFullError:
             return None
-        self._floor = floor
+        self._floor, header = floor, batch.header
         for sequence in range(header.base_sequence, header.next_sequence):
             self.memory.appended_ms[sequence] = self.now_ms
-        append_ms, epoch = self.now_ms, self.epoch
-
-        def file() -> Entries:
-            entries, facts = schedule.file_naming(
-                kind=kind,
-                base_sequence=header.base_sequence,
-                floor_minute=floor,
-                epoch=epoch,
-                columns=columns,
-                blob=b"".join(items),
-                append_ms=append_ms,
-            )
-            self._outcomes.append(facts)
-            return entries
-
-        self._backlog.append(file)
+        self.apply_later(batch)
         return header.base_sequence
 
     def random_step(self) -> None:

@@ -6,10 +6,10 @@ from uuid import UUID
 
 import numpy as np
 
-from storage.batch.batches import Damage
-from storage.batch.columns import RecordKind
+from storage.batch.batches import Damage, LogBatch, encode_batch
+from storage.batch.columns import Columns, RecordKind, encode_columns
 from storage.disk.disk import Disk
-from storage.logs.message_log import Append, MessageLog, RecoveryReport
+from storage.logs.message_log import Draft, MessageLog, RecoveryReport
 from tests.simulation.disk import SimDisk
 
 LOG_UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a")
@@ -20,13 +20,12 @@ Record = tuple[int, bytes, bytes]
 """Sequence, subject and item of a message."""
 
 
-def messages(items: Sequence[bytes], *, subjects: Sequence[bytes] = (b"boarding",)) -> Append:
+def messages(items: Sequence[bytes], *, subjects: Sequence[bytes] = (b"boarding",)) -> Draft:
     """Return a batch of messages; subjects take turns."""
     count = len(items)
-    return Append(
+    return Draft(
         kind=RecordKind.MESSAGE,
         count=count,
-        floor_minute=NOW_MS // 60_000,
         names=list(subjects),
         arrays={
             "due_ms": np.arange(count) * 1000 + NOW_MS,
@@ -36,6 +35,34 @@ def messages(items: Sequence[bytes], *, subjects: Sequence[bytes] = (b"boarding"
         },
         blob=list(items),
     )
+
+
+def log_batch(
+    kind: RecordKind,
+    base_sequence: int,
+    *,
+    count: int = 1,
+    floor_minute: int,
+    columns: Columns | None = None,
+    blob: bytes = b"",
+    epoch: int = 1,
+    append_ms: int = 0,
+) -> LogBatch:
+    """Return a batch as the message_log hands it on, without a log."""
+    columns = columns or Columns(names=[], arrays={})
+    header, _ = encode_batch(
+        seed=0,
+        kind=kind,
+        epoch=epoch,
+        base_sequence=base_sequence,
+        count=next((len(array) for array in columns.arrays.values()), count),
+        floor_minute=floor_minute,
+        append_ms=append_ms,
+        previous_crc=0,
+        columns=encode_columns(kind, columns.names, columns.arrays),
+        blob=[blob],
+    )
+    return LogBatch(header, columns, blob)
 
 
 def recover(

@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 import msgspec
 import numpy as np
 
-from storage.batch.batches import Damage, DecodedBatch
+from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.file_header import decode_file_header
 from storage.disk.errors import FatalDiskError, StorageFullError
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute, key_of_name
-from storage.logs.message_log import Append
+from storage.logs.message_log import Draft
 from storage.node.retention import RetentionRules
 from storage.node.store import CheckpointWork, RecoverySummary, Store, StoreSettings
 from storage.readers.item_reader import ItemReader
@@ -210,7 +210,7 @@ class StoreRig:
         self.memory.epochs = epochs
         self.epoch = epochs[-1].epoch if epochs else 1
 
-    def learn_record(self, batch: DecodedBatch) -> None:
+    def learn_record(self, batch: LogBatch) -> None:
         """Take note of a batch of the message_log, at a start."""
 
     # -- steps -------------------------------------------------------------------------------
@@ -241,20 +241,19 @@ class StoreRig:
                 "subject": np.array(subjects, np.uint16),
             },
         )
-        append = Append(
+        draft = Draft(
             kind=RecordKind.MESSAGE,
             count=len(items),
-            floor_minute=floor,
             names=columns.names,
             arrays=columns.arrays,
             blob=items,
         )
         try:
-            [header] = log.append([append], append_ms=self.now_ms)
+            [batch] = log.append([draft], floor_minute=floor, append_ms=self.now_ms)
         except StorageFullError:
             self.memory.refused.update(items)
             return
-        self._floor = floor
+        self._floor, header = floor, batch.header
         for sequence in range(header.base_sequence, header.next_sequence):
             self.memory.appended_ms[sequence] = self.now_ms
         for place, (due, item) in enumerate(zip(due_ms, items, strict=True)):
@@ -264,61 +263,44 @@ class StoreRig:
                 subject=_SUBJECTS[subjects[place]],
                 item=item,
             )
-        append_ms, epoch = self.now_ms, self.epoch
-        self._backlog.append(
-            lambda: schedule.file(
-                base_sequence=header.base_sequence,
-                floor_minute=floor,
-                epoch=epoch,
-                columns=columns,
-                blob=b"".join(items),
-                append_ms=append_ms,
-            )
-        )
+        self.apply_later(batch)
 
     def start_epoch(self) -> None:
         """Append EPOCH_START, as a master does that was elected anew."""
-        log, schedule = self.store.message_log, self.store.schedule
         try:
-            header = log.start_epoch(self.epoch + 1, append_ms=self.now_ms)
+            batch = self.store.message_log.start_epoch(self.epoch + 1, append_ms=self.now_ms)
         except StorageFullError:
             return
         self.epoch += 1
-        self.memory.epochs.append(EpochStart(self.epoch, header.base_sequence))
-        self.memory.appended_ms[header.base_sequence] = self.now_ms
-        now_ms, epoch = self.now_ms, self.epoch
-
-        def file() -> Entries:
-            schedule.file_control(
-                sequence=header.base_sequence,
-                floor_minute=header.floor_minute,
-                epoch=epoch,
-                now_ms=now_ms,
-            )
-            return np.empty(0, ENTRY)
-
-        self._backlog.append(file)
+        self.memory.epochs.append(EpochStart(self.epoch, batch.header.base_sequence))
+        self.memory.appended_ms[batch.header.base_sequence] = self.now_ms
+        self.apply_later(batch)
 
     def commit_floor(self) -> None:
         """Append a FLOOR record of the present minute."""
         schedule = self.store.schedule
         floor = max(self._floor, min(self.now_ms // MINUTE_MS, schedule.hour_mark - 1))
-        append = Append(kind=RecordKind.FLOOR, count=1, floor_minute=floor, arrays={})
+        draft = Draft(kind=RecordKind.FLOOR, count=1)
+        log = self.store.message_log
         try:
-            [header] = self.store.message_log.append([append], append_ms=self.now_ms)
+            [batch] = log.append([draft], floor_minute=floor, append_ms=self.now_ms)
         except StorageFullError:
             return
         self._floor = floor
-        self.memory.appended_ms[header.base_sequence] = self.now_ms
-        now_ms, epoch = self.now_ms, self.epoch
+        self.memory.appended_ms[batch.header.base_sequence] = self.now_ms
+        self.apply_later(batch)
 
-        def file() -> Entries:
-            schedule.file_control(
-                sequence=header.base_sequence, floor_minute=floor, epoch=epoch, now_ms=now_ms
-            )
-            return np.empty(0, ENTRY)
+    def apply_later(self, batch: LogBatch) -> None:
+        """Have a batch be applied after those before it."""
+        schedule, now_ms = self.store.schedule, self.now_ms
 
-        self._backlog.append(file)
+        def apply() -> Entries:
+            applied = schedule.apply(batch, now_ms=now_ms)
+            if applied.facts is not None:
+                self._outcomes.append(applied.facts)
+            return applied.entries
+
+        self._backlog.append(apply)
 
     def file(self, count: int = 1) -> None:
         """File the next committed batches."""

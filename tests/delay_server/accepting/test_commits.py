@@ -1,11 +1,16 @@
 """What a commit says is kept is durable, and the floor that it writes never runs ahead or back."""
 
 import random
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 from typing import cast
 
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import ItemScan, scan_items
@@ -14,11 +19,11 @@ from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
-from delay_server.filing.filer import Committed, CommittedBatch, CommittedControl, Filer
-from storage.batch.batches import Damage
+from delay_server.filing.filer import Filer
+from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
 from storage.disk.errors import FatalDiskError
-from storage.logs.message_log import MessageLog
+from storage.logs.message_log import Draft, MessageLog
 from storage.node.store import Store, StoreSettings
 from storage.schedule.provision import Provision
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item
@@ -34,12 +39,12 @@ class FilingDesk:
     """Stands in for a Filer: keeps what is submitted, and has room when a test says so."""
 
     def __init__(self) -> None:
-        self.submitted: list[Committed] = []
+        self.submitted: list[LogBatch] = []
         self.hour_mark = MINUTE + 120
         self.room = trio.Event()
         self.room.set()
 
-    def submit(self, batches: list[Committed]) -> None:
+    def submit(self, batches: Sequence[LogBatch]) -> None:
         self.submitted += batches
 
     async def wait_for_room(self) -> None:
@@ -70,10 +75,34 @@ class Bench:
             hour_mark=lambda: self.desk.hour_mark,
         )
 
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        """Commit what waits meanwhile, and until all tasks of the nursery have ended."""
+        async with trio.open_nursery() as tasks:
+            tasks.start_soon(self.committer.run)
+            async with trio.open_nursery() as nursery:
+                yield nursery
+            tasks.cancel_scope.cancel()
+
+    async def commit(self, intake: Intake) -> bool:
+        """Commit messages."""
+        async with self.running():
+            return await self.committer.commit(lambda: intake)
+
+    async def commit_records(self, draft: Draft) -> bool:
+        """Commit records."""
+        async with self.running():
+            return await self.committer.commit_records(draft)
+
+    async def append_floor(self) -> None:
+        """Have a floor of the next minute be recorded."""
+        async with self.running():
+            await self.committer.append_floor(MINUTE + 1)
+
     @property
     def floors(self) -> list[int]:
         """Floor of each batch submitted."""
-        return [batch.floor_minute for batch in self.desk.submitted]
+        return [batch.header.floor_minute for batch in self.desk.submitted]
 
     def log(self) -> list[tuple[RecordKind, int, int, bytes]]:
         """Return kind, first sequence, count and blob of the batches after EPOCH_START."""
@@ -103,6 +132,11 @@ def read_log(log: MessageLog) -> list[tuple[RecordKind, int, int, bytes]]:
 
 def intake_of(*items: bytes, batch_bytes_max: int = 4 << 20) -> Intake:
     intake = Intake(batch_bytes_max=batch_bytes_max)
+    add_items(intake, items)
+    return intake
+
+
+def add_items(intake: Intake, items: Sequence[bytes]) -> None:
     for item in items:
         scan = ItemScan()
         scan_items(item, scan)
@@ -114,7 +148,23 @@ def intake_of(*items: bytes, batch_bytes_max: int = 4 << 20) -> Intake:
             id_hash=list(map(xxh3_64_intdigest, scan.ids)),
             subjects=scan.subjects,
         )
-    return intake
+
+
+def cancel(sequence: int) -> Draft:
+    arrays = {"old_sequence": np.array([sequence]), "old_minute": np.array([MINUTE], "u4")}
+    return Draft(kind=RecordKind.CANCEL, count=1, arrays=arrays)
+
+
+def move(sequence: int) -> Draft:
+    arrays = {
+        "old_sequence": np.array([sequence]),
+        "due_ms": np.array([EPOCH_MS]),
+        "id_hash": np.array([1], "u8"),
+        "size": np.array([3], "u4"),
+        "old_minute": np.array([MINUTE], "u4"),
+        "subject": np.array([0], "u2"),
+    }
+    return Draft(kind=RecordKind.MOVE, count=1, names=[b"s"], arrays=arrays, blob=[b"abc"])
 
 
 def some_items(count: int, start: int = 0) -> list[bytes]:
@@ -127,7 +177,7 @@ def some_items(count: int, start: int = 0) -> list[bytes]:
 async def test_what_a_commit_kept_survives_a_power_cut() -> None:
     bench = Bench(SimDisk(random.Random(3), plan=HARSH))
     items = some_items(20)
-    assert await bench.committer.commit(intake_of(*items))
+    assert await bench.commit(intake_of(*items))
     bench.disk.power_cut()
     store = open_store(bench.disk.revive())
     assert read_log(store.message_log) == [(RecordKind.MESSAGE, 2, 20, b"".join(items))]
@@ -138,19 +188,19 @@ async def test_a_commit_for_which_there_is_no_room_beyond_the_floor_writes_nothi
     before = bench.log()
     writes = bench.disk.counts["write"]
     bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 200_000
-    assert not await bench.committer.commit(intake_of(*some_items(400)))
+    assert not await bench.commit(intake_of(*some_items(400)))
     assert bench.disk.counts["write"] == writes
     assert bench.log() == before
     assert not bench.desk.submitted
     bench.floor_bytes = 0
-    assert not await bench.committer.commit(intake_of(*some_items(1))), "nobody has looked again"
+    assert not await bench.commit(intake_of(*some_items(1))), "nobody has looked again"
 
 
 async def test_a_commit_is_one_write_and_one_fsync_whatever_it_holds() -> None:
     bench = Bench()
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     before = dict(bench.disk.counts)
-    assert await bench.committer.commit(intake_of(*some_items(50, 1), batch_bytes_max=3000))
+    assert await bench.commit(intake_of(*some_items(50, 1), batch_bytes_max=3000))
     assert bench.disk.counts["sync"] == before["sync"] + 1
     # The second write is that of the durable end.
     assert bench.disk.counts["write"] == before["write"] + 2
@@ -161,15 +211,14 @@ async def test_a_commit_is_one_write_and_one_fsync_whatever_it_holds() -> None:
 async def test_filing_gets_what_was_kept_with_its_place_in_the_log() -> None:
     bench = Bench()
     items = some_items(30)
-    assert await bench.committer.commit(intake_of(*items[:10]))
+    assert await bench.commit(intake_of(*items[:10]))
     await trio.sleep(61)
-    assert await bench.committer.commit(intake_of(*items[10:], batch_bytes_max=2000))
+    assert await bench.commit(intake_of(*items[10:], batch_bytes_max=2000))
     sequence = 2
     blobs, subjects = [], []
     for batch in bench.desk.submitted:
-        assert isinstance(batch, CommittedBatch)
-        assert batch.base_sequence == sequence
-        assert batch.epoch == 1
+        assert batch.header.base_sequence == sequence
+        assert batch.header.epoch == 1
         sequence += len(batch.columns.arrays["due_ms"])
         names = np.array(batch.columns.names)
         subjects += names[batch.columns.arrays["subject"]].tolist()
@@ -183,12 +232,12 @@ async def test_filing_gets_what_was_kept_with_its_place_in_the_log() -> None:
 
 async def test_without_space_nothing_is_kept_and_the_next_commit_leaves_no_gap() -> None:
     bench = Bench()
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
-    assert not await bench.committer.commit(intake_of(*some_items(5, 1)))
+    assert not await bench.commit(intake_of(*some_items(5, 1)))
     assert len(bench.desk.submitted) == 1
     items = some_items(2, 6)
-    assert await bench.committer.commit(intake_of(*items))
+    assert await bench.commit(intake_of(*items))
     assert [entry[:3] for entry in bench.log()] == [
         (RecordKind.MESSAGE, 2, 1),
         (RecordKind.MESSAGE, 3, 2),
@@ -201,34 +250,116 @@ async def test_without_space_nothing_is_kept_and_the_next_commit_leaves_no_gap()
 async def test_a_disk_that_fails_is_fatal_and_nothing_is_handed_on(kind: str) -> None:
     bench = Bench()
     bench.disk.arm(Trap(action=Action.EIO, kinds={kind}))
-    with pytest.raises(FatalDiskError):
-        await bench.committer.commit(intake_of(*some_items(3)))
-    assert bench.desk.submitted == []
-    with pytest.raises(FatalDiskError):
-        await bench.committer.commit(intake_of(*some_items(1)))
+    for _ in range(2):
+        with pytest.RaisesGroup(FatalDiskError):
+            await bench.commit(intake_of(*some_items(3)))
+        assert bench.desk.submitted == []
 
 
-async def test_a_commit_waits_while_filing_lags() -> None:
+async def test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass() -> None:
     bench = Bench()
     bench.desk.room = trio.Event()
     kept: list[bool] = []
 
     async def commit() -> None:
-        kept.append(await bench.committer.commit(intake_of(*some_items(1))))
+        kept.append(await bench.committer.commit(lambda: intake_of(*some_items(1))))
 
-    async with trio.open_nursery() as nursery:
+    async def commit_move() -> None:
+        kept.append(await bench.committer.commit_records(move(5)))
+
+    async with bench.running() as nursery:
         nursery.start_soon(commit)
+        nursery.start_soon(commit_move)
         await trio.sleep(100)
         assert bench.log() == []
+        assert await bench.committer.commit_records(cancel(7))
+        assert [entry[0] for entry in bench.log()] == [RecordKind.CANCEL]
         bench.desk.room.set()
-    assert kept == [True]
+    assert kept == [True, True]
+
+
+async def test_an_intake_is_taken_when_its_commit_begins() -> None:
+    bench = Bench()
+    intake = Intake()
+    taken: list[Intake] = []
+
+    def take() -> Intake:
+        taken.append(intake)
+        return intake
+
+    async with bench.running() as nursery:
+        nursery.start_soon(bench.committer.commit_records, cancel(1))
+        await trio.testing.wait_all_tasks_blocked()
+        # The commit of the record is under way.
+        nursery.start_soon(bench.committer.commit, take)
+        await trio.testing.wait_all_tasks_blocked()
+        assert taken == []
+        add_items(intake, some_items(3))
+    assert taken == [intake]
+    assert [(entry[0], entry[2]) for entry in bench.log()] == [
+        (RecordKind.CANCEL, 1),
+        (RecordKind.MESSAGE, 3),
+    ]
+
+
+async def test_all_that_waits_shares_one_fsync_and_what_has_no_items_comes_first() -> None:
+    bench = Bench()
+    await trio.sleep(60)
+    before = bench.disk.counts["sync"]
+    async with bench.running() as nursery:
+        # Nothing is committed before all of them wait: the first one would go alone.
+        for number in range(3):
+            nursery.start_soon(
+                bench.committer.commit, partial(intake_of, *some_items(2, 2 * number))
+            )
+            nursery.start_soon(bench.committer.commit_records, cancel(number))
+        nursery.start_soon(bench.committer.append_floor, MINUTE + 1)
+    syncs = bench.disk.counts["sync"] - before
+    assert syncs == bench.committer.commits <= 2
+    kinds = [entry[0] for entry in bench.log()]
+    assert Counter(kinds) == {
+        RecordKind.MESSAGE: 3,
+        RecordKind.CANCEL: 3,
+        RecordKind.FLOOR: 1,
+    }
+    sequences = [batch.header.base_sequence for batch in bench.desk.submitted]
+    assert sequences == sorted(sequences)
+    assert len(sequences) == 7
+
+
+@pytest.mark.parametrize("by", ["the floor of free disk", "a write"])
+async def test_records_without_items_are_kept_where_items_find_no_space(by: str) -> None:
+    bench = Bench()
+    await trio.sleep(60)
+    kept: dict[str, bool] = {}
+
+    async def commit(name: str, work: Draft | Intake) -> None:
+        if isinstance(work, Draft):
+            kept[name] = await bench.committer.commit_records(work)
+        else:
+            kept[name] = await bench.committer.commit(lambda: work)
+
+    if by == "a write":
+        bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
+    else:
+        bench.floor_bytes = bench.disk.capacity_bytes
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(commit, "messages", intake_of(*some_items(3)))
+        nursery.start_soon(commit, "move", move(5))
+        nursery.start_soon(commit, "cancel", cancel(6))
+        nursery.start_soon(bench.committer.append_floor, MINUTE + 1)
+        await trio.testing.wait_all_tasks_blocked()
+        async with bench.running():
+            await trio.sleep(1)
+    assert kept == {"messages": False, "move": False, "cancel": True}
+    assert {entry[0] for entry in bench.log()} == {RecordKind.CANCEL, RecordKind.FLOOR}
 
 
 async def test_the_floor_follows_the_clock_and_never_goes_back() -> None:
     bench = Bench()
 
     async def commit() -> int:
-        assert await bench.committer.commit(intake_of(*some_items(1)))
+        assert await bench.commit(intake_of(*some_items(1)))
         return bench.floors[-1]
 
     assert await commit() == MINUTE
@@ -242,26 +373,26 @@ async def test_the_floor_follows_the_clock_and_never_goes_back() -> None:
 
 async def test_the_floor_begins_where_the_logs_left_it() -> None:
     bench = Bench(floor_minute=MINUTE + 7)
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE + 7]
 
 
 async def test_the_floor_does_not_follow_a_clock_that_is_not_trusted() -> None:
     bench = Bench()
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     bench.clock.step(30 * MINUTE_MS)
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE, MINUTE]
     bench.clock.step(-30 * MINUTE_MS)
     await trio.sleep(60)
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     assert bench.floors[-1] == MINUTE + 1
 
 
 async def test_the_floor_stays_below_the_minutes_that_are_not_split_yet() -> None:
     bench = Bench()
     bench.desk.hour_mark = MINUTE - 5
-    assert await bench.committer.commit(intake_of(*some_items(1)))
+    assert await bench.commit(intake_of(*some_items(1)))
     assert bench.floors == [MINUTE - 6]
 
 
@@ -269,17 +400,17 @@ async def test_a_floor_record_is_written_once_its_minute_is_over_and_once_a_minu
     None
 ):
     bench = Bench()
-    await bench.committer.append_floor(MINUTE + 1)
+    await bench.append_floor()
     assert bench.log() == []
     await trio.sleep(60)
     for _ in range(30):
-        await bench.committer.append_floor(MINUTE + 1)
+        await bench.append_floor()
         await trio.sleep(1)
     assert [entry[0] for entry in bench.log()] == [RecordKind.FLOOR]
     await trio.sleep(31)
-    await bench.committer.append_floor(MINUTE + 1)
-    floors = [batch for batch in bench.desk.submitted if isinstance(batch, CommittedControl)]
-    assert [(floor.base_sequence, floor.floor_minute, floor.epoch) for floor in floors] == [
+    await bench.append_floor()
+    headers = [batch.header for batch in bench.desk.submitted]
+    assert [(header.base_sequence, header.floor_minute, header.epoch) for header in headers] == [
         (2, MINUTE + 1, 1),
         (3, MINUTE + 2, 1),
     ]
@@ -289,25 +420,8 @@ async def test_a_floor_record_that_finds_no_space_is_left_for_later() -> None:
     bench = Bench()
     await trio.sleep(60)
     bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
-    await bench.committer.append_floor(MINUTE + 1)
+    await bench.append_floor()
     assert bench.desk.submitted == []
     await trio.sleep(60)
-    await bench.committer.append_floor(MINUTE + 1)
+    await bench.append_floor()
     assert bench.floors == [MINUTE + 2]
-
-
-async def test_commits_and_floor_records_reach_filing_in_the_order_of_the_log() -> None:
-    bench = Bench()
-    await trio.sleep(60)
-
-    async def commit(number: int) -> None:
-        assert await bench.committer.commit(intake_of(*some_items(3, number)))
-
-    async with trio.open_nursery() as nursery:
-        for number in range(5):
-            nursery.start_soon(commit, number)
-            nursery.start_soon(bench.committer.append_floor, MINUTE + 1)
-    sequences = [batch.base_sequence for batch in bench.desk.submitted]
-    assert sequences == sorted(sequences)
-    assert len(sequences) == 6
-    assert bench.floors == sorted(bench.floors)

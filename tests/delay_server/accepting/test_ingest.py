@@ -12,7 +12,7 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.wire.frames import Frame, encode_frame
 from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
-from delay_server.accepting.ingest import Ingest, IngestLimits
+from delay_server.accepting.ingest import Ingest, IngestLimits, Take
 from delay_server.accepting.intake import Intake
 from delay_server.duty import DISK_FULL_REMARK, Situation, duty_of
 from delay_transport.connections.limits import ConnectionLimits
@@ -43,7 +43,8 @@ class SlowLog:
         self.error: Exception | None = None
         self.done = 0
 
-    async def commit(self, intake: Intake) -> bool:
+    async def commit(self, take: Take) -> bool:
+        intake = take()
         await trio.sleep(FSYNC_S)
         if self.error is not None:
             raise self.error

@@ -56,7 +56,7 @@ NAMES = """
     disk_bytes disk_full clock_held pending wheel_entries late wheel_messages
     held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total
     lane_messages_total lane_dropped_total subjects subjects_bytes
-    undeliverable dispatched_total delivery_lateness_seconds
+    undeliverable dispatched_total delivery_lateness_seconds fact_age_seconds
     sender_tries_total sender_retries_total sender_possible_duplicates_total
     sender_in_flight sender_queued sender_failures sender_up sender_fenced
     sender_circuit sender_circuit_openings_total sender_weight sender_effective_weight sender_slow
@@ -226,6 +226,8 @@ async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
         assert 'wheel_messages{subject="s0"}' not in values
         assert values['dispatched_total{outcome="delivered"}'] == 10
         assert values["delivery_lateness_seconds_count"] == 10
+        assert values["fact_age_seconds_count"] == 10
+        assert values['fact_age_seconds_bucket{le="0.04"}'] == 10
         assert values['delivery_lateness_seconds_bucket{le="0.01"}'] == 10
         assert values['sender_tries_total{target="g1"}'] >= 1
         assert values["disk_free_bytes"] > 0

@@ -12,13 +12,14 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.items import Item, encode_item
-from delay_server.accepting.commits import Committer, NamingDraft
+from delay_server.accepting.commits import Committer
 from delay_server.dead import recorder
 from delay_server.dead.reason import decode_reason
 from delay_server.dead.recorder import DeadLetterRecorder
 from sender.outcomes.dead import Refusal
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
+from storage.logs.message_log import Draft
 from storage.readers.item_reader import ItemReader, Items
 
 
@@ -59,9 +60,9 @@ class Log:
     """Takes records; for a while there is no space."""
 
     full_for: int = 0
-    drafts: list[NamingDraft] = field(default_factory=list)
+    drafts: list[Draft] = field(default_factory=list)
 
-    async def commit_naming(self, draft: NamingDraft) -> bool:
+    async def commit_records(self, draft: Draft) -> bool:
         await trio.sleep(0.003)
         self.full_for -= 1
         if self.full_for < 0:
@@ -146,11 +147,11 @@ async def test_however_they_come_each_is_recorded_once_with_its_item_and_its_rea
     assert sorted(grave.damaged) == sorted(damaged)
     assert grave.dead_recorder.count == 0
     for draft in grave.log.drafts:
-        assert draft.count == len(draft.items) <= 256
-        assert sum(map(len, draft.items)) <= bytes_max
+        assert draft.count == len(draft.blob) <= 256
+        assert sum(map(len, draft.blob)) <= bytes_max
         arrays = draft.arrays
         for place, sequence in enumerate(arrays["old_sequence"].tolist()):
-            assert bytes(draft.items[place]) == item_of(sequence)
+            assert bytes(draft.blob[place]) == item_of(sequence)
             assert arrays["id_hash"][place] == xxh3_64_intdigest(name_of(sequence).encode())
             assert draft.names[arrays["subject"][place]] == b"s%d" % (sequence % 3)
             reason = decode_reason(draft.names[arrays["reason"][place]])

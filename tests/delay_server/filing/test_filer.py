@@ -15,9 +15,6 @@ from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import CheckpointLimits, Checkpoints
 from delay_server.filing.filer import (
-    Committed,
-    CommittedBatch,
-    CommittedControl,
     Filer,
     FilingLimits,
 )
@@ -26,8 +23,8 @@ from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import LaneLimits, Lanes
-from storage.batch.batches import Damage
-from storage.batch.columns import Columns
+from storage.batch.batches import Damage, LogBatch
+from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.spans import Span
@@ -38,6 +35,7 @@ from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor, name_of
 from tests.simulation.faults import CALM, Action, Trap
+from tests.storage.small_logs import log_batch
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -140,7 +138,7 @@ class Bench:
     async def _append_floor(self, wanted_minute: int) -> None:
         self.floors_wanted.append(wanted_minute)
 
-    def batch(self, due_ms: Sequence[int], *, size: int = 1) -> CommittedBatch:
+    def batch(self, due_ms: Sequence[int], *, size: int = 1) -> LogBatch:
         """Return the next batch of the log, with a message due at each of these times."""
         floor = self.clock.now_ms() // MINUTE_MS
         base = self.next_sequence
@@ -152,10 +150,10 @@ class Bench:
             make_item(f"m{base + number}", due, attributes={"k": "v" * size})
             for number, due in enumerate(due_ms)
         ]
-        return CommittedBatch(
-            base_sequence=base,
+        return log_batch(
+            RecordKind.MESSAGE,
+            base,
             floor_minute=floor,
-            epoch=1,
             columns=Columns(
                 names=[b"a.b"],
                 arrays={
@@ -169,7 +167,7 @@ class Bench:
             append_ms=self.clock.now_ms(),
         )
 
-    def submit(self, *due_ms: int, size: int = 1) -> CommittedBatch:
+    def submit(self, *due_ms: int, size: int = 1) -> LogBatch:
         """Commit messages that are due at these times."""
         batch = self.batch(due_ms, size=size)
         self.filer.submit([batch])
@@ -180,10 +178,10 @@ class Bench:
         base, count = self.next_sequence, len(names)
         self.next_sequence += count
         self.names |= dict(enumerate(names, base))
-        batch = CommittedBatch(
-            base_sequence=base,
+        batch = log_batch(
+            RecordKind.MESSAGE,
+            base,
             floor_minute=self.clock.now_ms() // MINUTE_MS,
-            epoch=1,
             columns=Columns(
                 names=names,
                 arrays={
@@ -208,9 +206,8 @@ class Bench:
 
     def submit_floor(self, minute: int) -> None:
         """Commit a FLOOR."""
-        control: list[Committed] = [CommittedControl(self.next_sequence, minute, 1)]
+        self.filer.submit([log_batch(RecordKind.FLOOR, self.next_sequence, floor_minute=minute)])
         self.next_sequence += 1
-        self.filer.submit(control)
 
     async def cross_off(self, *sequences: int) -> None:
         """Have facts of these messages become known."""

@@ -5,7 +5,6 @@ import re
 import struct
 import zlib
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -60,7 +59,7 @@ class Grown:
         self.files = [disk.contents()]
         self.records: list[list[Record]] = [[]]
         for items in BATCHES:
-            log.append([messages(items)], append_ms=NOW_MS)
+            log.append([messages(items)], floor_minute=NOW_MS // 60_000, append_ms=NOW_MS)
             log.sync_durable_end()
             self.files.append(disk.contents())
             self.records.append(records_of(log))
@@ -211,9 +210,9 @@ def test_damage_below_the_durable_end_is_reported_and_its_neighbours_are_read(by
         expected = [record for record in ONE_FILE.records[-1] if record[0] not in range(*lost)]
         assert records_of(log) == expected
         # Numbered as if nothing had happened, and readable after the next start.
-        [header] = log.append([messages([b"after"])], append_ms=NOW_MS)
-        assert header.base_sequence == ONE_FILE.next_sequence
-        expected.append((header.base_sequence, b"boarding", b"after"))
+        [batch] = log.append([messages([b"after"])], append_ms=NOW_MS)
+        assert batch.header.base_sequence == ONE_FILE.next_sequence
+        expected.append((batch.header.base_sequence, b"boarding", b"after"))
         assert records_of(log) == expected
         log, report = recover(disk_of(disk.contents()))
         assert records_of(log) == expected
@@ -301,8 +300,8 @@ def test_a_lost_durable_header_does_not_hide_where_the_tail_begins() -> None:
     assert (damage.position, damage.size) == (batch_at(4), ONE_FILE.ends[4] - batch_at(4))
     assert (damage.first_sequence, damage.next_sequence) == (8, 10)
     assert cut.position == ONE_FILE.ends[4]
-    [header] = log.append([messages([b"after"])], append_ms=NOW_MS)
-    assert header.base_sequence == 10
+    [batch] = log.append([messages([b"after"])], append_ms=NOW_MS)
+    assert batch.header.base_sequence == 10
     assert records_of(log) == [*ONE_FILE.records[3], (10, b"boarding", b"after")]
 
 
@@ -329,8 +328,8 @@ def test_files_that_are_gone_are_missed() -> None:
     log, report = recover(disk_of({END: ONE_FILE.files[-1][END]}))
     [damage] = report.damages
     assert (damage.first_sequence, damage.next_sequence) == (1, ONE_FILE.next_sequence)
-    [header] = log.append([messages([b"after"])], append_ms=NOW_MS)
-    assert (header.base_sequence, header.epoch) == (ONE_FILE.next_sequence, 1)
+    [batch] = log.append([messages([b"after"])], append_ms=NOW_MS)
+    assert (batch.header.base_sequence, batch.header.epoch) == (ONE_FILE.next_sequence, 1)
 
     files = dict(SEVERAL_FILES.files[-1])
     del files[log_file("message_log", 1).path]
@@ -474,7 +473,7 @@ def test_without_its_durable_end_a_log_goes_by_what_a_damaged_last_batch_says_of
     begin = len(disk.contents()[path])
     log.start_epoch(2, append_ms=NOW_MS)
     end = len(disk.contents()[path])
-    log.append([replace(messages([b"b"]), floor_minute=floor + 1)], append_ms=NOW_MS)
+    log.append([messages([b"b"])], floor_minute=floor + 1, append_ms=NOW_MS)
     last = log.next_sequence - 1
     files = disk.contents()
     del files[END]

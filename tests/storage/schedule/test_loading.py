@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from storage.batch.batches import Damage
-from storage.batch.columns import Columns
+from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import ReadFailedError
@@ -26,6 +26,7 @@ from storage.schedule.segment import Segment, SegmentBatch
 from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
+from tests.storage.small_logs import log_batch
 
 LOG_UUID = UUID(int=7)
 START_MS = 29_000_000 * MINUTE_MS
@@ -143,22 +144,24 @@ class Model:
             row = Row(first + place, subject, due, max(due // MINUTE_MS, self.floor))
             self.rows[row.sequence] = row
         names = list(dict.fromkeys(subjects))
-        entries = self.log.file(
-            base_sequence=first,
-            floor_minute=self.floor,
-            epoch=1,
-            columns=Columns(
-                names=[b"s%d" % subject for subject in names],
-                arrays={
-                    "due_ms": np.array(due_ms, np.int64),
-                    "id_hash": np.zeros(len(due_ms), np.uint64),
-                    "size": np.ones(len(due_ms), np.uint32),
-                    "subject": np.array(list(map(names.index, subjects)), np.uint16),
-                },
+        entries = self.log.apply(
+            log_batch(
+                RecordKind.MESSAGE,
+                first,
+                floor_minute=self.floor,
+                columns=Columns(
+                    names=[b"s%d" % subject for subject in names],
+                    arrays={
+                        "due_ms": np.array(due_ms, np.int64),
+                        "id_hash": np.zeros(len(due_ms), np.uint64),
+                        "size": np.ones(len(due_ms), np.uint32),
+                        "subject": np.array(list(map(names.index, subjects)), np.uint16),
+                    },
+                ),
+                blob=b"x" * len(due_ms),
             ),
-            blob=b"x" * len(due_ms),
-            append_ms=self.now_ms,
-        )
+            now_ms=self.now_ms,
+        ).entries
         if self.log.pile_is_full:
             self.log.flush(self.now_ms)
         self.take(entries)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from storage.batch.batches import Damage
-from storage.batch.columns import Columns
+from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import StorageFullError
@@ -20,6 +20,7 @@ from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
+from tests.storage.small_logs import log_batch
 
 LOG_UUID = UUID(int=7)
 START_MINUTE = 29_000_000
@@ -59,14 +60,16 @@ class Bench:
         )
         minute = self.now_ms // MINUTE_MS
         floor = min(minute, self.log.hour_mark - 1) if floor is None else floor
-        entries = self.log.file(
-            base_sequence=self.next_sequence,
-            floor_minute=max(floor, 0),
-            epoch=1,
-            columns=columns,
-            blob=b"".join(items),
-            append_ms=self.now_ms,
-        )
+        entries = self.log.apply(
+            log_batch(
+                RecordKind.MESSAGE,
+                self.next_sequence,
+                floor_minute=max(floor, 0),
+                columns=columns,
+                blob=b"".join(items),
+            ),
+            now_ms=self.now_ms,
+        ).entries
         for due in due_ms:
             self.due[self.next_sequence] = due
             self.next_sequence += 1
@@ -338,7 +341,7 @@ def test_a_floor_is_wanted_when_all_rows_of_an_open_segment_have_facts() -> None
     assert bench.log.wants_floor() == START_MINUTE + 2
     bench.cross_off([1])
     assert bench.log.wants_floor() == START_MINUTE + 1
-    bench.log.file_control(sequence=3, floor_minute=START_MINUTE + 1, epoch=1, now_ms=0)
+    bench.log.apply(log_batch(RecordKind.FLOOR, 3, floor_minute=START_MINUTE + 1), now_ms=0)
     assert bench.log.wants_floor() == START_MINUTE + 2
 
 
