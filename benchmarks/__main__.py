@@ -3,6 +3,8 @@
 ingest     durable ingest, 100-byte bodies, 20 a request, due within an hour and within a year
 delivery   1,000,000 messages due in half a second, to one broker group and to four
 lateness   1,000 messages a second
+both       ingest and delivery together, at 100,000 messages a second and at 1,000
+both-max   the highest rate at which both hold for a minute (needs 10 GB of memory)
 restart    SIGKILL with 2,000,000 messages pending
 neighbours a good producer beside thousands of bad peers
 hostile    a good neighbour's answers beside 3,000 hostile connections
@@ -23,7 +25,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import burst, registrations
+from benchmarks import burst, registrations, together
 from benchmarks import isolation as ills
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
@@ -105,6 +107,19 @@ def lateness(directory: Path, scale: float) -> None:
     counted = receiver.summary()
     say("lateness at 1,000 messages/s, ms", counted["lateness_ms"])
     say("  received, early", f"{counted['received']:,}, {counted['early']}")
+
+
+def both(directory: Path, scale: float) -> None:
+    """Measure ingest and delivery together at set rates."""
+    for rate, seconds in ((100_000, 60), (1000, 30)):
+        for name, value in together.told(directory, scale, rate=rate, seconds=seconds):
+            say(name, value)
+
+
+def both_max(directory: Path, scale: float) -> None:
+    """Measure the highest rate that ingest and delivery hold together."""
+    for name, value in together.highest(directory, scale):
+        say(name, value)
 
 
 def restart(directory: Path, scale: float) -> None:
@@ -244,6 +259,8 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
     "lateness": lateness,
+    "both": both,
+    "both-max": both_max,
     "restart": restart,
     "neighbours": neighbours,
     "hostile": hostile,

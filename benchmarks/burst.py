@@ -16,8 +16,10 @@ from benchmarks.processes import Collector, DelayServer
 from delay_protocol.wire.frames import FRAME_OVERHEAD
 from sender.settings.config import SenderConfig
 
-_ITEM_BYTES_MAX: Final = BODY_BYTES + 100
-_SLACK_BYTES: Final = 8 << 20
+ITEM_BYTES_MAX: Final = BODY_BYTES + 100
+"""Of a message of build_load, with its share of a request."""
+SLACK_BYTES: Final = 8 << 20
+"""What a collector needs beside the messages: probes, and requests of few messages."""
 _SPREAD_MS: Final = 500
 """Within which all messages are due: a rate that is measured cannot be more than that allows."""
 
@@ -30,7 +32,7 @@ def measure(directory: Path, scale: float, *, groups: int) -> Iterator[tuple[str
     lead_ms = int(15_000 + 30_000 * scale)
     due_ms = int(time.time() * 1000) + lead_ms
     load = build_load(messages, per_request=100, due_from_ms=due_ms, spread_ms=spread_ms)
-    collector = Collector(directory, groups=groups, size=messages * _ITEM_BYTES_MAX + _SLACK_BYTES)
+    collector = Collector(directory, groups=groups, size=messages * ITEM_BYTES_MAX + SLACK_BYTES)
     server = DelayServer(directory, broker_port=collector.ports)
     send_load(server.address, load, connections=2)
     left_s = due_ms / 1000 - 0.5 - time.time()
@@ -65,7 +67,7 @@ def _blast(directory: Path, messages: int, groups: int) -> float:
     """Return how many messages a second get to the brokers of one that has them ready."""
     config = SenderConfig()
     load = build_load(messages, per_request=config.batch_items, due_from_ms=0, spread_ms=1)
-    size = messages * _ITEM_BYTES_MAX + _SLACK_BYTES
+    size = messages * ITEM_BYTES_MAX + SLACK_BYTES
     collector = Collector(directory, groups=groups, size=size)
     streams = [socket.create_connection(("127.0.0.1", port)) for port in collector.ports]
     parts = [iter(load.frames[place::groups]) for place in range(groups)]

@@ -3,7 +3,8 @@
 Each port is a broker group. What comes is kept as it came, in memory that was touched beforehand,
 and answered with success; it is decoded only at the end. BYTES is what there is place for, over all
 connections. Prints `ready`, and on SIGTERM one JSON line: received, distinct, early, first_ms,
-last_ms, lateness_ms, received_by_port, and cpu_seconds, which are those until the last arrival.
+last_ms, lateness_ms, received_by_port, received_by_second (of the wall clock), and cpu_seconds,
+which are those until the last arrival.
 """
 
 import json
@@ -128,6 +129,7 @@ def summary(peers: list[Peer]) -> dict[str, object]:
         arrivals.append(arrived_ms)
         by_port[peer.port] = by_port.get(peer.port, 0) + len(items)
     late, arrived = np.concatenate(lateness), np.concatenate(arrivals)
+    seconds, counts = np.unique(arrived // 1000, return_counts=True)
     return {
         "received": len(late),
         "distinct": len(ids),
@@ -136,6 +138,7 @@ def summary(peers: list[Peer]) -> dict[str, object]:
         "last_ms": int(arrived.max(initial=0)),
         "lateness_ms": quantiles(late),
         "received_by_port": by_port,
+        "received_by_second": dict(zip(seconds.tolist(), counts.tolist(), strict=True)),
         "cpu_seconds": max((peer.cpu_seconds for peer in peers), default=0.0),
     }
 

@@ -45,13 +45,14 @@ def build_load(
     seed: int = 1,
     subjects: Sequence[bytes] = OF_SUBJECTS,
     first_number: int = 0,
+    first_opaque: int = 0,
     attributes: Mapping[str, str] = MappingProxyType({}),
 ) -> Load:
     """Return requests whose items have 100-byte bodies and due times spread evenly.
 
     `attributes` stand before the body, as QMQ's Java client writes its own.
 
-    Message ids count from `first_number`; subjects take turns.
+    Message ids count from `first_number`, requests from `first_opaque`; subjects take turns.
     """
     chance = random.Random(seed)
     prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
@@ -63,7 +64,7 @@ def build_load(
     created = int(time.time() * 1000)
     frames = []
     number = 0
-    for request in range(messages // per_request):
+    for opaque in range(first_opaque, first_opaque + messages // per_request):
         items = []
         for _ in range(per_request):
             due_ms = due_from_ms + int(chance.random() * spread_ms)
@@ -76,7 +77,7 @@ def build_load(
             items.append(struct.pack(">q", zlib.crc32(rest)))
             items.append(rest)
             number += 1
-        frames.append(encode_request(code=10, opaque=request, body=b"".join(items)))
+        frames.append(encode_request(code=10, opaque=opaque, body=b"".join(items)))
     return Load(frames=frames, messages=number)
 
 

@@ -16,6 +16,8 @@ import numpy as np
 
 _CPU_CLOCK = 2
 """Of Linux: user and system time of all threads, in ns."""
+_DECODED_BYTES = 10_000_000
+"""What the collector decodes in a second, at the least, when it is stopped."""
 
 
 def free_port() -> int:
@@ -68,10 +70,10 @@ class Process:
         self.child.kill()
         self.child.wait()
 
-    def stop(self) -> str:
+    def stop(self, timeout_s: float = 30.0) -> str:
         """Send SIGTERM; return what it still printed."""
         self.child.send_signal(signal.SIGTERM)
-        rest, _ = self.child.communicate(timeout=30)
+        rest, _ = self.child.communicate(timeout=timeout_s)
         self._log.close()
         return rest
 
@@ -120,6 +122,12 @@ class DelayServer(Process):
             status: dict[str, Any] = json.load(answer)
             return status
 
+    def metrics(self) -> str:
+        """Return GET /metrics."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics") as answer:
+            metrics: bytes = answer.read()
+            return metrics.decode()
+
 
 class MetaServer(Process):
     """A meta server on a data directory; groups that fill_store made stay without heartbeats."""
@@ -166,13 +174,39 @@ class Collector(Process):
 
     def __init__(self, directory: Path, *, groups: int, size: int) -> None:
         self.ports = [free_port() for _ in range(groups)]
+        self._decoded_s = 30 + size / _DECODED_BYTES
         arguments = [str(size), *map(str, self.ports)]
         super().__init__("benchmarks.collector", *arguments, log=directory / "collector.log")
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it received."""
-        summary: dict[str, Any] = json.loads(self.stop())
+        summary: dict[str, Any] = json.loads(self.stop(self._decoded_s))
         return summary
+
+
+class Pacer(Process):
+    """A producer that keeps to a rate, from when it is built on."""
+
+    def __init__(self, directory: Path, port: int, *, rate: int, seconds: int) -> None:
+        self._answers = directory / "answers.npy"
+        self._text = directory / "pacer.log"
+        arguments = (str(port), str(rate), str(seconds), str(directory))
+        super().__init__("benchmarks.pacer", *arguments, log=self._text)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not yet got all answers."""
+        return self.child.poll() is None
+
+    def record(self) -> tuple[dict[str, Any], np.ndarray]:
+        """Wait for its end; return what it told, and its planned times and answers."""
+        rest, _ = self.child.communicate()
+        self._log.close()
+        if self.child.returncode:
+            raise SystemExit(f"the pacer failed:\n{self._text.read_text()}")
+        told: dict[str, Any] = json.loads(rest)
+        answers: np.ndarray = np.load(self._answers)
+        return told, answers
 
 
 class Ailing(Process):
