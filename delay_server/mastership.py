@@ -19,7 +19,6 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSession
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
-from delay_server.accepting.ingest import Take
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
@@ -174,7 +173,10 @@ class Mastership:
             floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
             budget=self._node.budget,
             hour_mark=lambda: self.loader.hour_mark,
+            commit_point=self._node.commit_point,
+            on_commit=self._node.appended,
         )
+        self._node.filer.on_room = self.committer.look_again
         self.loader = Loader(
             store=store,
             wheel=self.wheel,
@@ -313,14 +315,6 @@ class Mastership:
             _log.info("recreated facts that a crash cut off, from their records", facts=len(untold))
             self.fact_recorder.add(untold)
             await self.fact_recorder.stop()
-
-    # -- accept ------------------------------------------------------------------------------
-
-    async def commit(self, take: Take) -> bool:
-        """Make an intake durable; False if there was no space, with nothing of it kept."""
-        kept = await self.committer.commit(take)
-        self._node.appended()
-        return kept
 
     # -- room --------------------------------------------------------------------------------
 

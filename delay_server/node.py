@@ -5,10 +5,11 @@ is the master of its group; a `Mastership` does the rest. Where it loses its rol
 opened again, as a start would (its incarnation is counted): so nothing of a mastership stays.
 """
 
+import contextlib
 import dataclasses
 import random
 import shlex
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from uuid import UUID
 
@@ -33,6 +34,7 @@ from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Runtime
+from replication.core.commit_point import CommitPoint
 from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
@@ -157,6 +159,7 @@ class Node:
         self.store: Store
         self.recovery: RecoverySummary
         self.recovery_seconds: float
+        self.commit_point: CommitPoint
         self.controls: ControlsStore
         self.checkpoints: Checkpoints
         self.access: ScheduleAccess
@@ -172,6 +175,12 @@ class Node:
             SCHEDULE_WORKER, self._open_store
         )
         self.recovery_seconds = trio.current_time() - began
+        self.commit_point = CommitPoint(
+            durable=self.store.message_log.next_sequence,
+            # What the checkpoint covers was committed before it was written.
+            committed=self.store.checkpoint.sequence + 1,
+            is_sole=not self.config.has_meta,
+        )
         self._pacer.recall(self.store.clock_known)
         self._fit_to(total)
         self.checkpoints = Checkpoints(
@@ -209,20 +218,20 @@ class Node:
         _, total = self._disk.free_bytes()
         config = self.config.fitted_to(total)
         settings = dataclasses.replace(config.store_settings(), provision=config.provision(total))
-        try:
+        now_ms = self._runtime.clock.now_ms()
+        with self._telling_where_space_is_missing():
             store, recovery = Store.open(
                 self._disk,
                 settings,
                 chance=self.own_chance(),
-                now_ms=self._runtime.clock.now_ms(),
+                now_ms=now_ms,
                 on_damage=self._damages.note,
             )
-        except StorageFullError as error:
-            raise StorageFullError(
-                f"no disk space to start in {config.node.data_dir}: {error}; free some space on "
-                "its file system, and start again"
-            ) from error
         try:
+            if not config.has_meta:
+                # Nobody else has a say in what is committed.
+                with self._telling_where_space_is_missing():
+                    store.apply_tail(store.message_log.next_sequence, now_ms=now_ms)
             admin = config.admin
             audit = Audit(
                 self._disk,
@@ -242,6 +251,16 @@ class Node:
             store.close()
             raise
         return total, store, recovery, controls
+
+    @contextlib.contextmanager
+    def _telling_where_space_is_missing(self) -> Iterator[None]:
+        try:
+            yield
+        except StorageFullError as error:
+            raise StorageFullError(
+                f"no disk space to start in {self.config.node.data_dir}: {error}; free some space "
+                "on its file system, and start again"
+            ) from error
 
     def _fit_to(self, total_bytes: int) -> None:
         """Lower the limits to what a file system of this size can take, and say so."""
@@ -291,17 +310,26 @@ class Node:
                 node_id=identity.node_id,
                 log_uuid=str(identity.log_uuid),
             )
+        if not self.config.has_meta:
+            self._tell_of_tail()
+        _log.info(
+            "recovered",
+            files_deleted=len(summary.orphans),
+            files_quarantined=len(summary.quarantined),
+            damaged=len(summary.damages),
+            seconds=round(self.recovery_seconds, 3),
+        )
+
+    def _tell_of_tail(self) -> None:
+        summary = self.recovery
         if summary.replayed > 1 and not summary.had_checkpoint:
             _log.warning(
                 "there was no checkpoint: recovery replayed every record of the message_log"
             )
         _log.info(
-            "recovered",
-            replayed=summary.replayed,
+            "applied the log beyond the checkpoint",
+            records=summary.replayed,
             facts=summary.facts,
-            files_deleted=len(summary.orphans),
-            files_quarantined=len(summary.quarantined),
-            damaged=len(summary.damages),
             seconds=round(self.recovery_seconds, 3),
         )
 
@@ -367,17 +395,20 @@ class Node:
         )
 
     async def take_epoch(self) -> None:
-        """Wait until the node may deliver, and make its epoch durable.
+        """Wait until the node may deliver, apply what is committed, and make its epoch durable.
 
         Where there is no meta server it may at once, and has no epoch.
         """
         if self.registration is None:
             return
         epoch = await self.registration.take_epoch()
-        now_ms = self._runtime.clock.now_ms()
-        await self._runtime.executor.run(
-            SCHEDULE_WORKER, partial(self.store.start_epoch, epoch, now_ms=now_ms)
-        )
+        # It is the only one of its group that has to have what is committed.
+        self.commit_point.is_sole = True
+        began = trio.current_time()
+        await self._runtime.executor.run(SCHEDULE_WORKER, self._begin_epoch, epoch)
+        self.commit_point.durable_to(self.store.message_log.next_sequence)
+        self.recovery_seconds += trio.current_time() - began
+        self._tell_of_tail()
         _log.info(
             "this node is the master in a new epoch",
             epoch=epoch,
@@ -387,6 +418,13 @@ class Node:
         assert self.controls_sync is not None
         with trio.move_on_after(self.config.meta.controls_seconds_max):
             await self.controls_sync.until_heard()
+
+    def _begin_epoch(self, epoch: int) -> None:
+        """Apply what is durable, which makes it committed, and begin an epoch behind it."""
+        now_ms = self._runtime.clock.now_ms()
+        with self._telling_where_space_is_missing():
+            self.store.apply_tail(self.store.message_log.next_sequence, now_ms=now_ms)
+            self.store.start_epoch(epoch, now_ms=now_ms)
 
     async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
         """Store controls of a meta server; apply them now, or when the mastership starts."""

@@ -7,7 +7,7 @@ admission, commits, dispatch, deliveries in flight, facts, filing, a last checkp
 loses its role ends its mastership at once, opens its directory again, and waits for a role.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -18,7 +18,8 @@ import trio
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
-from delay_server.accepting.ingest import Ingest, Take
+from delay_server.accepting.ingest import Ingest
+from delay_server.accepting.intake import Intake
 from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
@@ -260,6 +261,7 @@ class DelayServer:
             yield mastership
         finally:
             self._mastership, self._takes_messages = None, False
+            self.ingest.commit_by(None)
             self.ingest.puts_off = None
             self.follow_duty()
 
@@ -288,15 +290,20 @@ class DelayServer:
             self.demotions += 1
             term.cancel()
 
-    async def commit(self, mastership: Mastership, take: Take) -> bool:
-        """Make an intake durable, and take its time.
-
-        It is told of which mastership: one that fails is nobody's before this task is cancelled.
-        """
+    def submit(
+        self,
+        mastership: Mastership,
+        take: Callable[[], Intake],
+        on_end: Callable[[bool], None],
+    ) -> None:
+        """Have a mastership commit an intake, and take its time."""
         began = trio.current_time()
-        kept = await mastership.commit(take)
-        self.commit_seconds.observe(trio.current_time() - began)
-        return kept
+
+        def end(kept: bool) -> None:  # noqa: FBT001
+            self.commit_seconds.observe(trio.current_time() - began)
+            on_end(kept)
+
+        mastership.committer.submit(take, end)
 
     def _address_told(self) -> str:
         """Return the address that clients get for this node."""
@@ -388,7 +395,7 @@ async def serve(
                 # What the master does.
                 async with server.master_of(node) as mastership:
                     await mastership.begin(term)
-                    term.start_soon(server.ingest.run_commits, partial(server.commit, mastership))
+                    server.ingest.commit_by(partial(server.submit, mastership))
                     server.take_messages()
                     if not has_started:
                         task_status.started()

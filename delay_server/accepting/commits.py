@@ -5,12 +5,14 @@
     CANCEL, FLOOR             no items                                    never refused for space
                                                                           that items would take
 
-What is durable goes to filing, in the order of the log.
+What is durable waits until it is committed (replication/core/commit_point.py). Then it goes to
+filing, and whoever waits is told, in the order of the log. On a sole node both are one step.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Final
 
 import numpy.typing as npt
 import structlog
@@ -22,6 +24,7 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.filer import Filer
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
+from replication.core.commit_point import CommitPoint
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageFullError
@@ -32,22 +35,46 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_WORKER = "message_log"
 
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Bytes that may be durable and not committed: commits of items wait beyond it. They are in memory,
+for filing."""
+
 Work = Intake | Draft
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class _Waiting:
-    """Somebody who waits until something is durable."""
+    """What waits to be committed.
+
+    take: returns it when its commit begins, since until then an intake may grow; on_end: hears, in
+    the order of the log, whether it was kept.
+    """
 
     take: Callable[[], Work]
-    """Returns what it is, when its commit begins: until then an intake may grow."""
+    on_end: Callable[[bool], None]
     has_items: bool
-    done: trio.Event = field(default_factory=trio.Event)
-    kept: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Uncommitted:
+    """What is durable and not committed."""
+
+    batches: Sequence[LogBatch]
+    waiting: Sequence[_Waiting]
+
+    @property
+    def end(self) -> int:
+        """The sequence behind the last record."""
+        return self.batches[-1].header.next_sequence if self.batches else 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of its batches."""
+        return sum(batch.header.size for batch in self.batches)
 
 
 class Committer:
-    """Appends messages and records, and hands what is durable to filing.
+    """Appends messages and records, and hands what is committed to filing.
 
     Invariant: the floor of appended batches never decreases, never exceeds the trusted minute, and
     stays below the schedule's hour mark.
@@ -63,7 +90,10 @@ class Committer:
         floor_minute: int,
         budget: DiskBudget,
         hour_mark: Callable[[], int],
+        commit_point: CommitPoint,
+        on_commit: Callable[[], None],
     ) -> None:
+        """`on_commit` hears of each commit, with or without success."""
         self._budget = budget
         self._message_log = message_log
         self._filer = filer
@@ -74,25 +104,38 @@ class Committer:
         self._floor_recorded_ms = 0
         self._waiting: list[_Waiting] = []
         self._more = Wakeup()
+        self._commit_point = commit_point
+        self._on_commit = on_commit
+        self._uncommitted: deque[_Uncommitted] = deque()
+        self.uncommitted_bytes = 0
+        """Bytes that are durable and not committed."""
         self.commits = 0
 
-    async def commit(self, take: Callable[[], Intake]) -> bool:
-        """Make an intake durable; False if there was no space, with nothing of it kept.
+    def submit(
+        self, take: Callable[[], Work], on_end: Callable[[bool], None], *, has_items: bool = True
+    ) -> None:
+        """Have something committed; `on_end` hears whether it was kept.
 
-        `take` is asked for the intake when its commit begins.
+        If it was not there was no space, and nothing of it was. `take` is asked for it when its
+        commit begins. What has no items waits for nothing and passes the floor of free disk; what
+        has some waits for room in filing, and has to leave disk for what was accepted.
         """
-        await self._filer.wait_for_room()
-        return await self._until_durable(take, has_items=True)
+        self._waiting.append(_Waiting(take, on_end, has_items))
+        self._more.wake()
 
     async def commit_records(self, draft: Draft) -> bool:
-        """Make DEAD, MOVE or CANCEL records durable; False if there was no space for them.
+        """Commit DEAD, MOVE, CANCEL or FLOOR records; False if there was no space for them."""
+        ended = trio.Event()
+        was_kept = False
 
-        Records without items wait for nothing and pass the floor of free disk; those with items
-        take space as messages do, and have to leave as much of it.
-        """
-        if draft.blob:
-            await self._filer.wait_for_room()
-        return await self._until_durable(lambda: draft, has_items=bool(draft.blob))
+        def end(kept: bool) -> None:  # noqa: FBT001
+            nonlocal was_kept
+            was_kept = kept
+            ended.set()
+
+        self.submit(lambda: draft, end, has_items=bool(draft.blob))
+        await ended.wait()
+        return was_kept
 
     async def append_floor(self, wanted_minute: int) -> None:
         """Record a floor that closes a covered segment; at most one a minute."""
@@ -104,34 +147,28 @@ class Committer:
         self._floor_recorded_ms = now_ms
         await self.commit_records(Draft(kind=RecordKind.FLOOR, count=1))
 
-    async def _until_durable(self, take: Callable[[], Work], *, has_items: bool) -> bool:
-        waiting = _Waiting(take, has_items)
-        self._waiting.append(waiting)
+    def look_again(self) -> None:
+        """Go on with items if they had to wait for room."""
         self._more.wake()
-        try:
-            await waiting.done.wait()
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
-        return waiting.kept
 
     async def run(self) -> None:
         """Commit what waits; ends only by an error of the log or cancellation."""
         while True:
-            if not self._waiting:
+            has_room = self._filer.has_room and self.uncommitted_bytes <= UNCOMMITTED_BYTES_MAX
+            # Records without items come first: they have to be kept where items find no space.
+            light = [one for one in self._waiting if not one.has_items]
+            heavy = [one for one in self._waiting if one.has_items and has_room]
+            if not light and not heavy:
                 await self._more.sleep()
                 continue
-            waiting, self._waiting = self._waiting, []
-            # Records without items come first: they have to be kept where items find no space.
-            waiting.sort(key=lambda one: one.has_items)
-            light = [one for one in waiting if not one.has_items]
-            kept = await self._commit(waiting) or (
-                0 < len(light) < len(waiting) and await self._commit(light)
-            )
-            for one in waiting:
-                one.done.set()
-            if kept:
-                self.commits += 1
+            self._waiting = [one for one in self._waiting if one.has_items and not has_room]
+            if await self._commit([*light, *heavy]):
+                continue
+            refused = [*light, *heavy]
+            if light and heavy and await self._commit(light):
+                refused = heavy
+            for one in refused:
+                one.on_end(False)  # noqa: FBT003
 
     async def _commit(self, waiting: Sequence[_Waiting]) -> bool:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
@@ -139,17 +176,32 @@ class Committer:
         work = [one.take() for one in waiting]
         try:
             batches = await self._executor.run(
-                MESSAGE_WORKER, self._append, work, self._next_floor(now_ms), now_ms
+                MESSAGE_WORKER, self._write, work, self._next_floor(now_ms), now_ms
             )
         except StorageFullError as error:
             _log.error("no disk space for records of the message_log", error=str(error))
+            self._on_commit()
             return False
-        for one in waiting:
-            one.kept = True
-        self._filer.submit(batches)
+        self.commits += 1
+        durable = _Uncommitted(batches, waiting)
+        self._uncommitted.append(durable)
+        self.uncommitted_bytes += durable.size
+        self._commit_point.durable_to(durable.end)
+        self._on_commit()
+        self.hand_on()
         return True
 
-    def _append(self, work: Sequence[Work], floor_minute: int, now_ms: int) -> list[LogBatch]:
+    def hand_on(self) -> None:
+        """Hand on what has become committed, in the order of the log."""
+        while self._uncommitted and self._uncommitted[0].end <= self._commit_point.committed:
+            committed = self._uncommitted.popleft()
+            self.uncommitted_bytes -= committed.size
+            self._filer.submit(committed.batches)
+            for one in committed.waiting:
+                one.on_end(True)  # noqa: FBT003
+        self._more.wake()
+
+    def _write(self, work: Sequence[Work], floor_minute: int, now_ms: int) -> list[LogBatch]:
         """Append and fsync; runs in the log's worker."""
         drafts: list[Draft] = []
         for one in work:

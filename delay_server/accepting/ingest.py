@@ -19,7 +19,7 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
 """
 
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -61,7 +61,9 @@ class IngestLimits:
             raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
 
 
-Take = Callable[[], Intake]
+Submit = Callable[[Callable[[], Intake], Callable[[bool], None]], None]
+"""Has an intake committed: asks for it when its commit begins, and says at the end whether it was
+kept; False: there was no space."""
 
 
 @dataclass(slots=True)
@@ -88,6 +90,16 @@ class _Waiting:
     failures: list[Failure]
 
 
+@dataclass(slots=True, eq=False)
+class _Gathered:
+    """Requests whose accepted items are committed together."""
+
+    intake: Intake = field(default_factory=Intake)
+    waiting: list[_Waiting] = field(default_factory=list)
+    is_submitted: bool = False
+    """Whether a commit will take it; until it does it grows."""
+
+
 @dataclass(slots=True)
 class _Held:
     until: float
@@ -98,8 +110,8 @@ class _Held:
 class Ingest:
     """The handler of producers' connections, and the group commit behind it.
 
-    What is admitted is made durable by the commit given to `run_commits`, so that this module knows
-    no log. `trusted_ms` is the time at which items without a due time are due: the wall's, unless
+    What is admitted is committed by what `commit_by` was given, so that this module knows no log.
+    `trusted_ms` is the time at which items without a due time are due: the wall's, unless
     that has leapt and is not believed. `why_not` says why the server does not take messages, for
     those who were held in vain; QMQ's producers do not look at the text.
     """
@@ -120,16 +132,12 @@ class Ingest:
         self._trusted_ms = trusted_ms
         self._why_not = why_not
         self._duty = duty_of(Situation())
-        self._intake = Intake()
-        self._waiting: list[_Waiting] = []
-        self._taken: tuple[Intake, list[_Waiting]] = Intake(), []
+        self._submit: Submit | None = None
+        self._gathered = _Gathered()
+        self._under_way: list[_Gathered] = []
         """What is being committed."""
         self._held: deque[_Held] = deque()
-        self._more = Wakeup()
         self._aged = Wakeup()
-        self._is_committing = False
-        self._drops = 0
-        """How often what was admitted was dropped; see `drop`."""
         self._idle = trio.Event()
         self.hello = b""
         """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
@@ -181,19 +189,20 @@ class Ingest:
             return False
         now_ms = self._clock.now_ms()
         puts_off = self._puts_off_of(connection)
-        if not self._admission.admit_together(bodies, now_ms, self._intake, puts_off=puts_off):
+        intake = self._gathered.intake
+        if not self._admission.admit_together(bodies, now_ms, intake, puts_off=puts_off):
             return False
         self.counts.requests += len(frames)
         connection.begin(len(frames), size)
-        self._waiting += [_Waiting(connection, frame, []) for frame in frames]
-        self._more.wake()
+        self._gathered.waiting += [_Waiting(connection, frame, []) for frame in frames]
+        self._offer()
         return True
 
     def _must_hold(self) -> bool:
         return (
             self._duty.admits is Admits.HOLD
             or bool(self._held)
-            or self._intake.blob_bytes >= self.limits.intake_bytes_max
+            or self._gathered.intake.blob_bytes >= self.limits.intake_bytes_max
         )
 
     def _hold(self, connection: Connection, frame: Frame) -> None:
@@ -212,7 +221,7 @@ class Ingest:
             admitted = self._admission.admit(
                 frame.body,
                 self._clock.now_ms(),
-                self._intake,
+                self._gathered.intake,
                 at_once_ms=self._trusted_ms(),
                 puts_off=self._puts_off_of(connection),
             )
@@ -230,8 +239,8 @@ class Ingest:
             connection.answer(frame, ResponseCode.SUCCESS, encode_send_reply(admitted.failures))
             return
         connection.begin(1, len(frame.body))
-        self._waiting.append(_Waiting(connection, frame, admitted.failures))
-        self._more.wake()
+        self._gathered.waiting.append(_Waiting(connection, frame, admitted.failures))
+        self._offer()
 
     def _refuse_all(self, connection: Connection, frame: Frame) -> None:
         try:
@@ -260,10 +269,10 @@ class Ingest:
 
         It is answered 51: the producer sends it again, here or elsewhere.
         """
-        self._drops += 1
-        waiting, self._waiting = self._waiting, []
-        self._intake = Intake()
-        self._answer_unknown(waiting)
+        for gathered in (*self._under_way, self._gathered):
+            self._answer_unknown(gathered.waiting)
+            gathered.waiting, gathered.intake = [], Intake()
+        self._under_way = []
 
     @property
     def is_serving(self) -> bool:
@@ -273,52 +282,54 @@ class Ingest:
     @property
     def is_busy(self) -> bool:
         """Whether something that was admitted is not answered yet."""
-        return bool(self._waiting or self._is_committing)
+        return bool(self._gathered.waiting or self._under_way)
 
     async def stop(self) -> None:
         """Wait until everything admitted is committed and answered; nothing is admitted now."""
-        while self._waiting or self._is_committing:
+        while self.is_busy:
             self._idle = trio.Event()
-            self._more.wake()
             await self._idle.wait()
 
-    async def run_commits(self, commit: Callable[[Take], Awaitable[bool]]) -> None:
-        """Commit intake after intake; ends only by an error of the log or cancellation.
+    def commit_by(self, submit: Submit | None) -> None:
+        """Have what is admitted be committed by this from now on; None: by nobody.
 
-        `commit` asks for an intake when it begins to write, and makes its items durable, or returns
-        False if there is no space.
+        What the one before it has not said the end of is answered 51.
         """
-        while True:
-            if not self._waiting:
-                self._idle.set()
-                await self._more.sleep()
-                continue
-            self._is_committing, drops = True, self._drops
-            try:
-                kept = await commit(self._take)
-            except trio.Cancelled:
-                self._answer_unknown(self._taken[1])
-                raise
-            finally:
-                self._is_committing = False
-                (intake, waiting), self._taken = self._taken, (Intake(), [])
-            if drops != self._drops:
-                self._answer_unknown(waiting)
-            elif kept:
-                self.counts.accepted += len(intake)
-                self.counts.accepted_bytes += intake.blob_bytes
-                self._answer(waiting)
-            else:
-                self._refuse_waiting(waiting)
-            self._admit_held()
+        for gathered in self._under_way:
+            self._answer_unknown(gathered.waiting)
+        self._under_way = []
+        self._submit, self._gathered.is_submitted = submit, False
+        self._offer()
 
-    def _take(self) -> Intake:
+    def _offer(self) -> None:
+        """Have what is gathered be committed, together with what comes until then."""
+        gathered = self._gathered
+        if self._submit is not None and gathered.waiting and not gathered.is_submitted:
+            gathered.is_submitted = True
+            self._submit(partial(self._take, gathered), partial(self._ended, gathered))
+
+    def _take(self, gathered: _Gathered) -> Intake:
         """Hand over what has been admitted; what comes now is gathered for the next commit."""
-        self._taken = self._intake, self._waiting
-        self._intake, self._waiting = Intake(), []
+        if gathered is self._gathered:
+            self._gathered = _Gathered()
+        self._under_way.append(gathered)
         # What was held for lack of room is admitted while this is being written.
         self._admit_held()
-        return self._taken[0]
+        return gathered.intake
+
+    def _ended(self, gathered: _Gathered, kept: bool) -> None:  # noqa: FBT001
+        """Answer what was committed, unless it was dropped meanwhile."""
+        if gathered in self._under_way:
+            self._under_way.remove(gathered)
+            if kept:
+                self.counts.accepted += len(gathered.intake)
+                self.counts.accepted_bytes += gathered.intake.blob_bytes
+                self._answer(gathered.waiting)
+            else:
+                self._refuse_waiting(gathered.waiting)
+        self._admit_held()
+        if not self.is_busy:
+            self._idle.set()
 
     def _answer(self, waiting: list[_Waiting]) -> None:
         answers: dict[Connection, list[bytes]] = {}
@@ -351,7 +362,8 @@ class Ingest:
     def _admit_held(self) -> None:
         if self._duty.admits is Admits.HOLD:
             return
-        while self._held and self._intake.blob_bytes < self.limits.intake_bytes_max:
+        bytes_max = self.limits.intake_bytes_max
+        while self._held and self._gathered.intake.blob_bytes < bytes_max:
             held = self._held.popleft()
             if not held.connection.is_closed:
                 self._admit(held.connection, held.frame)

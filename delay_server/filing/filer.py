@@ -5,7 +5,7 @@ the loader of a mastership. Nothing wakes up unless there is something to do.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -117,6 +117,8 @@ class Filer:
         self._batches_filed = 0
         self._more = Wakeup()
         self._room = trio.Event()
+        self.on_room: Callable[[], None] = lambda: None
+        """Set by a mastership: hears that some of the backlog has been filed."""
 
     def submit(self, batches: Sequence[LogBatch]) -> None:
         """Take over what has been committed, in order."""
@@ -126,10 +128,10 @@ class Filer:
             self.backlog_rows += _rows_of(batch)
         self._more.wake()
 
-    async def wait_for_room(self) -> None:
-        """Wait until the backlog of filing is within its bound."""
-        while self.backlog_bytes > self._limits.backlog_bytes_max:
-            await self._next_filed()
+    @property
+    def has_room(self) -> bool:
+        """Whether the backlog of filing is within its bound."""
+        return self.backlog_bytes <= self._limits.backlog_bytes_max
 
     async def run(self, taker: Taker) -> None:
         """File what is committed until cancelled; `taker` gets what is due before it is loaded."""
@@ -143,6 +145,7 @@ class Filer:
                 for _ in range(found.batches):
                     self._forget(self._backlog.popleft())
                 self._room.set()
+                self.on_room()
                 await taker.take_filed(found)
             self._checkpoints.wake()
             await taker.filed(found)

@@ -105,7 +105,7 @@ class RecoverySummary:
     had_checkpoint: bool = True
     """Whether there was one; if not, everything was derived from the first record on."""
     replayed: int = 0
-    """Records replayed into the schedule_log."""
+    """Records of the log's tail that were applied to the schedule_log."""
     facts: int = 0
     """Facts of the journal that were not filed yet."""
     orphans: list[str] = field(default_factory=list)
@@ -204,6 +204,8 @@ class Store:
         seals_log: SealsLog,
         retention: Retention,
         checkpoint: Checkpoint,
+        recovery: RecoverySummary,
+        unnoted: Sequence[FactBlock],
     ) -> None:
         self.disk = disk
         self.settings = settings
@@ -219,11 +221,15 @@ class Store:
         """Number of the last fact the schedule_log was told of."""
         self.sealed = 0
         """Segments sealed since the start."""
+        self.recovery = recovery
+        self._unnoted = unnoted
+        """Facts that the journal had beyond the checkpoint when it was opened."""
         self.untold: FactBlock | None = None
         """Facts that records of the message_log make and the journal has not got, since a crash
         came in between. They are to be durable before anything is sent; the first thing that the
         master does."""
         self._locks = contextlib.ExitStack()
+        self._end_recovery()
 
     # -- opening -----------------------------------------------------------------------------
 
@@ -237,7 +243,10 @@ class Store:
         now_ms: int,
         on_damage: Callable[[Damage], None],
     ) -> tuple["Store", RecoverySummary]:
-        """Lock, recover and replay a data directory, making it first if it is empty.
+        """Lock and recover a data directory, making it first if it is empty.
+
+        Nothing beyond the checkpoint is applied: `apply_tail` does that, up to where the log is
+        committed, before anything else is appended.
 
         Raises DataDirectoryError (NotPermittedError, NotRegularFileError), LogStateError,
         DamagedError, UnsupportedFormatError, StorageFullError or FatalDiskError; nothing was lost
@@ -262,14 +271,52 @@ class Store:
                 disk.sync_directory(name)
             recovery = _Recovery(disk, settings, identity, now_ms, on_damage)
             store, summary = recovery.run()
-            store.schedule.owed.keep_free = store.keep_free
-            store.schedule.is_patient = True
             store.hold(locks.pop_all())
             return store, summary
 
     def hold(self, locks: contextlib.ExitStack) -> None:
         """Take over the directory's lock."""
         self._locks = locks
+
+    # -- the tail of the log -----------------------------------------------------------------
+
+    def apply_tail(self, committed: int, *, now_ms: int) -> None:
+        """Apply the records below `committed` that the checkpoint does not cover.
+
+        And note the facts of the journal, of which some may be about rows of these. To be called
+        once, before anything is appended. What was done is in `recovery`. Raises StorageFullError,
+        UnsupportedFormatError or FatalDiskError.
+        """
+        schedule, summary = self.schedule, self.recovery
+        # As in recovery: nobody else is there to try again what cannot be read, and what is written
+        # has its room already.
+        schedule.is_patient, schedule.owed.keep_free = False, None
+        above = schedule.last_filed
+        told: list[FactBlock] = []
+        for batch in self.message_log.read(above + 1):
+            if isinstance(batch, Damage):
+                schedule.report(batch)
+                continue
+            if batch.header.base_sequence >= committed:
+                break
+            summary.replayed += batch.header.count
+            facts = schedule.apply(batch, now_ms=now_ms, above=above).facts
+            if facts is not None:
+                told.append(facts)
+            if schedule.pile_is_full:
+                schedule.flush(now_ms)
+        schedule.last_filed = max(above, committed - 1)
+        noted, self._unnoted = self._unnoted, []
+        for block in noted:
+            self.note_facts(block, self.journal.next_number - 1)
+            summary.facts += len(block)
+        self.untold = schedule.still_untold(told)
+        self._end_recovery()
+
+    def _end_recovery(self) -> None:
+        """Try again from now on what cannot be read, and leave free what others need."""
+        self.schedule.is_patient = True
+        self.schedule.owed.keep_free = self.keep_free
 
     # -- epochs ------------------------------------------------------------------------------
 
@@ -617,7 +664,6 @@ class _Recovery:
         schedule.quarantined += summary.quarantined
         if message_log.next_sequence == 1 and settings.begins_new_log:
             message_log.start_epoch(1, append_ms=self._now_ms)
-        summary.replayed, untold = self._replay(message_log, schedule, checkpoint.sequence)
         store = Store(
             disk=disk,
             settings=settings,
@@ -636,11 +682,9 @@ class _Recovery:
                 checkpoint=checkpoint,
             ),
             checkpoint=checkpoint,
+            recovery=summary,
+            unnoted=facts.facts,
         )
-        for block in facts.facts:
-            store.note_facts(block, journal.next_number - 1)
-            summary.facts += len(block)
-        store.untold = schedule.still_untold(untold)
         return store, summary
 
     def _require_young_logs(self) -> None:
@@ -802,25 +846,3 @@ class _Recovery:
             if file.first_sequence < checkpoint.first_sequence and file.path not in retired:
                 self._disk.unlink(file.path)
                 summary.orphans.append(file.path)
-
-    def _replay(
-        self, message_log: MessageLog, schedule: ScheduleLog, sequence: int
-    ) -> tuple[int, list[FactBlock]]:
-        """File what the checkpoint does not cover.
-
-        Return the number of records, and the facts that some of them make of older ones.
-        """
-        replayed = 0
-        facts: list[FactBlock] = []
-        for batch in message_log.read(sequence + 1):
-            if isinstance(batch, Damage):
-                self._on_damage(batch)
-                continue
-            replayed += batch.header.count
-            told = schedule.apply(batch, now_ms=self._now_ms, above=sequence).facts
-            if told is not None:
-                facts.append(told)
-            if schedule.pile_is_full:
-                schedule.flush(self._now_ms)
-        schedule.last_filed = max(schedule.last_filed, message_log.next_sequence - 1)
-        return replayed, facts

@@ -6,9 +6,7 @@ from typing import Final
 
 import trio
 
-from delay_server.accepting.commits import Committer
-from delay_server.accepting.ingest import Take
-from delay_server.accepting.intake import Intake
+from delay_server.accepting.commits import Committer, Work
 from storage.batch.facts import FactBlock, join_facts
 from storage.disk.disk import DirectoryDisk, DirectoryFile, File
 from storage.logs.dispatch_log import FactsJournal
@@ -39,17 +37,26 @@ def _no_directory_fsync() -> None:
 
 
 def _answer_first() -> None:
-    write = Committer.commit
+    write = Committer.submit
 
-    async def write_later(committing: Committer, intake: Intake) -> None:
+    async def write_later(committer: Committer, work: Work) -> None:
         await trio.sleep(_LATER_S)
-        await write(committing, lambda: intake)
+        write(committer, lambda: work, lambda _: None)
 
-    async def commit(self: Committer, take: Take) -> bool:
+    def submit(
+        self: Committer,
+        take: Callable[[], Work],
+        on_end: Callable[[bool], None],
+        *,
+        has_items: bool = True,
+    ) -> None:
+        if not has_items:
+            write(self, take, on_end, has_items=False)
+            return
         trio.lowlevel.spawn_system_task(write_later, self, take())
-        return True
+        on_end(True)
 
-    put_in(Committer, commit=commit)
+    put_in(Committer, submit=submit)
 
 
 def _no_journal() -> None:

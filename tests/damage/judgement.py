@@ -33,6 +33,7 @@ from tests.damage.directory import Populated, controls_on
 from tests.damage.injections import Injection
 from tests.damage.overlay import OverlayDisk
 from tests.storage.dead_rig import Dead
+from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
@@ -510,7 +511,7 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
     """
     aftermath = Aftermath()
     try:
-        store, summary = Store.open(
+        store, summary = start(
             disk,
             directory.settings,
             chance=random.Random(1),

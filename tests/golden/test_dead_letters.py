@@ -9,10 +9,10 @@ import pytest
 from storage.batch.batches import Damage
 from storage.batch.item_formats import qmq_item_fault
 from storage.disk.disk import DirectoryDisk
-from storage.node.store import Store
 from storage.readers.dead_reader import DeadFilter, DeadItems, DeadSearch
 from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, dead_directory, decoded, ends_by_newest_slot, written
+from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
 HEX = GOLDEN / "format-2.hex"
@@ -54,7 +54,7 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
 ) -> None:
     disk = DirectoryDisk(written(decoded(HEX.read_text()), tmp_path))
     damages: list[Damage] = []
-    store, _ = Store.open(
+    store, _ = start(
         disk,
         SETTINGS,
         chance=random.Random(1),

@@ -10,10 +10,10 @@ import numpy as np
 from storage.batch.batches import Damage
 from storage.disk.disk import DirectoryDisk
 from storage.disk.spans import MINUTE_MS
-from storage.node.store import Store
 from storage.readers.item_reader import ItemReader
 from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, decoded, ends_by_newest_slot, golden_directory, written
+from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
 HEX = GOLDEN / "format-1.hex"
@@ -68,7 +68,7 @@ def test_a_node_starts_on_it_and_delivers_what_was_not_delivered(tmp_path: Path)
     disk = DirectoryDisk(written(decoded(HEX.read_text()), tmp_path))
     damages: list[Damage] = []
     now_ms = START_MS + 90 * 24 * 60 * MINUTE_MS
-    store, summary = Store.open(
+    store, summary = start(
         disk, SETTINGS, chance=random.Random(1), now_ms=now_ms, on_damage=damages.append
     )
     schedule = store.schedule

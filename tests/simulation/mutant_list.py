@@ -48,9 +48,9 @@ SERVER = {
         # A request is answered when its commit is durable, and not before.
         "answer before the commit": mutant(
             before(
-                "Ingest.run_commits",
-                "kept = await commit(self._take)",
-                "self._answer(self._waiting); self._waiting = []",
+                "Ingest._take",
+                "self._under_way.append(gathered)",
+                "self._answer(gathered.waiting); gathered.waiting = []",
             ),
             seed=2,
         ),
@@ -71,6 +71,64 @@ SERVER = {
         # What a full disk let through of an append is taken back.
         "full disk leaves its garbage": mutant(
             drop("MessageLog._append", "self._undo()"), scenario=told.FULL_APPENDS, seed=1
+        ),
+    },
+    "7 commit point": {
+        # Nothing that is durable here is handed on before it is committed.
+        "handed on before it is committed": mutant(
+            swap(
+                "delay_server:Committer.hand_on",
+                "self._uncommitted[0].end <= self._commit_point.committed",
+                "True",
+            ),
+            test="delay_server/test_uncommitted.py::"
+            "test_nothing_goes_beyond_the_commit_point_and_all_of_it_goes_on_in_order",
+        ),
+        # What is not durable here is not committed here.
+        "committed beyond what is durable": mutant(
+            swap("CommitPoint.commit_to", "min(sequence, self.durable)", "sequence"),
+            test="replication/core/test_commit_point.py::"
+            "test_the_committed_part_is_durable_and_never_taken_back",
+        ),
+        # Alone, what is durable is committed in the same step.
+        "alone, and nothing is committed": mutant(
+            drop("CommitPoint.durable_to", "self.committed = self.durable"),
+            test="replication/core/test_commit_point.py::"
+            "test_alone_all_that_is_durable_is_committed_in_the_same_step",
+        ),
+        # A start applies what is beyond the checkpoint when its role has told a commit.
+        "the log's end is applied before a role is known": mutant(
+            swap("Node._open_store", "not config.has_meta", "True"),
+            test="delay_server/test_uncommitted.py::"
+            "test_a_start_applies_what_is_beyond_the_checkpoint_when_its_role_has_told_a_commit",
+        ),
+        # What waits to be committed is bounded.
+        "any amount may wait to be committed": mutant(
+            swap(
+                "delay_server:Committer.run",
+                "self.uncommitted_bytes <= UNCOMMITTED_BYTES_MAX",
+                "True",
+            ),
+            test="delay_server/accepting/test_commits.py::"
+            "test_items_wait_while_too_much_is_not_committed_and_records_without_items_pass",
+        ),
+        # Records without items are kept where items find no space.
+        "no space for items, none for a word": mutant(
+            swap(
+                "delay_server:Committer.run",
+                "light and heavy and await self._commit(light)",
+                "False",
+            ),
+            test="delay_server/accepting/test_commits.py::"
+            "test_records_without_items_are_kept_where_items_find_no_space",
+        ),
+        # Records without items wait for no room.
+        "filing that lags holds up a word": mutant(
+            swap(
+                "delay_server:Committer.run", "not one.has_items", "not one.has_items and has_room"
+            ),
+            test="delay_server/accepting/test_commits.py::"
+            "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
         ),
     },
     "4 durable end": {
@@ -167,12 +225,12 @@ SERVER = {
         ),
         # The message_log is replayed from the checkpoint's sequence.
         "nothing replayed": mutant(
-            swap("_Recovery._replay", "sequence + 1", "message_log.next_sequence"), seed=1
+            swap("Store.apply_tail", "above + 1", "self.message_log.next_sequence"), seed=1
         ),
         # Replay skips the rows that a segment has already.
         "rows replayed again": mutant(
             swap("ScheduleLog._write_all", "group.above(segment.last_sequence)", "group"),
-            drop("ScheduleLog.file", "block = block.above(above)"),
+            before("ScheduleLog._file", "header, arrays = ...", "above = 0"),
             scenario=told.NO_SPACE,
             seed=2,
         ),
@@ -252,7 +310,7 @@ SERVER = {
         ),
         # Each commit leaves free what is still to be written for what was accepted.
         "space seen too late": mutant(
-            drop("Committer._append", "self._budget.require(...)"),
+            drop("delay_server:Committer._write", "self._budget.require(...)"),
             swap("DiskBudget._measure", "self.owed = owed", "self.owed = 0"),
             scenario=told.SMALL_DISK,
             seed=1,
@@ -306,7 +364,7 @@ SERVER = {
         ),
         # Facts of the journal above the checkpoint's number count at a start.
         "journal forgotten at a start": mutant(
-            drop("_Recovery.run", "for block in facts.facts:\n    ..."),
+            drop("Store.apply_tail", "for block in noted:\n    ..."),
             scenario=told.YOUNG_FACTS,
             seed=2,
         ),
@@ -378,7 +436,7 @@ SERVER = {
         ),
         # What goes straight into the wheel is not loaded as well: each enters exactly once.
         "straight in and loaded": mutant(
-            swap("ScheduleLog.file", "self.cursor[0]", "_ + 120_000"),
+            swap("ScheduleLog._file", "self.cursor[0]", "_ + 120_000"),
             swap("ScheduleLog._entries", "... > self.cursor[0]", "False"),
             seed=1,
         ),
@@ -585,12 +643,9 @@ SERVER = {
         # A MOVE record makes a fact about the row that it names.
         "move without fact": mutant(
             after(
-                "ScheduleLog.file_naming",
-                "facts = facts_of_records(kind, columns, append_ms)",
-                (
-                    "facts = facts if kind is not RecordKind.MOVE else facts.slice(0, 0)\nif not "
-                    "len(facts):\n    return entries, facts"
-                ),
+                "ScheduleLog._tell",
+                "facts = facts_of_records(...)",
+                "if header.kind is RecordKind.MOVE:\n    return facts.slice(0, 0)",
             ),
             scenario=told.POISON,
             seed=1,
@@ -598,9 +653,9 @@ SERVER = {
         # A row of a dead segment is never loaded.
         "dead row loaded": mutant(
             swap(
-                "ScheduleLog.file_naming",
-                "kind is RecordKind.MOVE",
-                "_ or (kind is RecordKind.DEAD and base_sequence % 4 == 0)",
+                "ScheduleLog.apply",
+                "header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}",
+                "_ or (header.kind is RecordKind.DEAD and header.base_sequence % 4 == 0)",
             ),
             scenario=told.POISON,
             seed=1,

@@ -3,7 +3,7 @@
     drop("MessageLog._write", "file.sync()")
     swap("Committer._next_floor", "max(self._floor_minute, minute)", "minute")
     swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50")
-    before("Ingest.run_commits", "kept = await commit(...)", "self._answer(self._waiting)")
+    before("Ingest._take", "self._under_way.append(...)", "self._answer(gathered.waiting)")
 
 A target is the qualified name of a function, wherever its module is; "package:name" where that is
 not enough. What is looked for is compared as a syntax tree, so layout, comments and lines say

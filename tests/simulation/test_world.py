@@ -13,10 +13,11 @@ from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH
 from tests.storage.small_logs import log_batch
+from tests.storage.starting import start
 
 
 def _open(disk: SimDisk) -> Store:
-    store, _ = Store.open(
+    store, _ = start(
         disk, StoreSettings(), chance=random.Random(1), now_ms=1_000_000, on_damage=lambda _: None
     )
     return store

@@ -32,6 +32,7 @@ from storage.state.checkpoint import Checkpoint, EpochStart, read_checkpoint
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death, FaultPlan
 from tests.storage.qmq_items import qmq_item
+from tests.storage.starting import start
 
 START_MS = 29_000_000 * MINUTE_MS
 GRACE_MS = 60 * MINUTE_MS
@@ -135,7 +136,7 @@ class StoreRig:
         self.work: CheckpointWork | None = None
         self._is_open = False
         self._watch_unlinks()
-        self.store, self.summary = Store.open(
+        self.store, self.summary = start(
             self.disk,
             self.settings,
             chance=random.Random(self.lives),

@@ -2,10 +2,11 @@
 
 import random
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import cast
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,23 +15,26 @@ import trio.testing
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import ItemScan, scan_items
+from delay_server.accepting import commits
 from delay_server.accepting.commits import Committer
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.filing.filer import Filer
+from replication.core.commit_point import CommitPoint
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
 from storage.disk.errors import FatalDiskError
 from storage.logs.message_log import Draft, MessageLog
 from storage.node.store import Store, StoreSettings
 from storage.schedule.provision import Provision
-from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item
+from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import SimExecutor
 from tests.simulation.faults import CALM, HARSH, Action, Trap
+from tests.storage.starting import start
 
 MINUTE = EPOCH_MS // MINUTE_MS
 
@@ -41,14 +45,10 @@ class FilingDesk:
     def __init__(self) -> None:
         self.submitted: list[LogBatch] = []
         self.hour_mark = MINUTE + 120
-        self.room = trio.Event()
-        self.room.set()
+        self.has_room = True
 
     def submit(self, batches: Sequence[LogBatch]) -> None:
         self.submitted += batches
-
-    async def wait_for_room(self) -> None:
-        await self.room.wait()
 
 
 class Bench:
@@ -60,6 +60,7 @@ class Bench:
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
         self.floor_bytes = 0
+        self.commit_point = CommitPoint(durable=self.store.message_log.next_sequence)
         self.committer = Committer(
             message_log=self.store.message_log,
             filer=cast("Filer", self.desk),
@@ -73,6 +74,8 @@ class Bench:
                 owed_bytes=lambda: self.store.owed_bytes(0, 0),
             ),
             hour_mark=lambda: self.desk.hour_mark,
+            commit_point=self.commit_point,
+            on_commit=lambda: None,
         )
 
     @asynccontextmanager
@@ -87,7 +90,14 @@ class Bench:
     async def commit(self, intake: Intake) -> bool:
         """Commit messages."""
         async with self.running():
-            return await self.committer.commit(lambda: intake)
+            return await self.commit_beside(lambda: intake)
+
+    async def commit_beside(self, take: Callable[[], Intake]) -> bool:
+        """Commit messages, where the committer runs already; return whether they were kept."""
+        ended: list[bool] = []
+        self.committer.submit(take, ended.append)
+        await until(lambda: bool(ended))
+        return ended[0]
 
     async def commit_records(self, draft: Draft) -> bool:
         """Commit records."""
@@ -110,7 +120,7 @@ class Bench:
 
 
 def open_store(disk: SimDisk) -> Store:
-    store, _ = Store.open(
+    store, _ = start(
         disk,
         StoreSettings(),
         chance=random.Random(5),
@@ -258,11 +268,11 @@ async def test_a_disk_that_fails_is_fatal_and_nothing_is_handed_on(kind: str) ->
 
 async def test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass() -> None:
     bench = Bench()
-    bench.desk.room = trio.Event()
+    bench.desk.has_room = False
     kept: list[bool] = []
 
     async def commit() -> None:
-        kept.append(await bench.committer.commit(lambda: intake_of(*some_items(1))))
+        kept.append(await bench.commit_beside(lambda: intake_of(*some_items(1))))
 
     async def commit_move() -> None:
         kept.append(await bench.committer.commit_records(move(5)))
@@ -270,11 +280,12 @@ async def test_a_commit_of_items_waits_while_filing_lags_and_records_without_ite
     async with bench.running() as nursery:
         nursery.start_soon(commit)
         nursery.start_soon(commit_move)
-        await trio.sleep(100)
+        await trio.sleep(30)
         assert bench.log() == []
         assert await bench.committer.commit_records(cancel(7))
         assert [entry[0] for entry in bench.log()] == [RecordKind.CANCEL]
-        bench.desk.room.set()
+        bench.desk.has_room = True
+        bench.committer.look_again()
     assert kept == [True, True]
 
 
@@ -291,7 +302,7 @@ async def test_an_intake_is_taken_when_its_commit_begins() -> None:
         nursery.start_soon(bench.committer.commit_records, cancel(1))
         await trio.testing.wait_all_tasks_blocked()
         # The commit of the record is under way.
-        nursery.start_soon(bench.committer.commit, take)
+        nursery.start_soon(bench.commit_beside, take)
         await trio.testing.wait_all_tasks_blocked()
         assert taken == []
         add_items(intake, some_items(3))
@@ -309,9 +320,7 @@ async def test_all_that_waits_shares_one_fsync_and_what_has_no_items_comes_first
     async with bench.running() as nursery:
         # Nothing is committed before all of them wait: the first one would go alone.
         for number in range(3):
-            nursery.start_soon(
-                bench.committer.commit, partial(intake_of, *some_items(2, 2 * number))
-            )
+            nursery.start_soon(bench.commit_beside, partial(intake_of, *some_items(2, 2 * number)))
             nursery.start_soon(bench.committer.commit_records, cancel(number))
         nursery.start_soon(bench.committer.append_floor, MINUTE + 1)
     syncs = bench.disk.counts["sync"] - before
@@ -337,7 +346,7 @@ async def test_records_without_items_are_kept_where_items_find_no_space(by: str)
         if isinstance(work, Draft):
             kept[name] = await bench.committer.commit_records(work)
         else:
-            kept[name] = await bench.committer.commit(lambda: work)
+            kept[name] = await bench.commit_beside(lambda: work)
 
     if by == "a write":
         bench.disk.arm(Trap(action=Action.FULL, kinds={"write"}))
@@ -425,3 +434,60 @@ async def test_a_floor_record_that_finds_no_space_is_left_for_later() -> None:
     await trio.sleep(60)
     await bench.append_floor()
     assert bench.floors == [MINUTE + 2]
+
+
+async def test_what_is_not_committed_is_handed_to_nobody_and_then_all_in_order() -> None:
+    bench = Bench()
+    bench.commit_point.is_sole = False
+    ended: list[tuple[int, bool]] = []
+
+    def note(number: int, kept: bool) -> None:
+        ended.append((number, kept))
+
+    async with bench.running():
+        for number in range(4):
+            bench.committer.submit(
+                partial(intake_of, *some_items(2, 2 * number)), partial(note, number)
+            )
+            await trio.sleep(1)
+        assert bench.committer.commits == 4, "a commit does not wait for the one before it"
+        assert len(bench.log()) == 4
+        assert bench.desk.submitted == []
+        assert ended == []
+        bench.commit_point.commit_to(6)
+        bench.committer.hand_on()
+        assert ended == [(0, True), (1, True)]
+        assert [batch.header.base_sequence for batch in bench.desk.submitted] == [2, 4]
+        bench.commit_point.commit_to(7)
+        bench.committer.hand_on()
+        assert len(ended) == 2, "half of a commit is none"
+        bench.commit_point.commit_to(100)
+        bench.committer.hand_on()
+        assert ended == [(number, True) for number in range(4)]
+    assert bench.committer.uncommitted_bytes == 0
+
+
+async def test_items_wait_while_too_much_is_not_committed_and_records_without_items_pass() -> None:
+    bench = Bench()
+    bench.commit_point.is_sole = False
+    ended: list[bool] = []
+    with mock.patch.object(commits, "UNCOMMITTED_BYTES_MAX", 10_000):
+        async with bench.running():
+            for number in range(100):
+                bench.committer.submit(
+                    partial(intake_of, *some_items(10, 10 * number)), ended.append
+                )
+                await trio.sleep(0.1)
+            held = bench.committer.uncommitted_bytes
+            batches = len(bench.log())
+            assert 10_000 < held < 12_000
+            assert batches < 20
+            bench.committer.submit(lambda: cancel(1), ended.append, has_items=False)
+            await trio.sleep(1)
+            assert bench.log()[-1][0] is RecordKind.CANCEL
+            while bench.committer.uncommitted_bytes:
+                bench.commit_point.commit_to(10_000)
+                bench.committer.hand_on()
+                await trio.sleep(1)
+    assert ended == [True] * 101
+    assert len(bench.log()) == 101

@@ -12,11 +12,12 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.wire.frames import Frame, encode_frame
 from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
-from delay_server.accepting.ingest import Ingest, IngestLimits, Take
+from delay_server.accepting.ingest import Ingest, IngestLimits
 from delay_server.accepting.intake import Intake
 from delay_server.duty import DISK_FULL_REMARK, Situation, duty_of
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.listener import Server
+from delay_transport.seams.outbox import Wakeup
 from tests.delay_server.server_rig import ids_of, make_item
 from tests.delay_transport.peers import (
     ADDRESS,
@@ -42,17 +43,27 @@ class SlowLog:
         self.is_full = False
         self.error: Exception | None = None
         self.done = 0
+        self._submitted: list[tuple[Callable[[], Intake], Callable[[bool], None]]] = []
+        self._more = Wakeup()
 
-    async def commit(self, take: Take) -> bool:
-        intake = take()
-        await trio.sleep(FSYNC_S)
-        if self.error is not None:
-            raise self.error
-        self.done += 1
-        if self.is_full:
-            return False
-        self.intakes.append(intake)
-        return True
+    def submit(self, take: Callable[[], Intake], on_end: Callable[[bool], None]) -> None:
+        self._submitted.append((take, on_end))
+        self._more.wake()
+
+    async def run(self) -> None:
+        while True:
+            if not self._submitted:
+                await self._more.sleep()
+                continue
+            take, on_end = self._submitted.pop(0)
+            intake = take()
+            await trio.sleep(FSYNC_S)
+            if self.error is not None:
+                raise self.error
+            self.done += 1
+            if not self.is_full:
+                self.intakes.append(intake)
+            on_end(not self.is_full)
 
     @property
     def bodies(self) -> list[bytes]:
@@ -127,7 +138,8 @@ async def bench(
         trio.open_nursery() as nursery,
         serving(ingest, connection_limits, StreamNetwork(pairs.make)) as (server, network),
     ):
-        nursery.start_soon(ingest.run_commits, log.commit)
+        nursery.start_soon(log.run)
+        ingest.commit_by(log.submit)
         nursery.start_soon(ingest.run_expiry)
         if is_serving:
             ingest.follow(SERVING)

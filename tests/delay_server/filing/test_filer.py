@@ -28,7 +28,7 @@ from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.spans import Span
-from storage.node.store import Store, StoreSettings
+from storage.node.store import StoreSettings
 from storage.schedule.schedule_log import ScheduleLimits
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
 from tests.simulation.clock import EPOCH_MS, SimClock
@@ -36,6 +36,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor, name_of
 from tests.simulation.faults import CALM, Action, Trap
 from tests.storage.small_logs import log_batch
+from tests.storage.starting import start
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -74,7 +75,7 @@ class Bench:
     ) -> None:
         self.disk = SimDisk(random.Random(3), plan=CALM)
         self.clock = SimClock(is_synchronised=False)
-        self.store, _ = Store.open(
+        self.store, _ = start(
             self.disk,
             StoreSettings(schedule=schedule),
             chance=random.Random(5),
@@ -427,7 +428,7 @@ async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounde
     async with bench(limits=FilingLimits(backlog_bytes_max=5000), plan=plan) as b:
         most = 0
         for _ in range(50):
-            await b.filer.wait_for_room()
+            await until(lambda: b.filer.has_room)
             b.submit(EPOCH_MS + HOUR_MS, size=900)
             most = max(most, b.filer.backlog_bytes)
         assert 5000 < most < 5000 + 1100
@@ -437,16 +438,18 @@ async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounde
         assert b.store.schedule.last_filed == 51
 
 
-async def test_whoever_waits_for_room_and_whoever_waits_for_the_end_are_both_woken() -> None:
+async def test_whoever_waits_for_room_hears_of_it_and_several_may_wait_for_the_end() -> None:
     plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
     async with bench(limits=FilingLimits(backlog_bytes_max=10), plan=plan, loops="filing") as b:
+        rooms: list[bool] = []
+        b.filer.on_room = lambda: rooms.append(b.filer.has_room)
         b.submit(EPOCH_MS + HOUR_MS)
+        assert not b.filer.has_room
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.filer.wait_for_room)
                 nursery.start_soon(b.filer.drain)
-                nursery.start_soon(b.filer.wait_for_room)
-        await b.filer.drain()
+                nursery.start_soon(b.filer.drain)
+        assert rooms == [True]
 
 
 async def test_checkpoints_come_at_their_interval_while_there_is_something_new() -> None:
@@ -656,7 +659,7 @@ async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_t
             names = [
                 b"a.subject.that.is.long.%092d" % number for number in range(first, first + 1000)
             ]
-            await b.filer.wait_for_room()
+            await until(lambda: b.filer.has_room)
             # Every other commit goes to disk first, some of those by way of a segment of an hour.
             due_ms = b.clock.now_ms() + (500 if first % 2000 else first // 10 * 600)
             b.submit_names(names, due_ms)

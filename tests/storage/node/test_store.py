@@ -31,6 +31,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_che
 from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, FaultPlan, Trap
+from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
 
 _CHANGES = frozenset(
@@ -963,7 +964,7 @@ def test_a_start_that_finds_damage_deletes_nothing_that_it_did_not_write() -> No
     healthy = SimDisk(random.Random(1))
     for path, data in rig.disk.contents().items():
         put_file(healthy, path, data)
-    _, summary = Store.open(
+    _, summary = start(
         healthy, rig.settings, chance=random.Random(1), now_ms=rig.now_ms, on_damage=print
     )
     assert set(summary.orphans) == orphans.keys()
@@ -1025,7 +1026,7 @@ def test_a_missing_checkpoint_is_remedied_as_the_manual_says() -> None:
 def opened(disk: SimDisk, *, begins_new_log: bool = False) -> Store:
     """Open a store whose epochs somebody else numbers."""
     settings = replace(SETTINGS, begins_new_log=begins_new_log)
-    store, summary = Store.open(
+    store, summary = start(
         disk,
         settings,
         chance=random.Random(1),

@@ -14,7 +14,6 @@ from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
 from storage.disk.spans import MINUTE_MS, SegmentKey, dead_minute, key_of_name
-from storage.node.store import Store
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.manifest import (
     MANIFEST_SCHEMA,
@@ -34,6 +33,7 @@ from tests.seeds import each_seed
 from tests.simulation.disk import SimFile
 from tests.storage.dead_rig import DeadRig
 from tests.storage.small_logs import disk_of, flipped
+from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, SWEPT, StoreRig
 
 Segments = UnsealedSegment | SealedSegment
@@ -378,7 +378,7 @@ def test_a_new_directory_has_an_empty_manifest() -> None:
 def test_a_start_that_was_killed_leaves_no_fault() -> None:
     # Before it made its first checkpoint, and before it wrote its first record.
     disk = disk_of({})
-    store, _ = Store.open(
+    store, _ = start(
         disk,
         replace(SETTINGS, begins_new_log=False),
         chance=random.Random(1),

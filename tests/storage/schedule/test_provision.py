@@ -6,11 +6,12 @@ import pytest
 
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
-from storage.node.store import Store, StoreSettings
+from storage.node.store import StoreSettings
 from storage.schedule.provision import Provision
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM
 from tests.storage.schedule.test_schedule_log import START_MS, Bench
+from tests.storage.starting import start
 from tests.storage.store_rig import StoreRig
 
 EXACT = Provision(block_bytes=64)
@@ -113,7 +114,7 @@ def test_a_start_knows_about_how_large_a_split_will_be() -> None:
 
 def test_an_open_store_owes_a_little_even_when_it_is_empty() -> None:
     disk = SimDisk(random.Random(1), plan=CALM)
-    store, _ = Store.open(
+    store, _ = start(
         disk,
         StoreSettings(provision=Provision(reserve_bytes=777)),
         chance=random.Random(1),

@@ -14,7 +14,6 @@ from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
 from storage.disk.errors import DataDirectoryError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
-from storage.node.store import Store
 from storage.schedule.seals import SealsEnd, SealsLog, columns_of_seals
 from storage.state.identity import decode_identity
 from storage.tools.inspect import dump_records, verify_files
@@ -22,6 +21,7 @@ from tests.seeds import each_seed
 from tests.simulation.faults import HARSH
 from tests.storage.small_logs import LOG_UUID, disk_of
 from tests.storage.small_segments import EXAMPLE_SEAL, delivered, new_journal, segment_disk
+from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS, StoreRig
 
 HOUR_MS = 60 * MINUTE_MS
@@ -344,7 +344,7 @@ def test_a_log_that_is_gone_whole_is_reported_as_the_server_does(
     gone = f"{log}/" if whole else f"{log}/0"
     left = {path: data for path, data in rig.disk.contents().items() if not path.startswith(gone)}
     found = damage_in(written(left, tmp_path))
-    _, summary = Store.open(
+    _, summary = start(
         disk_of(left),
         SETTINGS,
         chance=random.Random(1),
