@@ -25,8 +25,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import burst, registrations, together
+from benchmarks import burst, registrations
 from benchmarks import isolation as ills
+from benchmarks.both import together
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load

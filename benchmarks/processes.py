@@ -191,7 +191,7 @@ class Pacer(Process):
         self._answers = directory / "answers.npy"
         self._text = directory / "pacer.log"
         arguments = (str(port), str(rate), str(seconds), str(directory))
-        super().__init__("benchmarks.pacer", *arguments, log=self._text)
+        super().__init__("benchmarks.both.pacer", *arguments, log=self._text)
 
     @property
     def is_running(self) -> bool:

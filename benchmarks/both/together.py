@@ -17,8 +17,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.both.pacer import PER_REQUEST
 from benchmarks.burst import ITEM_BYTES_MAX, SLACK_BYTES
-from benchmarks.pacer import PER_REQUEST
 from benchmarks.pictures import Chart, Colour
 from benchmarks.processes import Collector, DelayServer, Pacer
 from delay_server.sending.lateness import Distribution

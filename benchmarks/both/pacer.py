@@ -1,4 +1,4 @@
-"""A producer that keeps to a rate: `python -m benchmarks.pacer PORT RATE SECONDS DIRECTORY`.
+"""A producer that keeps to a rate: `python -m benchmarks.both.pacer PORT RATE SECONDS DIRECTORY`.
 
 It builds all requests beforehand, in a file in DIRECTORY, and prints `ready`; then it sends them to
 PORT, RATE messages a second for SECONDS. Requests are planned for ticks of 2 ms. One that cannot be
