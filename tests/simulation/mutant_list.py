@@ -81,7 +81,7 @@ SERVER = {
                 "self._uncommitted[0].end <= self._commit_point.committed",
                 "True",
             ),
-            test="delivery/test_uncommitted.py::"
+            test="delay_server/test_node.py::"
             "test_nothing_goes_beyond_the_commit_point_and_all_of_it_goes_on_in_order",
         ),
         # What is not durable here is not committed here.
@@ -99,7 +99,7 @@ SERVER = {
         # A start applies what is beyond the checkpoint when its role has told a commit.
         "the log's end is applied before a role is known": mutant(
             swap("Node._open_store", "not config.has_meta", "True"),
-            test="delivery/test_uncommitted.py::"
+            test="delay_server/test_node.py::"
             "test_a_start_applies_what_is_beyond_the_checkpoint_when_its_role_has_told_a_commit",
         ),
         # What waits to be committed is bounded.
