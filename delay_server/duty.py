@@ -8,6 +8,7 @@
       its group was retired                           refuse     yes     nothing new
       free disk is below its floor                    refuse     yes     R
       its clock is not trusted                        as above   no      as above
+      outcomes take too long to become durable        as above   no      as above
       it stops                                        hold       *       OFFLINE, by the stop itself
 
     * what is due is left for the next start; what is with the sender goes on until the deadline
@@ -54,6 +55,8 @@ class Situation:
     """Whether free disk is below its floor."""
     clock_reason: str = ""
     """Why the clock is not trusted; empty if it is."""
+    outcomes_wait: bool = False
+    """Whether outcomes take too long to become durable, or too many of them wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +92,7 @@ def duty_of(now: Situation) -> Duty:
     return Duty(
         admits=admits,
         remark=remark,
-        sends=now.is_master and not now.clock_reason,
+        sends=now.is_master and not (now.clock_reason or now.outcomes_wait),
         clock_held=bool(now.clock_reason),
         leaves_due=now.is_stopping,
         announces=_announces(now, may_serve=may_serve),
@@ -120,4 +123,8 @@ def _reasons(now: Situation) -> list[str]:
             reasons.append("free disk is below its floor: messages are refused, delivery goes on")
         if now.clock_reason:
             reasons.append(f"the clock is not trusted, delivery is held: {now.clock_reason}")
+        if now.outcomes_wait:
+            reasons.append(
+                "outcomes of deliveries are not durable in time, delivery is held: the disk stalls"
+            )
     return reasons

@@ -7,7 +7,7 @@ moment are in the log, and the next mastership may send them again.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Final
 
@@ -70,7 +70,9 @@ class Mastership:
         pacer: Pacer,
         damages: Damages,
         lateness: Lateness,
+        duty_changed: Callable[[], None],
     ) -> None:
+        """`duty_changed` is called when something has changed that the node's duty follows from."""
         self._node = node
         self._config = config = node.config
         self._runtime = runtime
@@ -102,6 +104,7 @@ class Mastership:
             epoch=lambda: store.schedule.epoch,
             note_facts=self._note_facts,
             sync_ms_max=config.storage.fact_sync_ms_max,
+            on_behind=duty_changed,
         )
         self.sender = self._make_sender(reader)
         self._make_loading()
@@ -251,6 +254,7 @@ class Mastership:
         nursery.start_soon(self._node.filer.run, self.loader)
         nursery.start_soon(self.fact_recorder.run)
         nursery.start_soon(self.fact_recorder.run_noting)
+        nursery.start_soon(self.fact_recorder.run_gate)
         # Only now is it known of every message what became of it.
         await self._tell_untold()
         nursery.start_soon(self.loader.run_loading)

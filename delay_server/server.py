@@ -185,6 +185,8 @@ class DelayServer:
                 is_retired=registration is not None and registration.is_retired,
                 disk_is_full=self._node is not None and self._node.disk_is_full,
                 clock_reason=self.pacer.reason,
+                outcomes_wait=self._mastership is not None
+                and self._mastership.fact_recorder.is_behind,
             )
         )
 
@@ -252,6 +254,7 @@ class DelayServer:
                 pacer=self.pacer,
                 damages=self.damages,
                 lateness=self.lateness,
+                duty_changed=self.follow_duty,
             )
             self._mastership, self.fenced = mastership, None
         try:

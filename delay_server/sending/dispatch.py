@@ -3,7 +3,7 @@
 import contextlib
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,17 @@ groups that have; but what is offered faster than it leaves would go back to dis
 _FULL_RETRY_S = 1.0
 _ON_TIME_MS_MAX = 1000
 """What became due in a longer span between two looks is a backlog as a whole."""
+
+
+OUTCOME_AGE_MAX_S: Final = 0.2
+"""Age of the oldest outcome that is not durable at which sending pauses. A crash sends again what
+has no durable outcome: at most this much of traffic, beside what is in flight, also while the disk
+stalls."""
+
+OUTCOMES_MAX: Final = 50_000
+"""Outcomes that are not durable at which sending pauses."""
+
+_GATE_RECHECK_S = 0.01
 
 
 class Offer(Protocol):
@@ -213,7 +224,9 @@ class FactRecorder:
         epoch: Callable[[], int],
         note_facts: Callable[[FactBlock, int], Awaitable[None]],
         sync_ms_max: int,
+        on_behind: Callable[[], None] = lambda: None,
     ) -> None:
+        """`on_behind` hears when `is_behind` has changed."""
         self._journal = journal
         self._executor = executor
         self._pacer = pacer
@@ -228,7 +241,14 @@ class FactRecorder:
         self._more_durable = Wakeup()
         self._idle = trio.Event()
         self._since: list[tuple[float, int]] = []
-        """When outcomes came that are not durable, and how many then."""
+        """When outcomes came that wait, and how many then."""
+        self._since_of_writing: list[tuple[float, int]] = []
+        """The same of those that are being written."""
+        self._not_durable = 0
+        self._on_behind = on_behind
+        self.is_behind = False
+        """Whether so much is not durable that nothing more should be sent."""
+        self._first = Wakeup()
         self.ages = Distribution(FACT_AGE_BUCKETS_S)
         """How old outcomes are when they are durable, in seconds."""
         self.outcomes: Counter[Outcome] = Counter()
@@ -248,16 +268,21 @@ class FactRecorder:
                 targets=[target.encode()],
             )
         )
-        self._since.append((trio.current_time(), count))
-        self._more.wake()
+        self._came(count)
 
     def add(self, facts: FactBlock) -> None:
         """Take facts that records of the message_log make."""
         for outcome, count in Counter(facts.outcome.tolist()).items():
             self.outcomes[Outcome(outcome)] += count
         self._waiting.append(facts)
-        self._since.append((trio.current_time(), len(facts)))
+        self._came(len(facts))
+
+    def _came(self, count: int) -> None:
+        self._since.append((trio.current_time(), count))
+        self._not_durable += count
         self._more.wake()
+        self._first.wake()
+        self._look_at_gate()
 
     @property
     def waiting(self) -> int:
@@ -287,14 +312,46 @@ class FactRecorder:
                 await trio.sleep(self._linger_s)
                 continue
             self._writing, self._waiting = self._waiting, []
-            since, self._since = self._since, []
+            self._since_of_writing, self._since = self._since, []
             self._durable.append(await self._append(self._writing))
             self.syncs += 1
-            now = trio.current_time()
-            for at, count in since:
-                self.ages.observe(now - at, count)
+            self._are_durable()
             self._writing = []
             self._more_durable.wake()
+
+    def _are_durable(self) -> None:
+        now = trio.current_time()
+        for at, count in self._since_of_writing:
+            self.ages.observe(now - at, count)
+            self._not_durable -= count
+        self._since_of_writing = []
+        self._look_at_gate()
+
+    @property
+    def _oldest(self) -> float | None:
+        """When the first came of the outcomes that are not durable; None if all are."""
+        since = self._since_of_writing or self._since
+        return since[0][0] if since else None
+
+    def _look_at_gate(self) -> None:
+        """Have sending pause while too much is not durable, or for too long."""
+        oldest = self._oldest
+        is_old = oldest is not None and trio.current_time() - oldest >= OUTCOME_AGE_MAX_S
+        is_behind = is_old or self._not_durable >= OUTCOMES_MAX
+        if is_behind != self.is_behind:
+            self.is_behind = is_behind
+            self._on_behind()
+
+    async def run_gate(self) -> None:
+        """Notice outcomes that take too long to become durable; ends as `run` does."""
+        while True:
+            oldest = self._oldest
+            if oldest is None:
+                await self._first.sleep()
+                continue
+            again = trio.current_time() + _GATE_RECHECK_S
+            await trio.sleep_until(max(oldest + OUTCOME_AGE_MAX_S, again))
+            self._look_at_gate()
 
     async def run_noting(self) -> None:
         """Tell the schedule_log of facts that are durable, in order; ends as `run` does."""

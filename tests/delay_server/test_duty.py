@@ -22,6 +22,7 @@ SITUATIONS = st.builds(
     is_retired=st.booleans(),
     disk_is_full=st.booleans(),
     clock_reason=REASONS,
+    outcomes_wait=st.booleans(),
 ).filter(lambda now: now.is_master or not now.is_recovered)
 WELL = Situation(is_master=True, is_recovered=True, has_served=True)
 
@@ -38,6 +39,7 @@ WELL = Situation(is_master=True, is_recovered=True, has_served=True)
         (replace(WELL, is_retired=True), Admits.REFUSE, True, None),
         (replace(WELL, disk_is_full=True), Admits.REFUSE, True, BrokerState.R),
         (replace(WELL, clock_reason="it leapt"), Admits.SERVE, False, BrokerState.RW),
+        (replace(WELL, outcomes_wait=True), Admits.SERVE, False, BrokerState.RW),
         (replace(WELL, is_stopping=True), Admits.HOLD, True, BrokerState.NRW),
     ],
 )
@@ -65,7 +67,7 @@ def test_only_a_master_takes_and_sends_and_nothing_is_admitted_at_a_stop(now: Si
     if now.is_stopping or now.not_accepting:
         assert duty.admits is Admits.HOLD
     assert duty.clock_held == bool(now.clock_reason)
-    assert duty.sends == (now.is_master and not duty.clock_held)
+    assert duty.sends == (now.is_master and not (duty.clock_held or now.outcomes_wait))
     assert duty.leaves_due == now.is_stopping
     # Clients are never sent where messages are refused or held.
     if duty.announces in {BrokerState.RW, BrokerState.W}:

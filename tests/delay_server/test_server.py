@@ -906,3 +906,27 @@ async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_a
                 await trio.sleep(0.05)
         assert most <= 100
         assert sorted(world.broker.ids) == sorted(f"m{n}" for n in range(count))
+
+
+async def test_a_kill_while_the_disk_stalls_sends_again_what_was_sent_in_a_fifth_of_a_second() -> (
+    None
+):
+    world = World()
+    rate, count = 500, 2000
+    async with serving_until_killed(world, Kill("at once")):
+        producer = await world.connect()
+        due_ms = world.now_ms + 2000
+        items = [make_item(f"m{n}", due_ms + n * 1000 // rate) for n in range(count)]
+        assert await producer.send(*items) == {}
+        await trio.sleep(3)
+        assert 400 < len(world.broker.ids) < 600
+        # From now on a call of the disk takes five seconds, and has its effect some time in them.
+        world.executor.plan = ExecutorPlan(delay_s=(5, 5), stall_chance=0, late_chance=1)
+        await trio.sleep(3)
+        sent = len(world.broker.ids)
+        assert sent < count / 2, "sending has paused"
+    async with world.serving():
+        await until(lambda: len(world.broker.taken) == count)
+        await trio.sleep(10)
+    again = len(world.broker.ids) - count
+    assert 0 < again <= 0.2 * rate + 50

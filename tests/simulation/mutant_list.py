@@ -131,6 +131,26 @@ SERVER = {
             "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
         ),
     },
+    "4 outcomes": {
+        # Sending pauses while an outcome takes too long to become durable.
+        "any age of an outcome": mutant(
+            swap(
+                "FactRecorder._look_at_gate", "is_old or ...", "self._not_durable >= OUTCOMES_MAX"
+            ),
+            test="delay_server/test_server.py::"
+            "test_a_kill_while_the_disk_stalls_sends_again_what_was_sent_in_a_fifth_of_a_second",
+        ),
+        # And while too many of them are not durable.
+        "any number of outcomes": mutant(
+            swap("FactRecorder._look_at_gate", "is_old or ...", "is_old"),
+            test="delay_server/sending/test_dispatch.py::"
+            "test_sending_pauses_while_too_many_outcomes_are_not_durable",
+        ),
+        # Sending goes on when they are durable.
+        "sending paused for good": mutant(
+            swap("FactRecorder._look_at_gate", "is_behind != self.is_behind", "is_behind"), seed=2
+        ),
+    },
     "4 durable end": {
         # The durable end is written after each fsync of the log.
         "durable end not written": mutant(

@@ -326,6 +326,8 @@ class Books:
             self.disk, UUID_OF_LOG, filed_number=0, file_bytes_max=1 << 20
         )
         self.noted: list[tuple[FactBlock, int]] = []
+        self.gate: list[tuple[float, bool]] = []
+        """When sending had to pause, and when it might go on."""
         self.note_s = 0.0
         """How long the schedule_log takes to be told."""
         self.fact_recorder = FactRecorder(
@@ -339,7 +341,11 @@ class Books:
             epoch=lambda: 1,
             note_facts=self._note,
             sync_ms_max=20,
+            on_behind=self._note_gate,
         )
+
+    def _note_gate(self) -> None:
+        self.gate.append((trio.current_time(), self.fact_recorder.is_behind))
 
     async def _note(self, facts: FactBlock, last_number: int) -> None:
         await trio.sleep(self.note_s)
@@ -376,6 +382,7 @@ async def books(b: Books) -> AsyncIterator[Books]:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(b.fact_recorder.run)
         nursery.start_soon(b.fact_recorder.run_noting)
+        nursery.start_soon(b.fact_recorder.run_gate)
         await trio.testing.wait_all_tasks_blocked()
         yield b
         nursery.cancel_scope.cancel()
@@ -463,3 +470,38 @@ async def test_a_failed_fsync_of_the_journal_is_fatal() -> None:
             b.cross_off(1)
             await trio.sleep(1)
     assert b.noted == []
+
+
+async def test_sending_pauses_while_an_outcome_takes_too_long_to_become_durable() -> None:
+    async with books(Books(sync_s=5.0)) as b:
+        begun = trio.current_time()
+        for number in range(1000):
+            b.cross_off(number)
+            await trio.sleep(0.001)
+        assert [is_behind for _, is_behind in b.gate] == [True]
+        assert 0.2 <= b.gate[0][0] - begun <= 0.22
+        await b.fact_recorder.stop()
+        assert b.gate[-1][1] is False
+        assert 9.9 < b.gate[-1][0] - begun < 10.5, "two fsyncs"
+        assert b.fact_recorder.ages.total == 1000
+
+
+async def test_sending_pauses_while_too_many_outcomes_are_not_durable() -> None:
+    async with books(Books(sync_s=0.1)) as b:
+        for first in range(0, 60_000, 1000):
+            before = b.fact_recorder.is_behind
+            b.cross_off(*range(first, first + 1000))
+            assert b.fact_recorder.is_behind == (first + 1000 >= 50_000)
+            assert before == (first >= 50_000)
+        await b.fact_recorder.stop()
+        assert not b.fact_recorder.is_behind
+        assert [is_behind for _, is_behind in b.gate] == [True, False]
+
+
+async def test_outcomes_that_are_durable_in_time_pause_nothing() -> None:
+    async with books(Books(sync_s=0.05)) as b:
+        for number in range(5000):
+            b.cross_off(number)
+            await trio.sleep(0.001)
+        await b.fact_recorder.stop()
+        assert b.gate == []
