@@ -324,16 +324,21 @@ def next_data(file: ReadableFile, position: int) -> int | None:
         return None if error.errno == errno.ENXIO else position
 
 
-def size_if_opened(disk: Disk, path: str) -> int:
-    """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
-    try:
-        file = disk.open_read(path)
-    except OSError:
-        return 0
+def size_of(disk: ReadableDisk, path: str) -> int:
+    """Return the size of a file in bytes. Raises OSError."""
+    file = disk.open_read(path)
     try:
         return file.size()
     finally:
         file.close()
+
+
+def size_if_opened(disk: Disk, path: str) -> int:
+    """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
+    try:
+        return size_of(disk, path)
+    except OSError:
+        return 0
 
 
 class DirectoryFile:

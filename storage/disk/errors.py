@@ -13,6 +13,8 @@
         * NotPermittedError: this user may not read or write it.
         * NotRegularFileError: something else lies where a file of ours belongs.
     * LogStateError: what is on disk contradicts itself so that a promise could not be kept.
+    * CopyRefusedError: batches of another node do not go on from the end of this log.
+    * LogTrimmedError: records that are asked for are not kept any more.
 """
 
 from typing import Final
@@ -92,6 +94,14 @@ class NotRegularFileError(DataDirectoryError, OSError):
 
 class LogStateError(StorageError):
     """The logs contradict each other; serving could break a promise, so the node refuses."""
+
+
+class CopyRefusedError(StorageError):
+    """Batches of another node do not go on from the end of this log; nothing was written."""
+
+
+class LogTrimmedError(StorageError):
+    """Records that are asked for were deleted by retention: whoever needs them copies more."""
 
 
 _SAYS_WHAT_IS_THERE: Final = (

@@ -4,6 +4,8 @@
     message_log            accepted messages, in their order
     message_log_recovery   which end of it is kept, which is cut
     numbered_log           a walk over the files of a log
+    raw_batches            batches as they are on disk: copied, and cut
+    sparse_index           where batches begin
 
 Imported by schedule, node and readers.
 """

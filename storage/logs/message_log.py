@@ -20,10 +20,17 @@ from storage.batch.batches import (
 )
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind, encode_columns
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
-from storage.disk.disk import Bytes, Disk, File
-from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.disk.disk import Bytes, Disk, File, size_of
+from storage.disk.errors import (
+    FatalDiskError,
+    LogStateError,
+    LogTrimmedError,
+    StorageFullError,
+)
 from storage.logs.message_log_recovery import RecoveryReport, recover_message_log
 from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch, files_from, log_file
+from storage.logs.raw_batches import RawBatches, TailCut, decode_copied, read_batches_raw
+from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DurableEnd, DurableEndFile
 
 __all__ = ["MESSAGE_LOG_DIRECTORY", "Draft", "MessageLog", "RecoveryReport"]
@@ -88,6 +95,7 @@ class MessageLog:
         """The last of `files`, once it was written to."""
         self._new_file: File | None = None
         """The one after it, while its first append is under way."""
+        self._index = SparseIndex(disk, seed=self._seed)
         self._durable_end_behind = False
         self._failure: BaseException | None = None
         self.bytes_written = 0
@@ -217,8 +225,23 @@ class MessageLog:
         batches, buffers = self._encode(
             drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms
         )
+        self._append_encoded(batches, buffers)
+        return batches
+
+    def append_copied(self, data: Bytes) -> list[LogBatch]:
+        """Append whole batches as another node has them; return them, durable.
+
+        Raises CopyRefusedError with nothing written unless they go on from the end of this log
+        (raw_batches.py), and what `append` raises.
+        """
+        self._require_usable()
+        batches = decode_copied(data, after=self._end, seed=self._seed)
+        self._append_encoded(batches, [data])
+        return batches
+
+    def _append_encoded(self, batches: Sequence[LogBatch], buffers: Sequence[Bytes]) -> None:
         if not batches:
-            return []
+            return
         size = sum(batch.header.size for batch in batches)
         last = batches[-1].header
         try:
@@ -227,8 +250,8 @@ class MessageLog:
                 end,
                 next_sequence=last.next_sequence,
                 last_crc=last.crc,
-                epoch=epoch,
-                floor_minute=floor_minute,
+                epoch=last.epoch,
+                floor_minute=last.floor_minute,
             )
         except StorageFullError:
             self._undo()
@@ -239,7 +262,10 @@ class MessageLog:
         self._settle(end)
         self.bytes_written += size
         self._write_durable_end()
-        return batches
+        position = end.position - size
+        for batch in batches:
+            self._index.appended(self._files[-1], position, batch.header)
+            position += batch.header.size
 
     def _write_durable_end(self) -> None:
         try:
@@ -369,6 +395,74 @@ class MessageLog:
         for found in walk:
             yield found.content if isinstance(found, PlacedBatch) else found
 
+    def read_raw(self, from_sequence: int, *, bytes_max: int) -> RawBatches:
+        """Return batches as they are on disk, from the one on that holds `from_sequence`.
+
+        At most so many bytes, of one file; but one batch whatever it has, while there is any.
+        May run in another thread. Raises LogTrimmedError below `first_sequence`, DamagedError if a
+        byte is not as it was written, OSError.
+        """
+        end, files = self._end, self.files()
+        if from_sequence < self._first_sequence:
+            raise LogTrimmedError(
+                f"record {from_sequence} is not kept any more, the log begins with "
+                f"{self._first_sequence}"
+            )
+        if from_sequence >= end.next_sequence or not files:
+            return RawBatches(from_sequence, from_sequence, b"")
+        file = files_from(files, from_sequence)[0]
+        is_last = file.first_sequence == end.file_sequence
+        return read_batches_raw(
+            self._disk,
+            self._index,
+            file,
+            seed=self._seed,
+            sequence=from_sequence,
+            end=end.position if is_last else size_of(self._disk, file.path),
+            bytes_max=bytes_max,
+        )
+
+    def cut_to(self, epoch: int, sequence: int, *, not_below: int) -> str | None:
+        """Give up all records of later epochs, and those from `sequence` on; keep them aside.
+
+        Whole batches go, and `next_sequence` says what comes next. not_below: the end of what is
+        committed, which must stay. Return the path of what was cut, relative to the data directory;
+        None if there was nothing to cut. Raises LogStateError, with nothing changed, if a committed
+        record would go; StorageFullError likewise; DamagedError where the log cannot be read;
+        FatalDiskError.
+        """
+        self._require_usable()
+        if not self.files():
+            return None
+        tail = TailCut(
+            self._disk,
+            MESSAGE_LOG_DIRECTORY,
+            log_uuid=self._log_uuid,
+            files=self.files(),
+            index=self._index,
+            end=self._end,
+        )
+        left = tail.find(epoch, sequence)
+        if left.next_sequence >= self._end.next_sequence:
+            return None
+        if left.next_sequence < not_below:
+            raise LogStateError(
+                f"a cut of the message_log to record {left.next_sequence} was refused: all below "
+                f"{not_below} is committed"
+            )
+        path = tail.keep_aside(left)
+        try:
+            self._close_files()
+            self._files = tuple(tail.cut(left, self._durable_end))
+        except StorageFullError:
+            raise
+        except BaseException as error:
+            self._failure = error
+            raise
+        self._index.forget(left.file_sequence)
+        self._end = left
+        return path
+
     def _decode(self, header: BatchHeader, data: memoryview, path: str, position: int) -> LogBatch:
         return decode_batch(header, data, seed=self._seed, path=path, position=position)
 
@@ -397,11 +491,14 @@ class MessageLog:
 
     def close(self) -> None:
         """Give the descriptors back; makes nothing durable."""
+        self._close_files()
+        self._durable_end.close()
+
+    def _close_files(self) -> None:
         for file in (self._file, self._new_file):
             if file is not None:
                 file.close()
         self._file = self._new_file = None
-        self._durable_end.close()
 
     def _require_usable(self) -> None:
         if self._failure is not None:

@@ -70,7 +70,66 @@ SERVER = {
         ),
         # What a full disk let through of an append is taken back.
         "full disk leaves its garbage": mutant(
-            drop("MessageLog._append", "self._undo()"), scenario=told.FULL_APPENDS, seed=1
+            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=1
+        ),
+    },
+    "7 copies of a log": {
+        # The durable end is lowered before anything of the log is cut.
+        "cut below the durable end": mutant(
+            drop("TailCut.cut", "durable_end.write(left)"),
+            drop("TailCut.cut", "durable_end.sync()"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
+        ),
+        # And that is durable before anything is cut.
+        "cut before the lower end is durable": mutant(
+            drop("TailCut.cut", "durable_end.sync()"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
+        ),
+        # Files are cut from the last to the first, and each is gone before the next one goes.
+        "names cut at once": mutant(
+            drop("TailCut.cut", "self._disk.sync_directory(self._directory)"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
+        ),
+        # What is cut off a file is gone before anything else is written.
+        "cut that comes back": mutant(
+            drop("TailCut.cut", "file.sync()"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[0]",
+        ),
+        # What is cut is durable aside before it is cut.
+        "cut and not kept": mutant(
+            drop("TailCut.keep_aside", "copy.sync()"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
+        ),
+        # The index forgets what was cut.
+        "index of what was cut": mutant(
+            drop("MessageLog.cut_to", "self._index.forget(left.file_sequence)"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
+        ),
+        # A copied batch was written behind the one that is the last here.
+        "copy of another chain": mutant(
+            swap("_fault_of_copy", "header.previous_crc != crc", "False"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_what_does_not_go_on_from_the_end_is_refused_and_nothing_is_written"
+            "[other chain-another batch]",
+        ),
+        # Only EPOCH_START raises the epoch of a copy, and nothing lowers it.
+        "copy of an older epoch": mutant(
+            swap("_fault_of_copy", "header.epoch < epoch or ...", "False"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_what_does_not_go_on_from_the_end_is_refused_and_nothing_is_written"
+            "[older epoch-epoch 1 after epoch 3]",
+        ),
+        # Every byte that is sent to another node is checked.
+        "damage is copied": mutant(
+            swap("read_batches_raw", "fault is not None", "False"),
+            test="storage/logs/test_raw_batches.py::"
+            "test_a_byte_that_is_not_as_it_was_written_is_not_sent",
         ),
     },
     "7 commit point": {
@@ -154,7 +213,7 @@ SERVER = {
     "4 durable end": {
         # The durable end is written after each fsync of the log.
         "durable end not written": mutant(
-            drop("MessageLog._append", "self._write_durable_end()"), seed=1
+            drop("MessageLog._append_encoded", "self._write_durable_end()"), seed=1
         ),
         # The durable end is itself durable within 20 ms and before the log rests.
         "durable end not synced": mutant(drop("DurableEndFile.sync", "self._file.sync()"), seed=1),

@@ -1,0 +1,255 @@
+"""Batches of a message_log as they are in its files: what one node copies from another.
+
+read      whole batches from a sequence on, every byte checked
+decode    batches that another node sent, if they go on from the end of this log
+cut       give up the end of a log that another node's log contradicts, and keep it aside
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+from uuid import UUID
+
+from storage.batch.batches import BatchHeader, LogBatch, contents_fault, decode_batch, decode_header
+from storage.batch.columns import RecordKind
+from storage.batch.file_header import (
+    FILE_HEADER_SIZE,
+    HEADER_SIZE_MAX,
+    FileHeader,
+    LogKind,
+    encode_file_header,
+)
+from storage.disk.disk import Bytes, Disk, File, ReadableDisk, size_of
+from storage.disk.errors import (
+    CopyRefusedError,
+    DamagedError,
+    LogStateError,
+    UnsupportedFormatError,
+)
+from storage.disk.read_ahead import PIECE
+from storage.logs.numbered_log import LogFile
+from storage.logs.sparse_index import SparseIndex
+from storage.state.durable_end import DurableEnd, DurableEndFile
+
+CUT_DIRECTORY: Final = "cut"
+"""Ends of message_logs that were given up: `<first sequence>.<next sequence>.<epoch>.log`, each a
+log file of its own, for inspection. Nothing reads them."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawBatches:
+    """Whole batches, one after another.
+
+    Records from `first_sequence` on; next_sequence: behind the last; data: empty if there are none.
+    """
+
+    first_sequence: int
+    next_sequence: int
+    data: bytes
+
+
+def read_batches_raw(
+    disk: ReadableDisk,
+    index: SparseIndex,
+    file: LogFile,
+    *,
+    seed: int,
+    sequence: int,
+    end: int,
+    bytes_max: int,
+) -> RawBatches:
+    """Return batches of one file, from the one on that holds a record, at most so many bytes.
+
+    One batch comes whatever it has. end: bytes of the file that count. Raises DamagedError if a
+    byte is not as it was written; OSError.
+    """
+    found: list[tuple[int, BatchHeader]] = []
+    size = 0
+    for position, header in index.headers_from(file, sequence, end):
+        if found and size + header.size > bytes_max:
+            break
+        found.append((position, header))
+        size += header.size
+    if not found:
+        return RawBatches(sequence, sequence, b"")
+    begin = found[0][0]
+    opened = disk.open_read(file.path)
+    try:
+        data = opened.read_at(begin, size)
+    finally:
+        opened.close()
+    view = memoryview(data)
+    for position, header in found:
+        part = view[position - begin : position - begin + header.size]
+        fault = contents_fault(header, part, seed)
+        if fault is not None:
+            raise DamagedError(path=file.path, position=position, reason=fault)
+    return RawBatches(found[0][1].base_sequence, found[-1][1].next_sequence, data)
+
+
+def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch]:
+    """Return the batches in `data` if they go on from the end of a log; every byte is checked.
+
+    Sequences without a gap, the chain of CRCs, an epoch that only EPOCH_START raises, and a floor
+    that never falls. Raises CopyRefusedError.
+    """
+    batches: list[LogBatch] = []
+    view, position = memoryview(data), 0
+    sequence, crc, epoch = after.next_sequence, after.last_crc, after.epoch
+    floor = after.floor_minute
+    where = f"a batch that was sent as record {sequence} and on"
+    while position < len(view):
+        try:
+            part = view[position:]
+            header = decode_header(part[:HEADER_SIZE_MAX], seed=seed, path=where, position=position)
+            batch = decode_batch(
+                header, part[: header.size], seed=seed, path=where, position=position
+            )
+        except (DamagedError, UnsupportedFormatError) as error:
+            raise CopyRefusedError(str(error)) from error
+        fault = _fault_of_copy(header, sequence=sequence, crc=crc, epoch=epoch, floor=floor)
+        if fault is not None:
+            raise CopyRefusedError(f"{where}: {fault}")
+        batches.append(batch)
+        sequence, crc, epoch = header.next_sequence, header.crc, header.epoch
+        floor, position = header.floor_minute, position + header.size
+    return batches
+
+
+def _fault_of_copy(
+    header: BatchHeader, *, sequence: int, crc: int, epoch: int, floor: int
+) -> str | None:
+    if header.base_sequence != sequence:
+        return f"it begins with {header.base_sequence}, and {sequence} comes next"
+    if header.previous_crc != crc:
+        return f"it was written behind another batch than the one before {sequence}"
+    if header.epoch < epoch or (header.epoch > epoch) != (header.kind is RecordKind.EPOCH_START):
+        return f"a batch of {header.kind.name} in epoch {header.epoch} after epoch {epoch}"
+    if header.floor_minute < floor:
+        return f"its floor {header.floor_minute} is below {floor}"
+    return None
+
+
+class TailCut:
+    """Gives up the end of a log, in an order that is safe at each crash.
+
+    What goes is copied aside first and fsynced; then the durable end is lowered and fsynced; then
+    the files behind the cut go from the last to the first, each with an fsync of the directory;
+    then the file with the cut is truncated and fsynced. A crash in between leaves a log of which
+    less was cut: whole batches, in order, that are cut when the cut is asked for again.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        log_uuid: UUID,
+        files: Sequence[LogFile],
+        index: SparseIndex,
+        end: DurableEnd,
+    ) -> None:
+        """Prepare for a log with these files and this end."""
+        self._disk = disk
+        self._directory = directory
+        self._log_uuid = log_uuid
+        self._files = list(files)
+        self._index = index
+        self._end = end
+
+    def find(self, epoch: int, sequence: int) -> DurableEnd:
+        """Return the end that is left if all is cut of later epochs, or from `sequence` on.
+
+        Whole batches only: one that holds a record on either side goes. Raises DamagedError where
+        the log cannot be walked that far, OSError.
+        """
+        kept: BatchHeader | None = None
+        file, position = self._files[0], FILE_HEADER_SIZE
+        for place, current in enumerate(self._files):
+            until = self._size_of(place)
+            for at, header in self._index.headers_from(current, current.first_sequence, until):
+                if header.epoch > epoch or header.next_sequence > sequence:
+                    return self._end_behind(kept, file, position)
+                kept, file, position = header, current, at + header.size
+        return self._end_behind(kept, file, position)
+
+    def _end_behind(self, kept: BatchHeader | None, file: LogFile, position: int) -> DurableEnd:
+        if kept is None:
+            raise LogStateError(
+                "nothing would be left of the message_log: the cut is before its first record"
+            )
+        return replace(
+            self._end,
+            next_sequence=kept.next_sequence,
+            file_sequence=file.first_sequence,
+            position=position,
+            last_crc=kept.crc,
+            epoch=kept.epoch,
+            floor_minute=kept.floor_minute,
+        )
+
+    def keep_aside(self, left: DurableEnd) -> str:
+        """Copy what goes to a file of its own, durable when this returns; return its path.
+
+        Raises StorageFullError with nothing changed, or FatalDiskError.
+        """
+        name = f"{left.next_sequence:020d}.{self._end.next_sequence:020d}.{self._end.epoch}.log"
+        path = f"{CUT_DIRECTORY}/{name}"
+        self._disk.make_directory(CUT_DIRECTORY)
+        if self._disk.exists(path):
+            # Of a cut that a crash has broken off.
+            self._disk.unlink(path)
+        copy = self._disk.open(path, create=True)
+        try:
+            header = FileHeader(
+                kind=LogKind.MESSAGE_LOG,
+                log_uuid=self._log_uuid,
+                first_sequence=left.next_sequence,
+            )
+            at = copy.write_at(0, [encode_file_header(header)])
+            for place, file in enumerate(self._files):
+                if file.first_sequence >= left.file_sequence:
+                    is_cut = file.first_sequence == left.file_sequence
+                    begin = left.position if is_cut else FILE_HEADER_SIZE
+                    at = self._copy(file, begin, self._size_of(place), copy, at)
+            copy.sync()
+        finally:
+            copy.close()
+        self._disk.sync_directory(CUT_DIRECTORY)
+        self._disk.sync_directory("")
+        return path
+
+    def cut(self, left: DurableEnd, durable_end: DurableEndFile) -> list[LogFile]:
+        """Take away what goes; return the files that are left.
+
+        Raises FatalDiskError, or StorageFullError while nothing is changed.
+        """
+        durable_end.write(left)
+        durable_end.sync()
+        while self._files[-1].first_sequence > left.file_sequence:
+            self._disk.unlink(self._files.pop().path)
+            self._disk.sync_directory(self._directory)
+        file = self._disk.open(self._files[-1].path)
+        try:
+            file.truncate(left.position)
+            file.sync()
+        finally:
+            file.close()
+        return self._files
+
+    def _size_of(self, place: int) -> int:
+        """Return how many bytes of a file count."""
+        file = self._files[place]
+        if file.first_sequence == self._end.file_sequence and self._end.position:
+            return self._end.position
+        return size_of(self._disk, file.path)
+
+    def _copy(self, file: LogFile, begin: int, until: int, copy: File, at: int) -> int:
+        opened = self._disk.open_read(file.path)
+        try:
+            while begin < until and (data := opened.read_at(begin, min(PIECE, until - begin))):
+                at += copy.write_at(at, [data])
+                begin += len(data)
+        finally:
+            opened.close()
+        return at
