@@ -173,20 +173,16 @@ def test_what_does_not_go_on_from_the_end_is_refused_and_nothing_is_written(
         log.append_copied(_BROKEN[broken]())
     assert disk.contents() == before
     assert log.next_sequence == end
-    log.append_copied(_sent(3, 5, [b"a"], [b"b"])[1])
+    log.append_copied(_sent([b"a"], [b"b"])[1])
     assert batches_of(log)[-1].header.base_sequence == end
 
 
-def _sent(
-    epoch: int, floor: int, *items: Sequence[bytes], uuid: UUID = LOG_UUID, start: int = 3
-) -> list[bytes]:
+def _sent(*items: Sequence[bytes], uuid: UUID = LOG_UUID) -> list[bytes]:
     """Return the batches of another node's log, its EPOCH_START left out."""
     log = new_log(new_disk(), uuid=uuid)
-    log.start_epoch(start, append_ms=NOW_MS)
-    if epoch != start:
-        log._end = replace(log._end, epoch=epoch)
+    log.start_epoch(3, append_ms=NOW_MS)
     for part in items:
-        log.append([messages(list(part))], floor_minute=floor, append_ms=NOW_MS)
+        log.append([messages(list(part))], floor_minute=5, append_ms=NOW_MS)
     raw = log.read_raw(2, bytes_max=1 << 20)
     parts, position = [], 0
     for batch in batches_of(log)[1:]:
@@ -200,15 +196,15 @@ def _flipped(data: bytes) -> bytes:
 
 
 _BROKEN = {
-    "again": lambda: _sent(3, 5, [b"a"])[0],
-    "gap": lambda: _sent(3, 5, [b"a"], [b"b"], [b"c"])[2],
-    "other chain": lambda: _sent(3, 5, [b"x"], [b"b"])[1],
+    "again": lambda: _sent([b"a"])[0],
+    "gap": lambda: _sent([b"a"], [b"b"], [b"c"])[2],
+    "other chain": lambda: _sent([b"x"], [b"b"])[1],
     "older epoch": lambda: _behind(epoch=1),
     "epoch without its start": lambda: _behind(epoch=4),
     "lower floor": lambda: _behind(floor=4),
-    "a flipped bit": lambda: _flipped(_sent(3, 5, [b"a"], [b"b"])[1]),
-    "cut off": lambda: _sent(3, 5, [b"a"], [b"b"])[1][:-1],
-    "another log": lambda: _sent(3, 5, [b"a"], [b"b"], uuid=OTHER_UUID)[1],
+    "a flipped bit": lambda: _flipped(_sent([b"a"], [b"b"])[1]),
+    "cut off": lambda: _sent([b"a"], [b"b"])[1][:-1],
+    "another log": lambda: _sent([b"a"], [b"b"], uuid=OTHER_UUID)[1],
 }
 
 
