@@ -7,9 +7,8 @@ admission, commits, dispatch, deliveries in flight, facts, filing, a last checkp
 loses its role ends its mastership at once, opens its directory again, and waits for a role.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -19,7 +18,6 @@ from delay_protocol.meta.requests import BrokerState
 from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
-from delay_server.accepting.intake import Intake
 from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
@@ -27,7 +25,7 @@ from delay_server.duty import Admits, Duty, Situation, duty_of
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Damages, Intervals, Node, Outside
-from delay_server.sending.lateness import COMMIT_BUCKETS_S, Distribution, Lateness
+from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError, MembershipError
 from delay_transport.connections.listener import Server, serve_connections
@@ -76,7 +74,6 @@ class DelayServer:
         self.http_address = ""
         """host:port of the HTTP port for people and Prometheus."""
         self.damages = Damages(str(config.node.data_dir))
-        self.commit_seconds = Distribution(COMMIT_BUCKETS_S)
         self.lateness = Lateness(runtime.clock.boot_ms)
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """The tokens of administration."""
@@ -154,7 +151,6 @@ class DelayServer:
             pacer=self.pacer,
             damages=self.damages,
             lateness=self.lateness,
-            commit_seconds=self.commit_seconds,
             duty=self.duty,
         )
 
@@ -293,21 +289,6 @@ class DelayServer:
             self.demotions += 1
             term.cancel()
 
-    def submit(
-        self,
-        mastership: Mastership,
-        take: Callable[[], Intake],
-        on_end: Callable[[bool], None],
-    ) -> None:
-        """Have a mastership commit an intake, and take its time."""
-        began = trio.current_time()
-
-        def end(kept: bool) -> None:  # noqa: FBT001
-            self.commit_seconds.observe(trio.current_time() - began)
-            on_end(kept)
-
-        mastership.committer.submit(take, end)
-
     def _address_told(self) -> str:
         """Return the address that clients get for this node."""
         address = self.listening_at()
@@ -398,7 +379,7 @@ async def serve(
                 # What the master does.
                 async with server.master_of(node) as mastership:
                     await mastership.begin(term)
-                    server.ingest.commit_by(partial(server.submit, mastership))
+                    server.ingest.commit_by(mastership.committer.submit)
                     server.take_messages()
                     if not has_started:
                         task_status.started()

@@ -21,7 +21,7 @@ from benchmarks.both.pacer import PER_REQUEST
 from benchmarks.burst import ITEM_BYTES_MAX, SLACK_BYTES
 from benchmarks.pictures import Chart, Colour
 from benchmarks.processes import Collector, DelayServer, Pacer
-from delay_server.sending.lateness import Distribution
+from delay_server.distribution import Distribution
 
 RISING: Final = range(100_000, 600_000, 25_000)
 """Messages a second that are tried, one after another, until one does not hold."""

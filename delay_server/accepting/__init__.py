@@ -1,7 +1,7 @@
 """From a request to its answer.
 
     admission     checks the items of a request
-    commits       append, fsync, then file
+    commits       the one writer of the log: append, fsync, and on to filing once committed
     disk_budget   free disk that accepted messages need
     ingest        holds, admits and answers requests
     intake        accepted items until their commit

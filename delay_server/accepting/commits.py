@@ -21,6 +21,7 @@ import trio
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.accepting.intake import Intake, MessageBatch
 from delay_server.clock.pace import Pacer
+from delay_server.distribution import Distribution
 from delay_server.filing.filer import Filer
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
@@ -38,6 +39,22 @@ MESSAGE_WORKER = "message_log"
 UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may be durable and not committed: commits of items wait beyond it. They are in memory,
 for filing."""
+
+COMMIT_BUCKETS_S: Final = (
+    0.0002,
+    0.0005,
+    0.001,
+    0.002,
+    0.005,
+    0.01,
+    0.02,
+    0.05,
+    0.1,
+    0.5,
+    1,
+    2,
+    10,
+)
 
 Work = Intake | Draft
 
@@ -110,6 +127,8 @@ class Committer:
         self.uncommitted_bytes = 0
         """Bytes that are durable and not committed."""
         self.commits = 0
+        self.seconds = Distribution(COMMIT_BUCKETS_S)
+        """How long commits took, from the encoding to the end of the fsync."""
 
     def submit(
         self, take: Callable[[], Work], on_end: Callable[[bool], None], *, has_items: bool = True
@@ -172,7 +191,7 @@ class Committer:
 
     async def _commit(self, waiting: Sequence[_Waiting]) -> bool:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
-        now_ms = self._pacer.now_ms()
+        now_ms, began = self._pacer.now_ms(), trio.current_time()
         work = [one.take() for one in waiting]
         try:
             batches = await self._executor.run(
@@ -183,6 +202,7 @@ class Committer:
             self._on_commit()
             return False
         self.commits += 1
+        self.seconds.observe(trio.current_time() - began)
         durable = _Uncommitted(batches, waiting)
         self._uncommitted.append(durable)
         self.uncommitted_bytes += durable.size

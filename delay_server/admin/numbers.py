@@ -18,10 +18,10 @@ from delay_protocol.nodes.registration import NodeRole
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.admin.explain import counts
 from delay_server.admin.parts import Observed, Parts
+from delay_server.distribution import Distribution
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
-from delay_server.sending.lateness import Distribution
 from sender.groups.group_status import GroupState, GroupStatus
 from sender.health.circuit import CircuitState
 
@@ -370,7 +370,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
     Histogram(
         "fsync_seconds",
         "Duration of the write and fsync of a group commit.",
-        lambda parts: parts.commit_seconds,
+        lambda parts: parts.master.committer.seconds,
     ),
     # What cannot be read
     Number(

@@ -12,7 +12,7 @@ from delay_server.duty import Duty
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Damages, Node
-from delay_server.sending.lateness import Distribution, Lateness
+from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig
 from delay_transport.connections.listener import Server
 from delay_transport.http.tokens import Tokens
@@ -33,7 +33,6 @@ class Parts:
     pacer: Pacer
     damages: Damages
     lateness: Lateness
-    commit_seconds: Distribution
     duty: Callable[[], Duty]
     """Returns what the node may do now: a look may take so long that it changes."""
 

@@ -18,9 +18,10 @@ from delay_server.admin.numbers import (
     takes_messages,
 )
 from delay_server.admin.parts import Observed, Parts
+from delay_server.distribution import Distribution
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
-from delay_server.sending.lateness import RECENT_MINUTES, Distribution
+from delay_server.sending.lateness import RECENT_MINUTES
 from delay_transport.http.metric_families import installed_version
 from delay_transport.seams.runtime import format_address
 from sender.groups.group_status import GroupStatus

@@ -11,9 +11,9 @@ import structlog
 import trio
 
 from delay_server.clock.pace import Pacer
+from delay_server.distribution import Distribution
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
-from delay_server.sending.lateness import FACT_AGE_BUCKETS_S, Distribution
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
 from storage.batch.entries import Entries
@@ -42,6 +42,10 @@ _FULL_RETRY_S = 1.0
 _ON_TIME_MS_MAX = 1000
 """What became due in a longer span between two looks is a backlog as a whole."""
 
+
+FACT_AGE_BUCKETS_S: Final = (
+    0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60,
+)  # fmt: skip
 
 OUTCOME_AGE_MAX_S: Final = 0.2
 """Age of the oldest outcome that is not durable at which sending pauses. A crash sends again what

@@ -23,7 +23,8 @@ from delay_server.admin.numbers import (
     top_subjects,
 )
 from delay_server.admin.status import status_of
-from delay_server.sending.lateness import LATENESS_BUCKETS_S, Distribution
+from delay_server.distribution import Distribution
+from delay_server.sending.lateness import LATENESS_BUCKETS_S
 from delay_server.server import DelayServer, serve
 from sender.health.circuit import CircuitState
 from tests.delay_server.dead_rig import bury
