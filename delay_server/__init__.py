@@ -18,6 +18,7 @@ Nothing is imported here, so that the pure parts can be had without an event loo
     holding      Messages in memory until they are due
     lanes        Which queue of the sender a subject's messages go to
     duty         What a node may do now, and why
+    distribution How long something takes: histograms
 
 Each part imports only from parts below it.
 """

@@ -55,7 +55,9 @@ class Point:
 
 POINTS: Final[Mapping[str, Point]] = MappingProxyType(
     {
-        "recovery": Point(("storage.node.store:Store.open",), 200),
+        "recovery": Point(
+            ("storage.node.store:Store.open", "storage.node.store:Store.apply_tail"), 200
+        ),
         "commit": Point(("storage.logs.message_log:MessageLog.append",), 400),
         "file roll": Point(
             (
@@ -75,7 +77,7 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
         "facts": Point(("storage.logs.dispatch_log:FactsJournal.append",), 200),
         "filing": Point(
             (
-                "storage.schedule.schedule_log:ScheduleLog.file",
+                "storage.schedule.schedule_log:ScheduleLog.apply",
                 "storage.schedule.schedule_log:ScheduleLog.flush",
             ),
             300,
