@@ -1,10 +1,10 @@
 """Notices what has become dearer: `make bench-guard`.
 
-CPU of the delay server for each message, and at rest, on this tree and on the commit that the file
-`baseline` names, in turns: pairs of runs, since machines are shared and noisy. What counts is the
-median of the pairs' quotients. Each tree is started by its own command line and spoken to over the
-wire only, so both may be as different as they like. Exit code 1: a median is above the limit, and
-the pairs agree well enough to believe it.
+CPU of the delay server for each message (taken, delivered, and both at a time), and at rest, on
+this tree and on the commit that the file `baseline` names, in turns: pairs of runs, since machines
+are shared and noisy. What counts is the median of the pairs' quotients. Each tree is started by its
+own command line and spoken to over the wire only, so both may be as different as they like. Exit
+code 1: a median is above the limit, and the pairs agree well enough to believe it.
 """
 
 import subprocess
@@ -62,16 +62,20 @@ def baseline_in(directory: Path) -> Path | None:
 
 
 def measure(tree: Path, directory: Path) -> Figures:
-    """Return CPU of one run: us a message taken, us a message delivered, ms a second at rest."""
-    collector = Collector(directory, groups=1, size=_DELIVERED * _ITEM_BYTES + (64 << 20))
+    """Return CPU of one run: us a message taken, delivered, and of both, and ms a second at rest.
+
+    together: messages are taken while as many are delivered, for each of all of them.
+    """
+    collector = Collector(directory, groups=1, size=2 * _DELIVERED * _ITEM_BYTES + (64 << 20))
     server = DelayServer(directory, broker_port=collector.ports, tree=tree)
     try:
         far_ms = int(time.time() * 1000) + 3_600_000
         ingest = _cost(server, lambda: _send(server, _load(_INGESTED, far_ms, 0)))
-        due_s = time.time() + _AHEAD_S
-        _send(server, _load(_DELIVERED, int(due_s * 1000), _INGESTED))
-        time.sleep(max(due_s - 0.2 - time.time(), 0))
+        _send_ahead(server, _INGESTED)
         delivery = _cost(server, lambda: _until_pending(server, _INGESTED))
+        _send_ahead(server, _INGESTED + _DELIVERED)
+        more = _load(_DELIVERED, far_ms, _INGESTED + 2 * _DELIVERED)
+        together = _cost(server, lambda: _send_and_wait(server, more, _INGESTED + _DELIVERED))
         time.sleep(1)
         idle = _cost(server, lambda: time.sleep(_IDLE_S))
     finally:
@@ -80,6 +84,7 @@ def measure(tree: Path, directory: Path) -> Figures:
     return {
         "ingest": ingest / _INGESTED * 1e6,
         "delivery": delivery / _DELIVERED * 1e6,
+        "together": together / (2 * _DELIVERED) * 1e6,
         "idle": idle / _IDLE_S * 1e3,
     }
 
@@ -97,6 +102,18 @@ def _load(messages: int, due_ms: int, first_number: int) -> Load:
 
 def _send(server: DelayServer, load: Load) -> None:
     send_load(server.address, load, connections=2)
+
+
+def _send_ahead(server: DelayServer, first_number: int) -> None:
+    """Send what is delivered next; return shortly before it is due."""
+    due_s = time.time() + _AHEAD_S
+    _send(server, _load(_DELIVERED, int(due_s * 1000), first_number))
+    time.sleep(max(due_s - 0.2 - time.time(), 0))
+
+
+def _send_and_wait(server: DelayServer, load: Load, pending: int) -> None:
+    _send(server, load)
+    _until_pending(server, pending)
 
 
 def _until_pending(server: DelayServer, count: int) -> None:
