@@ -47,8 +47,6 @@ from storage.schedule.seals import (
 from storage.schedule.segment import Segment, SegmentBatch
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
-    FORMAT_WITH_DEAD,
-    FORMAT_WITHOUT_DEAD,
     Checkpoint,
     ClockMark,
     read_checkpoint,
@@ -408,7 +406,6 @@ class Store:
         names_changed, schedule.names_changed = schedule.names_changed, False
         sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
-            format=FORMAT_WITH_DEAD if schedule.dead.ever else FORMAT_WITHOUT_DEAD,
             written_ms=now_ms,
             sequence=sequence,
             fact_number=fact_number,
@@ -721,7 +718,6 @@ class _Recovery:
         schedule.day_mark = checkpoint.day_mark
         schedule.quarantined = list(checkpoint.quarantined)
         schedule.last_filed = checkpoint.sequence
-        schedule.dead.ever = checkpoint.format == FORMAT_WITH_DEAD
         schedule.epochs = list(checkpoint.epochs)
         if checkpoint.epochs:
             schedule.epoch = checkpoint.epochs[-1].epoch

@@ -201,8 +201,6 @@ class DeadLog:
         """By the code of their key."""
         self._waiting: list[tuple[SegmentKey, int, DeadBlock]] = []
         """Segment, epoch and rows for which no space was found."""
-        self.ever = False
-        """Whether there ever was a dead letter: then older versions must not open the directory."""
         self.full = False
         """Whether rows wait for space."""
         self.rows_waiting = 0
@@ -215,14 +213,12 @@ class DeadLog:
 
     def restore(self, segment: Segment) -> None:
         """Take over a segment as the checkpoint has it."""
-        self.ever = True
         self.segments[segment.key.code] = segment
 
     def file(
         self, key: SegmentKey, block: DeadBlock, *, epoch: int, now_ms: int, above: int = 0
     ) -> None:
         """File rows that are not filed already; what finds no space waits for `flush`."""
-        self.ever = True
         block = block.above(above)
         if len(block):
             self._waiting.append((key, epoch, block))

@@ -15,8 +15,8 @@ from tests.golden.directory import GOLDEN, dead_directory, decoded, ends_by_newe
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
-HEX = GOLDEN / "format-2.hex"
-DUMP = [json.loads(line) for line in (GOLDEN / "format-2.jsonl").read_text().splitlines()]
+HEX = GOLDEN / "format-2-dead.hex"
+DUMP = [json.loads(line) for line in (GOLDEN / "format-2-dead.jsonl").read_text().splitlines()]
 
 DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
 SETTLED = {record["of"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}

@@ -191,7 +191,7 @@ def read_file_header(data: bytes) -> FileHeader:
     fields = _FILE_HEADER.unpack_from(data)
     magic, version, size, features, uuid, first, start, kind, span, reserved, crc = fields
     _require(magic == b"DWLG", f"file magic {magic!r}")
-    _require((version, size, features) == (1, FILE_HEADER_SIZE, 0), "version, size or features")
+    _require((version, size, features) == (2, FILE_HEADER_SIZE, 0), "version, size or features")
     _require(crc == zlib.crc32(data[:60]), "the file header's CRC")
     _require(not any(reserved), "reserved bytes of the file header")
     _require(1 <= kind <= IDENTITY and span <= DEAD_SPAN, f"log kind {kind}, span {span}")
@@ -230,7 +230,7 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
     seed = header.seed
     head = data[position : position + BATCH_HEADER_SIZE - 4]
     _require(magic == b"DWB1", f"batch magic {magic!r}")
-    _require((version, header_size) == (1, BATCH_HEADER_SIZE), "version or header size")
+    _require((version, header_size) == (2, BATCH_HEADER_SIZE), "version or header size")
     _require(features <= (kind == FACTS), f"feature bits {features} of a batch of kind {kind}")
     _require(zlib.crc32(head, seed) == crc, "the batch header's CRC")
     _require(kind in _KINDS_OF_LOG.get(header.kind, ()), f"kind {kind} in a log of {header.kind}")
@@ -331,7 +331,7 @@ def read_durable_end(data: bytes, uuid: bytes) -> list[DurableEnd]:
         magic, version, size, counter, slot_uuid, following, first, at, _epoch, crc = fields[:10]
         if zlib.crc32(slot[:-4], seed) != fields[-1]:
             continue
-        _require((magic, version, size) == (b"DWDE", 1, _SLOT.size), "a slot's first bytes")
+        _require((magic, version, size) == (b"DWDE", 2, _SLOT.size), "a slot's first bytes")
         _require(slot_uuid == uuid and not any(fields[11]), "a slot's uuid or reserved bytes")
         _require(not any(data[position + size : position + _SECTOR]), "bytes behind a slot")
         found.append(DurableEnd(counter, following, first, at, crc))

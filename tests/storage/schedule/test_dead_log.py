@@ -172,23 +172,6 @@ def test_a_fact_that_a_crash_cut_off_is_told_at_the_next_start_and_never_twice()
     rig.check_dead()
 
 
-def test_a_directory_without_dead_letters_stays_in_the_first_format() -> None:
-    rig = DeadRig(3)
-    rig.open()
-    rig.commit([START_MS])
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.checkpoint.format == 1
-
-
-def test_the_format_stays_the_second_when_all_are_settled() -> None:
-    rig = buried(2)
-    rig.see_all_settled()
-    rig.reopen()
-    rig.checkpoint()
-    assert rig.store.checkpoint.format == 2
-
-
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
     rig = buried(5)
     rig.settle(2, requeue=True)
