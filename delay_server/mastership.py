@@ -224,7 +224,6 @@ class Mastership:
             config=self._config.dead,
             on_damage=self._damages.note,
             on_appended=self._node.appended,
-            untold=self._store.untold,
         )
         self._bound_dead_letters()
 
@@ -461,7 +460,6 @@ class Mastership:
         """Take what records that were filed, and are durable, say about older messages."""
         self.fact_recorder.add(facts)
         self.dead_recorder.filed(facts)
-        self.dead_letters.look_again()
 
     def _given_up(
         self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
@@ -519,6 +517,5 @@ class Mastership:
         passed are counted instead.
         """
         minute = self._runtime.clock.now_ms() // MINUTE_MS
-        segments = list(self._store.schedule.segments.values())
-        overdue = sum(segment.pending for segment in segments if segment.key.end <= minute)
+        overdue = self._store.schedule.pending_before(minute * MINUTE_MS)
         return max(self._held_beside_wheel + self.undeliverable, overdue)

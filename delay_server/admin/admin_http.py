@@ -38,6 +38,7 @@ from delay_server.admin.parts import Administered
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.admin.status import following_of
 from delay_server.controls.controls_store import AuditEntry
+from delay_server.dead.wanted import Wanted
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.readers.find_row import FindRow
@@ -280,7 +281,10 @@ class _Admin:
             return (
                 f"no message has this sequence; the last accepted one has {log.next_sequence - 1}"
             )
-        return "the message already has an outcome: its segment is sealed"
+        return (
+            "the message already has an outcome: its segment is sealed, or it was a dead letter "
+            "that was requeued or dropped"
+        )
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:
         parts = self._administered.parts()
@@ -290,7 +294,7 @@ class _Admin:
         rules, lanes = parts.master.lane_rules, parts.master.lanes
         pattern = rules.pattern_of(name)
         damaged = parts.master.undeliverable_by_subject[subject]
-        dead, are_all_dead_counted = await parts.master.dead_letters.count_of_subject(subject)
+        dead = len(await parts.master.dead_letters.count(Wanted(subject=name)))
         reason = None
         if rules.is_paused(name):
             reason = Reason.PAUSED_SUBJECT
@@ -312,7 +316,6 @@ class _Admin:
             "groups": [],
             "damaged": damaged,
             "dead": dead,
-            "dead_complete": are_all_dead_counted,
             "reason": None if reason is None else reason.value,
         }
         if number is None:

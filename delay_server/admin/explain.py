@@ -19,12 +19,12 @@ from delay_server.admin.reasons import (
     Surroundings,
     reason_of,
 )
-from delay_server.dead.dead_letters import Wanted
+from delay_server.dead.wanted import Wanted
 from sender.groups.group_status import GroupState
 from sender.queues.places import Where
-from storage.readers.dead_reader import DeadRow
-from storage.readers.dead_reader import Place as DeadPlace
+from storage.disk.spans import dead_key
 from storage.readers.find_row import FindRow, FoundRow
+from storage.schedule.dead_index import DeadRow
 
 _STEP_ROWS: Final = 100_000
 """Rows looked at in one step; filing and loading go on in between."""
@@ -50,7 +50,7 @@ class Explained:
     group: str | None
     """The broker group at which it is, if it is at one."""
     letter: DeadRow | None = None
-    """The dead letter that it has become, also if that was requeued or dropped since."""
+    """The dead letter that it has become, unless that was requeued or dropped since."""
 
 
 def surroundings(parts: Parts) -> Surroundings:
@@ -219,12 +219,13 @@ async def find(
 
     Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows.
     """
+    before = await _dead_letters(parts, sequence=sequence, message_id=message_id)
     search = await _rows(parts, sequence, message_id)
     # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
     letters = await _dead_letters(parts, sequence=sequence, message_id=message_id)
     found = list(_explained(parts, search.found, letters))
-    if letters and all(one.reason is None for one in found):
-        # It may have been requeued while this looked for it.
+    if before and all(one.reason is None for one in found):
+        # It was requeued, maybe, while this looked for it.
         search = await _rows(parts, sequence, message_id)
         found = list(_explained(parts, search.found, letters))
     return found, search
@@ -255,22 +256,12 @@ async def _dead_letters(
     parts: Parts, *, sequence: int | None, message_id: bytes | None
 ) -> list[DeadRow]:
     """Return the dead letters with an id, or with a sequence now or before they died."""
-    if sequence is None:
-        wanted = [Wanted(message_id=message_id)]
-    else:
-        wanted = [Wanted(sequences=[sequence]), Wanted(old_sequences=[sequence])]
-    found: list[DeadRow] = []
-    for one in wanted:
-        after: DeadPlace | None = DeadPlace()
-        rows_left = parts.config.admin.explain_rows_max
-        while after is not None and len(found) < _LETTERS_MAX and rows_left > 0:
-            page = await parts.master.dead_letters.find(
-                one, after=after, rows_max=_LETTERS_MAX, settled=True, with_items=False
-            )
-            found += [letter.row for letter in page.letters]
-            after = page.after
-            rows_left -= parts.config.dead.examined_rows_max
-    return found
+    letters = parts.master.dead_letters
+    if sequence is not None:
+        return await letters.find_message(sequence)
+    assert message_id is not None
+    wanted = Wanted(message_id=message_id.decode(errors="surrogateescape"))
+    return await letters.find(wanted, rows_max=_LETTERS_MAX)
 
 
 def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> Iterator[Explained]:
@@ -292,8 +283,7 @@ def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> It
             due_ms=letter.due_ms,
             subject=letter.subject,
             size=letter.size,
-            segment=letter.key.name,
-            is_crossed_off=not letter.is_pending,
+            segment=dead_key(letter.minute).name,
+            is_crossed_off=False,
         )
-        of_letter = Reason.DEAD if letter.is_pending else None
-        yield Explained(row=row, reason=of_letter, group=None, letter=letter)
+        yield Explained(row=row, reason=Reason.DEAD, group=None, letter=letter)

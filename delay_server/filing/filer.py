@@ -137,7 +137,7 @@ class Filer:
         """File what is committed until cancelled; `taker` gets what is due before it is loaded."""
         while True:
             schedule = self._store.schedule
-            if not self._backlog and not schedule.full and not schedule.dead.full:
+            if not self._backlog and not schedule.full:
                 await self._more.sleep()
                 continue
             async with self._access.taking:
@@ -176,14 +176,14 @@ class Filer:
             count += len(applied.entries)
             if applied.facts is not None:
                 facts.append(applied.facts)
-        if schedule.full or schedule.dead.full:
+        if schedule.full:
             # Rows of loaded minutes found no space before; they are tried again.
             found.append(schedule.flush_near(now_ms))
         # Before the flush, which forgets it: rows that are written have to be loaded all the same.
         earliest_ms = schedule.pile_earliest_ms
         if schedule.pile_is_full:
             schedule.flush(now_ms)
-        return Filed(filed, found, facts, earliest_ms, schedule.full or schedule.dead.full)
+        return Filed(filed, found, facts, earliest_ms, schedule.full)
 
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""

@@ -124,19 +124,16 @@ def list_letters(
 
 
 def _rows(session: Session, wanted: Json, limit: int | None) -> Iterator[Json]:
-    after: str | None = None
-    left = limit
+    after, left = 0, limit
     while left is None or left > 0:
         size = PAGE if left is None else min(PAGE, left)
         page = session.ask("GET", "dead", query=wanted | {"limit": size, "after": after})
         yield from page["items"]
         left = None if left is None else left - len(page["items"])
-        after = page["next"]
-        if after is None:
+        if page["next"] is None:
             return
-    # Whether anything is behind the last one shown is known only by asking.
-    if session.ask("GET", "dead", query=wanted | {"limit": 1, "after": after})["items"]:
-        click.echo("there are more: give --limit", err=True)
+        after = page["next"]
+    click.echo("there are more: give --limit", err=True)
 
 
 _COLUMNS: Final = (
@@ -186,8 +183,6 @@ def show(
 ) -> None:
     """Show one dead letter: its item, and which group refused it when.
 
-    Earlier deaths of the same message are shown too, as long as their day is kept.
-
     \b
     Example:
       delaywheel dead show 184467 --payload
@@ -206,42 +201,27 @@ def _print_letter(found: Json) -> None:
 
     plain = Table(box=None, show_header=False)
     for key, value in found.items():
-        if key not in {"refusals", "deaths", "attributes"}:
+        if key not in {"refusals", "attributes"}:
             text = str(value) if key.endswith("sequence") else _shown(key, value)
             plain.add_row(cell(key.removesuffix("_ms").replace("_", " ")), cell(text))
     parts: list[Any] = [plain]
     attributes = [
         {"name": name, "value": text} for name, text in found.get("attributes", {}).items()
     ]
-    for title, rows in (
-        ("attributes", attributes),
-        ("refusals", found.get("refusals", [])),
-        ("earlier and later deaths", found.get("deaths", [])),
-    ):
+    for title, rows in (("attributes", attributes), ("refusals", found.get("refusals", []))):
         if rows:
             parts.append(_table_of(title, rows))
     wide_console().print(Group(*parts))
-
-
-_NOT_SHOWN: Final = frozenset(
-    {"refusals", "subject", "message_id", "first_ms", "last_ms", "due_ms"}
-)
 
 
 def _table_of(title: str, rows: list[Json]) -> Any:  # noqa: ANN401 (rich is imported when needed)
     from rich.table import Table
 
     table = Table(box=None, title=title, title_justify="left")
-    keys = [key for key in rows[0] if key not in _NOT_SHOWN]
-    for key in keys:
+    for key in rows[0]:
         table.add_column(key.removesuffix("_ms").replace("_", " "))
     for row in rows:
-        table.add_row(
-            *(
-                cell(str(row.get(key)) if key.endswith("sequence") else _shown(key, row.get(key)))
-                for key in keys
-            )
-        )
+        table.add_row(*(cell(_shown(key, value)) for key, value in row.items()))
     return table
 
 
@@ -368,28 +348,19 @@ def _run(
 ) -> Json:
     """Ask as often as it takes; return what all of it came to."""
     total: Json = {"matched": 0, "done": 0, "damaged": [], "sequences": []}
-    after: str | None = None
-    parts = [
-        sequences[at : at + CHANGED_AT_ONCE] for at in range(0, len(sequences), CHANGED_AT_ONCE)
-    ]
-    while True:
-        body: Json = {"dry_run": dry_run}
-        if sequences:
-            body["sequences"] = list(parts[0])
-        else:
-            assert most is not None
-            body |= {"filter": wanted, "max": min(most - total["matched"], CHANGED_AT_ONCE)}
-        if after is not None:
-            body["after"] = after
-        answer = session.ask("POST", "dead", verb, body=body)
+
+    def ask(body: Json) -> int | None:
+        answer = session.ask("POST", "dead", verb, body=body | {"dry_run": dry_run})
         for name in total:
             total[name] += answer.get(name, [])
-        after = answer["next"]
-        if sequences and (after is None or answer["matched"] == len(set(parts[0]))):
-            del parts[0]
-            after = None
-            if parts:
-                continue
-            return total
-        if after is None or (most is not None and total["matched"] >= most):
-            return total
+        after: int | None = answer["next"]
+        return after
+
+    for at in range(0, len(sequences), CHANGED_AT_ONCE):
+        ask({"sequences": list(sequences[at : at + CHANGED_AT_ONCE])})
+    after = None if sequences else 0
+    while after is not None and most is not None and total["matched"] < most:
+        left = most - total["matched"]
+        at_once = left if dry_run else min(left, CHANGED_AT_ONCE)
+        after = ask({"filter": wanted, "max": at_once, "after": after})
+    return total

@@ -76,10 +76,9 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
 def _count_of_letters(answer: Mapping[str, Any]) -> str:
     """Return how many dead letters a subject has, and where to see them."""
     count = answer.get("dead", 0)
-    if not count and answer.get("dead_complete", True):
+    if not count:
         return "0"
-    most = "" if answer["dead_complete"] else " or more"
-    return f"{count}{most}: `delaywheel dead list --subject ...`, then requeue or drop them"
+    return f"{count}: `delaywheel dead list --subject ...`, then requeue or drop them"
 
 
 def _print_messages(answer: Mapping[str, Any]) -> None:
@@ -107,10 +106,8 @@ def _print_messages(answer: Mapping[str, Any]) -> None:
 
 
 def _about_letter(row: Mapping[str, Any]) -> str:
-    """Return what became of a message that brokers refused for good, and what to do."""
+    """Return which dead letter a message became, and what to do."""
     name = f"message {row['of_sequence']} became dead letter {row['sequence']}"
-    if row["reason"] == "done":
-        return f"{name}, which was requeued or dropped; `explain --id` finds it if it waits again"
     return f"{name}: see `delaywheel dead show {row['sequence']}`, then requeue or drop it"
 
 

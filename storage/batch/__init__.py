@@ -3,6 +3,7 @@
     batches        header, CRC, compression of a batch
     chained_file   one append-only file of batches
     columns        table of names and arrays of a batch
+    dead_rows      an item and how it came to be given up
     entries        the 36-byte index entry of a pending message
     facts          outcomes of messages, as arrays
     file_header    the first 64 bytes of a log file

@@ -45,11 +45,11 @@ from storage.batch.columns import (
 )
 from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, LogKind
 from storage.disk.disk import Bytes
-from storage.disk.errors import DamagedError, UnsupportedFormatError
+from storage.disk.errors import DamagedError, UnsupportedFormatError, require_version
 from storage.disk.spans import Span
 
 MAGIC = b"DWB1"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 HEADER_SIZE = 80
 BATCH_BYTES_MAX = 4 * 1024 * 1024
 """No batch is larger, header and uncompressed blob included."""
@@ -286,7 +286,7 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
 
     Give it HEADER_SIZE_MAX bytes where there are as many, so that a larger header of a newer
     version is recognised for what it is. DamagedError unless the header is intact;
-    UnsupportedFormatError if it is, but needs a newer delaywheel.
+    UnsupportedFormatError if it is, but needs another delaywheel.
     """
     if len(data) < HEADER_SIZE:
         raise _damaged(path, position, f"batch header cut off after {len(data)} bytes")
@@ -298,10 +298,8 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
     (crc,) = _CRC.unpack_from(data, size - 4)
     if zlib.crc32(data[: size - 4], seed) != crc:
         raise _damaged(path, position, "batch header fails its CRC")
-    if version > FORMAT_VERSION:
-        reason = f"batch of format version {version} (this one reads up to {FORMAT_VERSION})"
-        raise _unsupported(path, position, reason)
-    if version != FORMAT_VERSION or size != HEADER_SIZE:
+    require_version("batch", version, FORMAT_VERSION, path=path, position=position)
+    if size != HEADER_SIZE:
         reason = f"batch header of version {version} has {size} bytes"
         raise _damaged(path, position, reason)
     return _header_from_fields(_HEADER.unpack_from(data), path, position)

@@ -42,14 +42,7 @@ _RECORDS = {
     LogKind.DISPATCH_JOURNAL: RecordKind.FACTS,
     LogKind.SEALS: RecordKind.SEALS,
 }
-"""What a chained file of each kind holds, and nothing else; but see `_kind_in`."""
-
-
-def _kind_in(header: FileHeader) -> RecordKind:
-    """Return the kind of all records of a file."""
-    if header.kind is LogKind.SCHEDULE_LOG and header.span is Span.DEAD:
-        return RecordKind.DEAD_ROWS
-    return _RECORDS[header.kind]
+"""What a chained file of each kind holds, and nothing else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,7 +515,7 @@ class _ChainedReader:
         """
         data = self._window.view(position, HEADER_SIZE_MAX)
         batch = decode_header(data, seed=self._seed, path=self._path, position=position)
-        if batch.kind is not _kind_in(self._header):
+        if batch.kind is not _RECORDS[self._header.kind]:
             reason = f"batch of {batch.kind.name} in a file of {self._header.kind.name}"
             raise DamagedError(path=self._path, position=position, reason=reason)
         if position + batch.blob_offset > self._end:
@@ -561,7 +554,6 @@ def _preference(found: _Found) -> tuple[bool, int, int]:
 
 def records_of(batch: BatchHeader, columns: Columns) -> range:
     """Return the numbers from the first record of a batch to the last."""
-    has_own = batch.kind in {RecordKind.ROWS, RecordKind.DEAD_ROWS}
-    sequence = columns.arrays["sequence"] if has_own else None
+    sequence = columns.arrays["sequence"] if batch.kind is RecordKind.ROWS else None
     stop = batch.next_sequence if sequence is None else int(sequence[-1]) + 1
     return range(batch.base_sequence, stop)

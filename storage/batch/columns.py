@@ -42,13 +42,11 @@ class RecordKind(IntEnum):
     DEAD = 6
     """message_log: an older message was given up; carries its item."""
     ROWS = 32
-    """schedule_log segment: messages filed under one span of minutes."""
+    """schedule_log segment: messages filed under one span of minutes, or given up on one day."""
     FACTS = 33
     """dispatch_log and its journal: what became of messages."""
     SEALS = 34
     """seals log: segments that are complete."""
-    DEAD_ROWS = 35
-    """schedule_log, dead segment: messages that were given up on one day."""
 
 
 _I8, _U8, _U4 = np.dtype("<i8"), np.dtype("<u8"), np.dtype("<u4")
@@ -83,15 +81,6 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
         ("target", _U2),
         ("outcome", _U1),
     ),
-    RecordKind.DEAD_ROWS: (
-        ("sequence", _I8),
-        ("old_sequence", _I8),
-        ("dead_ms", _I8),
-        *_ITEM,
-        ("old_minute", _U4),
-        ("subject", _U2),
-        ("reason", _U2),
-    ),
     RecordKind.SEALS: (
         ("rows", _I8),
         ("distinct", _I8),
@@ -119,13 +108,7 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
 """The arrays of each record kind, in the order they have on disk."""
 
 KINDS_WITH_ITEMS = frozenset(
-    {
-        RecordKind.MESSAGE,
-        RecordKind.MOVE,
-        RecordKind.DEAD,
-        RecordKind.ROWS,
-        RecordKind.DEAD_ROWS,
-    }
+    {RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD, RecordKind.ROWS}
 )
 """Kinds whose batches have a blob; their `size` column adds up to its length."""
 
@@ -134,7 +117,6 @@ _TABLE_COLUMNS: Mapping[RecordKind, tuple[str, ...]] = {
     RecordKind.MOVE: ("subject",),
     RecordKind.DEAD: ("subject", "reason"),
     RecordKind.ROWS: ("subject",),
-    RecordKind.DEAD_ROWS: ("subject", "reason"),
     RecordKind.FACTS: ("target",),
 }
 """The columns that hold indexes into the batch's table of names."""

@@ -24,12 +24,17 @@ from enum import IntEnum
 from uuid import UUID
 
 from storage.disk.disk import Bytes
-from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.disk.errors import (
+    DamagedError,
+    DataDirectoryError,
+    UnsupportedFormatError,
+    require_version,
+)
 from storage.disk.spans import Span, can_begin
 
 FILE_HEADER_SIZE = 64
 FILE_MAGIC = b"DWLG"
-FILE_FORMAT_VERSION = 1
+FILE_FORMAT_VERSION = 2
 _KNOWN_FEATURES = 0
 _HEADER = struct.Struct("<4sHHQ16sqIBB14sI")
 assert _HEADER.size == FILE_HEADER_SIZE
@@ -94,7 +99,7 @@ def decode_file_header(
     """Return the file header at the beginning of `data`, which may be longer.
 
     Raises DamagedError for a short or damaged header and for a file of another kind than `kind`,
-    UnsupportedFormatError for a newer format, DataDirectoryError for a log uuid other than
+    UnsupportedFormatError for another format, DataDirectoryError for a log uuid other than
     `log_uuid`. None stands for "any".
     """
     _check_intact(data, path)
@@ -141,11 +146,8 @@ def _check_intact(data: Bytes, path: str) -> None:
     (crc,) = _CRC.unpack_from(data, size - 4)
     if zlib.crc32(data[: size - 4]) != crc:
         raise _damaged(path, "file header fails its CRC")
-    if version > FILE_FORMAT_VERSION:
-        raise _unsupported(
-            path, f"file format version {version} (this one reads up to {FILE_FORMAT_VERSION})"
-        )
-    if version != FILE_FORMAT_VERSION or size != FILE_HEADER_SIZE:
+    require_version("file", version, FILE_FORMAT_VERSION, path=path, position=0)
+    if size != FILE_HEADER_SIZE:
         raise _damaged(path, f"file header of version {version} has {size} bytes")
 
 

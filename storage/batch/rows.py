@@ -14,7 +14,13 @@ import numpy.typing as npt
 from storage.batch.entries import SubjectTable
 from storage.disk.disk import Bytes
 from storage.disk.sorting import each_once
-from storage.disk.spans import MINUTE_MS, Span, codes_of_span
+from storage.disk.spans import (
+    DEAD_MINUTES_FROM,
+    MINUTE_MS,
+    Span,
+    codes_of_span,
+    dead_codes,
+)
 
 Int64s = npt.NDArray[np.int64]
 
@@ -26,7 +32,8 @@ ROW_COLUMNS_BYTES = 8 + 8 + 8 + 4 + 2
 class RowBlock:
     """Rows in ascending order of sequence; all arrays have the same length.
 
-    subject: numbers of the process's SubjectTable. minute: the filed minute. size: bytes of each
+    subject: numbers of the process's SubjectTable. minute: the filed minute, or what stands for a
+    dead segment. size: bytes of each
     item; blob: the items one after another.
     """
 
@@ -89,7 +96,7 @@ class RowBlock:
         """Yield (segment code, its rows) for every segment the rows belong to.
 
         Rows before `hour_mark` (minutes) belong to minute segments, those before `day_mark` to hour
-        segments, the others to day segments.
+        segments, the others to day segments; dead rows to dead segments.
         """
         codes = segment_codes(self.minute, hour_mark=hour_mark, day_mark=day_mark)
         first = int(codes[0])
@@ -199,11 +206,14 @@ def segment_codes(minute: Int64s, *, hour_mark: int, day_mark: int) -> Int64s:
         return codes_of_span(minute, Span.MINUTE)
     hours = codes_of_span(minute, Span.HOUR)
     days = codes_of_span(minute, Span.DAY)
-    return np.where(
+    codes = np.where(
         minute < hour_mark,
         codes_of_span(minute, Span.MINUTE),
         np.where(minute < day_mark, hours, days),
     )
+    if highest >= DEAD_MINUTES_FROM:
+        codes = np.where(minute >= DEAD_MINUTES_FROM, dead_codes(minute), codes)
+    return codes
 
 
 def join_blocks(blocks: Sequence[RowBlock]) -> RowBlock:

@@ -2,7 +2,7 @@
 
 * StorageError
     * DamagedError: bytes on disk fail their check. Never retried.
-    * UnsupportedFormatError: written by a newer delaywheel (version, record kind or feature bit).
+    * UnsupportedFormatError: written by another delaywheel (version, record kind or feature bit).
     * ReadFailedError: the operating system could not read a file. What is in it may be whole, so
       another try comes later.
     * StorageFullError: no space left. Appends are refused, dispatch goes on.
@@ -35,16 +35,33 @@ class DamagedError(StorageError):
 
 
 class UnsupportedFormatError(StorageError):
-    """A file or batch needs a newer delaywheel than this one."""
+    """A file or batch needs a newer delaywheel than this one; is_older: an older one."""
 
-    def __init__(self, *, path: str, position: int, reason: str) -> None:
-        super().__init__(
-            f"{path} at position {position}: {reason}; it was written by a newer delaywheel, "
-            "upgrade this node before starting it on this data directory"
-        )
+    def __init__(self, *, path: str, position: int, reason: str, is_older: bool = False) -> None:
+        remedy = _OF_AN_OLDER_ONE if is_older else _OF_A_NEWER_ONE
+        super().__init__(f"{path} at position {position}: {reason}; {remedy}")
         self.path = path
         self.position = position
         self.reason = reason
+
+
+_OF_A_NEWER_ONE = (
+    "it was written by a newer delaywheel, upgrade this node before starting it on this data "
+    "directory"
+)
+_OF_AN_OLDER_ONE = (
+    "it was written by an older delaywheel, and nothing was changed: let that one deliver what is "
+    "still to be sent, then start this node on an empty data directory"
+)
+
+
+def require_version(what: str, found: int, known: int, *, path: str, position: int) -> None:
+    """Raise UnsupportedFormatError unless an intact `what` has the one version that is read."""
+    if found != known:
+        reason = f"{what} of format version {found} (this one reads version {known})"
+        raise UnsupportedFormatError(
+            path=path, position=position, reason=reason, is_older=found < known
+        )
 
 
 class ReadFailedError(StorageError):

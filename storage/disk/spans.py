@@ -62,6 +62,13 @@ class SegmentKey:
         return self.start + _MINUTES[self.span]
 
     @property
+    def filed_minutes(self) -> tuple[int, int]:
+        """The first filed minute that belongs to it, and the first after these."""
+        if self.span is Span.DEAD:
+            return dead_minute(self), dead_minute(self) + 1
+        return self.start, self.end
+
+    @property
     def code(self) -> int:
         """The key as one number, which arrays of rows are grouped by."""
         return self.start * _CODE_SPANS + self.span
@@ -144,6 +151,15 @@ def key_of_minute(minute: int, span: Span) -> SegmentKey:
     return SegmentKey(minute - minute % span.minutes, span)
 
 
+def dead_segment_of(append_ms: int, floor_minute: int) -> SegmentKey:
+    """Return the dead segment of a DEAD record, by when it was appended (wall ms).
+
+    The day is that of the append, or of the batch's floor where the clock was behind it: so, as the
+    floor never decreases, a day that it has passed gets no rows any more, on any replica.
+    """
+    return key_of_minute(max(append_ms // MINUTE_MS, floor_minute), Span.DEAD)
+
+
 def dead_minute(key: SegmentKey) -> int:
     """Return the filed minute that stands for a dead segment."""
     return DEAD_MINUTES_FROM + key.start // Span.DEAD.minutes
@@ -152,3 +168,8 @@ def dead_minute(key: SegmentKey) -> int:
 def dead_key(minute: int) -> SegmentKey:
     """Return the dead segment for which a filed minute stands."""
     return SegmentKey((minute - DEAD_MINUTES_FROM) * Span.DEAD.minutes, Span.DEAD)
+
+
+def dead_codes(minute: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Return the codes of the dead segments for which filed minutes stand."""
+    return (minute - DEAD_MINUTES_FROM) * (Span.DEAD.minutes * _CODE_SPANS) + int(Span.DEAD)

@@ -27,7 +27,7 @@ from storage.disk.disk import Disk, File, next_data
 from storage.disk.errors import DamagedError, LogStateError, ReadFailedError
 from storage.disk.read_ahead import PIECE
 from storage.disk.sorting import each_once
-from storage.disk.spans import SegmentKey, Span, key_of_name
+from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
@@ -47,8 +47,6 @@ from storage.schedule.seals import (
 from storage.schedule.segment import Segment, SegmentBatch
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
-    FORMAT_WITH_DEAD,
-    FORMAT_WITHOUT_DEAD,
     Checkpoint,
     ClockMark,
     read_checkpoint,
@@ -354,9 +352,9 @@ class Store:
     def _bookkeeping_bytes(self, rows: int) -> int:
         schedule = self.schedule
         return self.settings.provision.bookkeeping(
-            pending=schedule.pending + schedule.dead.pending + rows,
+            pending=schedule.pending + schedule.dead_pending + rows,
             unfiled_facts=schedule.owed.unfiled_facts,
-            segments=len(schedule.segments) + len(schedule.dead.segments),
+            segments=len(schedule.segments),
             sealed=len(self.seals_log.live),
             retired=len(self.checkpoint.retired),
             seals_bytes=self.checkpoint.seals_length,
@@ -408,7 +406,6 @@ class Store:
         names_changed, schedule.names_changed = schedule.names_changed, False
         sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
-            format=FORMAT_WITH_DEAD if schedule.dead.ever else FORMAT_WITHOUT_DEAD,
             written_ms=now_ms,
             sequence=sequence,
             fact_number=fact_number,
@@ -721,7 +718,6 @@ class _Recovery:
         schedule.day_mark = checkpoint.day_mark
         schedule.quarantined = list(checkpoint.quarantined)
         schedule.last_filed = checkpoint.sequence
-        schedule.dead.ever = checkpoint.format == FORMAT_WITH_DEAD
         schedule.epochs = list(checkpoint.epochs)
         if checkpoint.epochs:
             schedule.epoch = checkpoint.epochs[-1].epoch
@@ -742,13 +738,7 @@ class _Recovery:
                     self._copy_aside(file, summary)
                 file.cut()
                 file.close()
-            if segment.key.span is Span.DEAD:
-                schedule.dead.restore(segment)
-                continue
-            if segment.key.span is not Span.MINUTE:
-                segment.estimate_raw_bytes()
-            schedule.segments[segment.key.code] = segment
-            schedule.pending += segment.pending
+            schedule.restore(segment)
         schedule.count_splits()
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:

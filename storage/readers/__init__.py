@@ -1,7 +1,7 @@
 """Reading a directory that may belong to a running node.
 
     arrow            batches as Arrow tables
-    dead_reader      pages of dead letters
+    dead_reader      items of dead letters
     find_row         the row of a message that waits
     item_reader      items of due messages
     manifest         what a directory commits at one moment

@@ -4,9 +4,10 @@ The only module that knows pyarrow, which is an optional dependency (the extra `
 have the types that Spark takes as they are: int64, int32, string, binary and bool, all nullable.
 
 The blob of a batch is neither read, checked nor decompressed unless a column needs it (`create_ms`,
-`message_id`, `payload`). What is damaged comes as `Damage` between the batches, never as an
-exception: an answer without any is complete. Of a batch of which only the blob is damaged the rows
-are there, with null for what was in it, beside the Damage.
+`message_id`, `payload`; of dead letters what follows their items as well). What is damaged comes as
+`Damage` between the batches, never as an exception: an answer without any is complete. Of a batch
+of which only the blob is damaged the rows are there, with null for what was in it, beside the
+Damage.
 
 Bytes of producers are never trusted. Names that are no UTF-8 are shown with `\xff` for what is
 none, as `delaywheel log dump` does; where the bytes of an item cannot be what they should be its
@@ -14,7 +15,7 @@ fields are null, and `ArrowReader.bad_items` counts it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -33,15 +34,22 @@ from storage.batch.batches import (
 )
 from storage.batch.chained_file import read_batches
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
+from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
-from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
+from storage.disk.spans import (
+    MINUTE_MS,
+    SegmentKey,
+    Span,
+    dead_minute,
+    dead_segment_of,
+    key_of_name,
+)
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY
 from storage.logs.numbered_log import LogFile, LogWalk, first_of_name
-from storage.schedule.dead_log import dead_segment_of
 
 _ROWS_MAX = 65_536
 _BYTES_MAX = 8 * 1024 * 1024
@@ -128,6 +136,8 @@ as its producer sent it.
 """
 
 _BLOB_COLUMNS = frozenset({"message_id", "create_ms", "payload"})
+_NOTE_COLUMNS = frozenset({"old_sequence", "old_minute", "dead_ms", "reason", "size"})
+"""Of dead letters: told by what follows the item."""
 _LOG_KINDS = {
     kind: kind.name.lower()
     for kind in (
@@ -203,6 +213,41 @@ def _part(
     return _Part(header, position, first + rows.start, len(rows), columns.names, arrays, blob)
 
 
+def _without_blob(part: _Part) -> _Part:
+    """Return rows of a dead segment of whose items, and what follows them, nothing is known."""
+    arrays = {name: array for name, array in part.arrays.items() if name != "size"}
+    return replace(part, arrays=arrays, blob=None)
+
+
+def _divided(part: _Part) -> _Part | None:
+    """Return rows of a dead segment with their items alone, and columns of what follows these.
+
+    None if one has no note: whoever wrote them is not known.
+    """
+    assert part.blob is not None
+    items: list[Bytes] = []
+    notes: list[DeadNote] = []
+    end = 0
+    for size in part.arrays["size"].tolist():
+        begin, end = end, end + size
+        found = note_of_row(bytes(part.blob[begin:end]))
+        if found is None:
+            return None
+        items.append(part.blob[begin : end - found[0]])
+        notes.append(found[1])
+    names = [*part.names, *dict.fromkeys(note.reason.encode() for note in notes)]
+    numbers = {name: number for number, name in enumerate(names)}
+    arrays = {
+        **part.arrays,
+        "size": np.array([len(item) for item in items], np.uint32),
+        "old_sequence": np.array([note.old_sequence for note in notes], np.int64),
+        "old_minute": np.array([note.old_minute for note in notes], np.int64),
+        "dead_ms": np.array([note.dead_ms for note in notes], np.int64),
+        "reason": np.array([numbers[note.reason.encode()] for note in notes], np.uint32),
+    }
+    return replace(part, names=names, arrays=arrays, blob=b"".join(items))
+
+
 @dataclass(frozen=True, slots=True)
 class _Origin:
     """What all rows of one file have in common."""
@@ -254,7 +299,8 @@ class ArrowReader:
         self._disk = disk
         self._log_uuid = log_uuid
         self._check_items = "payload" in names if check_items is None else check_items
-        self._with_blobs = bool(names & _BLOB_COLUMNS) or (
+        in_blobs = _BLOB_COLUMNS | _NOTE_COLUMNS if kind is Kind.DEAD else _BLOB_COLUMNS
+        self._with_blobs = bool(names & in_blobs) or (
             self._check_items and kind is not Kind.DISPATCH
         )
         self._rows_max = rows_max
@@ -347,7 +393,14 @@ class ArrowReader:
             if isinstance(blob, Damage):
                 yield blob
                 blob = None
-            yield _part(found.header, found.position, found.columns, blob)
+            part = _part(found.header, found.position, found.columns, blob)
+            if self.kind is Kind.DEAD:
+                divided = _divided(part) if blob is not None else None
+                if divided is None and blob is not None:
+                    reason = "an item is not followed by the note of a dead letter"
+                    yield Damage(path, part.position, part.header.size, reason)
+                part = divided or _without_blob(part)
+            yield part
 
     def _journal_parts(
         self, path: str, length: int, header: FileHeader, wanted: range

@@ -68,8 +68,7 @@ class FindRow:
         # A segment that was split meanwhile has its rows in others by now.
         while looked_at != set(schedule.segments):
             looked_at = set(schedule.segments)
-            segments = sorted(schedule.segments.values(), key=lambda segment: segment.key.start)
-            for segment in segments:
+            for segment in sorted(schedule.of_time(), key=lambda segment: segment.key.start):
                 if self._sequence is not None and segment.last_sequence < self._sequence:
                     continue
                 for batch in segment.read_rows(schedule.disk, segment.file.length):

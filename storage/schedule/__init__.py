@@ -1,6 +1,6 @@
 """Messages by the time they are due.
 
-    dead_log       dead letters, a segment for each day
+    dead_index     dead letters in memory
     loading        rows of due minutes become entries
     provision      bytes that accepted messages will still take
     schedule_log   files, splits, loads and seals segments

@@ -125,12 +125,8 @@ class Owed:
     pile_bytes: int = 0
     """What they weigh."""
     near_rows: int = 0
-    """Rows of loaded minutes that found no space."""
+    """Rows of loaded minutes, and of dead segments, that found no space."""
     near_bytes: int = 0
-    """What they weigh."""
-    dead_rows: int = 0
-    """Rows of dead segments that found no space."""
-    dead_bytes: int = 0
     """What they weigh."""
     split_bytes: int = 0
     """Disk that the split of one segment takes at most, of those there are."""
@@ -140,6 +136,6 @@ class Owed:
     @property
     def unwritten_bytes(self) -> int:
         """Disk that the rows in memory take when they are written."""
-        rows = self.pile_rows + self.near_rows + self.dead_rows
-        blob_bytes = self.pile_bytes + self.near_bytes + self.dead_bytes
+        rows = self.pile_rows + self.near_rows
+        blob_bytes = self.pile_bytes + self.near_bytes
         return self.provision.filing(rows, blob_bytes)

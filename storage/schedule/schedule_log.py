@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
+from storage.batch.dead_rows import dead_rows_of
 from storage.batch.entries import (
     SUBJECTS_BYTES_MAX,
     Entries,
@@ -31,6 +32,7 @@ from storage.batch.rows import Int64s, RowBlock, effective_due_ms, filed_minutes
 from storage.disk.disk import Disk, File
 from storage.disk.errors import (
     DamagedError,
+    DataDirectoryError,
     ReadFailedError,
     StorageFullError,
     UnsupportedFormatError,
@@ -45,7 +47,7 @@ from storage.disk.spans import (
     key_of_code,
     key_of_minute,
 )
-from storage.schedule.dead_log import DeadExtent, DeadLog, block_of_records, dead_segment_of
+from storage.schedule.dead_index import DeadIndex
 from storage.schedule.loading import (
     CloseJob,
     DrainJob,
@@ -139,9 +141,7 @@ class ScheduleLog:
         self._on_damage = on_damage
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
-        self.dead = DeadLog(
-            disk, log_uuid, require_free=self.require_free, on_written=self._note_written
-        )
+        self.dead = DeadIndex()
         self._untold: dict[int, int] = {}
         """Sequences that a record has settled, and whose fact is not durable yet: that record's."""
         self.epoch = 1
@@ -176,7 +176,9 @@ class ScheduleLog:
         self.full = False
         """The last write found no space; rows wait in memory and `apply` goes on accepting."""
         self.pending = 0
-        """Rows without a fact, pile included."""
+        """Messages without a fact, pile included."""
+        self.dead_pending = 0
+        """Dead letters likewise."""
         self.retired: list[str] = []
         """Files that nothing needs any more, for the next checkpoint to list."""
         self.quarantined: list[str] = []
@@ -219,7 +221,7 @@ class ScheduleLog:
         if header.kind in {RecordKind.MESSAGE, RecordKind.MOVE}:
             entries = self._file(batch, now_ms, above)
         elif header.kind is RecordKind.DEAD:
-            self._file_dead(batch, now_ms, above)
+            entries = self._file_dead(batch, now_ms, above)
         told = self._tell(batch, above) if header.kind in NAMING_KINDS else None
         return Applied(entries, told)
 
@@ -250,18 +252,13 @@ class ScheduleLog:
             self._put_aside(block)
         return self.flush_near(now_ms)
 
-    def _file_dead(self, batch: LogBatch, now_ms: int, above: int) -> None:
-        header = batch.header
-        self.dead.file(
-            dead_segment_of(header.append_ms, header.floor_minute),
-            block_of_records(
-                header.base_sequence, header.append_ms, batch.columns, bytes(batch.blob)
-            ),
-            epoch=header.epoch,
-            now_ms=now_ms,
-            above=above,
-        )
-        self._count_dead()
+    def _file_dead(self, batch: LogBatch, now_ms: int, above: int) -> Entries:
+        """File the rows that DEAD records make, written at once as those of loaded minutes are."""
+        block = dead_rows_of(batch, self.subjects).above(above)
+        if len(block):
+            self.dead_pending += len(block)
+            self._near.append(block)
+        return self.flush_near(now_ms)
 
     def _tell(self, batch: LogBatch, above: int) -> FactBlock:
         """Return the facts that records make of the older sequences they name."""
@@ -283,7 +280,7 @@ class ScheduleLog:
         for minute, part in join_facts(facts).split_by_minute() if facts else ():
             known = part.sequence
             segment = self._covering(minute)
-            if segment is not None or self._waits_for_minute(minute):
+            if segment is not None or self._waits_for(minute, minute + 1):
                 known = self._told(segment, minute)
             is_told = contained(part.sequence, each_once(known))
             for sequence in part.sequence[is_told].tolist():
@@ -302,17 +299,45 @@ class ScheduleLog:
                 found.append(block.sequence)
         return np.concatenate([np.empty(0, np.int64), *found])
 
-    def dead_extents(self) -> list[DeadExtent]:
-        """Return what there is of dead letters at this moment."""
-        return self.dead.extents(self._unfiled)
+    def read_dead(self, rows_max: int) -> None:
+        """Read the index of dead letters anew, of the oldest days first; it is kept from now on.
 
-    def _count_dead(self) -> None:
-        self.owed.dead_rows = self.dead.rows_waiting
-        self.owed.dead_bytes = self.dead.bytes_waiting
+        Raises ReadFailedError with the index as it was.
+        """
+        index = DeadIndex(rows_max, is_read=True)
+        for segment in sorted(self.segments.values(), key=lambda segment: segment.key.start):
+            if segment.key.span is not Span.DEAD or index.is_full:
+                continue
+            try:
+                index.read(self.disk, segment, self.crossed_off(segment), self.report)
+            except (DataDirectoryError, UnsupportedFormatError) as error:
+                # Somebody has put the first sector of another file there since it was opened.
+                path, length = segment.file.path, segment.file.length
+                self.report(Damage(path, 0, length, str(error)))
+        named = self.dead.rows["sequence"][self.dead.rows["named"]]
+        index.name(named, named=True)
+        self.dead = index
 
-    def _note_written(self, file: File, is_new: bool) -> None:  # noqa: FBT001
-        self.names_changed |= is_new
-        self._dirty[file.path] = file
+    def restore(self, segment: Segment) -> None:
+        """Take over a segment as a checkpoint has it."""
+        if segment.key.span in _COARSE:
+            segment.estimate_raw_bytes()
+        self.segments[segment.key.code] = segment
+        self._count_pending(segment.key.span, segment.pending)
+
+    def _count_pending(self, span: Span, change: int) -> None:
+        """Count rows of a segment as pending, or not any more."""
+        if span is Span.DEAD:
+            self.dead_pending += change
+        else:
+            self.pending += change
+
+    def of_time(self) -> Iterator[Segment]:
+        """Yield the segments of messages that are to be sent: all but the dead ones.
+
+        As they are when it is called, so that others may look at them.
+        """
+        return (one for one in list(self.segments.values()) if one.key.span is not Span.DEAD)
 
     def _note_epoch(self, epoch: int, sequence: int) -> None:
         if not self.epochs or epoch > self.epochs[-1].epoch:
@@ -356,15 +381,14 @@ class ScheduleLog:
     def flush_near(self, now_ms: int) -> Entries:
         """Write rows of loaded minutes; return the entries of those below the loading cursor.
 
-        What finds no space waits for the next call, dead letters included.
+        Rows of dead segments too; nobody loads these. What finds no space waits for the next call.
         """
-        if self.dead.full:
-            self.dead.flush(now_ms)
-            self._count_dead()
-        found = [
-            self._entries(segment, block, positions)
-            for segment, block, positions in self._write_all(self._near, now_ms)
-        ]
+        found = []
+        for segment, block, positions in self._write_all(self._near, now_ms):
+            if segment.key.span is Span.DEAD:
+                self.dead.add_written(block, positions, self.subjects.names)
+            else:
+                found.append(self._entries(segment, block, positions))
         self.owed.near_rows = sum(map(len, self._near))
         self.owed.near_bytes = sum(block.weight for block in self._near)
         return np.concatenate(found) if found else no_entries()
@@ -437,7 +461,7 @@ class ScheduleLog:
         for code, group in groups:
             segment = self._segment(key_of_code(code))
             block = group.above(segment.last_sequence)
-            self.pending -= len(group) - len(block)
+            self._count_pending(segment.key.span, len(block) - len(group))
             if not len(block):
                 continue
             try:
@@ -454,14 +478,17 @@ class ScheduleLog:
         if segment is None:
             segment = self.segments[key.code] = Segment.new(self.disk, self._log_uuid, key)
             # After a restart facts may be known before the rows that they tell of are written.
-            segment.facts_seen = self._unfiled_facts(key)
+            segment.facts_seen = len(self._unfiled_of(key))
         return segment
 
-    def _unfiled_facts(self, key: SegmentKey) -> int:
-        return sum(
-            int(((block.minute >= key.start) & (block.minute < key.end)).sum())
+    def _unfiled_of(self, key: SegmentKey) -> Int64s:
+        """Return the sequences of the facts of a segment that are not filed yet."""
+        begin, end = key.filed_minutes
+        found = [
+            block.sequence[(block.minute >= begin) & (block.minute < end)]
             for block in self._unfiled
-        )
+        ]
+        return np.concatenate(found) if found else np.empty(0, np.int64)
 
     def _append(self, segment: Segment, block: RowBlock, now_ms: int) -> Int64s:
         self.require_free(block.weight)
@@ -470,7 +497,7 @@ class ScheduleLog:
         self.names_changed |= not segment.file.length
         positions = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
         self._dirty[segment.file.path] = segment.file.file()
-        if segment.key.span is not Span.MINUTE:
+        if segment.key.span in _COARSE:
             self.owed.split_bytes = max(self.owed.split_bytes, self._split_cost(segment))
         return positions
 
@@ -495,7 +522,7 @@ class ScheduleLog:
             self._split_cost(segment)
             - (self._split.written if self._split and segment is self._split.source else 0)
             for segment in self.segments.values()
-            if segment.key.span is not Span.MINUTE
+            if segment.key.span in _COARSE
         ]
         self.owed.split_bytes = max(costs, default=0)
 
@@ -516,7 +543,7 @@ class ScheduleLog:
         cursor_ms = self.cursor[0]
         times = [
             max(segment.earliest_effective_ms, cursor_ms)
-            for segment in self.segments.values()
+            for segment in self.of_time()
             if segment.key.end * MINUTE_MS > cursor_ms and segment.rows
         ]
         if self._pile_earliest_ms is not None:
@@ -526,9 +553,7 @@ class ScheduleLog:
     def pending_before(self, now_ms: int) -> int:
         """Return how many rows without a fact lie in segments of which all were due by then."""
         return sum(
-            segment.pending
-            for segment in self.segments.values()
-            if segment.key.end * MINUTE_MS <= now_ms
+            segment.pending for segment in self.of_time() if segment.key.end * MINUTE_MS <= now_ms
         )
 
     def begin_load(self, until_ms: int, *, rows_max: int, now_ms: int) -> LoadJob | None:
@@ -693,9 +718,7 @@ class ScheduleLog:
                     self.report(block)
                 else:
                     found.append(block.sequence)
-        if segment.key.span is Span.MINUTE:
-            found += [block.sequence[block.minute == segment.key.start] for block in self._unfiled]
-        return np.concatenate(found) if found else np.empty(0, np.int64)
+        return np.concatenate([*found, self._unfiled_of(segment.key)])
 
     @property
     def gather_bytes_max(self) -> int:
@@ -819,7 +842,7 @@ class ScheduleLog:
         # A checkpoint that names it may be on its way and still has to sync its files.
         self._replaced.append(source)
         for segment in job.finer.values():
-            segment.facts_seen = segment.facts + self._unfiled_facts(segment.key)
+            segment.facts_seen = segment.facts + len(self._unfiled_of(segment.key))
             self.pending -= segment.facts_seen
             self.segments[segment.key.code] = segment
             for file in (segment.file, segment.facts_file):
@@ -857,26 +880,19 @@ class ScheduleLog:
         """Count durable facts; they are filed at the next checkpoint."""
         for sequence in self._untold.keys() & set(facts.sequence.tolist()) if self._untold else ():
             del self._untold[sequence]
-        of_dead = facts.of_dead
-        if of_dead.any():
-            told = facts.take(np.flatnonzero(of_dead))
-            self._file_later(told)
-            self.dead.note_facts(told)
-            facts = facts.take(np.flatnonzero(~of_dead))
         self.given.forget(facts.sequence)
+        self.dead.forget(facts.sequence[facts.of_dead])
         minutes, counts = np.unique(facts.minute, return_counts=True)
         for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
             segment = self._covering(minute)
             if segment is not None:
                 segment.facts_seen += count
-            elif not self.waits_for(minute, minute + 1):
+            elif not self._waits_for(minute, minute + 1):
                 # They tell of rows that are sealed, or were lost, and nothing has to know of them.
                 facts = facts.take(np.flatnonzero(facts.minute != minute))
                 continue
-            self.pending -= count
-        self._file_later(facts)
-
-    def _file_later(self, facts: FactBlock) -> None:
+            span = Span.DEAD if minute >= DEAD_MINUTES_FROM else Span.MINUTE
+            self._count_pending(span, -count)
         if len(facts):
             self._unfiled.append(facts)
             self.owed.unfiled_facts += len(facts)
@@ -886,13 +902,12 @@ class ScheduleLog:
 
         Else damage would leave messages that nobody counts, and a node be given up that has some.
         """
-        if segment.key.span is not Span.DEAD:
-            self.pending += surplus - segment.surplus_facts
+        self._count_pending(segment.key.span, surplus - segment.surplus_facts)
         segment.surplus_facts = surplus
 
     def _covering(self, minute: int) -> Segment | None:
         if minute >= DEAD_MINUTES_FROM:
-            return self.dead.covering(minute)
+            return self.segments.get(dead_key(minute).code)
         for span in (Span.MINUTE, Span.HOUR, Span.DAY):
             segment = self.segments.get(key_of_minute(minute, span).code)
             if segment is not None:
@@ -913,7 +928,7 @@ class ScheduleLog:
             segment = self._covering(minute)
             if segment is not None and not segment.rows:
                 segment = None  # Its first rows wait, and no checkpoint names it before.
-            if segment is None and not self._waits_for_minute(minute):
+            if segment is None and not self._waits_for(minute, minute + 1):
                 continue  # A fact told twice, of a segment that is sealed by now.
             if segment is not None:
                 filed.append((segment, segment.state()))
@@ -935,19 +950,11 @@ class ScheduleLog:
         self._dirty[segment.facts_file.path] = segment.facts_file.file()
         return True
 
-    def _waits_for_minute(self, minute: int) -> bool:
-        """Say whether rows of one filed minute, or of what it stands for, wait in memory."""
-        if minute >= DEAD_MINUTES_FROM:
-            return self.dead.waits_for(dead_key(minute))
-        return self.waits_for(minute, minute + 1)
-
     def waits(self, key: SegmentKey) -> bool:
         """Say whether rows of a segment wait in memory."""
-        if key.span is Span.DEAD:
-            return self.dead.waits_for(key)
-        return self.waits_for(key.start, key.end)
+        return self._waits_for(*key.filed_minutes)
 
-    def waits_for(self, begin: int, end: int) -> bool:
+    def _waits_for(self, begin: int, end: int) -> bool:
         """Say whether rows of the filed minutes from `begin` up to `end` wait in memory."""
         blocks = self._near + self._pile + self._held
         return any(bool(((x.minute >= begin) & (x.minute < end)).any()) for x in blocks)
@@ -956,7 +963,7 @@ class ScheduleLog:
         """Return the floor minute that would close a covered segment, None if none waits."""
         ends = [
             segment.key.end
-            for segment in self._all_segments()
+            for segment in self.segments.values()
             if segment.key.end > self.floor_minute
             and segment.rows
             and segment.facts_seen >= segment.rows
@@ -990,20 +997,15 @@ class ScheduleLog:
 
     # -- for the checkpoint ------------------------------------------------------------------
 
-    def _all_segments(self) -> Iterator[Segment]:
-        """Yield the unsealed segments, dead ones last."""
-        yield from self.segments.values()
-        yield from self.dead.segments.values()
-
     def states(self) -> list[SegmentState]:
         """Return what a checkpoint says of the segments that have rows."""
-        return [segment.state() for segment in self._all_segments() if segment.rows]
+        return [segment.state() for segment in self.segments.values() if segment.rows]
 
     def covered_segments(self) -> list[Segment]:
         """Return closed segments whose facts may cover their rows by now."""
         return [
             segment
-            for segment in self._all_segments()
+            for segment in self.segments.values()
             if segment.key.end <= self.floor_minute
             and segment.facts >= segment.rows
             and segment.facts != segment.facts_at_last_look
@@ -1017,8 +1019,6 @@ class ScheduleLog:
         """
         waiting = [int(block.sequence.min()) for block in self._near + self._pile + self._held]
         waiting += list(self._untold.values())
-        if (first := self.dead.first_waiting()) is not None:
-            waiting.append(first)
         return min(waiting) - 1 if waiting else self.last_filed
 
     def take_dirty(self) -> list[File]:
@@ -1036,11 +1036,9 @@ class ScheduleLog:
     def drop_sealed(self, keys: Sequence[SegmentKey]) -> None:
         """Forget segments whose seal is durable."""
         for key in keys:
-            segments = self.dead.segments if key.span is Span.DEAD else self.segments
-            segment = segments.pop(key.code, None)
+            segment = self.segments.pop(key.code, None)
             if segment is not None:
-                if key.span is not Span.DEAD:
-                    self.pending -= segment.unsettled
+                self._count_pending(key.span, -segment.unsettled)
                 segment.close()
 
     def close_clean_files(self) -> None:
@@ -1060,7 +1058,7 @@ class ScheduleLog:
     def _close_clean_files(self) -> None:
         held = [
             file
-            for segment in self._all_segments()
+            for segment in self.segments.values()
             for file in (segment.file, segment.facts_file)
             if file.is_open and file.path not in self._dirty and file.path not in self._syncing
         ]
@@ -1070,7 +1068,7 @@ class ScheduleLog:
 
     def close(self) -> None:
         """Give all descriptors back."""
-        for segment in [*self._all_segments(), *self._replaced]:
+        for segment in [*self.segments.values(), *self._replaced]:
             segment.close()
 
 
@@ -1101,6 +1099,10 @@ _OUTCOMES_OF_RECORDS = {
     RecordKind.MOVE: Outcome.MOVED,
     RecordKind.CANCEL: Outcome.CANCELLED,
 }
+
+
+_COARSE = frozenset({Span.HOUR, Span.DAY})
+"""Segments that are split before they are loaded."""
 
 
 def _after(minute: int, span: Span) -> int:

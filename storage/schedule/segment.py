@@ -132,7 +132,8 @@ class Segment:
 
         Raises StorageFullError with nothing appended, or FatalDiskError.
         """
-        raw = self.key.span is Span.MINUTE
+        # Single items are read from these.
+        raw = self.key.span in {Span.MINUTE, Span.DEAD}
         parts = list(
             block.batches(
                 bytes_max=BATCH_BYTES_MAX - _BATCH_OVERHEAD,
@@ -257,8 +258,9 @@ class SegmentBatch:
         In a coarse segment the rows that were due before the segment began are those that the
         floor moved to its first minute.
         """
-        if self.segment.key.span is Span.MINUTE:
-            return np.full(self.header.count, self.segment.key.start, np.int64)
+        begin, end = self.segment.key.filed_minutes
+        if end == begin + 1:
+            return np.full(self.header.count, begin, np.int64)
         return np.maximum(self.due_ms // 60_000, self.segment.key.start)
 
     def effective_due_ms(self) -> Int64s:

@@ -37,6 +37,7 @@ from storage.disk.errors import (
     NotRegularFileError,
     StorageError,
     UnsupportedFormatError,
+    require_version,
 )
 from storage.disk.spans import SegmentKey, Span, can_begin
 
@@ -46,10 +47,9 @@ _PREFIX = struct.Struct("<II")
 CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
 """A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
 file is refused, unread."""
-FORMAT_WITHOUT_DEAD = 1
-"""Of a directory that never had a dead letter: older versions read it too."""
-FORMAT_WITH_DEAD = 2
-"""There are dead segments, or facts and seals of some: an older version would not keep them."""
+CHECKPOINT_FORMAT = 2
+"""Raised with every change of batches in segments or filed facts, since a checkpoint is read before
+they are."""
 
 
 class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -58,7 +58,7 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     start: int
     """First minute, minutes since the epoch."""
     span: Annotated[int, msgspec.Meta(ge=1, le=4)]
-    """1 minute, 2 hour, 3 day, 4 dead (from format 2 on)."""
+    """1 minute, 2 hour, 3 day, 4 dead."""
     rows: int
     length: int
     """Bytes of the segment file that count; 0 if it has no file."""
@@ -108,7 +108,7 @@ class ClockMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The manifest of derived state; see the module's docstring."""
 
-    format: int = FORMAT_WITHOUT_DEAD
+    format: int = CHECKPOINT_FORMAT
     written_ms: int = 0
     sequence: int = 0
     """Records up to this sequence are in the segments below or need none."""
@@ -195,13 +195,11 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
         raise DamagedError(
             path=CHECKPOINT_PATH, position=end, reason="something follows that nobody wrote"
         )
-    if checkpoint.format not in {FORMAT_WITHOUT_DEAD, FORMAT_WITH_DEAD}:
-        raise UnsupportedFormatError(
-            path=CHECKPOINT_PATH, position=body, reason=f"manifest format {checkpoint.format}"
-        )
+    require_version(
+        "manifest", checkpoint.format, CHECKPOINT_FORMAT, path=CHECKPOINT_PATH, position=body
+    )
     for state in checkpoint.segments:
-        is_foreign = state.span == Span.DEAD and checkpoint.format == FORMAT_WITHOUT_DEAD
-        if is_foreign or not can_begin(state.start, Span(state.span)):
+        if not can_begin(state.start, Span(state.span)):
             reason = f"the manifest has a segment of span {state.span} from {state.start} on"
             raise DamagedError(path=CHECKPOINT_PATH, position=body, reason=reason)
     return checkpoint

@@ -34,13 +34,13 @@ from uuid import UUID
 from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
 from storage.disk.disk import Disk, File, ReadableDisk, ReadableFile
-from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.disk.errors import DamagedError, DataDirectoryError, require_version
 
 DURABLE_END_NAME = "durable_end"
 END_IS_GONE = "the file is gone: how far the log was durable is not known"
 """What is wrong where a log has files and no durable end."""
 DURABLE_END_MAGIC = b"DWDE"
-DURABLE_END_VERSION = 1
+DURABLE_END_VERSION = 2
 SLOT_POSITIONS = (0, 512)
 SLOT_SIZE = 80
 _FILE_SIZE = 1024
@@ -119,10 +119,8 @@ def decode_slot(
     found = UUID(bytes=data[16:32])
     if zlib.crc32(data[: size - 4], log_seed(found, kind)) != crc:
         raise DamagedError(path=path, position=position, reason="slot fails its CRC")
-    if version > DURABLE_END_VERSION:
-        reason = f"slot of format version {version} (this one reads up to {DURABLE_END_VERSION})"
-        raise UnsupportedFormatError(path=path, position=position, reason=reason)
-    if version != DURABLE_END_VERSION or size != SLOT_SIZE:
+    require_version("slot", version, DURABLE_END_VERSION, path=path, position=position)
+    if size != SLOT_SIZE:
         reason = f"slot of version {version} has {size} bytes"
         raise DamagedError(path=path, position=position, reason=reason)
     if found != log_uuid:

@@ -23,7 +23,8 @@ from storage.batch.batches import (
     file_seed,
     walk_batches,
 )
-from storage.batch.columns import Columns, ColumnsError, RecordKind
+from storage.batch.columns import KINDS_WITH_ITEMS, Columns, ColumnsError, RecordKind
+from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import Outcome
 from storage.batch.file_header import (
     FILE_HEADER_SIZE,
@@ -88,14 +89,6 @@ _KINDS = {
 _END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
 _DAMAGES_SHOWN = 20
 _OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
-_ITEM_KINDS = (
-    RecordKind.MESSAGE,
-    RecordKind.MOVE,
-    RecordKind.DEAD,
-    RecordKind.ROWS,
-    RecordKind.DEAD_ROWS,
-)
-_ROW_KINDS = (RecordKind.ROWS, RecordKind.DEAD_ROWS)
 
 
 @dataclass(slots=True)
@@ -574,9 +567,9 @@ def _verify_log(place: _Place, report: _Report) -> None:
             _note_damage(place, report, damage, report.size)
             continue
         next_sequence = batch.next_sequence
-        if batch.kind in _ITEM_KINDS:
-            _verify_items(report, found.position, columns, memoryview(blob))
-        if batch.kind in _ROW_KINDS:
+        if batch.kind in KINDS_WITH_ITEMS:
+            _verify_items(report, found.position, columns, memoryview(blob), header.span)
+        if batch.kind is RecordKind.ROWS:
             _verify_rows(report, found.position, columns, header, last_sequence)
             last_sequence = int(columns.arrays["sequence"][-1])
     for _path, block in log.unreadable:
@@ -629,14 +622,27 @@ def _verify_rows(
         report.add(position, "a row is due after the segment's end")
 
 
-def _verify_items(report: _Report, position: int, columns: Columns, blob: memoryview) -> None:
+def _verify_items(
+    report: _Report, position: int, columns: Columns, blob: memoryview, span: Span
+) -> None:
     begin = 0
     sizes, dues = columns.arrays["size"].tolist(), columns.arrays["due_ms"].tolist()
     for size, due_ms in zip(sizes, dues, strict=True):
-        fault = qmq_item_fault(blob[begin : begin + size], due_ms)
+        item, _, note_fault = _divided(blob[begin : begin + size], span)
+        fault = note_fault or qmq_item_fault(item, due_ms)
         if fault is not None:
             report.add(position, fault)
         begin += size
+
+
+def _divided(row: memoryview, span: Span) -> tuple[memoryview, DeadNote | None, str | None]:
+    """Return the item of a row, the note behind it in a dead segment, and what is wrong with it."""
+    if span is not Span.DEAD:
+        return row, None, None
+    found = note_of_row(bytes(row))
+    if found is None:
+        return row, None, "no whole note follows the item of a dead letter"
+    return row[: -found[0]], found[1], None
 
 
 def _dump_log(place: _Place) -> Iterator[Record]:
@@ -673,8 +679,8 @@ def _records(
             for place_in_batch, old in enumerate(_dump_old(columns)):
                 record = {"sequence": batch.base_sequence + place_in_batch, "kind": "CANCEL"}
                 yield where | record | old | {"appended": _time(batch.append_ms)}
-        case kind if kind in _ITEM_KINDS:
-            yield from _dump_items(where, batch, columns, blob)
+        case kind if kind in KINDS_WITH_ITEMS:
+            yield from _dump_items(where, header, batch, columns, blob)
         case RecordKind.FACTS:
             yield from _dump_facts(where, header, batch, columns)
         case RecordKind.SEALS:
@@ -701,7 +707,11 @@ def _records(
 
 
 def _dump_items(
-    where: dict[str, object], batch: BatchHeader, columns: Columns, blob: memoryview
+    where: dict[str, object],
+    header: FileHeader,
+    batch: BatchHeader,
+    columns: Columns,
+    blob: memoryview,
 ) -> Iterator[Record]:
     arrays = columns.arrays
     count = batch.count
@@ -719,7 +729,7 @@ def _dump_items(
         _dump_old(columns) if "old_sequence" in arrays else [{}] * count,
         strict=True,
     ):
-        item = blob[begin : begin + size]
+        item, note, _ = _divided(blob[begin : begin + size], header.span)
         begin += size
         yield where | {
             "sequence": sequence,
@@ -727,9 +737,10 @@ def _dump_items(
             "due": _time(due_ms),
             "subject": columns.names[subject].decode(errors="backslashreplace"),
             "message id": qmq_message_id(item).decode(errors="backslashreplace"),
-            "bytes": size,
+            "bytes": len(item),
             "appended": _time(batch.append_ms),
             **old,
+            **(_dump_note(note) if note is not None else {}),
         }
 
 
@@ -742,9 +753,17 @@ def _dump_old(columns: Columns) -> Iterator[dict[str, object]]:
         if "reason" in arrays:
             reason = columns.names[arrays["reason"][place]]
             old["reason"] = reason.decode(errors="backslashreplace")
-        if "dead_ms" in arrays:
-            old["dead"] = _time(int(arrays["dead_ms"][place]))
         yield old
+
+
+def _dump_note(note: DeadNote) -> dict[str, object]:
+    """Return the same of a dead letter."""
+    return {
+        "of": note.old_sequence,
+        "of filed": _filed(note.old_minute),
+        "reason": note.reason,
+        "dead": _time(note.dead_ms),
+    }
 
 
 def _filed(minute: int) -> str:

@@ -53,13 +53,13 @@ from storage.disk.spans import (
     SegmentKey,
     Span,
     dead_minute,
+    dead_segment_of,
     key_of_name,
 )
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import LogFile, files_from, list_log_files, without_strays
 from storage.node.store import QUARANTINE_DIRECTORY
-from storage.schedule.dead_log import dead_segment_of
 from storage.schedule.schedule_log import NAMING_KINDS, facts_of_records
 from storage.schedule.seals import SEALS_DIRECTORY, seals_of_columns
 from storage.state.checkpoint import Checkpoint, checkpoint_if_whole
@@ -72,8 +72,7 @@ IN_DOUBT = "in doubt"
 DEAD_LETTER = "dead letter"
 
 _LOG_KINDS = (RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD)
-_ROW_KINDS = (RecordKind.ROWS, RecordKind.DEAD_ROWS)
-_KINDS = (*_LOG_KINDS, *_ROW_KINDS)
+_KINDS = (*_LOG_KINDS, RecordKind.ROWS)
 _PIECE = 4 * 1024 * 1024
 _CHUNK_BITS = 16
 _ITEM_PATTERN = re.compile(rb"(?=\0{4}.{4}[\0-\x07]\0\0[\x01-\x0f].{5}.{8}.{2}.)", re.DOTALL)
@@ -151,6 +150,11 @@ class _Part:
     blob: Bytes | None
     key: SegmentKey | None
 
+    @property
+    def is_dead(self) -> bool:
+        """Whether its rows are those of a dead segment."""
+        return self.key is not None and self.key.span is Span.DEAD
+
 
 @dataclass(frozen=True, slots=True)
 class _Loose:
@@ -190,10 +194,7 @@ class _Knowledge:
 
 
 def _covers(keys: Sequence[SegmentKey], minute: int) -> bool:
-    return any(
-        dead_minute(key) == minute if key.span is Span.DEAD else key.start <= minute < key.end
-        for key in keys
-    )
+    return any(begin <= minute < end for begin, end in (key.filed_minutes for key in keys))
 
 
 class Salvage:
@@ -319,8 +320,8 @@ class Salvage:
         live = {state.key.path: state.length for state in checkpoint.segments}
         for path, length in live.items():
             for part in self._read(path, None):
-                whole = part.blob is not None or path.endswith(".minute")
-                if part.position < length and part.header.kind in _ROW_KINDS and whole:
+                whole = part.blob is not None or path.endswith((".minute", ".dead"))
+                if part.position < length and part.header.kind is RecordKind.ROWS and whole:
                     sequences = part.columns.arrays["sequence"].tolist()
                     for row, _begin, _item in self._whole_items(part):
                         served.add(sequences[row])
@@ -374,7 +375,7 @@ class Salvage:
         header, names = part.header, part.columns.names
         sequences = (
             part.columns.arrays["sequence"].tolist()
-            if header.kind in _ROW_KINDS
+            if header.kind is RecordKind.ROWS
             else range(header.base_sequence, header.next_sequence)
         )
         subjects = part.columns.arrays["subject"].tolist()
@@ -409,6 +410,10 @@ class Salvage:
         ):
             begin, end = end, end + size
             item = bytes(blob[begin:end])
+            if part.is_dead:
+                # A note follows, and the item says where.
+                size = qmq_item_size(item, 0) or 0  # noqa: PLW2901
+                item = item[:size]
             if len(item) == size and qmq_item_fault(item, due_ms) is None:
                 yield row, begin, item
 
@@ -610,14 +615,12 @@ def _identity(item: bytes) -> tuple[int, bytes]:
 
 def _filed_minute(part: _Part, due_ms: int) -> int:
     minute = due_ms // MINUTE_MS
-    if part.header.kind in {RecordKind.DEAD, RecordKind.DEAD_ROWS}:
-        key = part.key or dead_segment_of(part.header.append_ms, part.header.floor_minute)
-        return dead_minute(key)
+    if part.header.kind is RecordKind.DEAD:
+        return dead_minute(dead_segment_of(part.header.append_ms, part.header.floor_minute))
     if part.key is None:
         return max(minute, part.header.floor_minute)
-    if part.key.span is Span.MINUTE:
-        return part.key.start
-    return max(minute, part.key.start)
+    begin, end = part.key.filed_minutes
+    return begin if end == begin + 1 else max(minute, begin)
 
 
 def _learn_facts(knowledge: _Knowledge, sequences: Array, outcomes: Array) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
+import numpy as np
+
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
 from storage.batch.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
@@ -18,9 +20,10 @@ from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
 from storage.batch.file_header import FILE_HEADER_SIZE, decode_file_header
 from storage.disk.errors import DamagedError, StorageError
+from storage.disk.spans import dead_key
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
 from storage.node.store import Store
-from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch
+from storage.readers.dead_reader import DeadReader
 from storage.readers.item_reader import ItemReader
 from storage.schedule.seals import SEALS_DIRECTORY
 from storage.state.audit_file import AUDIT_DIRECTORY
@@ -37,6 +40,7 @@ from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
+_LETTERS_MAX = 1_000_000
 _NAMING = {RecordKind.DEAD, RecordKind.MOVE, RecordKind.CANCEL}
 
 
@@ -49,13 +53,13 @@ class Aftermath:
     """What opening an image and delivering all of it came to.
 
     refused: why it could not be opened; handed: bytes of each row handed out, by sequence; letters:
-    dead letters that were found and read, by sequence, and whether they are pending; state: numbers
-    that would differ if anything else was understood differently; audit: its entries.
+    dead letters that were found and read, by sequence; state: numbers that would differ if anything
+    else was understood differently; audit: its entries.
     """
 
     refused: StorageError | None = None
     handed: dict[int, bytes] = field(default_factory=dict)
-    letters: dict[int, tuple[Dead, bool]] = field(default_factory=dict)
+    letters: dict[int, Dead] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
     damages: list[Damage] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
@@ -122,11 +126,8 @@ class Judge:
         for sequence, item in self._reference.handed.items():
             assert item == directory.items[sequence]
         assert not self._reference.handed.keys() & directory.crossed_off
-        for sequence, (letter, is_pending) in self._reference.letters.items():
-            assert letter == directory.dead[sequence]
-            assert is_pending == (sequence not in directory.settled)
-        found = self._reference.letters.keys()
-        assert found >= directory.dead.keys() - directory.settled
+        pending = directory.dead.keys() - directory.settled
+        assert self._reference.letters == {row: directory.dead[row] for row in pending}
         self._older_controls = [
             read_controls(OverlayDisk({CONTROLS_PATH: data}, {}), self._log_uuid(directory))
             for data in directory.older[CONTROLS_PATH]
@@ -154,8 +155,8 @@ class Judge:
         return self._reference.handed
 
     @property
-    def letters(self) -> Mapping[int, tuple[Dead, bool]]:
-        """What the undamaged directory finds: dead letters, and whether they are pending."""
+    def letters(self) -> Mapping[int, Dead]:
+        """What the undamaged directory finds: dead letters."""
         return self._reference.letters
 
     @property
@@ -311,9 +312,7 @@ class Judge:
         reference, letters = self._reference.handed.keys(), self._reference.letters.keys()
         lost = (reference - aftermath.handed.keys()) | (letters - aftermath.letters.keys())
         again = (aftermath.handed.keys() - reference) & self.directory.crossed_off
-        again |= self.directory.settled & {
-            sequence for sequence, (_, is_pending) in aftermath.letters.items() if is_pending
-        }
+        again |= self.directory.settled & aftermath.letters.keys()
         if JOURNAL_END_PATH in injection.struck and len(injection.struck) == 2 and again <= facts:
             # The witness was struck together with what it could have told of: verify names both.
             again = set()
@@ -335,17 +334,10 @@ class Judge:
         return len(lost), len(again)
 
     def _require_true_letters(self, injection: Injection, aftermath: Aftermath) -> None:
-        """Every dead letter that is found is one that was written, byte for byte, and unsettled."""
-        dead, settled = self.directory.dead, self.directory.settled
-        for sequence, (letter, is_pending) in aftermath.letters.items():
-            if dead.get(sequence) != letter:
+        """Every dead letter that is found is one that was written, byte for byte."""
+        for sequence, letter in aftermath.letters.items():
+            if self.directory.dead.get(sequence) != letter:
                 raise ViolationError(f"{injection.what}: no such dead letter: {sequence}, {letter}")
-            if not is_pending and sequence not in settled:
-                raise ViolationError(f"{injection.what}: dead letter {sequence} is called settled")
-        # One that was sealed may be found where an older checkpoint knows its segment.
-        found = aftermath.letters.keys() - self._reference.letters.keys()
-        if found and CHECKPOINT_PATH not in injection.struck:
-            raise ViolationError(f"{injection.what}: dead letters out of sealed segments: {found}")
 
     def judge_salvage(self, injection: Injection | None) -> Counter[str]:
         """Require that salvage finds what is whole, and tells of each message what is true.
@@ -495,7 +487,7 @@ def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Itera
         yield _Extent(begin, end, sequences, named=named)
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
         yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
-    elif batch.kind in {RecordKind.ROWS, RecordKind.DEAD_ROWS}:
+    elif batch.kind is RecordKind.ROWS:
         sequences = columns.arrays["sequence"].tolist()
         yield _Extent(begin, begin + batch.blob_offset, frozenset(sequences))
         place = begin + batch.blob_offset
@@ -507,7 +499,7 @@ def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Itera
 def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
     """Open an image, split and load everything that is not crossed off, and read its items.
 
-    Dead letters are searched for and read as well, settled ones too.
+    Dead letters are looked for and read as well.
     """
     aftermath = Aftermath()
     try:
@@ -534,10 +526,6 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
             for segment in store.schedule.segments.values()
         },
         "seals": store.seals_log.end,
-        "dead segments": {
-            segment.key: (segment.rows, segment.facts, segment.last_sequence)
-            for segment in store.schedule.dead.segments.values()
-        },
         "untold": 0 if store.untold is None else len(store.untold),
         "identity": (store.identity.log_uuid, store.identity.node_id),
         "checkpoint": store.checkpoint,
@@ -553,7 +541,7 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         store.note_facts(block, number)
     _deliver(store, disk, directory.end_ms, aftermath)
     _find_letters(store, disk, aftermath)
-    aftermath.state["dead letters"] = store.schedule.dead.pending
+    aftermath.state["dead letters"] = store.schedule.dead_pending
     aftermath.state["controls"] = _controls(store, disk, aftermath)
     aftermath.state["damages"] = [(damage.path, damage.position) for damage in aftermath.damages]
     store.close()
@@ -598,28 +586,18 @@ def _read(reader: ItemReader, entries: Entries, aftermath: Aftermath) -> None:
 
 
 def _find_letters(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> None:
-    log_uuid = store.identity.log_uuid
-    reader = DeadItems(disk, log_uuid)
-    search = DeadSearch(
-        disk,
-        log_uuid,
-        store.schedule.dead_extents(),
-        wanted=DeadFilter(settled=True),
-        on_damage=aftermath.damages.append,
-    )
-    while not search.is_done:
-        for row in search.step(1000, 1000):
-            try:
-                item = reader.read(row)
-            except DamagedError as error:
-                damage = Damage(error.path, error.position, row.header.size, error.reason)
-                aftermath.damages.append(damage)
-                continue
-            if row.sequence in aftermath.letters:
-                aftermath.twice.append(row.sequence)
-            aftermath.letters[row.sequence] = (_dead_of(row, item), row.is_pending)
-
-
-def _dead_of(row: DeadRow, item: bytes) -> Dead:
-    message = Message(due_ms=row.due_ms, minute=row.old_minute, subject=row.subject, item=item)
-    return Dead(row.old_sequence, message, row.key, row.reason)
+    schedule = store.schedule
+    schedule.read_dead(_LETTERS_MAX)
+    index, reader = schedule.dead, DeadReader(disk)
+    for row in index.chosen(np.ones(len(index), np.bool_), _LETTERS_MAX):
+        found = reader.read(row)
+        if found.item is None or found.reason is None:
+            damage = Damage(dead_key(row.minute).path, row.position, row.row_size, found.fault)
+            aftermath.damages.append(damage)
+            continue
+        message = Message(row.due_ms, row.old_minute, row.subject, found.item)
+        letter = Dead(row.old_sequence, message, dead_key(row.minute), found.reason)
+        if row.sequence in aftermath.letters:
+            aftermath.twice.append(row.sequence)
+        aftermath.letters[row.sequence] = letter
+    reader.close()

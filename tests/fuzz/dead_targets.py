@@ -6,20 +6,22 @@ import msgspec
 import numpy as np
 
 from delay_server.controls.controls_store import AuditEntry
-from delay_server.dead.dead_letters import Wanted
 from delay_server.dead.reason import code_name, code_of, decode_reason
+from delay_server.dead.wanted import Wanted, mask_of
 from storage.batch.batches import Damage, file_seed
 from storage.batch.columns import RecordKind
+from storage.batch.dead_rows import note_of_row
 from storage.batch.file_header import FileHeader, LogKind, encode_file_header
 from storage.batch.item_formats import qmq_item_fault
-from storage.disk.errors import DamagedError, UnsupportedFormatError
+from storage.disk.errors import DataDirectoryError, UnsupportedFormatError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
-from storage.readers.dead_reader import DeadItems, DeadRow, DeadSearch, Place
-from storage.schedule.dead_log import DeadExtent
+from storage.readers.dead_reader import DeadReader
+from storage.schedule.dead_index import DeadIndex
+from storage.schedule.segment import Segment
 from storage.state.audit_file import audit_lines, audit_path, encode_audit_line, read_audit_file
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import log_image
-from tests.fuzz.target import attempt, byte_at, target
+from tests.fuzz.target import byte_at, target
 from tests.storage.small_logs import LOG_UUID, NOW_MS
 
 _DAY: Final = Span.DEAD.minutes
@@ -30,65 +32,59 @@ DEAD_HEADER: Final = FileHeader(
 
 
 @target(
-    decoders=(DeadSearch.step, DeadItems.read, decode_reason),
-    packages=("storage", "delay_server.dead.reason", "delay_server.dead.dead_letters"),
+    decoders=(DeadIndex.read, DeadReader.read, note_of_row, decode_reason),
+    packages=("storage", "delay_server.dead.reason", "delay_server.dead.wanted"),
     # What is read ahead, and the facts of a segment.
     memory_base=4 * 1024 * 1024,
     size_max=2048,
     memory_per_byte=1500,
 )
 def dead_letters(data: bytes) -> None:
-    """Each row is found once, in order, however the search is divided, and its item is whole."""
+    """Each row is indexed once, in order, but for those that are settled; its item is whole."""
     image = log_image(
         data[1:],
         level=byte_at(data, 0),
         header=encode_file_header(DEAD_HEADER),
         seed=file_seed(DEAD_HEADER),
-        kinds=(RecordKind.DEAD_ROWS,) * 7 + (RecordKind.ROWS,),
+        kinds=(RecordKind.ROWS,) * 7 + (RecordKind.FACTS,),
     )
     disk = MemoryDisk({DEAD_KEY.path: image})
-    extent = DeadExtent(DEAD_KEY, len(image), 0, (np.array([1], np.int64),))
-    whole = attempt((UnsupportedFormatError,), _found, disk, extent, Wanted(), 10_000)
-    if whole is None:
+    segment = Segment.new(disk, LOG_UUID, DEAD_KEY)
+    segment.file.length = len(image)
+    index = _read(segment, 10_000)
+    if index is None:
         return
+    whole = index.chosen(np.ones(len(index), np.bool_), 10_000)
     sequences = [row.sequence for row in whole]
     assert sequences == sorted(set(sequences))
-    assert all(row.is_pending is (row.sequence != 1) for row in whole)
-    assert _found(disk, extent, Wanted(), 1) == whole
-    reader = DeadItems(disk, LOG_UUID)
+    assert 1 not in sequences, "settled"
+    few = _read(segment, 1)
+    assert few is not None
+    assert len(few) == min(len(whole), 1)
+    assert set(few.chosen(np.ones(len(few), np.bool_), 10)) <= set(whole)
+    reader = DeadReader(disk)
     for row in whole[:20]:
-        item = attempt(DamagedError, reader.read, row)
-        assert item is None or len(item) == row.size
-        if item is not None:
-            qmq_item_fault(item, row.due_ms)
-        reason = decode_reason(row.reason)
-        if reason is not None:
+        found = reader.read(row)
+        assert (found.item is None or found.reason is None) is bool(found.fault)
+        if found.item is not None:
+            assert qmq_item_fault(found.item, row.due_ms) is None
+        reason = decode_reason((found.reason or "").encode())
+        if reason is not None and 0 <= reason.code < 2**31 and row.sequence > 0:
             of_code = Wanted(code=reason.code, group=reason.group)
-            assert row in _found(disk, extent, of_code, 10_000)
-    for row in whole[:3]:
-        assert row in _found(disk, extent, Wanted(sequences=[row.sequence]), 10_000)
+            assert row in index.chosen(mask_of(of_code, index), 10_000)
+    for row in [row for row in whole[:3] if row.sequence > 0]:
+        assert index.chosen(mask_of([row.sequence], index), 10) == [row]
 
 
-def _found(disk: MemoryDisk, extent: DeadExtent, wanted: Wanted, at_once: int) -> list[DeadRow]:
-    """Return all rows, taking up the search anew from its place after each step."""
-    damages: list[Damage] = []
-    rows: list[DeadRow] = []
-    place = Place()
-    for _ in range(10_000):
-        search = DeadSearch(
-            disk,
-            LOG_UUID,
-            [extent],
-            wanted=wanted.filter(settled=True),
-            after=place,
-            on_damage=damages.append,
-        )
-        rows += search.step(at_once, 100_000)
-        if search.is_done:
-            return rows
-        assert place < search.place
-        place = search.place
-    raise AssertionError("the search comes to no end")
+def _read(segment: Segment, rows_max: int) -> DeadIndex | None:
+    """Return the index of a segment whose first row is settled."""
+    index = DeadIndex(rows_max, is_read=True)
+    settled, damages = np.array([1], np.int64), list[Damage]()
+    try:
+        index.read(segment.file.disk, segment, settled, damages.append)
+    except (DataDirectoryError, UnsupportedFormatError):
+        return None
+    return index
 
 
 @target(decoders=(decode_reason,), packages=("delay_server.dead.reason",))

@@ -49,6 +49,7 @@ from meta_server.admin.api import OPERATIONS
 from meta_server.admin.qmq_management import ACTIONS
 from storage.batch.batches import Codec, encode_batch, file_seed
 from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
+from storage.batch.dead_rows import DeadNote, encode_note
 from storage.batch.file_header import FileHeader, LogKind, encode_file_header
 from storage.disk.spans import SegmentKey, Span
 from storage.readers.manifest import encode_manifest, read_manifest
@@ -232,9 +233,12 @@ def batch_of(
     previous_crc: int = 0,
     seed: int = SEED,
     codec: Codec = Codec.RAW,
+    behind: bytes = b"",
 ) -> tuple[int, bytes]:
-    """Return CRC and bytes of a batch of two plausible records."""
-    items = [qmq_item(NOW_MS + 1000 * place, b"s", b"m%d" % place) for place in range(count)]
+    """Return CRC and bytes of a batch of two plausible records; behind: what follows each item."""
+    items = [
+        qmq_item(NOW_MS + 1000 * place, b"s", b"m%d" % place) + behind for place in range(count)
+    ]
     arrays: dict[str, Any] = {
         name: np.arange(1, count + 1).astype(dtype) for name, dtype in LAYOUTS[kind]
     }
@@ -269,11 +273,24 @@ def batch_of(
     return header.crc, b"".join(buffers)
 
 
-def _chain(kinds: Sequence[RecordKind], *, seed: int = SEED, codec: Codec = Codec.RAW) -> bytes:
+def _chain(
+    kinds: Sequence[RecordKind],
+    *,
+    seed: int = SEED,
+    codec: Codec = Codec.RAW,
+    behind: bytes = b"",
+) -> bytes:
     parts = []
     crc, sequence = 0, 1
     for kind in kinds:
-        crc, data = batch_of(kind, base_sequence=sequence, previous_crc=crc, seed=seed, codec=codec)
+        crc, data = batch_of(
+            kind,
+            base_sequence=sequence,
+            previous_crc=crc,
+            seed=seed,
+            codec=codec,
+            behind=behind,
+        )
         parts.append(data)
         sequence += 2 if LAYOUTS[kind] else 1
     return b"".join(parts)
@@ -346,6 +363,10 @@ def _slots() -> bytes:
     slots = [encode_slot(end, log_uuid=LOG_UUID, counter=counter) for counter in (4, 5)]
     return b"".join(slot.ljust(512, b"\0") for slot in slots)
 
+
+_NOTE: Final = DeadNote(
+    old_sequence=1, old_minute=MINUTE, dead_ms=NOW_MS, reason='{"code":3,"group":"g1"}'
+)
 
 _MESSAGES: Final = (RecordKind.EPOCH_START, RecordKind.MESSAGE, RecordKind.FLOOR, RecordKind.DEAD)
 
@@ -572,10 +593,10 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "dead_letters": _levels(
         [
-            head + _chain(kinds, seed=file_seed(DEAD_HEADER), codec=codec) + tail
+            head + _chain(kinds, seed=file_seed(DEAD_HEADER), behind=note) + tail
             for head in (encode_file_header(DEAD_HEADER),)
-            for kinds in ((RecordKind.DEAD_ROWS,), (RecordKind.DEAD_ROWS, RecordKind.DEAD_ROWS))
-            for codec in (Codec.RAW, Codec.LZ4)
+            for kinds in ((RecordKind.ROWS,), (RecordKind.ROWS, RecordKind.ROWS))
+            for note in (encode_note(_NOTE), b"", encode_note(_NOTE)[:-1] + b"?")
             for tail in (b"", b"torn")
         ]
     ),

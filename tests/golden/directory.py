@@ -1,9 +1,9 @@
 """Data directories with every kind of file; `python -m tests.golden.directory` writes them down.
 
-`tests/golden/format-1.hex` holds its files as they were when the formats were frozen, and
-`format-1.jsonl` what `delaywheel log dump` said of them. Neither may ever change: data directories
-out there look like this. A new format gets files of its own beside them: `format-2` is of one with
-dead letters, which make the checkpoint's format the second.
+`tests/golden/format-2.hex` holds the files of one that was used for two hours, and
+`format-2.jsonl` what `delaywheel log dump` said of them; `format-2-dead` is of one with dead
+letters. `format-1.hex` is a small one of the first format, which nothing writes any more and which
+is refused.
 """
 
 import json
@@ -153,7 +153,7 @@ def dumped(root: Path) -> list[str]:
 
 def main() -> None:
     """Write the golden files of the present formats."""
-    for name, files in (("format-1", golden_directory()), ("format-2", dead_directory())):
+    for name, files in (("format-2", golden_directory()), ("format-2-dead", dead_directory())):
         (GOLDEN / f"{name}.hex").write_text(encoded(files), encoding="utf-8")
         with TemporaryDirectory() as root:
             lines = dumped(written(files, Path(root)))

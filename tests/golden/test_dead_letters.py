@@ -1,22 +1,21 @@
-"""A directory with dead letters, as it was when they came to be, is read for good."""
+"""A directory with dead letters is read and written alike."""
 
 import json
 import random
 from pathlib import Path
 
-import pytest
+import numpy as np
 
 from storage.batch.batches import Damage
-from storage.batch.item_formats import qmq_item_fault
 from storage.disk.disk import DirectoryDisk
-from storage.readers.dead_reader import DeadFilter, DeadItems, DeadSearch
+from storage.readers.dead_reader import DeadReader
 from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, dead_directory, decoded, ends_by_newest_slot, written
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
-HEX = GOLDEN / "format-2.hex"
-DUMP = [json.loads(line) for line in (GOLDEN / "format-2.jsonl").read_text().splitlines()]
+HEX = GOLDEN / "format-2-dead.hex"
+DUMP = [json.loads(line) for line in (GOLDEN / "format-2-dead.jsonl").read_text().splitlines()]
 
 DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
 SETTLED = {record["of"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
@@ -31,7 +30,7 @@ def test_today_the_same_directory_is_written_byte_for_byte() -> None:
 
 def test_every_kind_of_record_and_file_is_among_them() -> None:
     kinds = {str(record.get("kind")) for record in DUMP}
-    assert {"DEAD", "MOVE", "CANCEL", "DEAD_ROWS"} <= kinds
+    assert {"DEAD", "MOVE", "CANCEL", "ROWS"} <= kinds
     assert {"dead", "moved", "dropped"} <= {str(record.get("outcome")) for record in DUMP}
     paths = [path for path in decoded(HEX.read_text()) if path.endswith(".dead")]
     assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
@@ -62,20 +61,14 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
         on_damage=damages.append,
     )
     assert store.untold is not None, "a record is there whose fact was never told"
-    search = DeadSearch(
-        disk,
-        store.identity.log_uuid,
-        store.schedule.dead_extents(),
-        wanted=DeadFilter(),
-        on_damage=lambda damage: pytest.fail(str(damage)),
-    )
-    rows = search.step(1000, 1000)
-    items = DeadItems(disk, store.identity.log_uuid)
+    schedule = store.schedule
+    schedule.read_dead(1000)
+    rows = schedule.dead.chosen(np.ones(len(schedule.dead), np.bool_), 1000)
+    reader = DeadReader(disk)
     for row in rows:
-        record = DEAD[row.sequence]
+        record, found = DEAD[row.sequence], reader.read(row)
         assert (row.old_sequence, row.size) == (record["of"], record["bytes"])
-        assert row.reason.decode() == record["reason"]
-        assert qmq_item_fault(items.read(row), row.due_ms) is None
+        assert (found.reason, found.fault) == (record["reason"], "")
     store.close()
     assert damages == []
     assert sorted(row.sequence for row in rows) == sorted(DEAD.keys() - SETTLED)

@@ -1,4 +1,4 @@
-"""Directories written when the formats were frozen are read for good, and written alike today."""
+"""A directory of the present format is read and written alike; one of the first is refused."""
 
 import json
 import random
@@ -6,18 +6,21 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from storage.batch.batches import Damage
 from storage.disk.disk import DirectoryDisk
+from storage.disk.errors import UnsupportedFormatError
 from storage.disk.spans import MINUTE_MS
+from storage.node.store import Store
 from storage.readers.item_reader import ItemReader
 from storage.tools.inspect import dump_records, verify_files
 from tests.golden.directory import GOLDEN, decoded, ends_by_newest_slot, golden_directory, written
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
-HEX = GOLDEN / "format-1.hex"
-DUMP = [json.loads(line) for line in (GOLDEN / "format-1.jsonl").read_text().splitlines()]
+HEX = GOLDEN / "format-2.hex"
+DUMP = [json.loads(line) for line in (GOLDEN / "format-2.jsonl").read_text().splitlines()]
 
 MESSAGES = [record for record in DUMP if record.get("kind") == "MESSAGE"]
 DELIVERED = {record["sequence"] for record in DUMP if record.get("outcome") == "delivered"}
@@ -96,3 +99,20 @@ def test_a_node_starts_on_it_and_delivers_what_was_not_delivered(tmp_path: Path)
         assert len(item) == record["bytes"]
         assert record["message id"].encode() in bytes(item)
         assert record["subject"].encode() in bytes(item)
+
+
+def test_a_directory_of_the_first_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+    files = decoded((GOLDEN / "format-1.hex").read_text())
+    root = written(files, tmp_path)
+    with pytest.raises(UnsupportedFormatError, match=r"version 1 .*start .* on an empty data dir"):
+        Store.open(
+            DirectoryDisk(root),
+            SETTINGS,
+            chance=random.Random(1),
+            now_ms=START_MS,
+            on_damage=lambda damage: pytest.fail(str(damage)),
+        )
+    assert {path: (root / path).read_bytes() for path in files} == files
+    assert {path.name for path in root.rglob("*") if path.is_file()} - {"lock"} == {
+        path.rpartition("/")[2] for path in files
+    }

@@ -43,6 +43,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -361,6 +362,8 @@ class _Naming:
     old_minute: int
     day: int
     """First minute of the day on which it was appended, or of its floor's day if that is later."""
+    append_ms: int
+    reason: str
 
 
 @dataclass(slots=True)
@@ -625,6 +628,7 @@ class _Image:
                 or message.item != batch.items[place]
                 or not start <= self._minute_of(sequence, message) < end
                 or (known[1] == reader.DEAD_SPAN) != self._is_dead(sequence)
+                or (batch.notes and not self._is_true(sequence, batch.notes[place]))
                 or sequence <= max(filed.sequences[-1:], default=0)
             ):
                 misplaced.append(f"{sequence} in {name}")
@@ -634,6 +638,12 @@ class _Image:
             filed.columns[column] += columns[column]
         filed.last_crc = batch.crc
         self._rows.update(columns["sequence"])
+
+    def _is_true(self, sequence: int, note: dict[str, Any]) -> bool:
+        """Say whether the note of a dead letter tells what its record tells."""
+        record = self._naming[sequence]
+        told = note["old_sequence"], note["old_minute"], note["dead_ms"], note["reason"]
+        return told == (record.old, record.old_minute, record.append_ms, record.reason)
 
     def _is_dead(self, sequence: int) -> bool:
         naming = self._naming.get(sequence)
@@ -730,8 +740,11 @@ def _naming(batch: Batch) -> Iterator[tuple[int, _Naming]]:
     minute = max(batch.append_ms // _MINUTE_MS, batch.floor_minute)
     day = minute - minute % reader.SPAN_MINUTES[reader.DEAD_SPAN]
     old = zip(batch.columns["old_sequence"], batch.columns["old_minute"], strict=True)
+    reasons = batch.columns.get("reason")
     for place, (sequence, old_minute) in enumerate(old):
-        yield batch.base + place, _Naming(batch.kind, sequence, old_minute, day)
+        reason = batch.names[reasons[place]].decode() if reasons else ""
+        record = _Naming(batch.kind, sequence, old_minute, day, batch.append_ms, reason)
+        yield batch.base + place, record
 
 
 def _seals_files(

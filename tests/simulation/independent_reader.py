@@ -29,7 +29,7 @@ MESSAGE_LOG, SCHEDULE_LOG, JOURNAL, DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE
     range(1, 9)
 )
 MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD = range(1, 7)
-ROWS, FACTS, SEALS, DEAD_ROWS = 32, 33, 34, 35
+ROWS, FACTS, SEALS = 32, 33, 34
 DEAD_SPAN = 4
 SPAN_MINUTES = {1: 1, 2: 60, 3: 1440, DEAD_SPAN: 1440}
 SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3, "dead": DEAD_SPAN}
@@ -54,10 +54,6 @@ _COLUMNS = {
     DEAD: f"{_OLD_ITEM}, reason u2",
     ROWS: f"sequence i8, {_MESSAGE_COLUMNS}",
     FACTS: "sequence i8, at_ms i8, minute u4, target u2, outcome u1",
-    DEAD_ROWS: (
-        "sequence i8, old_sequence i8, dead_ms i8, due_ms i8, id_hash u8, size u4, old_minute u4, "
-        "subject u2, reason u2"
-    ),
     SEALS: (
         "rows i8, distinct i8, last_sequence i8, length i8, facts_length i8, digest_0 u8, "
         "digest_1 u8, facts_digest_0 u8, facts_digest_1 u8, delivered i8, known i8, dead i8, "
@@ -69,10 +65,10 @@ _LAYOUTS = {
     kind: [tuple(column.split(" ")) for column in columns.split(", ") if column]
     for kind, columns in _COLUMNS.items()
 }
-_WITH_ITEMS = {MESSAGE, MOVE, DEAD, ROWS, DEAD_ROWS}
+_WITH_ITEMS = {MESSAGE, MOVE, DEAD, ROWS}
 _KINDS_OF_LOG = {
     MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD},
-    SCHEDULE_LOG: {ROWS, DEAD_ROWS},
+    SCHEDULE_LOG: {ROWS},
     JOURNAL: {FACTS},
     DISPATCH_LOG: {FACTS},
     SEALS_LOG: {SEALS},
@@ -118,6 +114,8 @@ class Batch:
     names: list[bytes]
     columns: Mapping[str, list[int]]
     items: list[bytes]
+    notes: list[dict[str, Any]]
+    """Of dead letters: what follows the item."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +189,7 @@ def read_file_header(data: bytes) -> FileHeader:
     fields = _FILE_HEADER.unpack_from(data)
     magic, version, size, features, uuid, first, start, kind, span, reserved, crc = fields
     _require(magic == b"DWLG", f"file magic {magic!r}")
-    _require((version, size, features) == (1, FILE_HEADER_SIZE, 0), "version, size or features")
+    _require((version, size, features) == (2, FILE_HEADER_SIZE, 0), "version, size or features")
     _require(crc == zlib.crc32(data[:60]), "the file header's CRC")
     _require(not any(reserved), "reserved bytes of the file header")
     _require(1 <= kind <= IDENTITY and span <= DEAD_SPAN, f"log kind {kind}, span {span}")
@@ -230,12 +228,10 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
     seed = header.seed
     head = data[position : position + BATCH_HEADER_SIZE - 4]
     _require(magic == b"DWB1", f"batch magic {magic!r}")
-    _require((version, header_size) == (1, BATCH_HEADER_SIZE), "version or header size")
+    _require((version, header_size) == (2, BATCH_HEADER_SIZE), "version or header size")
     _require(features <= (kind == FACTS), f"feature bits {features} of a batch of kind {kind}")
     _require(zlib.crc32(head, seed) == crc, "the batch header's CRC")
     _require(kind in _KINDS_OF_LOG.get(header.kind, ()), f"kind {kind} in a log of {header.kind}")
-    is_dead = header.kind == SCHEDULE_LOG and header.span == DEAD_SPAN
-    _require((kind == DEAD_ROWS) == is_dead, f"kind {kind} in a segment of span {header.span}")
     _require(count >= 1, "a batch without records")
     _require(BATCH_HEADER_SIZE + columns_size + raw_size <= BATCH_BYTES_MAX, "a batch too large")
     size = BATCH_HEADER_SIZE + columns_size + blob_size
@@ -253,13 +249,15 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
     if kind == FACTS:
         tells_of_dead = max(values["minute"]) >= DEAD_MINUTES_FROM
         _require(features == tells_of_dead, "the feature bit of facts about dead letters")
-    items = []
+    items, notes = [], []
     if kind in _WITH_ITEMS:
         at = 0
         for item_size in values["size"]:
             items.append(blob[at : at + item_size])
             at += item_size
         _require(at == raw_size, "the sizes do not add up to the blob")
+        if header.kind == SCHEDULE_LOG and header.span == DEAD_SPAN:
+            items, notes = zip(*map(_read_dead_row, items), strict=True)
     else:
         _require(not raw_size, "a blob that should not be there")
     return Batch(
@@ -276,8 +274,20 @@ def read_batch(data: bytes, position: int, end: int, header: FileHeader) -> Batc
         crc=crc,
         names=names,
         columns=values,
-        items=items,
+        items=list(items),
+        notes=list(notes),
     )
+
+
+def _read_dead_row(row: bytes) -> tuple[bytes, dict[str, Any]]:
+    """Return the item of a dead letter, and the note behind it."""
+    _require(len(row) >= 8, f"{len(row)} bytes are no dead letter")
+    size, crc = struct.unpack("<II", row[-8:])
+    _require(size <= len(row) - 8, f"a note of {size} bytes in a row of {len(row)}")
+    end = len(row) - 8
+    note = row[end - size : end]
+    _require(zlib.crc32(note) == crc, "the CRC of a note")
+    return row[: end - size], json.loads(note)
 
 
 def _read_columns(data: bytes, kind: int, count: int) -> tuple[list[bytes], dict[str, list[int]]]:
@@ -331,7 +341,7 @@ def read_durable_end(data: bytes, uuid: bytes) -> list[DurableEnd]:
         magic, version, size, counter, slot_uuid, following, first, at, _epoch, crc = fields[:10]
         if zlib.crc32(slot[:-4], seed) != fields[-1]:
             continue
-        _require((magic, version, size) == (b"DWDE", 1, _SLOT.size), "a slot's first bytes")
+        _require((magic, version, size) == (b"DWDE", 2, _SLOT.size), "a slot's first bytes")
         _require(slot_uuid == uuid and not any(fields[11]), "a slot's uuid or reserved bytes")
         _require(not any(data[position + size : position + _SECTOR]), "bytes behind a slot")
         found.append(DurableEnd(counter, following, first, at, crc))
@@ -353,9 +363,7 @@ def read_checkpoint(data: bytes) -> Checkpoint:
         names = {"boot_id", "wall_ms", "boot_ms", "held"}
         _require(json.loads(clock[8:]).keys() == names, "what is said of the clock")
     manifest: dict[str, Any] = json.loads(text)
-    _require(manifest["format"] in {1, 2}, f"manifest format {manifest['format']}")
-    has_dead = any(fields[1] == DEAD_SPAN for fields in manifest["segments"])
-    _require(manifest["format"] == 2 or not has_dead, "dead segments in a manifest of format 1")
+    _require(manifest["format"] == 2, f"manifest format {manifest['format']}")
     return Checkpoint(
         **{
             name: manifest[name]

@@ -757,6 +757,18 @@ SERVER = {
             scenario=told.POISON,
             seed=1,
         ),
+        # A dead letter is named by one record only.
+        "two records about one dead letter": mutant(
+            drop("DeadLetters._append", "await self._access.run(self._name, sequences, True)"),
+            test="delay_server/dead/test_dead_letters.py::"
+            "test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way",
+        ),
+        # A dead letter that was requeued or dropped is none any more.
+        "a settled dead letter is listed on": mutant(
+            drop("ScheduleLog.note_facts", "self.dead.forget(...)"),
+            test="storage/schedule/test_dead_index.py::"
+            "test_the_seal_of_a_settled_day_counts_what_became_of_its_rows",
+        ),
     },
     "6 controls": {
         # A change is durable before it is answered.
@@ -814,7 +826,7 @@ SERVER = {
         ),
         # A message that was given up is not said to be delivered.
         "a dead letter seems delivered": mutant(
-            swap("_explained", "Reason.DEAD if letter.is_pending else None", "None"),
+            swap("_explained", "Reason.DEAD", "None"),
             scenario=told.POISON,
             seed=1,
         ),

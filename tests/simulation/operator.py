@@ -11,14 +11,15 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
 
 import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.items import item_message_id
-from delay_server.dead.dead_letters import Letter, Wanted
+from delay_server.dead.wanted import Wanted
 from delay_server.server import DelayServer
-from storage.readers.dead_reader import Place
+from storage.schedule.dead_index import DeadRow
 
 _EVERYTHING = 10_000
 _PATIENCE_S = 30.0
@@ -110,48 +111,44 @@ class SimOperator:
         """Do something about one dead letter, or about several."""
         letters = server.master.dead_letters
         chance = self._chance
-        page = await letters.find(
-            Wanted(), after=Place(), rows_max=chance.choice((1, 3, 50)), with_items=True
-        )
-        if not page.letters:
+        rows = await letters.find(Wanted(), rows_max=chance.choice((1, 3, 50)))
+        if not rows:
             return
-        letter = chance.choice(page.letters)
-        if letter.item is None:
+        row = chance.choice(rows)
+        [item] = await letters.read([row], lambda _, found: found.item)
+        if item is None:
             return
-        wanted = Wanted(sequences=[letter.row.sequence])
-        message_id = bytes(item_message_id(letter.item))
+        message_id = bytes(item_message_id(item))
         kind = chance.random()
         if kind < 0.45:
-            await self._requeue(server, wanted, message_id, cured=chance.random() < 0.6)
+            await self._requeue(server, row, message_id, cured=chance.random() < 0.6)
         elif kind < 0.7:
             self._poison.dropped.add(message_id)
-            change = await letters.drop(wanted, after=Place(), rows_max=1)
+            change = await letters.drop([row.sequence], rows_max=1)
             self._faults["operator: dropped"] += change.done
         elif kind < 0.85:
-            await self._requeue_subject(server, letter)
+            await self._requeue_subject(server, row)
         else:
             # Two who want different things of the same one.
             self._poison.dropped.add(message_id)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(lambda: letters.drop(wanted, after=Place(), rows_max=1))
-                nursery.start_soon(lambda: letters.requeue(wanted, after=Place(), rows_max=1))
+                for change_it in (letters.drop, letters.requeue):
+                    nursery.start_soon(partial(change_it, [row.sequence], rows_max=1))
             self._faults["operator: drop against requeue"] += 1
 
     async def _requeue(
-        self, server: DelayServer, wanted: Wanted, message_id: bytes, *, cured: bool
+        self, server: DelayServer, row: DeadRow, message_id: bytes, *, cured: bool
     ) -> None:
         if cured:
             self._poison.cured.add(message_id)
-        change = await server.master.dead_letters.requeue(wanted, after=Place(), rows_max=1)
+        change = await server.master.dead_letters.requeue([row.sequence], rows_max=1)
         self._faults["operator: requeued"] += change.done
         if cured and change.done:
             self._poison.requeued.add(message_id)
 
-    async def _requeue_subject(self, server: DelayServer, letter: Letter) -> None:
-        wanted = Wanted(subject=letter.row.subject)
-        change = await server.master.dead_letters.requeue(
-            wanted, after=Place(), rows_max=_EVERYTHING
-        )
+    async def _requeue_subject(self, server: DelayServer, row: DeadRow) -> None:
+        wanted = Wanted(subject=row.subject.decode())
+        change = await server.master.dead_letters.requeue(wanted, rows_max=_EVERYTHING)
         self._faults["operator: requeued by filter"] += change.done
 
     async def _see_all_settled(self, server: DelayServer) -> None:
@@ -159,11 +156,8 @@ class SimOperator:
         while True:
             if self._requeues_all:
                 with self._poison.ordering():
-                    await server.master.dead_letters.requeue(
-                        Wanted(), after=Place(), rows_max=_EVERYTHING
-                    )
+                    await server.master.dead_letters.requeue(Wanted(), rows_max=_EVERYTHING)
             left = server.node.store.schedule.pending + server.master.dead_recorder.count
-            page = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
-            if not left and not (self._requeues_all and page.letters):
+            if not left and not (self._requeues_all and server.master.dead_letters.pending):
                 return
             await trio.sleep(_PATIENCE_S)

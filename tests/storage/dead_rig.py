@@ -1,5 +1,6 @@
 """A StoreRig whose messages are also given up, requeued and dropped."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -8,11 +9,15 @@ from storage.batch.batches import LogBatch
 from storage.batch.columns import Array, Columns, RecordKind
 from storage.batch.entries import ENTRY
 from storage.disk.errors import StorageFullError
-from storage.disk.spans import MINUTE_MS, SegmentKey, dead_minute
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_key, dead_segment_of
 from storage.logs.message_log import Draft
-from storage.readers.dead_reader import DeadFilter, DeadItems, DeadRow, DeadSearch, Place
-from storage.schedule.dead_log import dead_segment_of
+from storage.readers.dead_reader import DeadItem, DeadReader
+from storage.schedule.dead_index import DeadRow
 from tests.storage.store_rig import Message, StoreRig
+
+REASON = b'{"code":%d,"group":"g1"}'
+DEAD_MAX = 10_000
+"""Rows of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Dead:
     old: int
     message: Message
     key: SegmentKey
-    reason: bytes
+    reason: str
 
 
 @dataclass(slots=True)
@@ -49,6 +54,10 @@ class DeadRig(StoreRig):
         assert known.items() <= (self._settled | kept).items(), "a record is gone"
         self.dead.settled |= self._settled
         self.memory.given_up = {row.old for row in self.dead.rows.values()}
+        # Every other life reads the index later: it has to come to the same.
+        self._reads_at_once = not getattr(self, "_reads_at_once", False)
+        if self._reads_at_once:
+            self.store.schedule.read_dead(DEAD_MAX)
         untold, self.store.untold = self.store.untold, None
         if untold is not None:
             self._outcomes.append(untold)
@@ -76,10 +85,11 @@ class DeadRig(StoreRig):
                     item=bytes(batch.blob[begin : begin + size]),
                 ),
                 key=dead_segment_of(header.append_ms, header.floor_minute),
-                reason=batch.columns.names[arrays["reason"][place]],
+                reason=batch.columns.names[arrays["reason"][place]].decode(),
             )
             begin += size
             assert self.dead.rows.setdefault(header.base_sequence + place, found) == found
+            self.memory.appended_ms[header.base_sequence + place] = header.append_ms
 
     # -- steps -------------------------------------------------------------------------------
 
@@ -90,7 +100,7 @@ class DeadRig(StoreRig):
             return
         entries = np.array(due, ENTRY)
         messages = [self.memory.accepted[sequence] for sequence in entries["sequence"].tolist()]
-        reasons = [b"reason %d" % self.chance.randrange(3) for _ in due]
+        reasons = [REASON % self.chance.randrange(3) for _ in due]
         names = sorted({*reasons, *(message.subject for message in messages)})
         columns = Columns(
             names=names,
@@ -113,25 +123,25 @@ class DeadRig(StoreRig):
         ):
             del self.wheel[sequence]
             key = dead_segment_of(self.now_ms, self._floor)
-            self.dead.rows[base + place] = Dead(sequence, message, key, reasons[place])
+            self.dead.rows[base + place] = Dead(sequence, message, key, reasons[place].decode())
             self.memory.given_up.add(sequence)
 
     def settle(self, count: int, *, requeue: bool) -> None:
         """Requeue or drop some rows that are still there."""
-        rows = [row for row in self.found() if row.sequence not in self.dead.settled]
+        rows = [row for row in self.listed() if row.sequence not in self.dead.settled]
         self.chance.shuffle(rows)
         if not (rows := rows[:count]):
             return
         names = sorted({row.subject for row in rows})
         arrays: dict[str, Array] = {
             "old_sequence": np.array([row.sequence for row in rows], np.int64),
-            "old_minute": np.array([dead_minute(row.key) for row in rows], np.uint32),
+            "old_minute": np.array([row.minute for row in rows], np.uint32),
         }
         if not requeue:
             base = self._append(RecordKind.CANCEL, Columns(names=[], arrays=arrays), [])
         else:
-            reader = DeadItems(self.disk, self.store.identity.log_uuid)
-            items = [reader.read(row) for row in rows]
+            items = [item.item for item in self.read(rows) if item.item is not None]
+            assert len(items) == len(rows)
             arrays |= {
                 "due_ms": np.array([row.due_ms for row in rows], np.int64),
                 "id_hash": np.array([row.id_hash for row in rows], np.uint64),
@@ -187,20 +197,19 @@ class DeadRig(StoreRig):
 
     # -- what must be true -------------------------------------------------------------------
 
-    def found(self, wanted: DeadFilter | None = None, *, at_once: int = 10**9) -> list[DeadRow]:
-        """Return rows of unsealed dead segments, pending ones if nothing else is said."""
-        search = DeadSearch(
-            self.disk,
-            self.store.identity.log_uuid,
-            self.store.schedule.dead_extents(),
-            wanted=wanted or DeadFilter(),
-            after=Place(),
-            on_damage=self._damaged,
-        )
-        rows: list[DeadRow] = []
-        while not search.is_done:
-            rows += search.step(at_once, at_once)
-        return rows
+    def listed(self) -> list[DeadRow]:
+        """Return the dead letters of the index, which is read if it was not."""
+        schedule = self.store.schedule
+        if not schedule.dead.is_read:
+            schedule.read_dead(DEAD_MAX)
+        return schedule.dead.chosen(np.ones(len(schedule.dead), np.bool_), DEAD_MAX)
+
+    def read(self, rows: Iterable[DeadRow]) -> list[DeadItem]:
+        """Return what the files have of these."""
+        reader = DeadReader(self.disk)
+        found = [reader.read(row) for row in rows]
+        reader.close()
+        return found
 
     def sealed_dead(self) -> set[int]:
         """Return the rows of dead segments that are sealed."""
@@ -213,35 +222,47 @@ class DeadRig(StoreRig):
         self.store.schedule.flush_near(self.now_ms)
         self.journal()
         self.note()
-        rows = {row.sequence: row for row in self.found(DeadFilter(settled=True))}
-        sealed = self.sealed_dead()
-        assert sealed <= self.dead.settled.keys(), "sealed, and neither requeued nor dropped"
-        assert rows.keys() == self.dead.rows.keys() - sealed
-        reader = DeadItems(self.disk, self.store.identity.log_uuid)
-        for sequence, row in rows.items():
-            expected = self.dead.rows[sequence]
-            assert (row.old_sequence, row.key) == (expected.old, expected.key)
-            assert (row.due_ms, row.subject, row.reason, row.old_minute) == (
-                expected.message.due_ms,
-                expected.message.subject,
-                expected.reason,
-                expected.message.minute,
-            )
-            assert reader.read(row) == expected.message.item
-            assert row.is_pending == (sequence not in self.dead.settled)
+        assert self.sealed_dead() <= self.dead.settled.keys(), "neither requeued nor dropped"
+        schedule = self.store.schedule
         pending = self.dead.rows.keys() - self.dead.settled.keys()
-        assert self.store.schedule.dead.pending == len(pending)
+        rows = self.listed()
+        assert [row.sequence for row in rows] == sorted(pending)
+        assert schedule.dead_pending == len(pending)
+        for row, found in zip(rows, self.read(rows), strict=True):
+            expected = self.dead.rows[row.sequence]
+            message = expected.message
+            assert (row.old_sequence, dead_key(row.minute)) == (expected.old, expected.key)
+            assert (row.due_ms, row.subject, row.old_minute) == (
+                message.due_ms,
+                message.subject,
+                message.minute,
+            )
+            assert row.dead_ms == self.memory.appended_ms[row.sequence]
+            assert row.size == len(message.item)
+            assert found == DeadItem(message.item, expected.reason)
+        # What was kept up to date is what is read anew.
+        kept, refusals = schedule.dead.rows, list(schedule.dead.reasons)
+        schedule.read_dead(DEAD_MAX)
+        again = list(schedule.dead.reasons)
+        for name in kept.dtype.names or ():
+            if name not in {"subject", "reason"}:
+                assert (kept[name] == schedule.dead.rows[name]).all(), name
+        assert [refusals[number] for number in kept["reason"].tolist()] == [
+            again[number] for number in schedule.dead.rows["reason"].tolist()
+        ]
+        assert self.listed() == rows
 
     def see_all_settled(self) -> None:
         """Settle what is left, and let the days pass."""
         self.check_dead()
         self.settle(10**9, requeue=False)
         self.check_dead()
-        assert not self.found()
+        assert not self.listed()
         ends = [row.key.end for row in self.dead.rows.values()]
         self.now_ms = max([self.now_ms, *(end * MINUTE_MS for end in ends)])
         self.split(10**6)
         self.commit_floor()
         self.file(10**9)
         self.checkpoint()
-        assert not self.store.schedule.dead.segments, "a settled day is not sealed"
+        spans = {segment.key.span for segment in self.store.schedule.segments.values()}
+        assert Span.DEAD not in spans, "a settled day is not sealed"

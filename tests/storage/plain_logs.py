@@ -4,7 +4,9 @@ It knows the pages in docs/formats/ and nothing of the storage package, and beli
 files that are whole.
 """
 
+import json
 import struct
+import zlib
 from collections.abc import Iterator
 
 import lz4.block
@@ -28,15 +30,6 @@ _ARRAYS: dict[int, tuple[tuple[str, str], ...]] = {
     ),
     32: (("sequence", "q"), *_ITEM_ARRAYS, ("subject", "H")),
     33: (("sequence", "q"), ("at_ms", "q"), ("minute", "I"), ("target", "H"), ("outcome", "B")),
-    35: (
-        ("sequence", "q"),
-        ("old_sequence", "q"),
-        ("dead_ms", "q"),
-        *_ITEM_ARRAYS,
-        ("old_minute", "I"),
-        ("subject", "H"),
-        ("reason", "H"),
-    ),
 }
 _KINDS = {1: "message", 2: "epoch_start", 3: "floor", 4: "cancel", 5: "move", 6: "dead"}
 _OUTCOMES = ("", "delivered", "known", "dead", "cancelled", "moved", "expired", "dropped")
@@ -109,6 +102,12 @@ def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
         if "size" in arrays:
             item = blob[begin : begin + arrays["size"][number]]
             begin += len(item)
+            if _SPANS[span] == "dead":
+                size, crc = struct.unpack("<II", item[-8:])
+                note = item[-8 - size : -8]
+                assert zlib.crc32(note) == crc
+                item = item[: -8 - size]
+                row |= json.loads(note) | {"size": len(item)}
             row |= {
                 "payload": item,
                 "message_id": plain_id(item),

@@ -493,7 +493,7 @@ class StoreRig:
         """Count each sequence over all segments that count, sealed ones included; check places."""
         schedule = self.store.schedule
         found: Counter[int] = Counter()
-        segments = list(schedule.segments.values())
+        segments = list(schedule.of_time())
         for seal in self.seals().values():
             if seal.deleted or seal.key.span is Span.DEAD:
                 continue
@@ -560,7 +560,7 @@ class StoreRig:
         self.check_pending()
         assert self.rows_on_disk() == self.expected_rows()
         taken: set[int] = set()
-        for segment in self.store.schedule.segments.values():
+        for segment in self.store.schedule.of_time():
             minutes = set(range(segment.key.start, segment.key.end))
             assert not taken & minutes, "live segments overlap"
             taken |= minutes
@@ -576,7 +576,7 @@ class StoreRig:
         schedule = self.store.schedule
         known = {
             sequence
-            for segment in (*schedule.segments.values(), *schedule.dead.segments.values())
+            for segment in schedule.segments.values()
             for block in segment.read_facts(self.disk)
             if isinstance(block, FactBlock)
             for sequence in block.sequence.tolist()
@@ -624,8 +624,7 @@ class StoreRig:
         assert named - there <= {file.path for file in checkpoint.retired}
         made_since = {
             file.path
-            for segments in (self.store.schedule.segments, self.store.schedule.dead.segments)
-            for segment in segments.values()
+            for segment in self.store.schedule.segments.values()
             for file in (segment.file, segment.facts_file)
         }
         assert there <= named | made_since
@@ -675,7 +674,9 @@ class StoreRig:
         self.check_rows()
         self.checkpoint()
         self.sync_durable_end()
-        assert not self.store.schedule.segments, "everything is delivered, yet not all is sealed"
+        assert not list(self.store.schedule.of_time()), (
+            "everything is delivered, yet not all is sealed"
+        )
         assert self.store.schedule.pending == 0
 
     # -- what leaves -------------------------------------------------------------------------

@@ -208,7 +208,7 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
     async with world.serving() as server:
         operator = await bury(world, server, "m1", "m2", "m3")
         _, about = await operator.ask("GET", "/explain?subject=s")
-        assert (about["reason"], about["dead"], about["dead_complete"]) == ("dead", 3, True)
+        assert (about["reason"], about["dead"]) == ("dead", 3)
         _, about = await operator.ask("GET", "/explain?subject=other")
         assert (about["reason"], about["dead"]) == (None, 0)
         producer = await world.connect()

@@ -3,27 +3,27 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
-from uuid import UUID
 
 import pytest
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from delay_protocol.messages.items import decode_item
 from delay_server.admin.http import application
 from delay_server.dead import dead_letters
-from delay_server.dead.dead_letters import Change, DeadConfig, Letter, Wanted
+from delay_server.dead.dead_letters import Change, DeadConfig
 from delay_server.dead.reason import decode_reason
+from delay_server.dead.wanted import Meant, Wanted
 from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
 from storage.batch.facts import Outcome
-from storage.batch.file_header import FileHeader, LogKind, encode_file_header
-from storage.disk.errors import StorageFullError
-from storage.disk.spans import Span
-from storage.readers.dead_reader import DeadRow, Place
+from storage.disk.errors import ReadFailedError, StorageFullError
+from storage.disk.spans import dead_key
+from storage.readers.dead_reader import DeadItem
+from storage.schedule.dead_index import DeadIndex, DeadRow
+from storage.schedule.schedule_log import ScheduleLog
 from storage.tools.inspect import verify_disk
 from tests.delay_server.admin.test_admin_http import Caller
-from tests.delay_server.dead_rig import bury
+from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.simulation.faults import Action, Trap
 
@@ -35,11 +35,17 @@ def refuse(*ids: str, code: int = ItemCode.SUBJECT_NOT_ASSIGNED) -> Callable[[by
     return lambda message_id: code if message_id.decode() in ids else 0
 
 
-async def letters_of(server: DelayServer, wanted: Wanted | None = None) -> list[Letter]:
-    """Return the pending dead letters."""
-    page = await server.master.dead_letters.find(wanted or Wanted(), after=Place(), rows_max=1000)
-    assert page.after is None
-    return page.letters
+async def rows_of(server: DelayServer, meant: Meant | None = None) -> list[DeadRow]:
+    """Return the dead letters that are meant, or all."""
+    wanted = Wanted() if meant is None else meant
+    return await server.master.dead_letters.find(wanted, rows_max=10_000)
+
+
+async def letter_of(server: DelayServer) -> tuple[DeadRow, DeadItem]:
+    """Return the only dead letter, and what its file has of it."""
+    rows = await rows_of(server)
+    [letter] = await server.master.dead_letters.read(rows, lambda row, item: (row, item))
+    return letter
 
 
 @pytest.mark.parametrize("code", [ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK])
@@ -55,14 +61,14 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
         await producer.send(*items.values())
         await until(lambda: server.master.dead_letters.pending == 1)
         assert world.broker.ids == ["a", "z"]
-        (letter,) = await letters_of(server)
-        assert letter.item == items["bad"]
-        assert (letter.row.subject, letter.row.due_ms) == (b"s", due_ms)
-        reason = decode_reason(letter.row.reason)
+        row, found = await letter_of(server)
+        assert found.item == items["bad"]
+        assert (row.subject, row.due_ms) == (b"s", due_ms)
+        reason = decode_reason((found.reason or "").encode())
         assert reason is not None
         assert (reason.code, reason.group, reason.tries, reason.refused) == (code, "g1", 3, 3)
         assert [one.code for one in reason.refusals] == [code] * 3
-        assert due_ms <= reason.first_ms < reason.last_ms <= letter.row.dead_ms
+        assert due_ms <= reason.first_ms < reason.last_ms <= row.dead_ms
         await trio.sleep(600)
         assert len(world.broker.requests) == 3, "it is tried no more"
         assert server.master.fact_recorder.outcomes[Outcome.DEAD] == 1
@@ -93,18 +99,18 @@ async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
         await producer.send(item)
         await until(lambda: server.master.dead_letters.pending == 1)
         world.broker.fails = refuse()
-        change = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        change = await server.master.dead_letters.requeue(Wanted(), rows_max=10)
         assert (change.matched, change.done, change.after) == (1, 1, None)
         await until(lambda: world.broker.ids == ["m"])
         assert world.broker.deliveries[0].data == item
         assert server.master.dead_letters.pending == 0
-        again = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+        again = await server.master.dead_letters.requeue(Wanted(), rows_max=10)
         assert (again.matched, again.done) == (0, 0)
         await trio.sleep(60)
         assert world.broker.ids == ["m"]
 
 
-async def test_one_that_is_refused_again_becomes_one_again_and_its_history_is_kept() -> None:
+async def test_one_that_is_refused_again_becomes_one_again() -> None:
     world = World()
     world.broker.fails = refuse("m")
     async with world.serving() as server:
@@ -112,11 +118,9 @@ async def test_one_that_is_refused_again_becomes_one_again_and_its_history_is_ke
         await producer.send(make_item("m", world.now_ms))
         for _ in range(3):
             await until(lambda: server.master.dead_letters.pending == 1)
-            await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=10)
+            await server.master.dead_letters.requeue(Wanted(), rows_max=10)
         await until(lambda: server.master.dead_letters.pending == 1)
-        (letter,) = await letters_of(server)
-        deaths = await server.master.dead_letters.deaths_of(letter, rows_max=100)
-        assert [one.row.is_pending for one in deaths] == [False, False, False, True]
+        assert len(await rows_of(server)) == 1
         assert world.broker.ids == []
 
 
@@ -127,21 +131,20 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
         producer = await world.connect()
         await producer.send(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
         await until(lambda: server.master.dead_letters.pending == 2)
-        sequences = [letter.row.sequence for letter in await letters_of(server)]
         world.broker.fails = refuse()
         letters = server.master.dead_letters
-        wanted = Wanted(sequences=sequences[:1])
+        wanted = [(await rows_of(server))[0].sequence]
         async with trio.open_nursery() as nursery:
             # Two operators at once, and one who wants the opposite.
             for change in (letters.drop, letters.drop, letters.requeue):
-                nursery.start_soon(partial(change, wanted, after=Place(), rows_max=10))
+                nursery.start_soon(partial(change, wanted, rows_max=10))
         # Whoever comes first gets it, and nobody else.
         assert (letters.dropped + letters.requeued, letters.pending) == (1, 1)
         await trio.sleep(60)
         assert len(world.broker.deliveries) == letters.requeued
         assert server.master.fact_recorder.outcomes[Outcome.DROPPED] == letters.dropped
-        await letters.drop(Wanted(), after=Place(), rows_max=10)
-        again = await letters.drop(Wanted(), after=Place(), rows_max=10)
+        await letters.drop(Wanted(), rows_max=10)
+        again = await letters.drop(Wanted(), rows_max=10)
         assert (again.matched, letters.pending) == (0, 0)
 
 
@@ -158,18 +161,18 @@ async def test_a_filter_finds_by_subject_reason_group_time_and_message_id() -> N
         await until(lambda: server.master.dead_letters.pending == 3)
 
         async def found(wanted: Wanted) -> list[int]:
-            letters = await letters_of(server, wanted)
-            return sorted((letter.row.due_ms - start_ms) // 1000 for letter in letters)
+            rows = await rows_of(server, wanted)
+            return sorted((row.due_ms - start_ms) // 1000 for row in rows)
 
-        assert await found(Wanted(subject=b"mail")) == [2]
-        assert await found(Wanted(subject_prefix=b"orders.")) == [0, 1]
-        assert await found(Wanted(subject=b"orders")) == []
+        assert await found(Wanted(subject="mail")) == [2]
+        assert await found(Wanted(subject_prefix="orders.")) == [0, 1]
+        assert await found(Wanted(subject="orders")) == []
         assert await found(Wanted(code=3)) == [0, 2]
-        assert await found(Wanted(code=3, subject_prefix=b"orders")) == [0]
+        assert await found(Wanted(code=3, subject_prefix="orders")) == [0]
         assert await found(Wanted(group="g1")) == [0, 1, 2]
         assert await found(Wanted(group="g2")) == []
-        assert await found(Wanted(message_id=b"y2")) == [1]
-        assert await found(Wanted(message_id=b"y")) == []
+        assert await found(Wanted(message_id="y2")) == [1]
+        assert await found(Wanted(message_id="y")) == []
         assert await found(Wanted(due_from_ms=start_ms + 1000)) == [1, 2]
         assert await found(Wanted(due_until_ms=start_ms + 1000)) == [0, 1]
         assert await found(Wanted(dead_from_ms=world.now_ms + 1)) == []
@@ -188,13 +191,12 @@ async def test_pages_of_any_size_show_each_once() -> None:
             )
         await until(lambda: server.master.dead_letters.pending == 700)
         for size in (1000, 256, 7, 1):
-            after: Place | None = Place()
-            found: list[int] = []
-            while after is not None:
-                page = await server.master.dead_letters.find(Wanted(), after=after, rows_max=size)
-                assert len(page.letters) <= size
-                found += [letter.row.sequence for letter in page.letters]
-                after = page.after
+            found = [0]
+            letters = server.master.dead_letters
+            while rows := await letters.find(Wanted(), after=found[-1], rows_max=size):
+                assert len(rows) <= size
+                found += [row.sequence for row in rows]
+            found = found[1:]
             assert len(found) == len(set(found)) == 700
             assert found == sorted(found)
 
@@ -224,26 +226,23 @@ async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> N
         producer = await world.connect()
         await producer.send(*(make_item(f"m{n}", world.now_ms) for n in (1, 2, 3)))
         await until(lambda: server.master.dead_letters.pending == 3)
-        first, second, third = await letters_of(server)
+        first, second, third = before = await rows_of(server)
     world.broker.fails = refuse()
     async with world.serving() as server:
-        assert [one.row.sequence for one in await letters_of(server)] == [
-            one.row.sequence for one in (first, second, third)
-        ]
+        assert await rows_of(server) == before
         await trio.sleep(60)
         assert world.broker.ids == []
         letters = server.master.dead_letters
-        await letters.drop(Wanted(sequences=[first.row.sequence]), after=Place(), rows_max=1)
-        await letters.requeue(Wanted(sequences=[second.row.sequence]), after=Place(), rows_max=1)
+        await letters.drop([first.sequence], rows_max=1)
+        await letters.requeue([second.sequence], rows_max=1)
         await until(lambda: world.broker.ids == ["m2"])
     async with world.serving() as server:
         await trio.sleep(2 * DAY_S)
         letters = server.master.dead_letters
-        assert [one.row.sequence for one in await letters_of(server)] == [third.row.sequence]
-        await letters.drop(Wanted(), after=Place(), rows_max=1)
+        assert await rows_of(server) == [third]
+        await letters.drop(Wanted(), rows_max=1)
         assert letters.pending == 0
-        await until(lambda: not server.node.store.schedule.dead.segments, seconds=200)
-        assert server.node.store.checkpoint.format == 2
+        await until(lambda: not server.node.store.schedule.segments, seconds=200)
     async with world.serving() as server:
         assert server.master.dead_letters.pending == 0
         await trio.sleep(60)
@@ -302,14 +301,14 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
             server.master.sender.pause()
             NoSpace(server)
             change = getattr(server.master.dead_letters, verb)
-            assert (await change(Wanted(), after=Place(), rows_max=1)).done == 1
+            assert (await change(Wanted(), rows_max=1)).done == 1
             life.cancel_scope.cancel()
         world.broker.fails = refuse()
         async with trio.open_nursery() as life:
             server = world.server(make_config())
             life.start_soon(partial(serve, server, trio.Event()))
             await until(lambda: server.is_master, step_s=0.001)
-            again = await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=1)
+            again = await server.master.dead_letters.requeue(Wanted(), rows_max=1)
             assert (again.matched, again.done) == (0, 0)
             await trio.sleep(30)
             assert world.broker.ids == ([] if verb == "drop" else ["m"])
@@ -331,10 +330,9 @@ async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_
         await trio.sleep(5)
         world.broker.fails = refuse()
         letters = server.master.dead_letters
-        page = await letters.find(Wanted(), after=Place(), rows_max=5000)
         journal = NoSpace(server)
-        last = Wanted(sequences=[page.letters[-1].row.sequence])
-        assert (await letters.drop(last, after=Place(), rows_max=1)).done == 1
+        last = (await rows_of(server))[-1].sequence
+        assert (await letters.drop([last], rows_max=1)).done == 1
         async with trio.open_nursery() as nursery:
 
             @nursery.start_soon
@@ -342,7 +340,7 @@ async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_
                 await trio.sleep(2)
                 journal.is_full = False
 
-            requeued = await letters.requeue(Wanted(), after=Place(), rows_max=10_000)
+            requeued = await letters.requeue(Wanted(), rows_max=10_000)
         await trio.sleep(30)
         assert (requeued.done, len(world.broker.deliveries)) == (1099, 1099)
         assert letters.pending == 0
@@ -366,9 +364,7 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
 
             @nursery.start_soon
             async def requeue() -> None:
-                changes.append(
-                    await server.master.dead_letters.requeue(Wanted(), after=Place(), rows_max=100)
-                )
+                changes.append(await server.master.dead_letters.requeue(Wanted(), rows_max=100))
 
             await until(lambda: server.master.committer.commits > before, step_s=0.001)
             await server.master.dead_letters.stop()
@@ -379,190 +375,97 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         assert server.master.dead_letters.pending == 20 - changes[0].done
 
 
-@pytest.mark.parametrize("verb", ["drop", "requeue"])
-@pytest.mark.parametrize("of_facts", [True, False])
-async def test_nothing_is_changed_while_a_file_cannot_be_read(verb: str, *, of_facts: bool) -> None:
+async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
     world = World()
-    world.broker.fails = refuse("m0", "m1")
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("m0", world.now_ms), make_item("m1", world.now_ms))
-        await until(lambda: server.master.dead_letters.pending == 2)
-        world.broker.fails = refuse()
-        first = (await letters_of(server))[0].row
-        change = getattr(server.master.dead_letters, verb)
-        wanted = Wanted(sequences=[first.sequence])
-        assert (await change(wanted, after=Place(), rows_max=1)).done == 1
-        # Until the fact is filed.
-        await trio.sleep(60)
-        before = list(world.broker.ids)
-        path = first.key.facts_path if of_facts else first.key.path
-        opened = frozenset({"open_read"})
-        trap = Trap(action=Action.EIO, kinds=opened, when=lambda _kind, name, _label: name == path)
-        world.disk.arm(trap)
+        await bury(world, server, "m0", "m1")
+        path = dead_key((await rows_of(server))[0].minute).path
+
+        def of_file(_kind: str, name: str, _label: str) -> bool:
+            return name == path
+
+        world.disk.arm(Trap(action=Action.EIO, kinds={"open_read"}, when=of_file))
         asked = {"filter": {}, "max": 10}
         operator = Caller(application(server.administered()))
         code, answer = await operator.ask("POST", "/dead/requeue", asked)
         assert (code, answer["done"], answer["error"]["code"]) == (503, 0, "store")
         assert "cannot be read" in answer["error"]["message"]
-        assert (await operator.ask("POST", "/dead/requeue", asked))[1]["done"] == 1
-        await trio.sleep(30)
-        assert sorted(world.broker.ids) == sorted([*before, "m1"])
+        world.disk.arm(Trap(action=Action.EIO, kinds={"open_read"}, when=of_file))
+        code, page = await operator.ask("GET", "/dead")
+        assert (code, len(page["items"])) == (200, 2)
+        assert "cannot be read" in page["items"][0]["fault"]
+        assert (await operator.ask("POST", "/dead/requeue", asked))[1]["done"] == 2
+        await until(lambda: sorted(world.broker.ids) == ["m0", "m1"])
+        assert server.damages.count == 0
 
 
-async def bury_one_by_one(world: World, server: DelayServer, names: list[str], **of: Any) -> None:  # noqa: ANN401 (what make_item takes)
-    """Have each become a dead letter in a batch of its own."""
-    world.broker.fails = refuse(*names)
-    producer = await world.connect()
-    for count, name in enumerate(names, server.master.dead_letters.pending + 1):
-        await producer.send(make_item(name, world.now_ms, **of))
-        await until(lambda count=count: server.master.dead_letters.pending == count)  # type: ignore[misc]
-    await trio.sleep(15)
-
-
-async def test_what_lies_behind_more_rows_than_one_request_looks_at_is_found(
+async def test_nothing_is_found_until_the_index_could_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
     world = World()
-    names = [f"m{number}" for number in range(6)]
-    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
-        await bury_one_by_one(world, server, names)
+    async with world.serving() as server:
+        await bury(world, server, "m0")
+        before = await rows_of(server)
+    failures = [ReadFailedError(path="f", error=OSError(5, "I/O error"))]
+    read_dead = ScheduleLog.read_dead
+
+    def failing(schedule: ScheduleLog, rows_max: int) -> None:
+        if failures:
+            raise failures.pop()
+        read_dead(schedule, rows_max)
+
+    monkeypatch.setattr(ScheduleLog, "read_dead", failing)
+    async with world.serving() as server:
         letters = server.master.dead_letters
-        page = await letters.find(Wanted(message_id=b"m5"), after=Place(), rows_max=10)
-        assert not page.letters
-        assert page.after is not None, "one request looks at no more than it may"
-        await letters.requeue(Wanted(), after=Place(), rows_max=1)
-        await until(lambda: letters.pending == 6)
-        pending: list[int] = []
-        after: Place | None = Place()
-        while after is not None:
-            page = await letters.find(Wanted(), after=after, rows_max=10)
-            pending += [letter.row.sequence for letter in page.letters]
-            after = page.after
+        assert (letters.pending, await rows_of(server)) == (1, [])
         operator = Caller(application(server.administered()))
-        again = pending[-1]
-        code, shown = await operator.ask("GET", f"/dead/{again}")
-        assert (code, shown["message_id"], shown["pending"]) == (200, "m0", True)
-        (before,) = shown["deaths"]
-        assert (before["message_id"], before["pending"]) == ("m0", False)
-        # The row of m0 that was requeued is settled, and so are those that are dropped now.
-        await drop_in_pages(server, Wanted(sequences=pending[:-1]))
-        await trio.sleep(30)
-        assert letters.oldest_ms == shown["dead_ms"]
+        code, answer = await operator.ask("GET", "/dead")
+        assert (code, answer["error"]["code"]) == (503, "starting")
+        await trio.sleep(10)
+        assert await rows_of(server) == before
 
 
-async def drop_in_pages(server: DelayServer, wanted: Wanted) -> None:
-    after: Place | None = Place()
-    while after is not None:
-        after = (await server.master.dead_letters.drop(wanted, after=after, rows_max=1)).after
-
-
-async def test_what_is_settled_before_the_oldest_is_looked_at_once(
+async def test_what_is_beyond_the_index_is_counted_and_listed_when_there_is_room(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
+    monkeypatch.setattr(dead_letters, "_INDEXED_MIN", 4)
     world = World()
-    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
-        await bury_one_by_one(world, server, [f"m{number}" for number in range(8)])
+    async with world.serving(make_config(dead=DeadConfig(pending_max=9))) as server:
+        await bury(world, server, *(f"m{number}" for number in range(6)))
+        before = await rows_of(server)
+    async with world.serving(make_config(dead=DeadConfig(pending_max=2))) as server:
         letters = server.master.dead_letters
-        looked: list[Place] = []
-        original = letters.find
-
-        async def find(*args: Any, **options: Any) -> Any:  # noqa: ANN401 (the method's own)
-            looked.append(options["after"])
-            return await original(*args, **options)
-
-        monkeypatch.setattr(letters, "find", find)
-        for name in ("m0", "m1", "m2", "m4"):
-            await drop_in_pages(server, Wanted(message_id=name.encode()))
-        await trio.sleep(30)
-        assert looked[-1] > Place(), "three were settled"
-        looked.clear()
-        await drop_in_pages(server, Wanted(message_id=b"m3"))
-        await trio.sleep(30)
-        assert min(looked) > Place()
-        monkeypatch.setattr(letters, "find", original)
-        pages = [Place()]
-        while not (page := await letters.find(Wanted(), after=pages[-1], rows_max=1)).letters:
-            assert page.after is not None
-            pages.append(page.after)
-        assert decode_item(page.letters[0].item or b"").message_id == "m5"
-        assert letters.oldest_ms == page.letters[0].row.dead_ms
-        # As where the clock was set back: what comes now lies before what is settled.
-        monkeypatch.setattr(letters, "_settled_to", Place(10**9))
-        letters.oldest_ms = None
-        letters.look_again()
-        await trio.sleep(30)
-        assert letters.oldest_ms == page.letters[0].row.dead_ms
+        assert await rows_of(server) == before[:4]
+        assert letters.pending == 6
+        assert not server.master.sender.gives_up
+        assert (await letters.drop(Wanted(), rows_max=1)).done == 1
+        assert (letters.pending, await rows_of(server)) == (5, before[1:4])
+        assert (await letters.drop(Wanted(), rows_max=1)).done == 1
+        await until(lambda: len(letters_index(server)) == 4, seconds=20)
+        assert await rows_of(server) == before[2:]
+        assert letters.oldest_ms == before[2].dead_ms
 
 
-@pytest.mark.long
-async def test_what_could_not_be_read_once_is_looked_at_again(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(dead_letters, "_STEP_ROWS", 1)
+def letters_index(server: DelayServer) -> DeadIndex:
+    """Return the index of a server's dead letters."""
+    return server.node.store.schedule.dead
+
+
+async def test_the_oldest_is_known_at_once_whatever_is_settled_before_it() -> None:
     world = World()
-    async with world.serving(make_config(dead=DeadConfig(examined_rows_max=1))) as server:
-        await bury_one_by_one(world, server, ["today"])
+    async with world.serving() as server:
         letters = server.master.dead_letters
-        (oldest,) = await letters.look_through(Wanted(), rows_max=10)
-        oldest_ms, path = oldest.row.dead_ms, oldest.row.key.path
-        await trio.sleep(DAY_S)
-        await bury_one_by_one(world, server, ["b", "c"])
-        await trio.sleep(30)
-        assert letters.oldest_ms == oldest_ms
-        trap = Trap(
-            action=Action.EIO,
-            kinds=frozenset({"open_read"}),
-            when=lambda _kind, name, _label: name == path,
-        )
-        await drop_in_pages(server, Wanted(message_id=b"b"))
-        await trio.sleep(30)
-        world.disk.arm(trap)
-        letters.look_again()
-        await trio.sleep(30)
-        assert letters.oldest_ms != oldest_ms, "its segment could not be read"
-        letters.look_again()
-        await trio.sleep(30)
-        assert letters.oldest_ms == oldest_ms
-
-
-@pytest.mark.parametrize("step_rows", [1, 20_000])
-async def test_a_page_has_no_more_bytes_than_it_may_and_the_next_goes_on_behind_it(
-    monkeypatch: pytest.MonkeyPatch, step_rows: int
-) -> None:
-    monkeypatch.setattr(dead_letters, "_STEP_ROWS", step_rows)
-    world = World()
-    names = [f"m{number}" for number in range(20)]
-    large = {"k0": "x" * 30_000}
-    config = make_config(dead=DeadConfig(page_bytes_max=100_000))
-    async with world.serving(config) as server:
-        world.broker.fails = refuse(*names, "huge")
-        producer = await world.connect()
-        for first in range(0, 20, 5):
-            few = names[first : first + 5]
-            await producer.send(*(make_item(name, world.now_ms, attributes=large) for name in few))
-            await until(lambda: server.master.dead_letters.pending >= first + 5)  # noqa: B023 (awaited)
-        huge = {f"k{number}": "x" * 30_000 for number in range(5)}
-        await producer.send(make_item("huge", world.now_ms, attributes=huge))
-        await until(lambda: server.master.dead_letters.pending == 21)
-        for wanted in (Wanted(), Wanted(subject=b"a.b")):
-            pages: list[list[str]] = []
-            after: Place | None = Place()
-            while after is not None:
-                page = await server.master.dead_letters.find(wanted, after=after, rows_max=1000)
-                pages.append([])
-                for letter in page.letters:
-                    assert letter.item is not None
-                    pages[-1].append(decode_item(letter.item).message_id)
-                after = page.after
-            assert [len(ids) for ids in pages if ids] == [3, 3, 3, 3, 3, 3, 2, 1]
-            assert sorted(one for ids in pages for one in ids) == sorted([*names, "huge"])
-        page = await server.master.dead_letters.find(
-            Wanted(), after=Place(), rows_max=1000, with_items=False
-        )
-        assert (len(page.letters), page.after) == (21, None), "rows without items are small"
+        for count, name in enumerate(("m0", "m1", "m2"), 1):
+            world.broker.fails = refuse(name)
+            await send(world, name)
+            await until(lambda count=count: letters.pending == count)  # type: ignore[misc]
+        rows = await rows_of(server)
+        for place in (1, 0):
+            assert letters.oldest_ms == rows[0].dead_ms
+            await letters.drop([rows[place].sequence], rows_max=1)
+        assert letters.oldest_ms == rows[2].dead_ms
+        await letters.drop(Wanted(), rows_max=1)
+        assert letters.oldest_ms is None
 
 
 async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(
@@ -586,40 +489,18 @@ async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(
         read: list[int] = []
         original = letters._read
 
-        def count(rows: Sequence[DeadRow], *args: Any, **options: Any) -> list[Letter]:  # noqa: ANN401
-            found = original(rows, *args, **options)
-            read.append(sum(len(letter.item) for letter in found if letter.item is not None))
-            return found
+        def count(rows: Sequence[DeadRow], make: Any) -> Any:  # noqa: ANN401 (the method's own)
+            read.append(sum(row.size for row in rows))
+            return original(rows, make)
 
         monkeypatch.setattr(letters, "_read", count)
-        assert (await letters.drop(Wanted(), after=Place(), rows_max=50)).done == 50
+        assert (await letters.drop(Wanted(), rows_max=50)).done == 50
         assert read == []
-        change = await letters.requeue(Wanted(), after=Place(), rows_max=100)
+        change = await letters.requeue(Wanted(), rows_max=100)
         assert (change.matched, change.done, len(change.sequences)) == (100, 100, 100)
         assert 900_000 < max(read) <= 1024 * 1024
         await until(lambda: len(world.broker.taken) == 100)
         assert (letters.pending, letters.requeued, letters.dropped) == (0, 100, 50)
-
-
-async def test_facts_under_the_header_of_another_log_are_damage_and_end_nothing() -> None:
-    world = World()
-    async with world.serving() as server:
-        await bury(world, server, "m0", "m1")
-        (first, second) = await letters_of(server)
-        wanted = Wanted(sequences=[first.row.sequence])
-        await server.master.dead_letters.drop(wanted, after=Place(), rows_max=1)
-        # Until the fact is filed.
-        await trio.sleep(60)
-        assert await letters_of(server) == [second]
-        path = first.row.key.facts_path
-        header = FileHeader(kind=LogKind.DISPATCH_LOG, log_uuid=UUID(int=1), span=Span.DEAD)
-        world.disk.damage(path, 0, encode_file_header(header))
-        before = server.damages.count
-        server.master.dead_letters.look_again()
-        await trio.sleep(30)
-        # Of the two one is dropped, and nobody can say which.
-        assert len(await letters_of(server)) == 2
-        assert server.damages.count > before
 
 
 async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way() -> None:
@@ -629,7 +510,7 @@ async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way(
         await trio.sleep(5)
         journal = NoSpace(server)
         letters = server.master.dead_letters
-        assert (await letters.drop(Wanted(), after=Place(), rows_max=1)).done == 1
-        counted = await letters.count(Wanted(), after=Place(), rows_max=10)
-        assert (counted.matched, len(counted.sequences)) == (1, 1)
+        assert (await letters.drop(Wanted(), rows_max=1)).done == 1
+        assert len(await letters.count(Wanted())) == 1
+        assert len(await rows_of(server)) == letters.pending == 1
         journal.is_full = False

@@ -6,11 +6,11 @@ import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_server.admin.status import failing_checks, status_of, warnings_of
-from delay_server.dead.dead_letters import DeadConfig, Wanted
+from delay_server.dead.dead_letters import DeadConfig
 from delay_server.dead.reason import code_name, decode_reason
+from delay_server.dead.wanted import Wanted
 from delay_server.lanes.new_subjects import BURST, CONNECTION_SHARE
 from delay_server.settings.config import RoutesConfig
-from storage.readers.dead_reader import Place
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import MINUTE_MS, World, make_item, until
 
@@ -82,8 +82,10 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await until(lambda: world.ids() == ["w"])
         await until(lambda: not server.master.lanes.anyone_waits)
-        found = await server.master.dead_letters.find(Wanted(), after=Place(), rows_max=1)
-        reason = decode_reason(found.letters[0].row.reason)
+        letters = server.master.dead_letters
+        rows = await letters.find(Wanted(), rows_max=1)
+        [text] = await letters.read(rows, lambda _, found: found.reason)
+        reason = decode_reason((text or "").encode())
         assert reason is not None
         assert (reason.group, code_name(reason.code)) == ("meta server", "subject_not_assigned")
         # None comes back after a restart; what comes of it later goes the same way at once.
@@ -114,7 +116,7 @@ async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_di
         await trio.sleep(100)
         assert server.master.dead_letters.pending == 5
         assert status_of(server.observe())["unrouted"]["subjects"] == 0
-        change = await server.master.dead_letters.drop(Wanted(), after=Place(), rows_max=3)
+        change = await server.master.dead_letters.drop(Wanted(), rows_max=3)
         assert change.done == 3
         await until(lambda: server.master.dead_letters.pending >= 5)
 

@@ -125,7 +125,7 @@ def test_the_fields_lie_where_the_drawing_says() -> None:
     header, data = make([b"abc"], base=9, previous=0x01020304)
     fields = struct.unpack("<4sHHQBBHIQqqIIIIIIII", data[:HEADER_SIZE])
     assert fields == (
-        b"DWB1", 1, 80, 0, 1, 0, 1, 1, 1, 9, 1_385_510_400_000, 23_091_840, 0x01020304,
+        b"DWB1", 2, 80, 0, 1, 0, 1, 1, 1, 9, 1_385_510_400_000, 23_091_840, 0x01020304,
         16 + 22, 3, 3, header.columns_crc, header.blob_crc, header.crc,
     )  # fmt: skip
     assert header.columns_crc == zlib.crc32(data[80 : 80 + 38], SEED)
@@ -202,7 +202,7 @@ def test_a_newer_version_of_any_header_size_is_refused_in_a_clear_sentence(size:
 def test_a_version_is_not_believed_unless_the_crc_is_right() -> None:
     _, data = make([b"a"])
     with pytest.raises(DamagedError, match="CRC"):
-        decode_header(data[:4] + b"\2" + data[5:], **WHERE)
+        decode_header(data[:4] + b"\1" + data[5:], **WHERE)
 
 
 @pytest.mark.parametrize(
@@ -239,7 +239,7 @@ def test_sizes_that_cannot_be_are_refused_before_anything_is_allocated(
 def packed(header: BatchHeader) -> bytes:
     """Return the bytes of a header whatever it says, its CRC right."""
     data = struct.pack(
-        "<4sHHQBBHIQqqIIIIIIII", b"DWB1", 1, 80, 0, header.kind, header.codec, header.item_format,
+        "<4sHHQBBHIQqqIIIIIIII", b"DWB1", 2, 80, 0, header.kind, header.codec, header.item_format,
         header.count, header.epoch, header.base_sequence, header.append_ms, header.floor_minute,
         header.previous_crc, header.columns_size, header.blob_size, header.blob_raw_size,
         header.columns_crc, header.blob_crc, 0,
@@ -386,7 +386,7 @@ def test_a_search_finds_a_batch_across_the_edge_of_its_pieces() -> None:
 
 
 def test_a_newer_batch_stops_a_walk() -> None:
-    newer = resealed(struct.pack("<4sHH", b"DWB1", 2, 88) + bytes(80))
+    newer = resealed(struct.pack("<4sHH", b"DWB1", 3, 88) + bytes(80))
     _, data = make([b"a"])
     with pytest.raises(UnsupportedFormatError, match="newer delaywheel"):
         scan(data + newer)

@@ -69,7 +69,6 @@ def test_record_kinds_keep_their_numbers() -> None:
         "ROWS": 32,
         "FACTS": 33,
         "SEALS": 34,
-        "DEAD_ROWS": 35,
     }
 
 

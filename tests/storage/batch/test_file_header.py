@@ -49,14 +49,14 @@ def test_a_file_of_another_kind_is_refused() -> None:
 
 @pytest.mark.parametrize("size", [64, 96, 4096])
 def test_a_newer_version_of_any_header_size_is_refused_in_a_clear_sentence(size: int) -> None:
-    data = struct.pack("<4sHH", b"DWLG", 2, size) + bytes(size - 8)
-    with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel, upgrade"):
+    data = struct.pack("<4sHH", b"DWLG", 3, size) + bytes(size - 8)
+    with pytest.raises(UnsupportedFormatError, match=r"version 3.*newer delaywheel, upgrade"):
         decode_file_header(resealed(data) + bytes(100), path="log")
 
 
 def test_a_version_is_not_believed_unless_the_crc_is_right() -> None:
     data = bytearray(encode_file_header(HEADER))
-    data[4] = 2
+    data[4] = 3
     with pytest.raises(DamagedError, match="CRC"):
         decode_file_header(bytes(data), path="log")
 
@@ -81,10 +81,10 @@ def test_a_time_that_no_file_covers_is_damage(span: Span, start_minute: int) -> 
         decode_file_header(encode_file_header(header), path="log")
 
 
-def test_a_version_before_the_first_is_damage() -> None:
+def test_an_older_version_is_refused_in_a_sentence_that_says_what_to_do() -> None:
     data = bytearray(encode_file_header(HEADER))
-    data[4] = 0
-    with pytest.raises(DamagedError, match="version 0"):
+    data[4] = 1
+    with pytest.raises(UnsupportedFormatError, match=r"version 1 .*start .* on an empty data dir"):
         decode_file_header(resealed(bytes(data)), path="log")
 
 

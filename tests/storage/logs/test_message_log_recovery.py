@@ -578,12 +578,12 @@ def test_a_read_error_beyond_the_durable_end_cuts_nothing() -> None:
 
 def newer_batch(data: bytes, position: int) -> bytes:
     """Return a file in which a batch of a newer version lies at a position."""
-    header = struct.pack("<4sHH", b"DWB1", 2, 96) + bytes(84)
+    header = struct.pack("<4sHH", b"DWB1", 3, 96) + bytes(84)
     return data[:position] + header + struct.pack("<I", zlib.crc32(header, SEED)) + bytes(50)
 
 
 def newer_file(data: bytes, _position: int) -> bytes:
-    header = struct.pack("<4sHH", b"DWLG", 2, 128) + bytes(116)
+    header = struct.pack("<4sHH", b"DWLG", 3, 128) + bytes(116)
     return header + struct.pack("<I", zlib.crc32(header)) + data[128:]
 
 
@@ -595,7 +595,7 @@ def test_what_a_newer_version_wrote_is_refused_and_left_alone(
     files = ONE_FILE.with_end_at(known)
     files[ONE_FILE.last_path] = newer(files[ONE_FILE.last_path], batch_at(3))
     disk = disk_of(files)
-    with pytest.raises(UnsupportedFormatError, match=r"version 2 .* newer delaywheel, upgrade"):
+    with pytest.raises(UnsupportedFormatError, match=r"version 3 .* newer delaywheel, upgrade"):
         recover(disk)
     assert disk.contents() == files
 

@@ -506,7 +506,7 @@ def test_an_older_checkpoint_than_the_facts_are_kept_for_is_refused() -> None:
 def newer(data: bytes) -> bytes:
     """Return the file with the header that a newer version might write."""
     head = bytearray(data[:64])
-    head[4:6] = (2).to_bytes(2, "little")
+    head[4:6] = (3).to_bytes(2, "little")
     head[60:64] = zlib.crc32(head[:60]).to_bytes(4, "little")
     return bytes(head) + data[64:]
 

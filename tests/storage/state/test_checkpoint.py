@@ -209,16 +209,15 @@ def with_a_dead_segment(manifest: dict[str, Any]) -> None:
     manifest["segments"][0][0:2] = [1440 * 20_000, 4]
 
 
-def test_dead_segments_are_read_in_the_second_format_and_are_damage_in_the_first() -> None:
-    def change(manifest: dict[str, Any]) -> None:
-        with_a_dead_segment(manifest)
-        manifest["format"] = 2
-
-    found = read_checkpoint(rewritten(change), LOG_UUID)
+def test_a_dead_segment_is_read_as_any_other() -> None:
+    found = read_checkpoint(rewritten(with_a_dead_segment), LOG_UUID)
     assert found is not None
     assert found.segments[0].key.path == "schedule_log/20241004T0000Z.dead"
-    with pytest.raises(DamagedError, match="span 4"):
-        read_checkpoint(rewritten(with_a_dead_segment), LOG_UUID)
+
+
+def test_a_manifest_of_the_first_format_is_refused() -> None:
+    with pytest.raises(UnsupportedFormatError, match=r"version 1 .*start .* on an empty data dir"):
+        read_checkpoint(rewritten(lambda manifest: manifest.update(format=1)), LOG_UUID)
 
 
 @pytest.mark.parametrize(

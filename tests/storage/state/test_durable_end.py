@@ -213,9 +213,9 @@ def test_a_torn_slot_beside_one_of_zeros_is_damage() -> None:
 
 
 def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:
-    body = struct.pack("<4sHHQ16s", b"DWDE", 2, 96, 1, LOG_UUID.bytes) + bytes(60)
+    body = struct.pack("<4sHHQ16s", b"DWDE", 3, 96, 1, LOG_UUID.bytes) + bytes(60)
     crc = zlib.crc32(body, log_seed(LOG_UUID, LogKind.DURABLE_END))
-    with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel"):
+    with pytest.raises(UnsupportedFormatError, match=r"version 3.*newer delaywheel"):
         opened(disk_of({PATH: body + struct.pack("<I", crc) + bytes(928)})).read()
 
 

@@ -166,9 +166,9 @@ def test_an_identity_whose_crc_is_right_but_whose_names_are_none_is_damage(
 
 
 def test_a_newer_version_is_refused_in_a_clear_sentence() -> None:
-    header = struct.pack("<4sHH", b"DWLG", 2, 64) + bytes(52)
+    header = struct.pack("<4sHH", b"DWLG", 3, 64) + bytes(52)
     data = header + struct.pack("<I", zlib.crc32(header)) + bytes(60)
-    with pytest.raises(UnsupportedFormatError, match=r"version 2.*newer delaywheel"):
+    with pytest.raises(UnsupportedFormatError, match=r"version 3.*newer delaywheel"):
         start(disk_of({"identity": data}))
 
 

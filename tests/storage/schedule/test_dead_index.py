@@ -1,6 +1,5 @@
 """What is given up is kept as it was, found, and settled once, whatever strikes in between."""
 
-import contextlib
 import random
 from dataclasses import replace
 from itertools import pairwise
@@ -15,7 +14,7 @@ from storage.batch.batches import BATCH_BYTES_MAX, Damage
 from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FILE_HEADER_SIZE
-from storage.disk.errors import DamagedError
+from storage.disk.errors import ReadFailedError
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MAX,
@@ -24,12 +23,14 @@ from storage.disk.spans import (
     Span,
     dead_key,
     dead_minute,
+    dead_segment_of,
     key_of_code,
     key_of_name,
 )
+from storage.logs.message_log import Draft
 from storage.node.store import StoreSettings
-from storage.readers.dead_reader import DeadFilter, DeadItems, DeadSearch, Place
-from storage.schedule.dead_log import DeadBlock, DeadLog, dead_segment_of
+from storage.schedule import dead_index
+from storage.schedule.dead_index import DeadRow
 from storage.schedule.seals import read_seals, seals_end
 from storage.tools.inspect import dump_records, verify_disk, verify_files
 from storage.tools.salvage import DEAD_LETTER, PENDING, Salvage
@@ -38,6 +39,7 @@ from tests.seeds import each_seed
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.dead_rig import DeadRig
 from tests.storage.node.test_store import live
+from tests.storage.qmq_items import qmq_item
 from tests.storage.store_rig import SETTINGS, START_MS, SWEPT
 
 DAY_MS = 24 * 60 * MINUTE_MS
@@ -71,9 +73,9 @@ def bury_what_is_due(rig: DeadRig) -> None:
     rig.note()
 
 
-def buried(count: int = 6, *, seed: int = 1) -> DeadRig:
+def buried(count: int = 6, *, damage_expected: bool = False) -> DeadRig:
     """Return a store in which so many were given up, their facts known."""
-    rig = DeadRig(seed)
+    rig = DeadRig(1, damage_expected=damage_expected)
     rig.open()
     rig.split()
     rig.commit([START_MS + place for place in range(count)])
@@ -149,7 +151,6 @@ def test_no_checkpoint_covers_a_record_whose_fact_is_not_durable() -> None:
     rig.note()
     rig.checkpoint()
     assert rig.store.checkpoint.sequence >= record
-    assert rig.store.checkpoint.format == 2
 
 
 def test_a_fact_that_a_crash_cut_off_is_told_at_the_next_start_and_never_twice() -> None:
@@ -170,23 +171,6 @@ def test_a_fact_that_a_crash_cut_off_is_told_at_the_next_start_and_never_twice()
     assert rig.store.untold is None
     assert rig.store.schedule.pending == 1
     rig.check_dead()
-
-
-def test_a_directory_without_dead_letters_stays_in_the_first_format() -> None:
-    rig = DeadRig(3)
-    rig.open()
-    rig.commit([START_MS])
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.checkpoint.format == 1
-
-
-def test_the_format_stays_the_second_when_all_are_settled() -> None:
-    rig = buried(2)
-    rig.see_all_settled()
-    rig.reopen()
-    rig.checkpoint()
-    assert rig.store.checkpoint.format == 2
 
 
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
@@ -226,114 +210,46 @@ def test_what_stands_for_a_dead_segment_is_no_minute_of_any_message(day: int) ->
 def test_facts_about_dead_letters_are_not_counted_for_the_minutes_of_their_day() -> None:
     rig = buried(4)
     schedule = rig.store.schedule
-    before = {code: segment.facts_seen for code, segment in schedule.segments.items()}
+    before = {segment.key: segment.facts_seen for segment in schedule.of_time()}
     pending = schedule.pending
     rig.settle(4, requeue=False)
     rig.file()
     rig.journal()
     rig.note()
     rig.checkpoint()
-    assert {code: segment.facts_seen for code, segment in schedule.segments.items()} == before
+    assert {segment.key: segment.facts_seen for segment in schedule.of_time()} == before
     assert schedule.pending == pending
-    assert schedule.dead.pending == 0
+    assert schedule.dead_pending == 0
 
 
 # -- reading -----------------------------------------------------------------------------------
 
 
-@given(
-    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=6),
-    at_once=st.integers(1, 12),
-    examined=st.integers(1, 12),
-    seed=st.integers(0, 5),
-)
-def test_pages_of_any_size_find_what_one_search_finds(
-    sizes: list[int], at_once: int, examined: int, seed: int
-) -> None:
-    rig = buried(sizes[0], seed=seed)
-    for size in sizes[1:]:
-        rig.commit([rig.now_ms + place for place in range(size)])
-        rig.file()
-        rig.load(steps=10)
-        rig.now_ms += 10 * MINUTE_MS if size % 2 else 9 * 60 * MINUTE_MS
-        rig.split(100)
-        rig.load(steps=10)
-        rig.bury()
-        rig.file()
-        rig.settle(1, requeue=False)
-        rig.file()
-        rig.journal()
-        rig.note()
-    wanted = DeadFilter()
-    expected = [row.sequence for row in rig.found(wanted)]
-    assert sorted(expected) == sorted(rig.dead.rows.keys() - rig.dead.settled.keys())
-    found: list[int] = []
-    place = Place()
-    while True:
-        search = DeadSearch(
-            rig.disk,
-            rig.store.identity.log_uuid,
-            rig.store.schedule.dead_extents(),
-            wanted=wanted,
-            after=place,
-            on_damage=lambda damage: pytest.fail(str(damage)),
-        )
-        rows = search.step(at_once, examined)
-        assert len(rows) <= at_once
-        found += [row.sequence for row in rows]
-        search.close()
-        if search.is_done:
-            break
-        assert search.place > place, "a search that does not come forward"
-        place = search.place
-    assert found == expected
-
-
-@pytest.mark.parametrize("position", [0, 1, 63, 65, 100, 10**9])
-def test_a_place_that_somebody_made_up_leads_to_rows_or_to_nothing(position: int) -> None:
-    rig = buried(6)
-    key = next(iter(rig.dead.rows.values())).key
-    search = DeadSearch(
-        rig.disk,
-        rig.store.identity.log_uuid,
-        rig.store.schedule.dead_extents(),
-        wanted=DeadFilter(),
-        after=Place(key.start, 0, position),
-        on_damage=lambda _: None,
-    )
-    assert {row.sequence for row in search.step(99, 99)} <= rig.dead.rows.keys()
+def note_at(row: DeadRow) -> int:
+    """Return where in the file the note of a row lies, behind its item."""
+    return row.position + row.size
 
 
 def test_a_damaged_batch_is_reported_and_the_others_are_found() -> None:
-    rig = buried(3)
+    rig = buried(3, damage_expected=True)
     rig.commit([rig.now_ms])
     bury_what_is_due(rig)
     rig.checkpoint()
-    [key] = {row.key for row in rig.dead.rows.values()}
-    first = rig.found()[0]
-    rig.disk.damage(key.path, first.position + 90, b"\xff")
-    damages: list[Damage] = []
-    search = DeadSearch(
-        rig.disk,
-        rig.store.identity.log_uuid,
-        rig.store.schedule.dead_extents(),
-        wanted=DeadFilter(),
-        on_damage=damages.append,
-    )
-    assert [row.sequence for row in search.step(99, 99)] == [max(rig.dead.rows)]
-    assert damages[0].path == key.path
+    first = rig.listed()[0]
+    path = dead_key(first.minute).path
+    rig.disk.damage(path, FILE_HEADER_SIZE + 90, b"\xff")
+    schedule = rig.store.schedule
+    schedule.read_dead(99)
+    assert [row.sequence for row in rig.listed()] == [max(rig.dead.rows)]
+    assert schedule.dead_pending == 4, "what cannot be listed is counted"
 
 
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=6),
-    at_once=st.integers(1, 9),
-    examined=st.integers(1, 9),
     data=st.data(),
 )
-def test_batches_in_the_wrong_places_hide_none_and_pages_find_each_row_once(
-    sizes: list[int], at_once: int, examined: int, data: st.DataObject
-) -> None:
-    rig = buried(sizes[0])
+def test_batches_in_the_wrong_places_hide_none(sizes: list[int], data: st.DataObject) -> None:
+    rig = buried(sizes[0], damage_expected=True)
     for size in sizes[1:]:
         rig.commit([rig.now_ms + place for place in range(size)])
         rig.file()
@@ -341,74 +257,189 @@ def test_batches_in_the_wrong_places_hide_none_and_pages_find_each_row_once(
         rig.now_ms += 1000
         bury_what_is_due(rig)
     rig.checkpoint()
-    expected = [row.sequence for row in rig.found()]
     [key] = {row.key for row in rig.dead.rows.values()}
+    [segment] = [one for one in rig.store.schedule.segments.values() if one.key == key]
     file = rig.disk.contents()[key.path]
-    begins = [*sorted({row.position for row in rig.found()}), len(file)]
-    parts = [file[begin:end] for begin, end in pairwise(begins)]
+    positions = [
+        batch.position
+        for batch in segment.read_rows(rig.disk, segment.file.length)
+        if not isinstance(batch, Damage)
+    ]
+    parts = [file[begin:end] for begin, end in pairwise([*positions, len(file)])]
     moved = b"".join(data.draw(st.permutations(parts)))
     is_struck = data.draw(st.booleans())
     if is_struck:
         at = data.draw(st.integers(0, len(moved) - 1))
         moved = moved[:at] + bytes([moved[at] ^ 1]) + moved[at + 1 :]
     rig.disk.damage(key.path, FILE_HEADER_SIZE, moved)
-    found: list[int] = []
-    place = Place()
-    reader = DeadItems(rig.disk, rig.store.identity.log_uuid)
-    while True:
-        search = DeadSearch(
-            rig.disk,
-            rig.store.identity.log_uuid,
-            rig.store.schedule.dead_extents(),
-            wanted=DeadFilter(),
-            after=place,
-            on_damage=lambda _: None,
-        )
-        rows = search.step(at_once, examined)
-        for row in rows:
-            found.append(row.sequence)
-            with contextlib.suppress(DamagedError) if is_struck else contextlib.nullcontext():
-                assert reader.read(row) == rig.dead.rows[row.sequence].message.item
-        search.close()
-        if search.is_done:
-            break
-        assert search.place > place, "a search that does not come forward"
-        place = search.place
-    assert found == sorted(set(found))
-    assert set(found) <= set(expected)
-    assert len(expected) - len(found) <= (max(sizes) if is_struck else 0)
+    rig.store.schedule.read_dead(999)
+    rows = rig.listed()
+    for row, found in zip(rows, rig.read(rows), strict=True):
+        expected = rig.dead.rows[row.sequence]
+        assert found.item == expected.message.item or (is_struck and found.fault)
+        assert found.reason == expected.reason or (is_struck and found.fault)
+    assert {row.sequence for row in rows} <= rig.dead.rows.keys()
+    assert len(rig.dead.rows) - len(rows) <= (max(sizes) if is_struck else 0)
+
+
+def test_a_damaged_row_can_be_dropped_and_hides_no_other_of_its_batch() -> None:
+    rig = buried(3)
+    rig.checkpoint()
+    item, note, whole = rig.listed()
+    path = dead_key(item.minute).path
+    rig.disk.damage(path, item.position + 12, b"\xff\xff")
+    rig.disk.damage(path, note_at(note) + 3, b"\xff\xff")
+    found = rig.read([item, note, whole])
+    assert [one.item is None for one in found] == [True, False, False]
+    assert [one.reason is None for one in found] == [False, True, False]
+    assert [one.fault for one in found] == [
+        "the item's CRC does not match its bytes",
+        "the note is damaged",
+        "",
+    ]
+    rig.store.schedule.read_dead(99)
+    again = rig.listed()
+    assert [row.sequence for row in again] == [item.sequence, note.sequence, whole.sequence]
+    assert (again[0], again[2]) == (item, whole)
+    # What is known of the one without a note is what its columns say.
+    assert (again[1].old_sequence, again[1].old_minute) == (0, 0)
+    assert again[1].dead_ms == note.dead_ms
+    assert rig.read(again)[1].item == rig.dead.rows[note.sequence].message.item
+    rig.settle(3, requeue=False)
+    rig.see_all_settled()
+
+
+def test_bytes_of_another_row_are_not_taken_for_it() -> None:
+    rig = buried(2)
+    row, other = rig.listed()
+    [found] = rig.read([replace(row, position=other.position, row_size=other.row_size)])
+    assert found.item is None
+    assert found.fault.startswith("an intact item, but one that is due at")
+    [found] = rig.read([replace(row, old_sequence=row.old_sequence + 1)])
+    assert (found.reason, found.fault) == (None, "the note is damaged")
+
+
+def test_what_is_cut_off_or_gone_is_not_made_up() -> None:
+    rig = buried(2)
+    row = rig.listed()[-1]
+    path = dead_key(row.minute).path
+    rig.disk.put(path, rig.disk.contents()[path][: row.position + 30])
+    [found] = rig.read([row])
+    assert (found.item, found.reason, found.is_unread) == (None, None, False)
+    rig.disk.put(path, None)
+    [found] = rig.read([row])
+    assert (found.item, found.reason, found.is_unread) == (None, None, False)
+    assert "cannot be read" in found.fault
+
+
+def test_what_the_system_fails_to_read_is_no_damage_and_is_read_later() -> None:
+    rig = buried(2)
+    rig.checkpoint()
+    rows = rig.listed()
+    for kind in ("schedule_log/", "dispatch_log/"):
+        rig.settle(1, requeue=False)
+        rig.file()
+        rig.journal()
+        rig.note()
+        rig.checkpoint()
+        rows = rig.listed()
+
+        def struck(_kind: str, path: str, _label: str, part: str = kind) -> bool:
+            return part in path and path.endswith(".dead")
+
+        rig.disk.arm(Trap(action=Action.EIO, kinds={"read"}, when=struck))
+        with pytest.raises(ReadFailedError):
+            rig.store.schedule.read_dead(99)
+        assert rig.listed() == rows, "the index is as it was"
+        rig.disk.disarm()
+        rig.store.schedule.read_dead(99)
+        assert rig.listed() == rows
+
+
+def test_the_index_is_bounded_and_the_others_are_counted_until_there_is_room() -> None:
+    rig = buried(5)
+    schedule = rig.store.schedule
+    schedule.read_dead(3)
+    rows = rig.listed()
+    assert [row.sequence for row in rows] == sorted(rig.dead.rows)[:3]
+    assert (schedule.dead_pending, schedule.dead.is_full) == (5, True)
+    rig.commit([rig.now_ms])
+    bury_what_is_due(rig)
+    assert (schedule.dead_pending, len(schedule.dead)) == (6, 3)
+    rig.settle(3, requeue=False)
+    rig.file()
+    rig.journal()
+    rig.note()
+    assert (schedule.dead_pending, len(schedule.dead)) == (3, 0)
+    schedule.read_dead(3)
+    rig.check_dead()
+
+
+def test_names_take_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    rig = buried(4)
+    monkeypatch.setattr(dead_index, "_NAMES_BYTES_MAX", 200)
+    rig.store.schedule.read_dead(99)
+    assert 0 < len(rig.listed()) < 4
+    assert rig.store.schedule.dead.is_full
+
+
+def test_a_named_row_stays_named_when_the_index_is_read_again() -> None:
+    rig = buried(3)
+    index = rig.store.schedule
+    first = rig.listed()[0].sequence
+    index.dead.name(np.array([first]), named=True)
+    index.read_dead(99)
+    assert index.dead.rows["sequence"][index.dead.rows["named"]].tolist() == [first]
+    index.dead.name(np.array([first]), named=False)
+    assert index.dead.named == 0
+
+
+def test_nothing_is_indexed_before_somebody_asks_for_it() -> None:
+    rig = buried(3)
+    rig.disk.power_cut()
+    rig.reopen()
+    schedule = rig.store.schedule
+    assert (schedule.dead.is_read, len(schedule.dead), schedule.dead_pending) == (False, 0, 3)
+    rig.check_dead()
 
 
 # -- filing ------------------------------------------------------------------------------------
 
 
-def test_a_full_batch_of_records_makes_rows_that_fit() -> None:
+def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_order() -> None:
     rig = DeadRig(1)
     rig.open()
-    count = 60_000
-    size = (BATCH_BYTES_MAX - 80 - 36 * count - 4096) // count
-    block = DeadBlock(
-        sequence=np.arange(1, count + 1),
-        old_sequence=np.arange(count),
-        dead_ms=np.zeros(count, np.int64),
-        due_ms=np.zeros(count, np.int64),
-        id_hash=np.zeros(count, np.uint64),
-        size=np.full(count, size, np.uint32),
-        old_minute=np.zeros(count, np.uint32),
-        subject=np.zeros(count, np.uint16),
-        reason=np.arange(count).astype(np.uint16) % 7,
-        names=[b"subject", *(b"reason %d" % number for number in range(7))],
-        blob=bytes(size * count),
+    rig.split()
+    item = qmq_item(START_MS, b"boarding", b"UA-1523", body=bytes(2000))
+    count = 1500
+    reason = b'{"code":3,"group":"%s"}' % (b"g" * 1500)
+    draft = Draft(
+        kind=RecordKind.DEAD,
+        count=count,
+        names=[b"boarding", reason],
+        arrays={
+            "old_sequence": np.arange(count),
+            "due_ms": np.full(count, START_MS),
+            "id_hash": np.zeros(count, np.uint64),
+            "size": np.full(count, len(item), np.uint32),
+            "old_minute": np.full(count, START_MS // MINUTE_MS, np.uint32),
+            "subject": np.zeros(count, np.uint16),
+            "reason": np.ones(count, np.uint16),
+        },
+        blob=[item] * count,
     )
-    parts = list(block.fitting())
-    assert len(parts) > 1
-    assert np.concatenate([part.sequence for part in parts]).tolist() == list(range(1, count + 1))
-    for part in parts:
-        assert part.weight <= BATCH_BYTES_MAX
-        draft = part.draft(epoch=1, floor_minute=0, append_ms=0)
-        assert draft.kind is RecordKind.DEAD_ROWS
-        names = [part.names[number] for number in part.reason.tolist()]
-        assert names == [block.names[number] for number in block.reason[part.sequence - 1].tolist()]
+    schedule = rig.store.schedule
+    schedule.read_dead(9999)
+    floor = START_MS // MINUTE_MS
+    [batch] = rig.store.message_log.append([draft], floor_minute=floor, append_ms=START_MS)
+    schedule.apply(batch, now_ms=START_MS)
+    [segment] = schedule.segments.values()
+    rows = schedule.dead.chosen(np.ones(count, np.bool_), count)
+    assert [row.old_sequence for row in rows] == list(range(count))
+    assert {(found.item, found.reason) for found in rig.read(rows)} == {(item, reason.decode())}
+    batches = list(segment.read_rows(rig.disk, segment.file.length))
+    assert len(batches) > 1
+    assert all(one.header.size <= BATCH_BYTES_MAX for one in batches if one.header is not None)
 
 
 def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
@@ -417,17 +448,18 @@ def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
     def inside_dead(_kind: str, path: str, _label: str) -> bool:
         return path.endswith(".dead")
 
-    rig.disk.arm(Trap(action=Action.FULL, kinds={"write", "create"}, when=inside_dead))
+    full = Trap(action=Action.FULL, kinds={"write", "create"}, when=inside_dead)
+    rig.disk.arm(*[full] * 9)
     rig.file()
     rig.journal()
     rig.note()
-    dead: DeadLog = rig.store.schedule.dead
-    assert (dead.full, dead.pending) == (True, 1)
+    schedule = rig.store.schedule
+    assert (schedule.full, schedule.dead_pending) == (True, 1)
     rig.checkpoint()
     assert rig.store.checkpoint.sequence < min(rig.dead.rows)
     rig.disk.disarm()
     rig.check_dead()
-    assert not dead.full
+    assert not schedule.full
 
 
 # -- looking into the files -----------------------------------------------------------------------
@@ -445,12 +477,12 @@ def test_dump_and_verify_know_dead_letters(tmp_path: Path) -> None:
     assert [report["damage"] for report in verify_files(root) if report["damage"]] == []
     records = list(dump_records(root))
     kinds = {str(record.get("kind")) for record in records}
-    assert {"DEAD", "MOVE", "CANCEL", "DEAD_ROWS"} <= kinds
+    assert {"DEAD", "MOVE", "CANCEL", "ROWS"} <= kinds
     [cancel] = [record for record in records if record.get("kind") == "CANCEL"]
     assert cancel["of"] in rig.dead.rows
     assert str(cancel["of filed"]).startswith("dead 20")
-    dead = next(record for record in records if record.get("kind") == "DEAD_ROWS")
-    assert str(dead["reason"]).startswith("reason ")
+    dead = next(record for record in records if record.get("kind") == "ROWS" and "of" in record)
+    assert str(dead["reason"]).startswith('{"code":')
     outcomes = {str(record["outcome"]) for record in records if "outcome" in record}
     assert {"dead", "moved", "dropped"} <= outcomes
 
@@ -496,40 +528,17 @@ def test_salvage_knows_of_records_whose_facts_a_crash_cut_off() -> None:
         assert found[sequence].state == (DEAD_LETTER if settled is None else expected)
 
 
-def test_a_damaged_item_is_not_given_out_and_hides_no_other_of_its_batch() -> None:
-    rig = buried(2)
-    rig.checkpoint()
-    row, neighbour = rig.found()
-    assert row.position == neighbour.position
-    rig.disk.damage(row.key.path, row.position + row.header.blob_offset + 12, b"\xff\xff")
-    reader = DeadItems(rig.disk, rig.store.identity.log_uuid)
-    item = rig.dead.rows[neighbour.sequence].message.item
-    for _ in range(2):
-        with pytest.raises(DamagedError, match="blob"):
-            reader.read(row)
-        assert reader.read(neighbour) == item
-    with pytest.raises(DamagedError, match="blob"):
-        reader.read(replace(neighbour, due_ms=neighbour.due_ms + 1))
-    # What is cut off, or gone, is not made up.
-    rig.disk.put(row.key.path, rig.disk.contents()[row.key.path][:-1])
-    with pytest.raises(DamagedError):
-        DeadItems(rig.disk, rig.store.identity.log_uuid).read(neighbour)
-    rig.disk.put(row.key.path, None)
-    with pytest.raises(DamagedError, match="cannot be read"):
-        DeadItems(rig.disk, rig.store.identity.log_uuid).read(neighbour)
-
-
 def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:
     rig = buried(3)
     schedule = rig.store.schedule
-    rows = rig.found()
+    rows = rig.listed()
     rig.settle(2, requeue=False)
     rig.file(5)
     rig.journal()
     rig.note()
     # As after damage: of two rows facts are told that were told before, of the third none.
-    [segment] = schedule.dead.segments.values()
+    [segment] = [one for one in schedule.segments.values() if one.key.span is Span.DEAD]
     segment.facts_seen += 2
-    assert schedule.dead.pending == 0
     left = {row.sequence for row in rows} - rig.dead.settled.keys()
-    assert {row.sequence for row in rig.found()} == left
+    schedule.read_dead(99)
+    assert {row.sequence for row in rig.listed()} == left
