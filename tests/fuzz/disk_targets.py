@@ -56,6 +56,7 @@ from storage.batch.file_header import (
 from storage.batch.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
 from storage.batch.rows import effective_due_ms
 from storage.disk.errors import (
+    CopyRefusedError,
     DamagedError,
     DataDirectoryError,
     LogStateError,
@@ -65,7 +66,9 @@ from storage.disk.errors import (
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute, key_of_name
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, Draft, MessageLog
-from storage.logs.numbered_log import list_log_files
+from storage.logs.numbered_log import LogFile, list_log_files
+from storage.logs.raw_batches import decode_copied, read_batches_raw
+from storage.logs.sparse_index import SparseIndex
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.item_reader import ItemReader
 from storage.schedule.seals import (
@@ -239,14 +242,7 @@ def batch(data: bytes) -> None:
 @target(decoders=(scan_batches, walk_batches), packages=STORAGE, size_max=2048)
 def batch_walk(data: bytes) -> None:
     """A walk yields every byte once, as a batch or as damage, and ends."""
-    body = data[1:]
-    match byte_at(data, 0) % LEVELS:
-        case 0:
-            image = body
-        case 1:
-            image = batch_crcs(body, seed=SEED)
-        case _:
-            image = whole_batches(body, seed=SEED, kinds=MESSAGE_KINDS)
+    image = _image_of_batches(data)
     sequence_min = byte_at(data, 0) // LEVELS
     shallow = attempt(UnsupportedFormatError, _walk, image, sequence_min, verify_blobs=False)
     deep = attempt(UnsupportedFormatError, _walk, image, sequence_min, verify_blobs=True)
@@ -258,6 +254,18 @@ def batch_walk(data: bytes) -> None:
         if isinstance(found, ScannedBatch):
             part = image[found.position : found.position + found.header.size]
             assert contents_fault(found.header, part, SEED) is None
+
+
+def _image_of_batches(data: bytes) -> bytes:
+    """Return an image of batches of a message_log, with checksums that are right or not."""
+    body = data[1:]
+    match byte_at(data, 0) % LEVELS:
+        case 0:
+            return body
+        case 1:
+            return batch_crcs(body, seed=SEED)
+        case _:
+            return whole_batches(body, seed=SEED, kinds=MESSAGE_KINDS)
 
 
 def _walk(image: bytes, sequence_min: int, *, verify_blobs: bool) -> list[ScannedBatch | Damage]:
@@ -683,6 +691,46 @@ def _contents(log: MessageLog) -> dict[int, tuple[BatchHeader, bytes]]:
         if not isinstance(found, Damage) and found.header.base_sequence < log.next_sequence:
             contents[found.header.base_sequence] = found.header, bytes(found.blob)
     return contents
+
+
+@target(
+    decoders=(decode_copied, read_batches_raw),
+    packages=STORAGE,
+    size_max=2048,
+    memory_per_byte=1500,
+)
+def copied_batches(data: bytes) -> None:
+    """What another node sent goes on from the end of a log, or is refused; it is read as it came."""
+    image = _image_of_batches(data)
+    where: dict[str, Any] = {"seed": SEED, "path": PATH, "position": 0}
+    first = attempt(NOT_AS_WRITTEN, decode_header, image, **where)
+    after = DurableEnd(
+        next_sequence=first.base_sequence if first else 2,
+        file_sequence=1,
+        position=FILE_HEADER_SIZE,
+        last_crc=first.previous_crc if first else 0,
+        epoch=first.epoch - (first.kind is RecordKind.EPOCH_START) if first else 1,
+        floor_minute=first.floor_minute if first else 0,
+    )
+    taken = attempt(CopyRefusedError, decode_copied, image, after=after, seed=SEED)
+    header = encode_file_header(FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=LOG_UUID))
+    disk = MemoryDisk({PATH: header + image})
+    raw = attempt(
+        NOT_AS_WRITTEN,
+        read_batches_raw,
+        disk,
+        SparseIndex(disk, seed=SEED),
+        LogFile(PATH, after.next_sequence),
+        seed=SEED,
+        sequence=after.next_sequence,
+        end=FILE_HEADER_SIZE + len(image),
+        bytes_max=1 << 20,
+    )
+    if taken:
+        assert sum(batch.header.size for batch in taken) == len(image)
+        assert raw is not None
+        assert (raw.first_sequence, raw.data) == (after.next_sequence, image)
+        assert raw.next_sequence == taken[-1].header.next_sequence
 
 
 @target(decoders=(ItemReader.read, join_qmq_items), packages=STORAGE, size_max=512)

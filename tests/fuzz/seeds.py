@@ -501,6 +501,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         ]
     ),
     "batch_walk": _levels([_chain(_MESSAGES), _chain(_MESSAGES)[:-9], b"x" + _chain(_MESSAGES)]),
+    "copied_batches": _levels([_chain(_MESSAGES), _chain(_MESSAGES)[:-9]]),
     "identity": [_IDENTITY],
     "durable_end": [bytes([mode]) + _slots() for mode in range(4)],
     "checkpoint": [bytes([1]) + msgspec.json.encode(_CHECKPOINT), b"\x01{}"],
