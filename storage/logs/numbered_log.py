@@ -184,6 +184,9 @@ def files_from(files: Sequence[LogFile], sequence: int) -> Sequence[LogFile]:
 class LogWalk(Generic[T]):
     """One walk over some files of a log, at least one.
 
+    It looks for strays below what was durable, where `walk_file` goes forward only: a sole node has
+    nothing else to repair its message_log from. That is so until there is repair from a replica.
+
     next_sequence: what has to come next; previous_crc: of the batch before it, None where that is
     not known (at the beginning, or behind a gap); end: the size of the file that is being walked,
     as far as it is read.

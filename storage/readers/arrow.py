@@ -31,13 +31,14 @@ from storage.batch.batches import (
     check_columns,
     log_seed,
 )
-from storage.batch.chained_file import read_batches
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
+from storage.batch.walk import walk_file
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
+from storage.disk.read_ahead import PIECE
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY
 from storage.logs.numbered_log import LogFile, LogWalk, first_of_name
@@ -46,7 +47,7 @@ from storage.schedule.dead_log import dead_segment_of
 _ROWS_MAX = 65_536
 _BYTES_MAX = 8 * 1024 * 1024
 _PIECE = 256 * 1024
-"""Bytes of the message_log read at a time where no blob is wanted; larger ones are hopped over."""
+"""Bytes read at a time where no blob is wanted; larger ones are hopped over."""
 
 
 class Kind(StrEnum):
@@ -257,6 +258,7 @@ class ArrowReader:
         self._with_blobs = bool(names & _BLOB_COLUMNS) or (
             self._check_items and kind is not Kind.DISPATCH
         )
+        self._piece = PIECE if self._with_blobs else _PIECE
         self._rows_max = rows_max
         self._bytes_max = bytes_max
 
@@ -339,14 +341,16 @@ class ArrowReader:
     def _chained(self, path: str, length: int, header: FileHeader) -> Iterator[_Part | Damage]:
         if not length:
             return
-        for found in read_batches(self._disk, path, length, header, with_blobs=self._with_blobs):
+        for found in walk_file(self._disk, path, length, header, piece=self._piece):
             if isinstance(found, Damage):
                 yield found
                 continue
-            blob = found.blob
-            if isinstance(blob, Damage):
-                yield blob
-                blob = None
+            blob = None
+            if self._with_blobs:
+                try:
+                    blob = found.blob()
+                except DamagedError as error:
+                    yield Damage(path, found.position, found.header.size, error.reason)
             yield _part(found.header, found.position, found.columns, blob)
 
     def _journal_parts(
@@ -355,7 +359,7 @@ class ArrowReader:
         """Yield the facts that are wanted, and the damage if any of them is missing."""
         damages: list[Damage] = []
         missing = len(wanted)
-        for found in read_batches(self._disk, path, length, header, with_blobs=False):
+        for found in walk_file(self._disk, path, length, header):
             if isinstance(found, Damage):
                 damages.append(found)
                 continue
@@ -389,7 +393,7 @@ class ArrowReader:
             skip_below=wanted.start,
             end=length,
             with_blobs=self._with_blobs,
-            **({} if self._with_blobs else {"piece": _PIECE}),
+            piece=self._piece,
         )
         for found in walk:
             if isinstance(found, Damage):

@@ -22,12 +22,12 @@ from storage.batch.batches import (
     file_seed,
     walk_batches,
 )
-from storage.batch.chained_file import read_blob, read_columns
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.facts import facts_of_columns
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.batch.item_formats import qmq_item_fault
 from storage.batch.rows import Int64s
+from storage.batch.walk import read_blob, walk_file
 from storage.disk.disk import Disk
 from storage.disk.errors import (
     DamagedError,
@@ -313,11 +313,11 @@ class DeadSearch:
         path, header = extent.key.path, self._header(extent.key, LogKind.SCHEDULE_LOG)
         places: list[tuple[int, int, BatchHeader]] = []
         try:
-            for found in read_columns(self._disk, path, extent.length, header):
+            for found in walk_file(self._disk, path, extent.length, header):
                 if isinstance(found, Damage):
                     self._on_damage(found)
-                elif int(found[2].arrays["sequence"][-1]) > seen:
-                    places.append((found[1].base_sequence, found[0], found[1]))
+                elif int(found.columns.arrays["sequence"][-1]) > seen:
+                    places.append((found.header.base_sequence, found.position, found.header))
         except _FOREIGN as error:
             self._on_damage(Damage(path, 0, extent.length, str(error)))
         for _, position, batch in sorted(places, key=lambda place: place[:2]):
@@ -350,11 +350,11 @@ class DeadSearch:
             path, length = extent.key.facts_path, extent.facts_length
             header = self._header(extent.key, LogKind.DISPATCH_LOG)
             try:
-                for batch in read_columns(self._disk, path, length, header, patient=self._patient):
+                for batch in walk_file(self._disk, path, length, header, patient=self._patient):
                     if isinstance(batch, Damage):
                         self._on_damage(batch)
                     else:
-                        found.append(facts_of_columns(batch[2]).sequence)
+                        found.append(facts_of_columns(batch.columns).sequence)
             except _FOREIGN as error:
                 self._on_damage(Damage(path, 0, length, str(error)))
         return found

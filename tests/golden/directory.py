@@ -1,8 +1,8 @@
 """Data directories with every kind of file; `python -m tests.golden.directory` writes them down.
 
-`tests/golden/format-1.hex` holds its files as they were when the formats were frozen, and
-`format-1.jsonl` what `delaywheel log dump` said of them. Neither may ever change: data directories
-out there look like this. A new format gets files of its own beside them: `format-2` is of one with
+`tests/golden/format-1.hex` holds its files as they were when the formats were frozen. It may never
+change: data directories out there look like this. `format-1.jsonl` is what `delaywheel log dump`
+says of them. A new format gets files of its own beside them: `format-2` is of one with
 dead letters, which make the checkpoint's format the second.
 """
 

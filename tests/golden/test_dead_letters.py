@@ -19,7 +19,7 @@ HEX = GOLDEN / "format-2.hex"
 DUMP = [json.loads(line) for line in (GOLDEN / "format-2.jsonl").read_text().splitlines()]
 
 DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
-SETTLED = {record["of"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
+SETTLED = {record["old sequence"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
 
 
 def test_today_the_same_directory_is_written_byte_for_byte() -> None:
@@ -36,7 +36,7 @@ def test_every_kind_of_record_and_file_is_among_them() -> None:
     paths = [path for path in decoded(HEX.read_text()) if path.endswith(".dead")]
     assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
     assert any(str(record.get("segment", "")).endswith(".dead") for record in DUMP)
-    assert any(str(record["segment"]).endswith(".dead") for record in DUMP if "seal" in record)
+    assert "dead" in {record["span"] for record in DUMP if "seal" in record}
 
 
 def test_what_the_dump_said_then_it_says_now(tmp_path: Path) -> None:
@@ -73,7 +73,7 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
     items = DeadItems(disk, store.identity.log_uuid)
     for row in rows:
         record = DEAD[row.sequence]
-        assert (row.old_sequence, row.size) == (record["of"], record["bytes"])
+        assert (row.old_sequence, row.size) == (record["old sequence"], record["bytes"])
         assert row.reason.decode() == record["reason"]
         assert qmq_item_fault(items.read(row), row.due_ms) is None
     store.close()
