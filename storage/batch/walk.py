@@ -290,8 +290,9 @@ class _Walk:
         self, start: int, before: FileBatch | None, reason: str
     ) -> Iterator[FileBatch | Damage]:
         """Yield what belongs where it lies from `start` on, where something is irregular."""
-        seen = before.records.stop if before is not None else 0
-        found = [one for one in self._search(start) if one.records.start >= seen]
+        # A file that is named by a number holds none below it.
+        first = before.records.stop if before is not None else self._header.first_sequence
+        found = [one for one in self._search(start) if one.records.start >= first]
         position = start
         for one in _longest_run(_with_room(found, start, self._end)):
             try:

@@ -322,14 +322,11 @@ def read_last_seals(
                 damages.append(found)
                 continue
             first, _, columns = found
-            after = first + len(columns.arrays["rows"])
             if number < first and not damages:
                 reason = f"seals {number} to {first - 1} are missing"
                 damages.append(Damage(file.path, 0, 0, reason))
-            if first < number:
-                continue  # Bytes of another time: these numbers were read.
             parts.append(_copy(dict(columns.arrays)))
-            number = after
+            number = first + _count(parts[-1])
     if number <= end.count and not damages:
         reason = f"seals {number} to {end.count} are missing"
         damages.append(Damage(files[-1].path, 0, 0, reason))
@@ -471,8 +468,6 @@ class _Reading:
             first, append_ms, columns = found
             whole &= first == self._next
             seals = dict(columns.arrays)
-            if first < self._next:
-                continue  # Bytes of another time: these numbers were read.
             self._next = first + _count(seals)
             self._keep(_live(first, seals), seals["deleted"])
             parts.append(seals)

@@ -226,14 +226,22 @@ def dump_records(path: Path) -> Iterator[Record]:
     for place in _places(path):
         if place.fault is not None:
             yield {"file": place.path, "position": 0, "damage": place.fault}
-        elif place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
-            yield from _dump_checkpoint(place)
-        elif place.path.rpartition("/")[2] == CONTROLS_PATH:
-            yield from _dump_controls(place)
-        elif _is_small_file(place.path):
-            yield from _dump_small(place)
-        else:
-            yield from _dump_log(place)
+            continue
+        try:
+            yield from _dumper_of(place.path)(place)
+        except NotPermittedError:
+            raise
+        except (StorageError, OSError) as error:
+            # What comes behind a batch of a newer version, say, cannot be told from its contents.
+            position = error.position if isinstance(error, UnsupportedFormatError) else 0
+            yield {"file": place.path, "position": position, "damage": str(error)}
+
+
+def _dumper_of(path: str) -> "Callable[[_Place], Iterator[Record]]":
+    name = path.rpartition("/")[2]
+    if not _is_small_file(path):
+        return _dump_log
+    return {"checkpoint": _dump_checkpoint, CONTROLS_PATH: _dump_controls}.get(name, _dump_small)
 
 
 def _is_small_file(path: str) -> bool:
@@ -613,22 +621,15 @@ def items_in(columns: Columns, blob: Bytes) -> Iterator[tuple[int, int, memoryvi
 
 def _dump_log(place: _Place) -> Iterator[Record]:
     disk, path = place.disk, place.path
-    try:
-        header = header_of(disk, path, place.log_uuid)
-        for found in walk_file(disk, path, size_of(disk, path), header, piece=PIECE):
-            if isinstance(found, Damage):
-                yield {"file": path, "position": found.position, "damage": found.reason}
-                continue
-            try:
-                yield from _dump_batch(path, found)
-            except DamagedError as error:
-                yield {"file": path, "position": error.position, "damage": error.reason}
-    except NotPermittedError:
-        raise
-    except (StorageError, OSError) as error:
-        # What comes behind a batch of a newer version, say, cannot be told from its contents.
-        position = error.position if isinstance(error, UnsupportedFormatError) else 0
-        yield {"file": path, "position": position, "damage": str(error)}
+    header = header_of(disk, path, place.log_uuid)
+    for found in walk_file(disk, path, size_of(disk, path), header, piece=PIECE):
+        if isinstance(found, Damage):
+            yield {"file": path, "position": found.position, "damage": found.reason}
+            continue
+        try:
+            yield from _dump_batch(path, found)
+        except DamagedError as error:
+            yield {"file": path, "position": error.position, "damage": error.reason}
 
 
 _NUMBERED = {RecordKind.FACTS: "fact", RecordKind.SEALS: "seal"}
@@ -696,15 +697,10 @@ def _minute(minute: int) -> str:
 def _dump_small(place: _Place) -> Iterator[Record]:
     """Yield what identity or durable end say; nothing of the lock, which says nothing."""
     found: Identity | DurableEnd | None = None
-    try:
-        if place.path.endswith(IDENTITY_PATH):
-            found = read_identity(place.disk)
-        elif place.path in _END_KINDS and place.log_uuid is not None:
-            found = _durable_end(place.disk, place.path, place.log_uuid).read()
-    except NotPermittedError:
-        raise
-    except StorageError as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
+    if place.path.endswith(IDENTITY_PATH):
+        found = read_identity(place.disk)
+    elif place.path in _END_KINDS and place.log_uuid is not None:
+        found = _durable_end(place.disk, place.path, place.log_uuid).read()
     if found is not None:
         values = {field.name: getattr(found, field.name) for field in fields(found)}
         yield {"file": place.path} | {
@@ -716,27 +712,13 @@ def _dump_controls(place: _Place) -> Iterator[Record]:
     """Yield the document of the controls."""
     if place.log_uuid is None:
         return
-    try:
-        document = read_controls_document(place.disk, place.log_uuid)
-    except NotPermittedError:
-        raise
-    except (StorageError, OSError) as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
-        return
+    document = read_controls_document(place.disk, place.log_uuid)
     if document is not None:
-        yield {"file": place.path, "document": document.decode(errors="backslashreplace")}
+        yield {"file": place.path, "document": _text(document)}
 
 
 def _dump_checkpoint(place: _Place) -> Iterator[Record]:
-    if place.log_uuid is None:
-        return
-    try:
-        checkpoint = read_checkpoint(place.disk, place.log_uuid)
-    except NotPermittedError:
-        raise
-    except StorageError as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
-        return
+    checkpoint = read_checkpoint(place.disk, place.log_uuid) if place.log_uuid else None
     if checkpoint is None:
         return
     yield {

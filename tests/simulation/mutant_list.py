@@ -262,7 +262,7 @@ SERVER = {
         "records twice in a file": mutant(
             swap("_Walk._disordered", "_longest_run(_with_room(...))", "found"),
             test="storage/batch/test_walk.py::"
-            "test_a_batch_that_was_repeated_over_another_is_read_once_and_reported",
+            "test_whatever_strikes_nothing_is_wrong_or_comes_twice",
         ),
         # A batch that does not follow the one before it is an irregularity.
         "a batch that does not follow is taken": mutant(
