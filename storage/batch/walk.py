@@ -356,7 +356,7 @@ class _Walk:
         data = self._window.view(position, header.blob_offset)
         columns = check_columns(header, data, seed=seed, path=path, position=position)
         records = _records_of(header, columns)
-        if len(records) < header.count:
+        if not records:
             raise self._error(position, "the records of the batch do not ascend")
         return FileBatch(position, header, columns, records, self)
 

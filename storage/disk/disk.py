@@ -324,7 +324,7 @@ def next_data(file: ReadableFile, position: int) -> int | None:
         return None if error.errno == errno.ENXIO else position
 
 
-def size_if_opened(disk: Disk, path: str) -> int:
+def size_if_opened(disk: ReadableDisk, path: str) -> int:
     """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
     try:
         file = disk.open_read(path)

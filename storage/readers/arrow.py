@@ -14,7 +14,7 @@ fields are null, and `ArrowReader.bad_items` counts it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any
@@ -24,24 +24,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.batch.batches import (
-    BatchHeader,
-    Damage,
-    check_blob,
-    check_columns,
-    log_seed,
-)
+from storage.batch.batches import BatchHeader, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
-from storage.batch.walk import walk_file
+from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
 from storage.disk.read_ahead import PIECE
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_minute, key_of_name
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY
-from storage.logs.numbered_log import LogFile, LogWalk, first_of_name
+from storage.logs.numbered_log import first_of_name
 from storage.schedule.dead_log import dead_segment_of
 
 _ROWS_MAX = 65_536
@@ -190,11 +184,11 @@ def _part(
     position: int,
     columns: Columns,
     blob: Bytes | None,
-    rows: range | None = None,
+    rows: range,
 ) -> _Part:
-    """Return the rows of a batch, those at the places `rows` if they are not all wanted."""
+    """Return the rows of a batch at the places `rows`."""
     arrays, first = columns.arrays, header.base_sequence
-    if rows is None or len(rows) == header.count:
+    if len(rows) == header.count:
         return _Part(header, position, first, header.count, columns.names, arrays, blob)
     if blob is not None:
         ends = np.cumsum(arrays["size"], dtype=np.int64)
@@ -202,6 +196,14 @@ def _part(
         blob = memoryview(blob)[begin : int(ends[rows.stop - 1])]
     arrays = {name: array[rows.start : rows.stop] for name, array in arrays.items()}
     return _Part(header, position, first + rows.start, len(rows), columns.names, arrays, blob)
+
+
+def _missing(damage: Damage | None, path: str, position: int, numbers: range) -> Damage:
+    """Return the damage that hides records, or what tells that they are not there."""
+    if damage is None:
+        reason = f"records {numbers.start} to {numbers.stop - 1} are missing"
+        damage = Damage(path, position, 0, reason)
+    return replace(damage, first_sequence=numbers.start, next_sequence=numbers.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +305,7 @@ class ArrowReader:
         first = _first_of(path, JOURNAL_DIRECTORY)
         self._require(Kind.DISPATCH, path)
         header = self._header(LogKind.DISPATCH_JOURNAL, first=first)
-        parts = self._journal_parts(path, length, header, range(first_number, next_number))
+        parts = self._numbered(path, length, header, range(first_number, next_number))
         return self._safely(parts, _Origin(path), length)
 
     def messages(
@@ -321,8 +323,9 @@ class ArrowReader:
         """
         first = _first_of(path, "message_log")
         self._require(Kind.MESSAGE, path)
+        header = self._header(LogKind.MESSAGE_LOG, first=first)
         wanted = range(max(first_sequence, first), next_sequence)
-        parts = self._log_parts(LogFile(path, first), length, wanted)
+        parts = self._numbered(path, length, header, wanted)
         return self._safely(parts, _Origin(path), length)
 
     def _require(self, kind: Kind, path: str) -> None:
@@ -339,101 +342,49 @@ class ArrowReader:
     # -- batches -----------------------------------------------------------------------------
 
     def _chained(self, path: str, length: int, header: FileHeader) -> Iterator[_Part | Damage]:
+        """Yield all batches of a file, and the damage."""
         if not length:
             return
         for found in walk_file(self._disk, path, length, header, piece=self._piece):
             if isinstance(found, Damage):
                 yield found
-                continue
-            blob = None
-            if self._with_blobs:
-                try:
-                    blob = found.blob()
-                except DamagedError as error:
-                    yield Damage(path, found.position, found.header.size, error.reason)
-            yield _part(found.header, found.position, found.columns, blob)
+            else:
+                yield from self._parts_of(path, found, range(found.header.count))
 
-    def _journal_parts(
+    def _numbered(
         self, path: str, length: int, header: FileHeader, wanted: range
     ) -> Iterator[_Part | Damage]:
-        """Yield the facts that are wanted, and the damage if any of them is missing."""
-        damages: list[Damage] = []
-        missing = len(wanted)
-        for found in walk_file(self._disk, path, length, header):
+        """Yield the records with these numbers, and damage where some of them are missing."""
+        expected = wanted.start
+        damage: Damage | None = None
+        found: FileBatch | Damage
+        for found in walk_file(self._disk, path, length, header, piece=self._piece):
             if isinstance(found, Damage):
-                damages.append(found)
+                damage = damage or found
                 continue
-            # No number comes twice, wherever in the file the batches lie.
-            batch = found.header
-            begin = max(batch.base_sequence, wanted.start)
-            end = min(batch.next_sequence, wanted.stop)
+            first = found.records.start
+            begin, end = max(first, expected), min(found.records.stop, wanted.stop)
+            if first >= wanted.stop:
+                break
+            if begin > expected:
+                yield _missing(damage, path, found.position, range(expected, begin))
+            damage = None
             if begin < end:
-                missing -= end - begin
-                rows = range(begin - batch.base_sequence, end - batch.base_sequence)
-                yield _part(batch, found.position, found.columns, None, rows)
-        if missing:
-            reason = (
-                f"{missing} of the facts from {wanted.start} to {wanted.stop - 1} are not there"
-            )
-            yield from damages or [Damage(path, length, 0, reason)]
+                expected = end
+                yield from self._parts_of(path, found, range(begin - first, end - first))
+        if expected < wanted.stop:
+            yield _missing(damage, path, length, range(expected, wanted.stop))
 
-    def _log_parts(self, file: LogFile, length: int, wanted: range) -> Iterator[_Part | Damage]:
-        if not len(wanted):
-            return
-        without_blob: dict[int, tuple[BatchHeader, Columns]] = {}
-        """Position of batches whose blob alone is bad: the walk takes them for lost."""
-        walk = LogWalk(
-            self._disk,
-            [file],
-            log_uuid=self._log_uuid,
-            kind=LogKind.MESSAGE_LOG,
-            first_sequence=file.first_sequence,
-            until=wanted.stop,
-            check=self._checker(without_blob),
-            skip_below=wanted.start,
-            end=length,
-            with_blobs=self._with_blobs,
-            piece=self._piece,
-        )
-        for found in walk:
-            if isinstance(found, Damage):
-                yield found
-                kept = without_blob.pop(found.position, None)
-                if kept is None or found.header is None:
-                    continue
-                header, (columns, blob) = found.header, (kept[1], None)
-                position = found.position
-            else:
-                header, position = found.header, found.position
-                columns, blob = found.content
-            begin = max(wanted.start, header.base_sequence)
-            end = min(wanted.stop, header.next_sequence)
-            if begin < end:
-                rows = range(begin - header.base_sequence, end - header.base_sequence)
-                yield _part(header, position, columns, blob, rows)
-
-    def _checker(
-        self, without_blob: dict[int, tuple[BatchHeader, Columns]]
-    ) -> Callable[[BatchHeader, memoryview, str, int], tuple[Columns, Bytes | None]]:
-        seed = log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
-
-        def check(
-            header: BatchHeader, data: memoryview, path: str, position: int
-        ) -> tuple[Columns, Bytes | None]:
-            if header.kind not in _LOG_KINDS:
-                reason = f"batch of {header.kind.name} in a message_log"
-                raise DamagedError(path=path, position=position, reason=reason)
-            columns = check_columns(header, data, seed=seed, path=path, position=position)
-            if not self._with_blobs or header.kind not in KINDS_WITH_ITEMS:
-                return columns, None
+    def _parts_of(self, path: str, batch: FileBatch, rows: range) -> Iterator[_Part | Damage]:
+        """Yield some rows of a batch, after the damage of its blob where that is wanted."""
+        header, blob = batch.header, None
+        if self._with_blobs and header.kind in KINDS_WITH_ITEMS:
             try:
-                blob = check_blob(header, data, seed=seed, path=path, position=position)
-            except DamagedError:
-                without_blob[position] = header, columns
-                raise
-            return columns, blob
-
-        return check
+                blob = batch.blob()
+            except DamagedError as error:
+                records = batch.records[rows.start], batch.records[rows.stop - 1] + 1
+                yield Damage(path, batch.position, header.size, error.reason, header, *records)
+        yield _part(header, batch.position, batch.columns, blob, rows)
 
     # -- tables ------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from storage.batch.columns import LAYOUTS, Array, Columns, ColumnsError, RecordK
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.rows import Int64s
 from storage.batch.walk import walk_file, walk_headers
-from storage.disk.disk import Disk, ListedDisk, ReadableDisk
+from storage.disk.disk import Disk, ListedDisk, ReadableDisk, size_if_opened
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, can_begin_all, code_of
 from storage.logs.numbered_log import LogFile, files_from, list_log_files, log_file
@@ -355,24 +355,13 @@ def _untold(
 def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int | None:
     """Return when a closed file was appended to last, by its headers; None if it has damage."""
     newest_ms = 0
-    try:
-        length = _size_of(disk, file.path)
-    except OSError:
-        return None
+    length = size_if_opened(disk, file.path)
     header = seals_header(log_uuid, file.first_sequence)
     for found in walk_headers(disk, file.path, length, header):
         if isinstance(found, Damage):
             return None
         newest_ms = max(newest_ms, found.header.append_ms)
     return newest_ms
-
-
-def _size_of(disk: ReadableDisk, path: str) -> int:
-    opened = disk.open_read(path)
-    try:
-        return opened.size()
-    finally:
-        opened.close()
 
 
 def read_live(disk: Disk, log_uuid: UUID, end: SealsEnd) -> tuple[LiveSeals, list[Damage]]:
@@ -394,11 +383,7 @@ def _read_file(
     """
     length = end.length
     if file.first_sequence != end.file:
-        try:
-            length = _size_of(disk, file.path)
-        except OSError as error:
-            yield Damage(file.path, 0, 0, f"cannot be read: {error}")
-            return
+        length = size_if_opened(disk, file.path)
     header = seals_header(log_uuid, file.first_sequence)
     for found in walk_file(disk, file.path, length, header):
         if isinstance(found, Damage):
