@@ -354,7 +354,7 @@ class ArrowReader:
     def _numbered(
         self, path: str, length: int, header: FileHeader, wanted: range
     ) -> Iterator[_Part | Damage]:
-        """Yield the records with these numbers, and damage where some of them are missing."""
+        """Yield the records with these numbers, and the damage before each, missing ones told."""
         expected = wanted.start
         damage: Damage | None = None
         found: FileBatch | Damage
@@ -366,12 +366,12 @@ class ArrowReader:
             begin, end = max(first, expected), min(found.records.stop, wanted.stop)
             if first >= wanted.stop:
                 break
-            if begin > expected:
-                yield _missing(damage, path, found.position, range(expected, begin))
-            damage = None
             if begin < end:
+                if damage is not None or begin > expected:
+                    yield _missing(damage, path, found.position, range(expected, begin))
                 expected = end
                 yield from self._parts_of(path, found, range(begin - first, end - first))
+            damage = None
         if expected < wanted.stop:
             yield _missing(damage, path, length, range(expected, wanted.stop))
 

@@ -10,7 +10,7 @@ import datetime as dt
 import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -518,23 +518,24 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
 
 
 def header_of(disk: Disk, path: str, log_uuid: UUID | None) -> FileHeader:
-    """Return the header that a log file should begin with by its name.
+    """Return the header that a log file should begin with by its place, its name and the identity.
 
-    Where the name or the identity does not tell it is what the file itself says; raises what
-    `decode_file_header` does, and OSError.
+    What these do not tell is what the file itself says; raises what `decode_file_header` does then,
+    and OSError.
     """
     directory, name = _home_of(path)
     kind, key, first = _KINDS.get(directory), key_of_name(name), first_of_name(name)
-    if log_uuid is not None and kind is not None:
-        if key is not None:
-            return FileHeader(kind=kind, log_uuid=log_uuid, span=key.span, start_minute=key.start)
-        if first is not None:
-            return FileHeader(kind=kind, log_uuid=log_uuid, first_sequence=first)
-    file = disk.open_read(path)
-    try:
-        return decode_file_header(file.read_at(0, HEADER_SIZE_MAX), path=path)
-    finally:
-        file.close()
+    if kind is not None and log_uuid is not None and (key is not None or first is not None):
+        said = FileHeader(kind=kind, log_uuid=log_uuid)
+    else:
+        file = disk.open_read(path)
+        try:
+            said = decode_file_header(file.read_at(0, HEADER_SIZE_MAX), path=path)
+        finally:
+            file.close()
+    if key is not None:
+        return replace(said, span=key.span, start_minute=key.start, first_sequence=0)
+    return said if first is None else replace(said, first_sequence=first)
 
 
 def _verify_log(place: _Place, report: _Report) -> None:
