@@ -38,7 +38,7 @@ class Entry(msgspec.Struct, kw_only=True):
     served: whether the node delivers it by itself; offset, size: where its bytes are in items.bin.
     """
 
-    sequence: int | None
+    sequence: int
     due: str
     due_ms: int
     subject: str

@@ -8,9 +8,9 @@ cuts lie, only for how much a task holds.
 from itertools import pairwise
 
 from spark_tools.judge.tasks import WHOLE, Extent, Node, Part
-from storage.batch.batches import file_seed
-from storage.batch.chained_file import chained_headers
+from storage.batch.batches import Damage
 from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.walk import walk_headers
 from storage.disk.spans import key_of_name
 
 ROWS_AT_ONCE = 4_000_000
@@ -30,8 +30,10 @@ def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
     share = -(-extent.rows // count)
     cuts: list[int] = []
     held = seen = following = 0
-    seed = _seed_of(node, extent)
-    for _, header in chained_headers(node.disk(), extent.file, extent.length, seed=seed):
+    for found in walk_headers(node.disk(), extent.file, extent.length, _header_of(node, extent)):
+        if isinstance(found, Damage):
+            break
+        header = found.header
         if held and held + header.count > share:
             cuts.append(header.base_sequence)
             held = 0
@@ -45,15 +47,12 @@ def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
     return [Part(first, after) for first, after in pairwise(edges)]
 
 
-def _seed_of(node: Node, extent: Extent) -> int:
-    """Return what the CRCs of a segment's batches begin with."""
+def _header_of(node: Node, extent: Extent) -> FileHeader:
     key = key_of_name(extent.file.rpartition("/")[2])
     assert key is not None
-    return file_seed(
-        FileHeader(
-            kind=LogKind.SCHEDULE_LOG,
-            log_uuid=node.log_uuid,
-            span=key.span,
-            start_minute=key.start,
-        )
+    return FileHeader(
+        kind=LogKind.SCHEDULE_LOG,
+        log_uuid=node.log_uuid,
+        span=key.span,
+        start_minute=key.start,
     )

@@ -9,6 +9,7 @@
     file_header    the first 64 bytes of a log file
     item_formats   whether the bytes of an item are whole
     rows           messages on their way into segments, as arrays
+    walk           the one walk over the batches of a file
 
 Imported by whatever reads or writes a log.
 """

@@ -448,32 +448,6 @@ def _no_holes(position: int) -> int:
     return position
 
 
-def scan_batches(
-    buffer: memoryview,
-    *,
-    start: int,
-    end: int,
-    seed: int,
-    path: str,
-    verify_blobs: bool = False,
-    sequence_min: int = 0,
-) -> Iterator[ScannedBatch | Damage]:
-    """Walk the batches of a file that is in memory (or mapped), from `start` to `end`."""
-
-    def view(position: int, size: int) -> memoryview:
-        return buffer[position : position + size]
-
-    return walk_batches(
-        view,
-        start=start,
-        end=end,
-        seed=seed,
-        path=path,
-        verify_blobs=verify_blobs,
-        sequence_min=sequence_min,
-    )
-
-
 def walk_batches(
     view: View,
     *,
@@ -481,17 +455,15 @@ def walk_batches(
     end: int,
     seed: int,
     path: str,
-    verify_blobs: bool = False,
     sequence_min: int = 0,
     any_order: bool = False,
     next_data: NextData = _no_holes,
 ) -> Iterator[ScannedBatch | Damage]:
-    """Walk the batches of a file from `start` to `end`; cheap unless `verify_blobs`.
+    """Walk the batches of a file from `start` to `end` by their headers alone.
 
     What cannot be read as a header is hopped over by searching for the next good one, and yielded
-    as one Damage. Batches are hopped over by the size in their header; with `verify_blobs` the
-    CRCs of columns and blob are checked too, and a bad one becomes a Damage that has its header.
-    UnsupportedFormatError passes through.
+    as one Damage. Batches are hopped over by the size in their header. UnsupportedFormatError
+    passes through.
 
     A message body may hold the image of an older batch of this very log: a search only finds what
     begins at `sequence_min` or later, and behind the batch that was seen last. With `any_order` it
@@ -529,20 +501,13 @@ def walk_batches(
         if position + header.size > end:
             # Its header says where it should end, and that is beyond what is there.
             reason = f"batch of {header.size} bytes cut off after {end - position}"
-            yield Damage(path, position, end - position, reason, *_records(header))
+            records = header.base_sequence, header.next_sequence
+            yield Damage(path, position, end - position, reason, header, *records)
             return
-        fault = contents_fault(header, view(position, header.size), seed) if verify_blobs else None
-        if fault is not None:
-            yield Damage(path, position, header.size, fault, *_records(header))
-        else:
-            chained = not chain_known or previous is None or header.previous_crc == previous.crc
-            yield ScannedBatch(position, header, chained)
+        chained = not chain_known or previous is None or header.previous_crc == previous.crc
+        yield ScannedBatch(position, header, chained)
         previous, chain_known = header, True
         position += header.size
-
-
-def _records(header: BatchHeader) -> tuple[BatchHeader, int, int]:
-    return header, header.base_sequence, header.next_sequence
 
 
 def find_batch(

@@ -112,7 +112,7 @@ KINDS_WITH_ITEMS = frozenset(
 )
 """Kinds whose batches have a blob; their `size` column adds up to its length."""
 
-_TABLE_COLUMNS: Mapping[RecordKind, tuple[str, ...]] = {
+TABLE_COLUMNS: Mapping[RecordKind, tuple[str, ...]] = {
     RecordKind.MESSAGE: ("subject",),
     RecordKind.MOVE: ("subject",),
     RecordKind.DEAD: ("subject", "reason"),
@@ -168,7 +168,7 @@ def encode_columns(
         elif len(array) != length:
             raise ColumnsError(f"column {name} of {kind.name} has {len(array)}, not {length} rows")
         parts.append(array.data)
-        if name in _TABLE_COLUMNS.get(kind, ()):
+        if name in TABLE_COLUMNS.get(kind, ()):
             _check_indexes(name, array, len(names))
     return b"".join(parts)
 
@@ -185,7 +185,7 @@ def decode_columns(kind: RecordKind, count: int, data: Bytes) -> Columns:
         array.flags.writeable = False
         arrays[name] = array
         position += count * dtype.itemsize
-    for column in _TABLE_COLUMNS.get(kind, ()):
+    for column in TABLE_COLUMNS.get(kind, ()):
         _check_indexes(column, arrays[column], len(names))
     return Columns(names, arrays)
 

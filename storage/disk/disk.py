@@ -333,7 +333,7 @@ def size_of(disk: ReadableDisk, path: str) -> int:
         file.close()
 
 
-def size_if_opened(disk: Disk, path: str) -> int:
+def size_if_opened(disk: ReadableDisk, path: str) -> int:
     """Return the size of a file in bytes; 0 if it is not there or cannot be opened."""
     try:
         return size_of(disk, path)

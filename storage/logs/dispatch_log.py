@@ -17,9 +17,10 @@ from itertools import zip_longest
 from uuid import UUID
 
 from storage.batch.batches import Damage
-from storage.batch.chained_file import ChainedFile, read_columns
+from storage.batch.chained_file import ChainedFile
 from storage.batch.facts import FactBlock, fact_drafts, facts_of_columns, join_facts
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from storage.batch.walk import walk_file
 from storage.disk.disk import Disk, File, size_if_opened
 from storage.disk.errors import DamagedError, FatalDiskError, LogStateError, StorageFullError
 from storage.logs.numbered_log import list_log_files
@@ -207,7 +208,7 @@ class FactsJournal:
             return
         file = self._open_to_rewrite(path) if rewrite else None
         unreadable: list[tuple[str, int]] = []
-        for found in read_columns(self._disk, path, length, header, unreadable=unreadable):
+        for found in walk_file(self._disk, path, length, header, unreadable=unreadable):
             if rewrite and unreadable:
                 raise _unreadable(*unreadable[0])
             if isinstance(found, Damage):
@@ -215,14 +216,13 @@ class FactsJournal:
                 torn = found.position + found.size >= length or (rewrite and not found.position)
                 (recovery.torn if torn else recovery.damages).append(found)
                 continue
-            position, batch, columns = found
             if file is not None:
                 try:
-                    data = file.read_at(position, batch.size)
+                    data = file.read_at(found.position, found.header.size)
                 except OSError as error:
-                    raise _unreadable(path, position) from error
-                file.write_at(position, [data])
-            yield batch.base_sequence, facts_of_columns(columns)
+                    raise _unreadable(path, found.position) from error
+                file.write_at(found.position, [data])
+            yield found.header.base_sequence, facts_of_columns(found.columns)
         if file is not None:
             file.write_at(0, [encode_file_header(header)])
             file.sync()

@@ -28,7 +28,7 @@ from storage.batch.batches import (
 from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX, LogKind, decode_file_header
 from storage.disk.disk import ListedDisk, ReadableDisk, ReadableFile
 from storage.disk.errors import DamagedError, UnsupportedFormatError
-from storage.disk.read_ahead import PIECE, ReadAhead
+from storage.disk.read_ahead import ReadAhead
 
 _NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
 _SEQUENCE_MAX = 2**63 - 1
@@ -184,6 +184,9 @@ def files_from(files: Sequence[LogFile], sequence: int) -> Sequence[LogFile]:
 class LogWalk(Generic[T]):
     """One walk over some files of a log, at least one.
 
+    It looks for strays below what was durable, where `walk_file` goes forward only: a sole node has
+    nothing else to repair its message_log from. That is so until there is repair from a replica.
+
     next_sequence: what has to come next; previous_crc: of the batch before it, None where that is
     not known (at the beginning, or behind a gap); end: the size of the file that is being walked,
     as far as it is read.
@@ -201,15 +204,12 @@ class LogWalk(Generic[T]):
         check: Check[T],
         skip_below: int = 0,
         end: int | None = None,
-        piece: int = PIECE,
-        with_blobs: bool = True,
     ) -> None:
         """Prepare a walk over files that should hold the records from `first_sequence` to `until`.
 
         `until` is exclusive; there may be more. Batches whose records are all below `skip_below`
         are not checked and not yielded. `end` is the size up to which the last file is read; None
-        for all of it. Without `with_blobs` a check is given the batches without their blobs, which
-        are not read where they are larger than `piece`, the bytes read at a time.
+        for all of it.
         """
         self._disk = disk
         self._files = files
@@ -220,8 +220,6 @@ class LogWalk(Generic[T]):
         self._check = check
         self._skip_below = skip_below
         self._last_end = end
-        self._piece = piece
-        self._with_blobs = with_blobs
         self._open_gap: Damage | None = None
         self._strays: list[tuple[int, BatchHeader]] | None = None
         """Position and header of each whole batch of the file, once they were looked for."""
@@ -274,7 +272,7 @@ class LogWalk(Generic[T]):
             size = opened.size()
             if self._last_end is not None and file is self._files[-1]:
                 size = min(size, self._last_end)
-            window = ReadAhead(opened, end=size, unreadable=self.unreadable, piece=self._piece)
+            window = ReadAhead(opened, end=size, unreadable=self.unreadable)
             yield from self._walk_window(file, window, size)
         finally:
             opened.close()
@@ -361,8 +359,7 @@ class LogWalk(Generic[T]):
         yield PlacedBatch(file, position, header, content)
 
     def _checked(self, header: BatchHeader, window: ReadAhead, path: str, position: int) -> T:
-        size = header.size if self._with_blobs else header.blob_offset
-        return self._check(header, window.view(position, size), path, position)
+        return self._check(header, window.view(position, header.size), path, position)
 
     def _is_stray(self, header: BatchHeader) -> bool:
         """Say whether a batch was written elsewhere.

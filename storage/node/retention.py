@@ -18,7 +18,6 @@ Below the floor of free disk the grace is over at once, and what is kept for its
 oldest first, as far as needed.
 """
 
-import contextlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -27,12 +26,13 @@ from uuid import UUID
 
 import numpy as np
 
-from storage.batch.batches import BatchHeader, Damage
-from storage.batch.file_header import LogKind
+from storage.batch.batches import Damage, ScannedBatch
+from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.walk import walk_headers
 from storage.disk.disk import Disk, size_if_opened
 from storage.disk.spans import key_of_code
 from storage.logs.message_log import MessageLog
-from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch
+from storage.logs.numbered_log import LogFile
 from storage.schedule.seals import LiveSeals, Seals, SealsLog, codes_of, marked_deleted
 from storage.state.checkpoint import Checkpoint, RetiredFile
 
@@ -363,19 +363,11 @@ class Retention:
         return None
 
     def _find_begun_ms(self, file: LogFile, kind: LogKind) -> int | None:
-        walk = LogWalk(
-            self._disk,
-            [file],
-            log_uuid=self._log_uuid,
-            kind=kind,
-            first_sequence=file.first_sequence,
-            until=file.first_sequence,
-            check=_header_of,
-        )
-        with contextlib.suppress(OSError):
-            for found in walk:
-                if isinstance(found, PlacedBatch):
-                    return found.content.append_ms
+        header = FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=file.first_sequence)
+        length = size_if_opened(self._disk, file.path)
+        found = next(walk_headers(self._disk, file.path, length, header), None)
+        if isinstance(found, ScannedBatch) and found.header.base_sequence == file.first_sequence:
+            return found.header.append_ms
         return None
 
     # -- below the floor of free disk --------------------------------------------------------
@@ -416,10 +408,6 @@ class Retention:
 
     def _size(self, path: str) -> int:
         return size_if_opened(self._disk, path)
-
-
-def _header_of(header: BatchHeader, _data: memoryview, _path: str, _position: int) -> BatchHeader:
-    return header
 
 
 def _since_ms(thing: _Expendable) -> int:

@@ -25,21 +25,16 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from storage.batch.batches import (
-    BatchHeader,
-    Damage,
-    check_blob,
-    check_columns,
-    log_seed,
-)
-from storage.batch.chained_file import read_batches
+from storage.batch.batches import BatchHeader, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
+from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, ReadableDisk
 from storage.disk.errors import DamagedError, StorageError, UnsupportedFormatError
+from storage.disk.read_ahead import PIECE
 from storage.disk.spans import (
     MINUTE_MS,
     SegmentKey,
@@ -49,12 +44,12 @@ from storage.disk.spans import (
     key_of_name,
 )
 from storage.logs.dispatch_log import JOURNAL_DIRECTORY
-from storage.logs.numbered_log import LogFile, LogWalk, first_of_name
+from storage.logs.numbered_log import first_of_name
 
 _ROWS_MAX = 65_536
 _BYTES_MAX = 8 * 1024 * 1024
 _PIECE = 256 * 1024
-"""Bytes of the message_log read at a time where no blob is wanted; larger ones are hopped over."""
+"""Bytes read at a time where no blob is wanted; larger ones are hopped over."""
 
 
 class Kind(StrEnum):
@@ -199,11 +194,11 @@ def _part(
     position: int,
     columns: Columns,
     blob: Bytes | None,
-    rows: range | None = None,
+    rows: range,
 ) -> _Part:
-    """Return the rows of a batch, those at the places `rows` if they are not all wanted."""
+    """Return the rows of a batch at the places `rows`."""
     arrays, first = columns.arrays, header.base_sequence
-    if rows is None or len(rows) == header.count:
+    if len(rows) == header.count:
         return _Part(header, position, first, header.count, columns.names, arrays, blob)
     if blob is not None:
         ends = np.cumsum(arrays["size"], dtype=np.int64)
@@ -246,6 +241,14 @@ def _divided(part: _Part) -> _Part | None:
         "reason": np.array([numbers[note.reason.encode()] for note in notes], np.uint32),
     }
     return replace(part, names=names, arrays=arrays, blob=b"".join(items))
+
+
+def _missing(damage: Damage | None, path: str, position: int, numbers: range) -> Damage:
+    """Return the damage that hides records, or what tells that they are not there."""
+    if damage is None:
+        reason = f"records {numbers.start} to {numbers.stop - 1} are missing"
+        damage = Damage(path, position, 0, reason)
+    return replace(damage, first_sequence=numbers.start, next_sequence=numbers.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,6 +306,7 @@ class ArrowReader:
         self._with_blobs = bool(names & in_blobs) or (
             self._check_items and kind is not Kind.DISPATCH
         )
+        self._piece = PIECE if self._with_blobs else _PIECE
         self._rows_max = rows_max
         self._bytes_max = bytes_max
 
@@ -347,7 +351,7 @@ class ArrowReader:
         first = _first_of(path, JOURNAL_DIRECTORY)
         self._require(Kind.DISPATCH, path)
         header = self._header(LogKind.DISPATCH_JOURNAL, first=first)
-        parts = self._journal_parts(path, length, header, range(first_number, next_number))
+        parts = self._numbered(path, length, header, range(first_number, next_number))
         return self._safely(parts, _Origin(path), length)
 
     def messages(
@@ -365,8 +369,9 @@ class ArrowReader:
         """
         first = _first_of(path, "message_log")
         self._require(Kind.MESSAGE, path)
+        header = self._header(LogKind.MESSAGE_LOG, first=first)
         wanted = range(max(first_sequence, first), next_sequence)
-        parts = self._log_parts(LogFile(path, first), length, wanted)
+        parts = self._numbered(path, length, header, wanted)
         return self._safely(parts, _Origin(path), length)
 
     def _require(self, kind: Kind, path: str) -> None:
@@ -383,106 +388,56 @@ class ArrowReader:
     # -- batches -----------------------------------------------------------------------------
 
     def _chained(self, path: str, length: int, header: FileHeader) -> Iterator[_Part | Damage]:
+        """Yield all batches of a file, and the damage."""
         if not length:
             return
-        for found in read_batches(self._disk, path, length, header, with_blobs=self._with_blobs):
+        for found in walk_file(self._disk, path, length, header, piece=self._piece):
             if isinstance(found, Damage):
                 yield found
-                continue
-            blob = found.blob
-            if isinstance(blob, Damage):
-                yield blob
-                blob = None
-            part = _part(found.header, found.position, found.columns, blob)
-            if self.kind is Kind.DEAD:
-                divided = _divided(part) if blob is not None else None
-                if divided is None and blob is not None:
-                    reason = "an item is not followed by the note of a dead letter"
-                    yield Damage(path, part.position, part.header.size, reason)
-                part = divided or _without_blob(part)
-            yield part
+            else:
+                yield from self._parts_of(path, found, range(found.header.count))
 
-    def _journal_parts(
+    def _numbered(
         self, path: str, length: int, header: FileHeader, wanted: range
     ) -> Iterator[_Part | Damage]:
-        """Yield the facts that are wanted, and the damage if any of them is missing."""
-        damages: list[Damage] = []
-        missing = len(wanted)
-        for found in read_batches(self._disk, path, length, header, with_blobs=False):
+        """Yield the records with these numbers, and the damage before each, missing ones told."""
+        expected = wanted.start
+        damage: Damage | None = None
+        found: FileBatch | Damage
+        for found in walk_file(self._disk, path, length, header, piece=self._piece):
             if isinstance(found, Damage):
-                damages.append(found)
+                damage = damage or found
                 continue
-            # No number comes twice, wherever in the file the batches lie.
-            batch = found.header
-            begin = max(batch.base_sequence, wanted.start)
-            end = min(batch.next_sequence, wanted.stop)
+            first = found.records.start
+            begin, end = max(first, expected), min(found.records.stop, wanted.stop)
+            if first >= wanted.stop:
+                break
             if begin < end:
-                missing -= end - begin
-                rows = range(begin - batch.base_sequence, end - batch.base_sequence)
-                yield _part(batch, found.position, found.columns, None, rows)
-        if missing:
-            reason = (
-                f"{missing} of the facts from {wanted.start} to {wanted.stop - 1} are not there"
-            )
-            yield from damages or [Damage(path, length, 0, reason)]
+                if damage is not None or begin > expected:
+                    yield _missing(damage, path, found.position, range(expected, begin))
+                expected = end
+                yield from self._parts_of(path, found, range(begin - first, end - first))
+            damage = None
+        if expected < wanted.stop:
+            yield _missing(damage, path, length, range(expected, wanted.stop))
 
-    def _log_parts(self, file: LogFile, length: int, wanted: range) -> Iterator[_Part | Damage]:
-        if not len(wanted):
-            return
-        without_blob: dict[int, tuple[BatchHeader, Columns]] = {}
-        """Position of batches whose blob alone is bad: the walk takes them for lost."""
-        walk = LogWalk(
-            self._disk,
-            [file],
-            log_uuid=self._log_uuid,
-            kind=LogKind.MESSAGE_LOG,
-            first_sequence=file.first_sequence,
-            until=wanted.stop,
-            check=self._checker(without_blob),
-            skip_below=wanted.start,
-            end=length,
-            with_blobs=self._with_blobs,
-            **({} if self._with_blobs else {"piece": _PIECE}),
-        )
-        for found in walk:
-            if isinstance(found, Damage):
-                yield found
-                kept = without_blob.pop(found.position, None)
-                if kept is None or found.header is None:
-                    continue
-                header, (columns, blob) = found.header, (kept[1], None)
-                position = found.position
-            else:
-                header, position = found.header, found.position
-                columns, blob = found.content
-            begin = max(wanted.start, header.base_sequence)
-            end = min(wanted.stop, header.next_sequence)
-            if begin < end:
-                rows = range(begin - header.base_sequence, end - header.base_sequence)
-                yield _part(header, position, columns, blob, rows)
-
-    def _checker(
-        self, without_blob: dict[int, tuple[BatchHeader, Columns]]
-    ) -> Callable[[BatchHeader, memoryview, str, int], tuple[Columns, Bytes | None]]:
-        seed = log_seed(self._log_uuid, LogKind.MESSAGE_LOG)
-
-        def check(
-            header: BatchHeader, data: memoryview, path: str, position: int
-        ) -> tuple[Columns, Bytes | None]:
-            if header.kind not in _LOG_KINDS:
-                reason = f"batch of {header.kind.name} in a message_log"
-                raise DamagedError(path=path, position=position, reason=reason)
-            columns = check_columns(header, data, seed=seed, path=path, position=position)
-            if not self._with_blobs or header.kind not in KINDS_WITH_ITEMS:
-                return columns, None
+    def _parts_of(self, path: str, batch: FileBatch, rows: range) -> Iterator[_Part | Damage]:
+        """Yield some rows of a batch, after the damage of its blob where that is wanted."""
+        header, blob = batch.header, None
+        if self._with_blobs and header.kind in KINDS_WITH_ITEMS:
             try:
-                blob = check_blob(header, data, seed=seed, path=path, position=position)
-            except DamagedError:
-                without_blob[position] = header, columns
-                raise
-            return columns, blob
-
-        return check
+                blob = batch.blob()
+            except DamagedError as error:
+                records = batch.records[rows.start], batch.records[rows.stop - 1] + 1
+                yield Damage(path, batch.position, header.size, error.reason, header, *records)
+        part = _part(header, batch.position, batch.columns, blob, rows)
+        if self.kind is Kind.DEAD:
+            divided = _divided(part) if blob is not None else None
+            if divided is None and blob is not None:
+                reason = "an item is not followed by the note of a dead letter"
+                yield Damage(path, batch.position, header.size, reason)
+            part = divided or _without_blob(part)
+        yield part
 
     # -- tables ------------------------------------------------------------------------------
 

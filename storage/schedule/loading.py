@@ -18,6 +18,7 @@ step: it moves the cursor, and from that moment on rows that are filed below it 
 wheel. Those that were filed before are on disk, and the job reads them.
 """
 
+import bisect
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator, Sequence
@@ -29,7 +30,6 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.batches import Damage
-from storage.batch.chained_file import TakenRecords
 from storage.batch.entries import Entries, SubjectTable, make_entries, no_entries
 from storage.batch.rows import Int64s, effective_due_ms
 from storage.disk.disk import Disk
@@ -280,13 +280,29 @@ class _Gone:
         return self._crossed_off.contains(sequences) | contained(sequences, self._given)
 
 
+class _TakenRecords:
+    """Ranges of records that do not overlap."""
+
+    def __init__(self) -> None:
+        self._ranges: list[tuple[int, int]] = []
+
+    def is_free(self, wanted: range) -> bool:
+        """Say whether nothing of a range is taken."""
+        place = bisect.bisect_left(self._ranges, (wanted.stop, 0))
+        return not place or self._ranges[place - 1][1] <= wanted.start
+
+    def take(self, free: range) -> None:
+        """Take a range that is free."""
+        bisect.insort(self._ranges, (free.start, free.stop))
+
+
 class _Part:
     """A segment of a slice, and what of it was given out: all but what could not be read."""
 
     def __init__(self, segment: Segment, length: int) -> None:
         self.segment = segment
         self.length = length
-        self.done = TakenRecords()
+        self.done = _TakenRecords()
 
 
 class Job(ABC):
@@ -479,7 +495,7 @@ class Job(ABC):
             yield self._entries(batch, mask)
 
     def _matching(
-        self, gone: "_Gone", length: int, done: TakenRecords | None = None
+        self, gone: "_Gone", length: int, done: _TakenRecords | None = None
     ) -> Iterator[tuple[SegmentBatch, Mask | None]]:
         """Yield each batch with the mask of its rows that are in the slice and not given out.
 
@@ -502,7 +518,7 @@ class Job(ABC):
             yield batch, mask
 
     def _batches(
-        self, segment: Segment, length: int, done: TakenRecords | None
+        self, segment: Segment, length: int, done: _TakenRecords | None
     ) -> Iterator[SegmentBatch]:
         """Yield the readable batches of a segment.
 

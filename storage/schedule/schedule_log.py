@@ -1170,11 +1170,7 @@ class SplitJob:
             return False
         try:
             with self.schedule.noting(path):
-                rows = batch.rows(
-                    self.schedule.disk,
-                    self.schedule.subjects,
-                    patient=self.schedule.is_patient_with(path),
-                )
+                rows = batch.rows(self.schedule.subjects)
         except DamagedError as error:
             self.damaged = True
             self.schedule.report(

@@ -18,14 +18,14 @@ from uuid import UUID
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.batches import Damage, file_seed, walk_batches
-from storage.batch.chained_file import BatchDraft, ChainedFile, read_columns
+from storage.batch.batches import Damage
+from storage.batch.chained_file import BatchDraft, ChainedFile
 from storage.batch.columns import LAYOUTS, Array, Columns, ColumnsError, RecordKind, encode_columns
-from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
+from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.rows import Int64s
-from storage.disk.disk import Disk, ListedDisk, ReadableDisk
-from storage.disk.errors import StorageFullError, UnsupportedFormatError
-from storage.disk.read_ahead import ReadAhead
+from storage.batch.walk import walk_file, walk_headers
+from storage.disk.disk import Disk, ListedDisk, ReadableDisk, size_if_opened
+from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, can_begin_all, code_of
 from storage.logs.numbered_log import LogFile, files_from, list_log_files, log_file
 from storage.state.checkpoint import Checkpoint
@@ -34,8 +34,6 @@ SEALS_DIRECTORY = "seals"
 _FILE_BYTES_MAX = 1024 * 1024
 _SEALS_PER_BATCH_MAX = 20_000
 """20,000 seals of 151 bytes stay below the 4 MiB of a batch."""
-_HEADERS_PIECE = 16 * 1024
-"""Bytes read at a time where only headers are wanted."""
 
 Seals = dict[str, Array]
 """Seals as the columns that they have on disk."""
@@ -324,14 +322,11 @@ def read_last_seals(
                 damages.append(found)
                 continue
             first, _, columns = found
-            after = first + len(columns.arrays["rows"])
             if number < first and not damages:
                 reason = f"seals {number} to {first - 1} are missing"
                 damages.append(Damage(file.path, 0, 0, reason))
-            if first < number:
-                continue  # Bytes of another time: these numbers were read.
             parts.append(_copy(dict(columns.arrays)))
-            number = after
+            number = first + _count(parts[-1])
     if number <= end.count and not damages:
         reason = f"seals {number} to {end.count} are missing"
         damages.append(Damage(files[-1].path, 0, 0, reason))
@@ -360,29 +355,12 @@ def _untold(
 def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int | None:
     """Return when a closed file was appended to last, by its headers; None if it has damage."""
     newest_ms = 0
-    try:
-        opened = disk.open_read(file.path)
-    except OSError:
-        return None
-    try:
-        size = opened.size()
-        window = ReadAhead(opened, end=size, unreadable=[], piece=_HEADERS_PIECE)
-        batches = walk_batches(
-            window.view,
-            start=FILE_HEADER_SIZE,
-            end=size,
-            seed=file_seed(seals_header(log_uuid, file.first_sequence)),
-            path=file.path,
-            next_data=window.next_data,
-        )
-        for found in batches:
-            if isinstance(found, Damage):
-                return None
-            newest_ms = max(newest_ms, found.header.append_ms)
-    except (OSError, UnsupportedFormatError):
-        return None
-    finally:
-        opened.close()
+    length = size_if_opened(disk, file.path)
+    header = seals_header(log_uuid, file.first_sequence)
+    for found in walk_headers(disk, file.path, length, header):
+        if isinstance(found, Damage):
+            return None
+        newest_ms = max(newest_ms, found.header.append_ms)
     return newest_ms
 
 
@@ -405,28 +383,20 @@ def _read_file(
     """
     length = end.length
     if file.first_sequence != end.file:
-        try:
-            opened = disk.open_read(file.path)
-            try:
-                length = opened.size()
-            finally:
-                opened.close()
-        except OSError as error:
-            yield Damage(file.path, 0, 0, f"cannot be read: {error}")
-            return
+        length = size_if_opened(disk, file.path)
     header = seals_header(log_uuid, file.first_sequence)
-    for found in read_columns(disk, file.path, length, header):
+    for found in walk_file(disk, file.path, length, header):
         if isinstance(found, Damage):
             yield found
             continue
-        position, batch, columns = found
+        batch = found.header
         try:
-            require_seals(columns)
+            require_seals(found.columns)
         except ColumnsError as error:
-            yield Damage(file.path, position, batch.size, str(error), batch)
+            yield Damage(file.path, found.position, batch.size, str(error), batch)
         else:
             if batch.next_sequence <= until:
-                yield batch.base_sequence, batch.append_ms, columns
+                yield batch.base_sequence, batch.append_ms, found.columns
 
 
 @dataclass(slots=True)
@@ -483,8 +453,6 @@ class _Reading:
             first, append_ms, columns = found
             whole &= first == self._next
             seals = dict(columns.arrays)
-            if first < self._next:
-                continue  # Bytes of another time: these numbers were read.
             self._next = first + _count(seals)
             self._keep(_live(first, seals), seals["deleted"])
             parts.append(seals)

@@ -1,28 +1,23 @@
 """One unsealed segment: its two files, rows and facts, and what is known about them."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import islice
 from uuid import UUID
 
 import numpy as np
 import numpy.typing as npt
 
 from storage.batch.batches import BATCH_BYTES_MAX, BatchHeader, Codec, Damage
-from storage.batch.chained_file import (
-    BatchDraft,
-    ChainedFile,
-    read_blob,
-    read_columns,
-    records_of,
-    sample_raw_bytes,
-)
+from storage.batch.chained_file import BatchDraft, ChainedFile
 from storage.batch.columns import Columns, RecordKind, encode_columns
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, fact_drafts, facts_of_columns
-from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.batch.item_formats import QMQ_ITEM
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms
-from storage.disk.disk import Disk
+from storage.batch.walk import FileBatch, walk_file, walk_headers
+from storage.disk.disk import Bytes, Disk
 from storage.disk.spans import SegmentKey, Span
 from storage.state.checkpoint import SegmentState
 
@@ -90,10 +85,17 @@ class Segment:
         return segment
 
     def estimate_raw_bytes(self) -> None:
-        """Find out about how many bytes there are uncompressed, from a few of the batches."""
-        self.raw_bytes = sample_raw_bytes(
-            self.file.disk, self.file.path, self.file.length, self.file.header, batches=_SAMPLED
-        )
+        """Find out about how many bytes there are uncompressed, from a few of the batches.
+
+        What cannot be read counts as it lies there; nothing is reported.
+        """
+        file, raw, seen = self.file, 0, 0
+        headers = walk_headers(file.disk, file.path, file.length, file.header)
+        for found in islice(headers, _SAMPLED):
+            if not isinstance(found, Damage):
+                raw += found.header.blob_raw_size
+                seen += found.header.size
+        self.raw_bytes = raw * file.length // (FILE_HEADER_SIZE + seen) if seen else file.length
 
     def state(self) -> SegmentState:
         """Return what a checkpoint has to know."""
@@ -201,26 +203,23 @@ class Segment:
     ) -> Iterator["SegmentBatch | Damage"]:
         """Yield the batches in the first `length` bytes, columns checked, blobs unread.
 
-        patient, unreadable: as `read_columns` takes them.
+        patient, unreadable: as `walk_file` takes them.
         """
         if not length:
             return
         file = self.file
-        for found in read_columns(
+        for found in walk_file(
             disk, file.path, length, file.header, unreadable=unreadable, patient=patient
         ):
-            if isinstance(found, Damage):
-                yield found
-            else:
-                yield SegmentBatch(self, *found)
+            yield found if isinstance(found, Damage) else SegmentBatch.of(self, found)
 
     def read_facts(self, disk: Disk, *, patient: bool = False) -> Iterator[FactBlock | Damage]:
-        """Yield the facts filed for this segment; `patient` as `read_columns` takes it."""
+        """Yield the facts filed for this segment; `patient` as `walk_file` takes it."""
         file = self.facts_file
         if not file.length:
             return
-        for found in read_columns(disk, file.path, file.length, file.header, patient=patient):
-            yield found if isinstance(found, Damage) else facts_of_columns(found[2])
+        for found in walk_file(disk, file.path, file.length, file.header, patient=patient):
+            yield found if isinstance(found, Damage) else facts_of_columns(found.columns)
 
     def close(self) -> None:
         """Give the descriptors back."""
@@ -230,17 +229,23 @@ class Segment:
 
 @dataclass(frozen=True, slots=True)
 class SegmentBatch:
-    """One readable batch of a segment."""
+    """One readable batch of a segment.
+
+    records: sequences from its first row's to its last one's; blob: reads its blob, as `FileBatch`
+    does.
+    """
 
     segment: Segment
     position: int
     header: BatchHeader
     columns: Columns
+    records: range
+    blob: Callable[[], Bytes]
 
-    @property
-    def records(self) -> range:
-        """Sequences from its first row's to its last one's."""
-        return records_of(self.header, self.columns)
+    @classmethod
+    def of(cls, segment: Segment, batch: FileBatch) -> "SegmentBatch":
+        """Return the batch that a walk over a segment's rows stands at."""
+        return cls(segment, batch.position, batch.header, batch.columns, batch.records, batch.blob)
 
     @property
     def sequence(self) -> Int64s:
@@ -271,18 +276,9 @@ class SegmentBatch:
         """Return the file position of each item (of an uncompressed blob)."""
         return _item_positions(self.position, self.header, self.columns.arrays["size"])
 
-    def rows(self, disk: Disk, subjects: SubjectTable, *, patient: bool = False) -> RowBlock:
-        """Return the rows with their bytes, read and checked; raises what `read_blob` does."""
-        file = self.segment.file
+    def rows(self, subjects: SubjectTable) -> RowBlock:
+        """Return the rows with their bytes, read and checked; raises what `blob` does."""
         arrays = self.columns.arrays
-        blob = read_blob(
-            disk,
-            self.header,
-            position=self.position,
-            path=file.path,
-            header=file.header,
-            patient=patient,
-        )
         return RowBlock(
             sequence=arrays["sequence"],
             due_ms=arrays["due_ms"],
@@ -290,7 +286,7 @@ class SegmentBatch:
             size=arrays["size"],
             subject=subjects.numbers(self.columns.names)[arrays["subject"]],
             minute=self.minutes(),
-            blob=blob,
+            blob=bytes(self.blob()),
         )
 
 

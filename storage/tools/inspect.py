@@ -9,21 +9,22 @@ import contextlib
 import datetime as dt
 import itertools
 import os
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from uuid import UUID
 
-from storage.batch.batches import (
-    BatchHeader,
-    Damage,
-    ScannedBatch,
-    check_blob,
-    check_columns,
-    file_seed,
-    walk_batches,
+import numpy as np
+
+from storage.batch.batches import Damage
+from storage.batch.columns import (
+    KINDS_WITH_ITEMS,
+    LAYOUTS,
+    TABLE_COLUMNS,
+    Columns,
+    ColumnsError,
+    RecordKind,
 )
-from storage.batch.columns import KINDS_WITH_ITEMS, Columns, ColumnsError, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
 from storage.batch.facts import Outcome
 from storage.batch.file_header import (
@@ -34,6 +35,7 @@ from storage.batch.file_header import (
     decode_file_header,
 )
 from storage.batch.item_formats import qmq_item_fault, qmq_message_id
+from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, DirectoryDisk, Disk
 from storage.disk.errors import (
     DamagedError,
@@ -42,12 +44,11 @@ from storage.disk.errors import (
     StorageError,
     UnsupportedFormatError,
 )
-from storage.disk.read_ahead import ReadAhead
+from storage.disk.read_ahead import PIECE
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MAX,
     MINUTE_MS,
-    SegmentKey,
     Span,
     dead_key,
     key_of_code,
@@ -58,7 +59,7 @@ from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.message_log_recovery import no_file_left
 from storage.logs.numbered_log import first_of_name, list_log_files, log_file, without_strays
 from storage.node.store import QUARANTINE_DIRECTORY
-from storage.schedule.seals import SEALS_DIRECTORY, read_live, seals_end, seals_of_columns
+from storage.schedule.seals import SEALS_DIRECTORY, read_live, require_seals, seals_end
 from storage.state.audit_file import version_told
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
@@ -88,7 +89,6 @@ _KINDS = {
 }
 _END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
 _DAMAGES_SHOWN = 20
-_OUTCOMES = {int(outcome): outcome.name.lower() for outcome in Outcome}
 
 
 @dataclass(slots=True)
@@ -199,6 +199,20 @@ def lost_logs(disk: Disk) -> Iterator[tuple[str, str]]:
         yield JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
 
 
+def facts_are_whole(disk: Disk) -> bool:
+    """Say whether all that tells what became of messages is there, as it was written."""
+    if not disk.exists(JOURNAL_END_PATH):
+        return False  # Every node makes it before it delivers anything.
+    has_checkpoint = checkpoint_if_whole(disk, _uuid_of(disk)) is not None
+    for prefix in ("dispatch_log", SEALS_DIRECTORY):
+        for place in _places_on(disk, prefix):
+            report = _verify(place)
+            # Without a checkpoint nobody knows that what a file ends with never counted.
+            if report.damage or (report.tail and not has_checkpoint):
+                return False
+    return True
+
+
 def verify_path(disk: Disk, path: str, vouchers: Vouchers) -> Record:
     """Return the report for one file."""
     return _verify(_place(disk, path, vouchers)).record()
@@ -212,14 +226,22 @@ def dump_records(path: Path) -> Iterator[Record]:
     for place in _places(path):
         if place.fault is not None:
             yield {"file": place.path, "position": 0, "damage": place.fault}
-        elif place.path.endswith(CHECKPOINT_PATH.rpartition("/")[2]):
-            yield from _dump_checkpoint(place)
-        elif place.path.rpartition("/")[2] == CONTROLS_PATH:
-            yield from _dump_controls(place)
-        elif _is_small_file(place.path):
-            yield from _dump_small(place)
-        else:
-            yield from _dump_log(place)
+            continue
+        try:
+            yield from _dumper_of(place.path)(place)
+        except NotPermittedError:
+            raise
+        except (StorageError, OSError) as error:
+            # What comes behind a batch of a newer version, say, cannot be told from its contents.
+            position = error.position if isinstance(error, UnsupportedFormatError) else 0
+            yield {"file": place.path, "position": position, "damage": str(error)}
+
+
+def _dumper_of(path: str) -> "Callable[[_Place], Iterator[Record]]":
+    name = path.rpartition("/")[2]
+    if not _is_small_file(path):
+        return _dump_log
+    return {"checkpoint": _dump_checkpoint, CONTROLS_PATH: _dump_controls}.get(name, _dump_small)
 
 
 def _is_small_file(path: str) -> bool:
@@ -247,7 +269,7 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += [JOURNAL_END_PATH, *sorted(vouched)]
     # All are made before the first file of their logs, the durable end before the checkpoint.
-    made = any(_is_log_file(name) for name in names)
+    made = any(is_log_file(name) for name in names)
     needed = {IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH} if made else set()
     if disk.exists(CHECKPOINT_PATH):
         needed.add(DURABLE_END_PATH)
@@ -262,11 +284,21 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
             yield _Place(disk, directory, vouchers.log_uuid, None, fault=reason)
 
 
-def _is_log_file(path: str) -> bool:
-    name = path.rpartition("/")[2]
-    return path.rpartition("/")[0] in _KINDS and (
+def is_log_file(path: str) -> bool:
+    """Say whether a file is one of a log by its place and name, in quarantine or not."""
+    directory, name = _home_of(path)
+    return directory in _KINDS and (
         key_of_name(name) is not None or first_of_name(name) is not None
     )
+
+
+def _home_of(path: str) -> tuple[str, str]:
+    """Return the directory that a file belongs in, and its name there."""
+    directory, _, name = path.rpartition("/")
+    if directory == QUARANTINE_DIRECTORY:
+        directory, _, name = name.partition(".")
+        name = name.partition(".")[2]
+    return directory, name
 
 
 def _place(disk: Disk, path: str, vouchers: Vouchers) -> _Place:
@@ -363,14 +395,15 @@ def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, 
 def _whole_length(disk: Disk, path: str) -> dict[str, int]:
     """Return how long a file is that must be whole; nothing if it cannot be opened."""
     try:
-        return {path: _size_of(disk, path)}
+        return {path: size_of(disk, path)}
     except NotPermittedError:
         raise
     except OSError:
         return {}  # Verifying it says why.
 
 
-def _size_of(disk: Disk, path: str) -> int:
+def size_of(disk: Disk, path: str) -> int:
+    """Return the size of a file. Raises OSError."""
     file = disk.open_read(path)
     try:
         return file.size()
@@ -427,10 +460,7 @@ def _verify(place: _Place) -> _Report:
     try:
         _verifier_of(place.path)(place, report)
     except (DamagedError, UnsupportedFormatError) as error:
-        if isinstance(error, DamagedError) and _needs_nothing(place, report):
-            report.tail = report.size
-        else:
-            report.add(error.position, error.reason)
+        report.add(error.position, error.reason)
     except NotPermittedError:
         raise
     except StorageError as error:
@@ -444,22 +474,10 @@ def _verifier_of(path: str) -> Callable[[_Place, _Report], None]:
     return _verify_small if _is_small_file(path) else _verify_log
 
 
-def _needs_nothing(place: _Place, report: _Report) -> bool:
-    """Say whether a file may be unreadable: retired, or just made and still without a header."""
-    unborn = (
-        place.vouched is None
-        and report.size < FILE_HEADER_SIZE
-        and place.following is None
-        # Those get their names when they are whole.
-        and not _is_small_file(place.path)
-    )
-    return place.vouched == 0 or (unborn and place.log_uuid is not None)
-
-
 def _verify_small(place: _Place, report: _Report) -> None:
     name = place.path.rpartition("/")[2]
     report.kind = name.upper()
-    report.size = _size_of(place.disk, place.path)
+    report.size = size_of(place.disk, place.path)
     if name == "identity":
         read_identity(place.disk)
     elif place.log_uuid is None:
@@ -499,80 +517,44 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
                 report.add(position, error.reason)
 
 
-class _Log:
-    """A log file that is being read, and the header it begins with."""
+def header_of(disk: Disk, path: str, log_uuid: UUID | None) -> FileHeader:
+    """Return the header that a log file should begin with by its place, its name and the identity.
 
-    def __init__(self, place: _Place, size: int) -> None:
-        self._file = place.disk.open_read(place.path)
-        self.place = place
-        self.size = size
-        self.unreadable: list[tuple[str, int]] = []
-        window = ReadAhead(self._file, end=size, unreadable=self.unreadable)
-        self.view, self._next_data = window.view, window.next_data
-        self.header = decode_file_header(self.view(0, HEADER_SIZE_MAX), path=place.path)
-        if place.log_uuid is not None and self.header.log_uuid != place.log_uuid:
-            raise DataDirectoryError(f"{place.path} belongs to another log, {self.header.log_uuid}")
-        self._seed = file_seed(self.header)
-
-    def walk(self) -> Iterator[ScannedBatch | Damage]:
-        """Yield the batches and the damage between them; closes the file at the end."""
+    What these do not tell is what the file itself says; raises what `decode_file_header` does then,
+    and OSError.
+    """
+    directory, name = _home_of(path)
+    kind, key, first = _KINDS.get(directory), key_of_name(name), first_of_name(name)
+    if kind is not None and log_uuid is not None and (key is not None or first is not None):
+        said = FileHeader(kind=kind, log_uuid=log_uuid)
+    else:
+        file = disk.open_read(path)
         try:
-            yield from walk_batches(
-                self.view,
-                start=FILE_HEADER_SIZE,
-                end=self.size,
-                seed=self._seed,
-                path=self.place.path,
-                # The bodies in a message_log may hold images of its batches.
-                any_order=self.header.kind is not LogKind.MESSAGE_LOG,
-                next_data=self._next_data,
-            )
+            said = decode_file_header(file.read_at(0, HEADER_SIZE_MAX), path=path)
         finally:
-            self._file.close()
-
-    def decode(self, found: ScannedBatch) -> tuple[Columns, Bytes]:
-        """Return columns and blob of a batch, checked. Raises DamagedError."""
-        data = self.view(found.position, found.header.size)
-        seed, path, position = self._seed, self.place.path, found.position
-        columns = check_columns(found.header, data, seed=seed, path=path, position=position)
-        if found.header.kind is RecordKind.SEALS:
-            try:
-                seals_of_columns(columns)
-            except ColumnsError as error:
-                raise DamagedError(path=path, position=position, reason=str(error)) from error
-        return columns, check_blob(found.header, data, seed=seed, path=path, position=position)
+            file.close()
+    if key is not None:
+        return replace(said, span=key.span, start_minute=key.start, first_sequence=0)
+    return said if first is None else replace(said, first_sequence=first)
 
 
 def _verify_log(place: _Place, report: _Report) -> None:
-    report.size = _size_of(place.disk, place.path)
-    log = _Log(place, report.size)
-    header = log.header
+    report.size = size_of(place.disk, place.path)
+    header = header_of(place.disk, place.path, place.log_uuid)
     report.kind = header.kind.name
-    _verify_place(place, header, report)
-    last_sequence = 0
+    unreadable: list[tuple[str, int]] = []
     next_sequence = header.first_sequence
-    for found in log.walk():
+    for found in walk_file(
+        place.disk, place.path, report.size, header, unreadable=unreadable, piece=PIECE
+    ):
         if isinstance(found, Damage):
-            _note_damage(place, report, found, report.size)
+            _note_damage(place, report, found)
             continue
-        batch = found.header
         report.batches += 1
-        report.records += batch.count
-        if not found.chained:
-            report.add(found.position, "the batch before it is not the one it was written behind")
-        try:
-            columns, blob = log.decode(found)
-        except DamagedError as error:
-            damage = Damage(place.path, error.position, batch.size, error.reason)
-            _note_damage(place, report, damage, report.size)
-            continue
-        next_sequence = batch.next_sequence
-        if batch.kind in KINDS_WITH_ITEMS:
-            _verify_items(report, found.position, columns, memoryview(blob), header.span)
-        if batch.kind is RecordKind.ROWS:
-            _verify_rows(report, found.position, columns, header, last_sequence)
-            last_sequence = int(columns.arrays["sequence"][-1])
-    for _path, block in log.unreadable:
+        report.records += found.header.count
+        next_sequence = found.header.next_sequence
+        _verify_batch(place, report, header, found)
+    for _path, block in unreadable:
         report.add(block, "the disk cannot read this block")
     needed = place.following if place.vouched != 0 else None
     if needed is not None and next_sequence < needed and not report.damage:
@@ -583,56 +565,49 @@ def _verify_log(place: _Place, report: _Report) -> None:
         report.add(report.size, reason)
 
 
-def _verify_place(place: _Place, header: FileHeader, report: _Report) -> None:
-    """Report a file that is whole, but another one than its name says."""
-    directory, _, name = place.path.rpartition("/")
-    kind = _KINDS.get(directory)
-    if kind is not None and header.kind is not kind:
-        report.add(0, f"this is a {header.kind.name} file where a {kind.name} file belongs")
-    key = key_of_name(name)
-    if key is not None and (header.start_minute, header.span) != (key.start, key.span):
-        found = SegmentKey(header.start_minute, header.span).name
-        report.add(0, f"this is the file of {found}")
-    if name.endswith(".log") and name[:-4].isdecimal() and int(name[:-4]) != header.first_sequence:
-        report.add(0, f"this is the file that begins with {header.first_sequence}")
-
-
-def _note_damage(place: _Place, report: _Report, damage: Damage, size: int) -> None:
+def _note_damage(place: _Place, report: _Report, damage: Damage) -> None:
     """Take bytes that nothing vouches for as a tail that is being written, or was in a crash."""
-    if place.vouched is None:
-        is_tail = damage.position + damage.size >= size
-    else:
+    if place.vouched is not None:
         is_tail = damage.position >= place.vouched
+    elif damage.position:
+        is_tail = damage.position + damage.size >= report.size
+    else:
+        # A file that was just made may be without a header.
+        is_tail = report.size < FILE_HEADER_SIZE and place.following is None
     if is_tail:
-        report.tail = max(report.tail, size - damage.position)
+        report.tail = max(report.tail, report.size - damage.position)
     else:
         report.add(damage.position, damage.reason)
 
 
-def _verify_rows(
-    report: _Report, position: int, columns: Columns, header: FileHeader, last_sequence: int
-) -> None:
-    sequence = columns.arrays["sequence"]
-    if int(sequence[0]) <= last_sequence or (sequence[1:] <= sequence[:-1]).any():
+def _verify_batch(place: _Place, report: _Report, header: FileHeader, batch: FileBatch) -> None:
+    """Check what the walk does not: blob, items, and what the columns may say."""
+    position, kind, columns = batch.position, batch.header.kind, batch.columns
+    try:
+        blob = memoryview(batch.blob())
+        if kind is RecordKind.SEALS:
+            require_seals(columns)
+    except (DamagedError, ColumnsError) as error:
+        reason = error.reason if isinstance(error, DamagedError) else str(error)
+        _note_damage(place, report, Damage(place.path, position, batch.header.size, reason))
+        return
+    if kind in KINDS_WITH_ITEMS:
+        _verify_items(report, batch, blob, header.span)
+    if kind is RecordKind.ROWS and (np.diff(columns.arrays["sequence"]) <= 0).any():
         report.add(position, "the rows' sequences do not ascend")
-    if header.span is Span.DEAD:
-        return  # When they were due says nothing about the day on which they were given up.
-    end_ms = (header.start_minute + header.span.minutes) * MINUTE_MS
-    if (columns.arrays["due_ms"] >= end_ms).any():
-        report.add(position, "a row is due after the segment's end")
+    # When a dead letter was due says nothing about the day on which it was given up.
+    if kind is RecordKind.ROWS and header.span is not Span.DEAD:
+        end_ms = (header.start_minute + header.span.minutes) * MINUTE_MS
+        if (columns.arrays["due_ms"] >= end_ms).any():
+            report.add(position, "a row is due after the segment's end")
 
 
-def _verify_items(
-    report: _Report, position: int, columns: Columns, blob: memoryview, span: Span
-) -> None:
-    begin = 0
-    sizes, dues = columns.arrays["size"].tolist(), columns.arrays["due_ms"].tolist()
-    for size, due_ms in zip(sizes, dues, strict=True):
-        item, _, note_fault = _divided(blob[begin : begin + size], span)
+def _verify_items(report: _Report, batch: FileBatch, blob: memoryview, span: Span) -> None:
+    for _begin, due_ms, row in items_in(batch.columns, blob):
+        item, _, note_fault = _divided(row, span)
         fault = note_fault or qmq_item_fault(item, due_ms)
         if fault is not None:
-            report.add(position, fault)
-        begin += size
+            report.add(batch.position, fault)
 
 
 def _divided(row: memoryview, span: Span) -> tuple[memoryview, DeadNote | None, str | None]:
@@ -645,128 +620,99 @@ def _divided(row: memoryview, span: Span) -> tuple[memoryview, DeadNote | None, 
     return row[: -found[0]], found[1], None
 
 
-def _dump_log(place: _Place) -> Iterator[Record]:
-    try:
-        log = _Log(place, _size_of(place.disk, place.path))
-    except NotPermittedError:
-        raise
-    except (StorageError, OSError) as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
-        return
-    try:
-        for found in log.walk():
-            if isinstance(found, Damage):
-                yield {"file": place.path, "position": found.position, "damage": found.reason}
-                continue
-            try:
-                columns, blob = log.decode(found)
-            except DamagedError as error:
-                yield {"file": place.path, "position": error.position, "damage": error.reason}
-                continue
-            yield from _records(place, log.header, found, columns, memoryview(blob))
-    except UnsupportedFormatError as error:
-        # What comes behind a batch of a newer version cannot be told from its contents.
-        yield {"file": place.path, "position": error.position, "damage": str(error)}
-
-
-def _records(
-    place: _Place, header: FileHeader, found: ScannedBatch, columns: Columns, blob: memoryview
-) -> Iterator[Record]:
-    batch = found.header
-    where = {"file": place.path, "position": found.position}
-    match batch.kind:
-        case RecordKind.CANCEL:
-            for place_in_batch, old in enumerate(_dump_old(columns)):
-                record = {"sequence": batch.base_sequence + place_in_batch, "kind": "CANCEL"}
-                yield where | record | old | {"appended": _time(batch.append_ms)}
-        case kind if kind in KINDS_WITH_ITEMS:
-            yield from _dump_items(where, header, batch, columns, blob)
-        case RecordKind.FACTS:
-            yield from _dump_facts(where, header, batch, columns)
-        case RecordKind.SEALS:
-            for place_in_batch, seal in enumerate(seals_of_columns(columns)):
-                yield where | {
-                    "seal": batch.base_sequence + place_in_batch,
-                    "segment": seal.key.name,
-                    "sealed": _time(seal.sealed_ms),
-                    "deleted": seal.deleted,
-                    "rows": seal.rows,
-                    "delivered": seal.outcomes[0],
-                    "facts": sum(seal.outcomes),
-                    "bytes": seal.length,
-                    "digest": f"{seal.digest[0]:016x}{seal.digest[1]:016x}",
-                }
-        case _:
-            yield where | {
-                "sequence": batch.base_sequence,
-                "kind": batch.kind.name,
-                "epoch": batch.epoch,
-                "floor": _time(batch.floor_minute * 60_000),
-                "appended": _time(batch.append_ms),
-            }
-
-
-def _dump_items(
-    where: dict[str, object],
-    header: FileHeader,
-    batch: BatchHeader,
-    columns: Columns,
-    blob: memoryview,
-) -> Iterator[Record]:
-    arrays = columns.arrays
-    count = batch.count
-    sequences = (
-        arrays["sequence"].tolist()
-        if "sequence" in arrays
-        else range(batch.base_sequence, batch.base_sequence + count)
-    )
-    begin = 0
-    for sequence, due_ms, size, subject, old in zip(
-        sequences,
-        arrays["due_ms"].tolist(),
-        arrays["size"].tolist(),
-        arrays["subject"].tolist(),
-        _dump_old(columns) if "old_sequence" in arrays else [{}] * count,
-        strict=True,
-    ):
-        item, note, _ = _divided(blob[begin : begin + size], header.span)
+def items_in(columns: Columns, blob: Bytes) -> Iterator[tuple[int, int, memoryview]]:
+    """Yield place, due time and bytes of each item of a batch, as far as its blob goes."""
+    view, begin = memoryview(blob), 0
+    dues, sizes = columns.arrays["due_ms"].tolist(), columns.arrays["size"].tolist()
+    for due_ms, size in zip(dues, sizes, strict=True):
+        if begin + size > len(view):
+            return
+        yield begin, due_ms, view[begin : begin + size]
         begin += size
-        yield where | {
-            "sequence": sequence,
-            "kind": batch.kind.name,
-            "due": _time(due_ms),
-            "subject": columns.names[subject].decode(errors="backslashreplace"),
-            "message id": qmq_message_id(item).decode(errors="backslashreplace"),
-            "bytes": len(item),
-            "appended": _time(batch.append_ms),
-            **old,
-            **(_dump_note(note) if note is not None else {}),
-        }
 
 
-def _dump_old(columns: Columns) -> Iterator[dict[str, object]]:
-    """Yield for each record the row that it names, and why it was given up if it says so."""
-    arrays = columns.arrays
-    minutes = arrays["old_minute"].tolist()
-    for place, sequence in enumerate(arrays["old_sequence"].tolist()):
-        old: dict[str, object] = {"of": sequence, "of filed": _filed(minutes[place])}
-        if "reason" in arrays:
-            reason = columns.names[arrays["reason"][place]]
-            old["reason"] = reason.decode(errors="backslashreplace")
-        yield old
+def _dump_log(place: _Place) -> Iterator[Record]:
+    disk, path = place.disk, place.path
+    header = header_of(disk, path, place.log_uuid)
+    for found in walk_file(disk, path, size_of(disk, path), header, piece=PIECE):
+        if isinstance(found, Damage):
+            yield {"file": path, "position": found.position, "damage": found.reason}
+            continue
+        try:
+            yield from _dump_batch(path, found, header.span)
+        except DamagedError as error:
+            yield {"file": path, "position": error.position, "damage": error.reason}
 
 
-def _dump_note(note: DeadNote) -> dict[str, object]:
-    """Return the same of a dead letter."""
+_NUMBERED = {RecordKind.FACTS: "fact", RecordKind.SEALS: "seal"}
+"""What the base sequence of a batch counts, where that is no record's sequence."""
+_CALLED = {"size": "bytes"}
+_NAMED: Mapping[str, Callable[[int], str]] = {
+    "outcome": lambda number: Outcome(number).name.lower(),
+    "span": lambda number: Span(number).name.lower(),
+}
+
+
+def _dump_batch(path: str, batch: FileBatch, span: Span) -> Iterator[Record]:
+    """Yield the records of a batch: each column of their layout, by its name."""
+    header, columns = batch.header, batch.columns
+    shown: dict[str, Sequence[object]] = {
+        _NUMBERED.get(header.kind, "sequence"): range(header.base_sequence, header.next_sequence)
+    }
+    for name, _ in LAYOUTS[header.kind]:
+        called = _CALLED.get(name, name.removesuffix("_ms").replace("_", " "))
+        shown[called] = _shown(header.kind, name, columns)
+    if header.kind in KINDS_WITH_ITEMS:
+        rows = [_divided(row, span) for _begin, _due_ms, row in items_in(columns, batch.blob())]
+        shown["message id"] = [_text(qmq_message_id(item)) for item, _, _ in rows]
+        if span is Span.DEAD:
+            shown["bytes"] = [len(item) for item, _, _ in rows]
+            notes = [_dump_note(note) for _, note, _ in rows]
+            shown |= {name: [note[name] for note in notes] for name in notes[0]}
+    where = {"file": path, "position": batch.position, "kind": header.kind.name}
+    appended: dict[str, object] = {"appended": _time(header.append_ms)}
+    if header.kind in {RecordKind.EPOCH_START, RecordKind.FLOOR}:
+        appended |= {"epoch": header.epoch, "floor": _minute(header.floor_minute)}
+    for values in zip(*shown.values(), strict=True):
+        yield where | dict(zip(shown, values, strict=True)) | appended
+
+
+def _dump_note(note: DeadNote | None) -> dict[str, object]:
+    """Return what follows the item of a dead letter, under the names that records have for it."""
     return {
-        "of": note.old_sequence,
-        "of filed": _filed(note.old_minute),
-        "reason": note.reason,
-        "dead": _time(note.dead_ms),
+        "old sequence": note.old_sequence if note else None,
+        "old minute": _minute(note.old_minute) if note else None,
+        "dead": _time(note.dead_ms) if note else None,
+        "reason": note.reason if note else None,
     }
 
 
-def _filed(minute: int) -> str:
+def _shown(kind: RecordKind, name: str, columns: Columns) -> Sequence[object]:
+    """Return the values of a column as they are shown: times as times, names as names."""
+    values: list[int] = columns.arrays[name].tolist()
+    if name in TABLE_COLUMNS.get(kind, ()):
+        return [_text(columns.names[value]) for value in values]
+    if name.endswith("_ms"):
+        return [_time(value) for value in values]
+    if name.endswith("minute"):
+        return [_minute(value) for value in values]
+    if name in _NAMED:
+        return [_name(_NAMED[name], value) for value in values]
+    return values
+
+
+def _name(naming: Callable[[int], str], value: int) -> str:
+    try:
+        return naming(value)
+    except ValueError:
+        return f"unknown ({value})"
+
+
+def _text(name: bytes) -> str:
+    return name.decode(errors="backslashreplace")
+
+
+def _minute(minute: int) -> str:
     """Return the filed minute of a row, or the dead segment for which it stands."""
     if minute < DEAD_MINUTES_FROM:
         return _time(minute * MINUTE_MS)
@@ -774,47 +720,13 @@ def _filed(minute: int) -> str:
     return f"dead {_time(start * MINUTE_MS)[:10]}" if start <= MINUTE_MAX else f"dead {minute}"
 
 
-def _dump_facts(
-    where: dict[str, object], header: FileHeader, batch: BatchHeader, columns: Columns
-) -> Iterator[Record]:
-    arrays = columns.arrays
-    numbered = header.kind is LogKind.DISPATCH_JOURNAL
-    for place, (sequence, minute, at_ms, target, outcome) in enumerate(
-        zip(
-            arrays["sequence"].tolist(),
-            arrays["minute"].tolist(),
-            arrays["at_ms"].tolist(),
-            arrays["target"].tolist(),
-            arrays["outcome"].tolist(),
-            strict=True,
-        )
-    ):
-        number = {"fact": batch.base_sequence + place} if numbered else {}
-        yield (
-            where
-            | number
-            | {
-                "sequence": sequence,
-                "filed": _filed(minute),
-                "at": _time(at_ms),
-                "target": columns.names[target].decode(errors="backslashreplace"),
-                "outcome": _OUTCOMES.get(outcome, f"unknown ({outcome})"),
-            }
-        )
-
-
 def _dump_small(place: _Place) -> Iterator[Record]:
     """Yield what identity or durable end say; nothing of the lock, which says nothing."""
     found: Identity | DurableEnd | None = None
-    try:
-        if place.path.endswith(IDENTITY_PATH):
-            found = read_identity(place.disk)
-        elif place.path in _END_KINDS and place.log_uuid is not None:
-            found = _durable_end(place.disk, place.path, place.log_uuid).read()
-    except NotPermittedError:
-        raise
-    except StorageError as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
+    if place.path.endswith(IDENTITY_PATH):
+        found = read_identity(place.disk)
+    elif place.path in _END_KINDS and place.log_uuid is not None:
+        found = _durable_end(place.disk, place.path, place.log_uuid).read()
     if found is not None:
         values = {field.name: getattr(found, field.name) for field in fields(found)}
         yield {"file": place.path} | {
@@ -826,27 +738,13 @@ def _dump_controls(place: _Place) -> Iterator[Record]:
     """Yield the document of the controls."""
     if place.log_uuid is None:
         return
-    try:
-        document = read_controls_document(place.disk, place.log_uuid)
-    except NotPermittedError:
-        raise
-    except (StorageError, OSError) as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
-        return
+    document = read_controls_document(place.disk, place.log_uuid)
     if document is not None:
-        yield {"file": place.path, "document": document.decode(errors="backslashreplace")}
+        yield {"file": place.path, "document": _text(document)}
 
 
 def _dump_checkpoint(place: _Place) -> Iterator[Record]:
-    if place.log_uuid is None:
-        return
-    try:
-        checkpoint = read_checkpoint(place.disk, place.log_uuid)
-    except NotPermittedError:
-        raise
-    except StorageError as error:
-        yield {"file": place.path, "position": 0, "damage": str(error)}
-        return
+    checkpoint = read_checkpoint(place.disk, place.log_uuid) if place.log_uuid else None
     if checkpoint is None:
         return
     yield {

@@ -15,7 +15,14 @@ import numpy as np
 
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
-from storage.batch.batches import Damage, ScannedBatch, check_columns, file_seed, scan_batches
+from storage.batch.batches import (
+    Damage,
+    ScannedBatch,
+    check_columns,
+    contents_fault,
+    file_seed,
+    walk_batches,
+)
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
 from storage.batch.file_header import FILE_HEADER_SIZE, decode_file_header
@@ -352,20 +359,13 @@ class Judge:
             raise ViolationError(f"{what}: salvage wrote to {disk.changed}")
         dead = {sequence: row.message.item for sequence, row in self.directory.dead.items()}
         items = {**self.directory.items, **dead}
-        sequences = Counter(item.sequence for item in found if item.sequence is not None)
+        sequences = Counter(item.sequence for item in found)
         if sequences and max(sequences.values()) > 1:
             raise ViolationError(f"{what}: salvaged twice: {sequences.most_common(3)}")
-        whole = set(items.values())
         for item in found:
-            moved = item.sequence is not None and items.get(item.sequence) != item.data
-            if moved or item.data not in whole:
+            if items.get(item.sequence) != item.data:
                 raise ViolationError(f"{what}: salvaged what was never accepted: {item}")
-        loose = {item.data for item in found if item.sequence is None}
-        missed = {
-            sequence
-            for sequence in self._whole_somewhere(injection) - sequences.keys()
-            if items[sequence] not in loose
-        }
+        missed = self._whole_somewhere(injection) - sequences.keys()
         if missed:
             raise ViolationError(f"{what}: whole, but not salvaged: {sorted(missed)[:10]}")
         self._require_true_states(what, found, injection)
@@ -380,8 +380,6 @@ class Judge:
             self._touched(injection) if injection is not None else _Touched(set(), set(), set())
         )
         for item in found:
-            if item.sequence is None:
-                continue
             if item.sequence in directory.dead:
                 self._require_true_dead_state(what, item, touched)
                 continue
@@ -457,16 +455,17 @@ def _extents(path: str, data: bytes) -> Iterator[_Extent]:
         return
     header = decode_file_header(data, path=path)
     seed = file_seed(header)
-    for found in scan_batches(
-        memoryview(data),
+    for found in walk_batches(
+        lambda position, size: memoryview(data)[position : position + size],
         start=FILE_HEADER_SIZE,
         end=len(data),
         seed=seed,
         path=path,
-        verify_blobs=True,
     ):
         if isinstance(found, ScannedBatch):
-            yield from _extents_of(found, data, seed, path)
+            part = data[found.position : found.position + found.header.size]
+            if contents_fault(found.header, part, seed) is None:
+                yield from _extents_of(found, data, seed, path)
 
 
 def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Iterator[_Extent]:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from storage.batch import chained_file, dead_rows
+from storage.batch import dead_rows, walk
 from storage.batch.file_header import decode_file_header
 from storage.batch.item_formats import Int64s
 from storage.readers import dead_reader, item_reader
@@ -193,26 +193,10 @@ def broken_by(kind: Kind, match: str) -> bool:
     return False
 
 
-class AllFree(chained_file.TakenRecords):
-    """Of which everything may be taken again."""
-
-    def is_free(self, _wanted: range) -> bool:
-        """Say so."""
-        return True
-
-
-class NoneFree(chained_file.TakenRecords):
-    """Of which nothing may be taken."""
-
-    def is_free(self, _wanted: range) -> bool:
-        """Say so."""
-        return False
-
-
 def test_the_judge_notices_rows_that_are_read_twice_or_not_at_all() -> None:
-    with mock.patch.object(chained_file, "TakenRecords", AllFree):
+    with mock.patch.object(walk, "_longest_run", list):
         assert broken_by(Kind.REPEAT, "handed out twice")
-    with mock.patch.object(chained_file, "TakenRecords", NoneFree):
+    with mock.patch.object(walk, "_longest_run", return_value=[]):
         assert broken_by(Kind.ZERO, "untouched and not handed out")
 
 

@@ -33,10 +33,8 @@ from storage.batch.batches import (
     encode_batch,
     file_seed,
     log_seed,
-    scan_batches,
     walk_batches,
 )
-from storage.batch.chained_file import read_batches, read_blob, read_columns
 from storage.batch.columns import (
     LAYOUTS,
     ColumnsError,
@@ -55,6 +53,7 @@ from storage.batch.file_header import (
 )
 from storage.batch.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
 from storage.batch.rows import effective_due_ms
+from storage.batch.walk import FileBatch, read_blob, walk_file, walk_headers
 from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
@@ -239,21 +238,21 @@ def batch(data: bytes) -> None:
         assert decode_batch(again, b"".join(buffers), **where).blob == whole.blob
 
 
-@target(decoders=(scan_batches, walk_batches), packages=STORAGE, size_max=2048)
+@target(decoders=(walk_batches,), packages=STORAGE, size_max=2048)
 def batch_walk(data: bytes) -> None:
     """A walk yields every byte once, as a batch or as damage, and ends."""
     image = _image_of_batches(data)
     sequence_min = byte_at(data, 0) // LEVELS
-    shallow = attempt(UnsupportedFormatError, _walk, image, sequence_min, verify_blobs=False)
-    deep = attempt(UnsupportedFormatError, _walk, image, sequence_min, verify_blobs=True)
-    assert (shallow is None) is (deep is None)
-    if shallow is None or deep is None:
+    found = attempt(UnsupportedFormatError, _walk, image, sequence_min)
+    if found is None:
         return
-    assert _extents(shallow) == _extents(deep)
-    for found in deep:
-        if isinstance(found, ScannedBatch):
-            part = image[found.position : found.position + found.header.size]
-            assert contents_fault(found.header, part, SEED) is None
+    position = 0
+    for one in found:
+        size = one.header.size if isinstance(one, ScannedBatch) else one.size
+        assert one.position == position
+        assert size > 0
+        position += size
+    assert position == len(image)
 
 
 def _image_of_batches(data: bytes) -> bytes:
@@ -268,32 +267,17 @@ def _image_of_batches(data: bytes) -> bytes:
             return whole_batches(body, seed=SEED, kinds=MESSAGE_KINDS)
 
 
-def _walk(image: bytes, sequence_min: int, *, verify_blobs: bool) -> list[ScannedBatch | Damage]:
-    found = list(
-        scan_batches(
-            memoryview(image),
+def _walk(image: bytes, sequence_min: int) -> list[ScannedBatch | Damage]:
+    return list(
+        walk_batches(
+            lambda position, size: memoryview(image)[position : position + size],
             start=0,
             end=len(image),
             seed=SEED,
             path=PATH,
-            verify_blobs=verify_blobs,
             sequence_min=sequence_min,
         )
     )
-    position = 0
-    for begin, size in _extents(found):
-        assert begin == position
-        assert size > 0
-        position += size
-    assert position == len(image)
-    return found
-
-
-def _extents(found: list[ScannedBatch | Damage]) -> list[tuple[int, int]]:
-    return [
-        (one.position, one.header.size if isinstance(one, ScannedBatch) else one.size)
-        for one in found
-    ]
 
 
 @target(decoders=(decode_identity, read_identity), packages=STORAGE, size_max=512)
@@ -375,7 +359,7 @@ def checkpoint(data: bytes) -> None:
 
 
 @target(
-    decoders=(read_batches, read_columns, read_blob),
+    decoders=(walk_file, walk_headers, read_blob),
     packages=STORAGE,
     size_max=2048,
     memory_per_byte=1500,
@@ -393,24 +377,29 @@ def chained_file(data: bytes) -> None:
     )
     disk = MemoryDisk({PATH: image})
     length = len(image) + byte_at(data, 0) // LEVELS
-    batches = _batches_of(read_batches(disk, PATH, length, header, with_blobs=True))
-    with_blobs = {
-        one.position: None if isinstance(one.blob, Damage) else len(one.blob) for one in batches
-    }
-    for found in _readable(read_columns(disk, PATH, length, header)):
+    position = records = 0
+    for found in _readable(walk_file(disk, PATH, length, header)):
+        assert 0 <= found.position <= length
         if isinstance(found, Damage):
-            assert 0 <= found.position <= length
             assert found.size >= 0
             continue
-        position, batch_of, found_columns = found
-        assert batch_of.size <= len(image) - position
-        assert all(len(array) == batch_of.count for array in found_columns.arrays.values())
-        blob = attempt(
-            DamagedError, read_blob, disk, batch_of, position=position, path=PATH, header=header
-        )
-        assert blob is None or len(blob) == batch_of.blob_raw_size
-        assert with_blobs.pop(position) == (None if blob is None else len(blob))
-    assert not with_blobs
+        assert found.position > position
+        assert found.records.start >= records
+        position, records = found.position, found.records.stop
+        _examine_batch(found, disk, header)
+    headers = list(walk_headers(disk, PATH, length, header))
+    assert not any(isinstance(one, Damage) for one in headers[:-1])
+
+
+def _examine_batch(found: FileBatch, disk: MemoryDisk, header: FileHeader) -> None:
+    batch_of, position = found.header, found.position
+    assert all(len(array) == batch_of.count for array in found.columns.arrays.values())
+    blob = attempt(DamagedError, found.blob)
+    assert blob is None or len(blob) == batch_of.blob_raw_size
+    again = attempt(
+        DamagedError, read_blob, disk, batch_of, position=position, path=PATH, header=header
+    )
+    assert again == (None if blob is None else bytes(blob))
 
 
 def _batches_of(found: Iterator[Any]) -> Iterator[Any]:
@@ -504,7 +493,7 @@ def _examine_rows(
     header = found.header
     assert len(found.sequence) == len(found.due_ms) == header.count
     assert (found.effective_due_ms() >= found.segment.key.start * MINUTE_MS).all()
-    block = attempt(DamagedError, found.rows, disk, table)
+    block = attempt(DamagedError, found.rows, table)
     if block is None:
         return
     assert len(block.blob) == int(block.size.sum(dtype=np.int64))
@@ -519,13 +508,12 @@ def _examine_rows(
     if ascending and copy.last_sequence < first and last < 2**62:
         length = copy.file.length
         copy.append(block, table, epoch=1, append_ms=NOW_MS)
-        again = [
-            one
+        copied = [
+            one.rows(table)
             for one in copy.read_rows(copy.file.disk, copy.file.length)
             if isinstance(one, SegmentBatch) and one.position >= max(length, FILE_HEADER_SIZE)
         ]
-        assert sum(one.header.count for one in again) == len(block)
-        copied = [one.rows(copy.file.disk, table) for one in again]
+        assert sum(map(len, copied)) == len(block)
         assert b"".join(one.blob for one in copied) == bytes(block.blob)
         assert np.concatenate([one.due_ms for one in copied]).tolist() == block.due_ms.tolist()
         assert np.concatenate([one.subject for one in copied]).tolist() == block.subject.tolist()
@@ -548,8 +536,8 @@ def facts(data: bytes) -> None:
     fresh.facts_file.length = len(image)
     file = fresh.facts_file
     batches = [
-        one.count
-        for _, one, _ in _batches_of(read_columns(disk, file.path, file.length, file.header))
+        one.header.count
+        for one in _batches_of(walk_file(disk, file.path, file.length, file.header))
     ]
     reader = ArrowReader(disk, LOG_UUID, Kind.DISPATCH)
     tables = _batches_of(reader.filed_facts(key.facts_path, length=len(image)))
@@ -700,7 +688,7 @@ def _contents(log: MessageLog) -> dict[int, tuple[BatchHeader, bytes]]:
     memory_per_byte=1500,
 )
 def copied_batches(data: bytes) -> None:
-    """What another node sent goes on from the end of a log, or is refused; it is read as it came."""
+    """Batches of another node go on from the end of a log or are refused; they are read as sent."""
     image = _image_of_batches(data)
     where: dict[str, Any] = {"seed": SEED, "path": PATH, "position": 0}
     first = attempt(NOT_AS_WRITTEN, decode_header, image, **where)

@@ -18,7 +18,7 @@ HEX = GOLDEN / "format-2-dead.hex"
 DUMP = [json.loads(line) for line in (GOLDEN / "format-2-dead.jsonl").read_text().splitlines()]
 
 DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
-SETTLED = {record["of"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
+SETTLED = {record["old sequence"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
 
 
 def test_today_the_same_directory_is_written_byte_for_byte() -> None:
@@ -35,7 +35,7 @@ def test_every_kind_of_record_and_file_is_among_them() -> None:
     paths = [path for path in decoded(HEX.read_text()) if path.endswith(".dead")]
     assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
     assert any(str(record.get("segment", "")).endswith(".dead") for record in DUMP)
-    assert any(str(record["segment"]).endswith(".dead") for record in DUMP if "seal" in record)
+    assert "dead" in {record["span"] for record in DUMP if "seal" in record}
 
 
 def test_what_the_dump_said_then_it_says_now(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
     reader = DeadReader(disk)
     for row in rows:
         record, found = DEAD[row.sequence], reader.read(row)
-        assert (row.old_sequence, row.size) == (record["of"], record["bytes"])
+        assert (row.old_sequence, row.size) == (record["old sequence"], record["bytes"])
         assert (found.reason, found.fault) == (record["reason"], "")
     store.close()
     assert damages == []

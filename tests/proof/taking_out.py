@@ -82,7 +82,7 @@ def _rows(segment: Segment, disk: DirectoryDisk, table: SubjectTable | None = No
     blocks = []
     for batch in segment.read_rows(disk, segment.file.length):
         assert isinstance(batch, SegmentBatch)
-        blocks.append(batch.rows(disk, table))
+        blocks.append(batch.rows(table))
     return join_blocks(blocks)
 
 

@@ -27,9 +27,9 @@ from spark_tools.run.reconcile import Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from spark_tools.run.source_options import read_options
 from spark_tools.source.manifests import source_of_directory, source_of_file
-from storage.batch.batches import Damage, log_seed
-from storage.batch.chained_file import chained_headers
-from storage.batch.file_header import LogKind
+from storage.batch.batches import Damage
+from storage.batch.file_header import FileHeader, LogKind
+from storage.batch.walk import walk_headers
 from storage.disk.disk import DirectoryDisk
 from storage.logs.message_log import MessageLog
 from storage.readers.arrow import ArrowReader, Kind
@@ -230,8 +230,8 @@ def test_what_nobody_asks_for_is_not_sent(s3: Store) -> None:
     [(path, data)] = [(p, d) for p, d in disk.contents().items() if p.endswith(".log")]
     (s3.root / "hopped" / path).write_bytes(data)
     s3.asked["GET"] = 0
-    seed = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
-    headers = list(chained_headers(remote_disk("s3://hopped"), path, len(data), seed=seed))
+    header = FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=LOG_UUID)
+    headers = list(walk_headers(remote_disk("s3://hopped"), path, len(data), header))
     assert len(headers) == 301
     assert len(data) > 2_000_000
     assert s3.asked["GET"] <= 5

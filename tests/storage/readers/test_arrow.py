@@ -389,7 +389,7 @@ def test_facts_that_are_missing_in_the_journal_are_told() -> None:
     reader = reader_on(disk, Kind.DISPATCH, ["number"])
     found = list(reader.journal(path, length=length, first_number=1, next_number=20))
     assert sum(table.num_rows for table in tables_in(found)) == 12
-    assert "7 of the facts from 1 to 19 are not there" in damages_in(found)[0].reason
+    assert damages_in(found)[0].reason == "records 13 to 19 are missing"
     positions = [position for position, _ in batches(disk.contents()[path], length)]
     disk.damage(path, positions[1] + 20, b"\xff")
     found = list(reader.journal(path, length=length, first_number=1, next_number=13))

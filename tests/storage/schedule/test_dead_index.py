@@ -479,9 +479,9 @@ def test_dump_and_verify_know_dead_letters(tmp_path: Path) -> None:
     kinds = {str(record.get("kind")) for record in records}
     assert {"DEAD", "MOVE", "CANCEL", "ROWS"} <= kinds
     [cancel] = [record for record in records if record.get("kind") == "CANCEL"]
-    assert cancel["of"] in rig.dead.rows
-    assert str(cancel["of filed"]).startswith("dead 20")
-    dead = next(record for record in records if record.get("kind") == "ROWS" and "of" in record)
+    assert cancel["old sequence"] in rig.dead.rows
+    assert str(cancel["old minute"]).startswith("dead 20")
+    dead = next(record for record in records if record.get("kind") == "ROWS" and "reason" in record)
     assert str(dead["reason"]).startswith('{"code":')
     outcomes = {str(record["outcome"]) for record in records if "outcome" in record}
     assert {"dead", "moved", "dropped"} <= outcomes
@@ -496,7 +496,7 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
     rig.note()
     rig.checkpoint()
     found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
-    states = {sequence: item.state for sequence, item in found.items() if sequence is not None}
+    states = {sequence: item.state for sequence, item in found.items()}
     for sequence, row in rig.dead.rows.items():
         assert states[row.old] == "dead"
         settled = rig.dead.settled.get(sequence)

@@ -1,5 +1,7 @@
 """A segment keeps rows and facts, knows what it holds, and tells where each item lies."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 
@@ -30,11 +32,14 @@ def made(key: SegmentKey = KEY) -> tuple[SimDisk, Segment, SubjectTable]:
 
 
 def batches_of(disk: SimDisk, segment: Segment) -> list[SegmentBatch]:
-    batches = []
+    return list(reading(disk, segment))
+
+
+def reading(disk: SimDisk, segment: Segment) -> Iterator[SegmentBatch]:
+    """Yield the batches; of each the blob can be read while it stands there."""
     for batch in segment.read_rows(disk, segment.file.length):
         assert isinstance(batch, SegmentBatch)
-        batches.append(batch)
-    return batches
+        yield batch
 
 
 def test_rows_come_back_with_their_bytes_and_positions() -> None:
@@ -54,7 +59,7 @@ def test_rows_come_back_with_their_bytes_and_positions() -> None:
         assert data[position : position + size] == item
     other = SubjectTable()
     other.number(b"not first here")
-    again = batch.rows(disk, other)
+    again = next(reading(disk, segment)).rows(other)
     assert bytes(again.blob) == bytes(block.blob)
     assert [other.names[number] for number in again.subject.tolist()] == subjects
     assert again.minute.tolist() == [KEY.start] * 100
@@ -78,10 +83,11 @@ def test_a_coarse_segment_is_compressed_and_tells_each_rows_own_minute(span: Spa
     dues = [NOW_MS + MINUTE_MS * place for place in range(0, span.minutes, 7)]
     block = rows_of(dues, table, bodies=[bytes(1000)] * len(dues))
     segment.append(block, table, epoch=1, append_ms=NOW_MS)
-    [batch] = batches_of(disk, segment)
+    batch = next(batches := reading(disk, segment))
     assert batch.header.codec is Codec.LZ4
     assert batch.minutes().tolist() == [due // MINUTE_MS for due in dues]
-    assert bytes(batch.rows(disk, table).blob) == bytes(block.blob)
+    assert bytes(batch.rows(table).blob) == bytes(block.blob)
+    assert list(batches) == []
 
 
 def test_a_row_due_before_its_minute_is_loaded_at_its_minutes_start() -> None:
@@ -146,9 +152,9 @@ def test_rows_with_a_damaged_blob_are_not_handed_out() -> None:
     segment.file.file().sync()
     path = segment.key.path
     disk.damage(path, segment.file.length - 10, b"\xff\xff\xff")
-    [batch] = batches_of(disk, segment)
+    batch = next(reading(disk, segment))
     with pytest.raises(DamagedError, match="blob") as caught:
-        batch.rows(disk, table)
+        batch.rows(table)
     assert (caught.value.path, caught.value.position) == (path, 64)
 
 

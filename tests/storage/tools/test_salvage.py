@@ -1,4 +1,4 @@
-"""Whatever is whole is found, wherever it lies; of each message is told what is known, no more."""
+"""What lies whole in its place is found; of each message is told what is known, no more."""
 
 import pytest
 
@@ -8,8 +8,6 @@ from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.state.identity import IDENTITY_PATH
 from storage.tools.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem, SequenceSet
 from tests.damage.overlay import OverlayDisk
-from tests.storage.qmq_items import qmq_item
-from tests.storage.small_logs import NOW_MS
 from tests.storage.store_rig import START_MS, StoreRig
 
 HOUR_MS = 60 * MINUTE_MS
@@ -44,20 +42,17 @@ def lived_in() -> tuple[StoreRig, dict[str, bytes]]:
 
 def salvaged(
     rig: StoreRig, files: dict[str, bytes], paths: list[str] | None = None
-) -> tuple[dict[int, SalvagedItem], list[SalvagedItem], Salvage]:
-    """Return what was found by sequence, what was found without one, and the salvage."""
+) -> tuple[dict[int, SalvagedItem], Salvage]:
+    """Return what was found, by sequence, and the salvage."""
     disk = OverlayDisk(files, {})
     work = Salvage(disk, paths, now_ms=rig.now_ms)
     found = list(work.items())
     assert disk.changed == []
-    known = {item.sequence: item for item in found if item.sequence is not None}
-    loose = [item for item in found if item.sequence is None]
-    assert len(known) + len(loose) == len(found)
+    known = {item.sequence: item for item in found}
+    assert len(known) == len(found)
     for sequence, item in known.items():
         assert item.data == rig.memory.accepted[sequence].item
-    whole = {message.item for message in rig.memory.accepted.values()}
-    assert {item.data for item in loose} <= whole
-    return known, loose, work
+    return known, work
 
 
 def struck(files: dict[str, bytes], path: str, position: int, data: bytes) -> dict[str, bytes]:
@@ -71,9 +66,8 @@ def undelivered(rig: StoreRig) -> set[int]:
 
 def test_of_an_undamaged_directory_everything_is_found_once_and_nothing_is_in_doubt() -> None:
     rig, files = lived_in()
-    known, loose, work = salvaged(rig, files)
+    known, work = salvaged(rig, files)
     assert known.keys() == rig.memory.accepted.keys()
-    assert loose == []
     assert work.gaps == []
     assert {seq for seq, item in known.items() if item.state == PENDING} == undelivered(rig)
     assert {item.state for item in known.values()} == {PENDING, "delivered"}
@@ -87,7 +81,7 @@ def test_of_an_undamaged_directory_everything_is_found_once_and_nothing_is_in_do
 @pytest.mark.parametrize("path", [IDENTITY_PATH, CHECKPOINT_PATH, "message_log/durable_end"])
 def test_a_directory_whose_node_refuses_to_start_is_salvaged_nevertheless(path: str) -> None:
     rig, files = lived_in()
-    known, _, _ = salvaged(rig, files | {path: b"\xff" * len(files[path])})
+    known, _ = salvaged(rig, files | {path: b"\xff" * len(files[path])})
     assert known.keys() == rig.memory.accepted.keys()
     assert {seq for seq, item in known.items() if item.is_wanted} == undelivered(rig)
     left = {name: data for name, data in files.items() if name != path}
@@ -110,37 +104,27 @@ def minute_file(rig: StoreRig) -> str:
 def test_of_a_batch_with_a_damaged_item_the_others_are_proven_by_their_own_crc() -> None:
     rig, files = lived_in()
     path = minute_file(rig)
-    known, _, _ = salvaged(rig, files, [path])
+    known, _ = salvaged(rig, files, [path])
     victim = next(iter(known.values()))
     bad = struck(files, path, victim.position + len(victim.data) - 1, b"\xff")
-    left, loose, work = salvaged(rig, bad, [path])
+    left, work = salvaged(rig, bad, [path])
     assert left.keys() == known.keys() - {victim.sequence}
     assert {item.proof for item in left.values()} == {"batch", "item"}
-    assert loose == []
-    assert [gap.reason for gap in work.gaps] == ["the batch's blob is damaged"]
+    assert [gap.reason for gap in work.gaps] == ["the batch's blob part fails its CRC"]
 
 
 @pytest.mark.parametrize("at", [4, 90])
-def test_items_of_a_batch_without_header_or_columns_are_searched_for(at: int) -> None:
+def test_items_of_a_batch_without_header_or_columns_are_found_in_another_file_only(at: int) -> None:
     rig, files = lived_in()
     path = minute_file(rig)
-    known, _, _ = salvaged(rig, files, [path])
+    known, _ = salvaged(rig, files, [path])
     begin = files[path].index(b"DWB1")
     bad = struck(files, path, begin + at, b"\xff\xff")
-    left, loose, work = salvaged(rig, bad, [path])
-    lost = known.keys() - left.keys()
-    assert lost
-    assert {item.data for item in loose} == {known[sequence].data for sequence in lost}
-    for item in loose:
-        assert (item.proof, item.sequence) == ("item", None)
-        assert files[path][item.position :].startswith(item.data)
-        assert item.state == (IN_DOUBT if item.due_ms <= rig.now_ms else PENDING)
+    left, work = salvaged(rig, bad, [path])
+    assert left.keys() < known.keys()
     [gap] = work.gaps
     assert (gap.path, gap.position) == (path, begin)
-    # In the whole directory the same items are known with their sequences.
-    everywhere, loose, _ = salvaged(rig, bad)
-    assert everywhere.keys() == rig.memory.accepted.keys()
-    assert loose == []
+    assert salvaged(rig, bad)[0].keys() == rig.memory.accepted.keys()
 
 
 def test_the_header_of_another_file_hides_no_batch_behind_it() -> None:
@@ -148,28 +132,16 @@ def test_the_header_of_another_file_hides_no_batch_behind_it() -> None:
     log = next(path for path in files if path.startswith("message_log/0"))
     # Only the message_log is left, and its header is a segment's.
     alone = {path: data for path, data in files.items() if not path.startswith("schedule_log/")}
-    known, loose, work = salvaged(rig, struck(alone, log, 0, files[minute_file(rig)][:64]))
+    known, work = salvaged(rig, struck(alone, log, 0, files[minute_file(rig)][:64]))
     assert undelivered(rig) <= known.keys()
-    assert not loose
     assert any((gap.path, gap.position) == (log, 0) for gap in work.gaps)
-
-
-def test_a_renamed_segment_is_what_its_header_says() -> None:
-    rig, files = lived_in()
-    segment = minute_file(rig)
-    renamed = {segment.replace("T0", "T1"): files[segment]}
-    identity = {"identity": files["identity"]}
-    assert (
-        salvaged(rig, identity | renamed)[0].keys()
-        == salvaged(rig, identity | {segment: files[segment]})[0].keys()
-    )
 
 
 def test_what_facts_may_have_told_of_is_in_doubt_when_they_are_damaged() -> None:
     rig, files = lived_in()
     journal = max(path for path in files if path.startswith(f"{JOURNAL_DIRECTORY}/0"))
     last = files[journal].rindex(b"DWB1")
-    known, _, _ = salvaged(rig, struck(files, journal, last + 90, b"\xff"))
+    known, _ = salvaged(rig, struck(files, journal, last + 90, b"\xff"))
     doubtful = {seq for seq, item in known.items() if item.state == IN_DOUBT}
     due = {seq for seq in undelivered(rig) if rig.memory.accepted[seq].due_ms <= rig.now_ms}
     # What is not due yet was not sent, whatever the journal said.
@@ -185,23 +157,12 @@ def test_the_newest_facts_gone_are_noticed_by_the_durable_end() -> None:
     rig, files = lived_in()
     journal = max(path for path in files if path.startswith(f"{JOURNAL_DIRECTORY}/0"))
     last = files[journal].rindex(b"DWB1")
-    known, _, _ = salvaged(rig, files | {journal: files[journal][:last]})
+    known, _ = salvaged(rig, files | {journal: files[journal][:last]})
     assert IN_DOUBT in {item.state for item in known.values()}
     blind = files | {journal: files[journal][:last]}
     del blind[JOURNAL_END_PATH]
     # Nobody knows whether any are gone.
     assert IN_DOUBT in {item.state for item in salvaged(rig, blind)[0].values()}
-
-
-def test_filed_facts_that_are_damaged_put_their_minute_in_doubt_and_no_other() -> None:
-    rig, files = lived_in()
-    path = next(state.key.facts_path for state in rig.store.checkpoint.segments if state.facts)
-    known, _, _ = salvaged(rig, struck(files, path, 64 + 100, b"\xff"))
-    in_doubt = [item for item in known.values() if item.state == IN_DOUBT]
-    assert in_doubt
-    assert {item.due_ms // MINUTE_MS for item in in_doubt} == {START_MS // MINUTE_MS}
-    gone = {name: data for name, data in files.items() if name != path}
-    assert IN_DOUBT in {item.state for item in salvaged(rig, gone)[0].values()}
 
 
 def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
@@ -211,7 +172,7 @@ def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
     rig.file()
     rig.checkpoint()
     rig.now_ms += 60_000
-    known, _, _ = salvaged(rig, files := rig.disk.contents())
+    known, _ = salvaged(rig, files := rig.disk.contents())
     assert {item.state for item in known.values()} == {PENDING}
     assert len(known) == 2
     # Where the journal is gone there may have been facts.
@@ -222,21 +183,10 @@ def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
 def test_a_file_alone_is_salvaged_with_everything_that_is_due_in_doubt() -> None:
     rig, files = lived_in()
     path = minute_file(rig)
-    known, _, _ = salvaged(rig, {"copy.minute": files[path]}, ["copy.minute"])
+    known, _ = salvaged(rig, {"copy.minute": files[path]}, ["copy.minute"])
     assert known
     states = {item.state for item in known.values() if item.due_ms <= rig.now_ms}
     assert states <= {IN_DOUBT}
-
-
-def test_an_item_is_not_made_up_of_bytes_that_look_like_one() -> None:
-    rig, files = lived_in()
-    path = minute_file(rig)
-    item = bytearray(qmq_item(NOW_MS, b"s", b"id"))
-    item[-1] ^= 1
-    junk = bytes(item) * 3 + bytes(5000) + b"\0\0\0\0" * 100
-    _, loose, work = salvaged(rig, files | {path: files[path] + junk}, [path])
-    assert loose == []
-    assert work.gaps[-1].size == len(junk)
 
 
 def test_a_set_of_sequences_keeps_what_was_added() -> None:
@@ -249,7 +199,7 @@ def test_a_set_of_sequences_keeps_what_was_added() -> None:
 
 def test_what_the_node_delivers_itself_is_told_from_what_it_cannot_deliver() -> None:
     rig, files = lived_in()
-    known, _, _ = salvaged(rig, files)
+    known, _ = salvaged(rig, files)
     assert all(item.is_served for item in known.values() if item.is_wanted)
     path = next(
         state.key.path
@@ -258,7 +208,7 @@ def test_what_the_node_delivers_itself_is_told_from_what_it_cannot_deliver() -> 
     )
     victim = next(iter(salvaged(rig, files, [path])[0].values()))
     bad = struck(files, path, victim.position + len(victim.data) - 1, b"\xff")
-    known, _, _ = salvaged(rig, bad)
+    known, _ = salvaged(rig, bad)
     stuck = [item for item in known.values() if item.is_wanted and not item.is_served]
     assert [item.sequence for item in stuck] == [victim.sequence]
     assert stuck[0].path.startswith("message_log/")
@@ -271,7 +221,7 @@ def test_what_the_node_delivers_itself_is_told_from_what_it_cannot_deliver() -> 
 def test_what_is_gone_whole_is_told(log: str) -> None:
     rig, files = lived_in()
     left = {path: data for path, data in files.items() if not path.startswith(log)}
-    known, _, work = salvaged(rig, left)
+    known, work = salvaged(rig, left)
     named = [gap for gap in work.gaps if gap.path.startswith(log.removesuffix("/"))]
     assert named
     assert {gap.reason.partition(" ")[0] for gap in named} <= {"no", "the"}
@@ -281,7 +231,7 @@ def test_what_is_gone_whole_is_told(log: str) -> None:
 def test_with_the_journal_gone_what_is_due_is_in_doubt() -> None:
     rig, files = lived_in()
     left = {path: data for path, data in files.items() if not path.startswith(JOURNAL_DIRECTORY)}
-    known, _, _ = salvaged(rig, left)
+    known, _ = salvaged(rig, left)
     # A fact that was not filed yet went with it.
     due = {seq for seq, item in known.items() if item.due_ms <= rig.now_ms and item.is_wanted}
     assert due > undelivered(rig) & due
@@ -296,5 +246,17 @@ def test_a_stray_file_does_not_hide_what_the_node_delivers_itself() -> None:
     above = max(path for path in files if path.startswith("message_log/0"))
     first = int(above[-24:-4])
     stray = f"message_log/{first + 1:020d}.log"
-    known, _, _ = salvaged(rig, files | {stray: b""})
+    known, _ = salvaged(rig, files | {stray: b""})
     assert {seq for seq, item in known.items() if item.is_served} == served
+
+
+def test_filed_facts_that_are_damaged_put_in_doubt_what_is_due() -> None:
+    rig, files = lived_in()
+    path = next(state.key.facts_path for state in rig.store.checkpoint.segments if state.facts)
+    gone = {name: data for name, data in files.items() if name != path}
+    for bad in (struck(files, path, 64 + 100, b"\xff"), gone):
+        known, _ = salvaged(rig, bad)
+        wanted = [item for item in known.values() if item.is_wanted]
+        due = {item.sequence for item in wanted if item.due_ms <= rig.now_ms}
+        assert {item.sequence for item in wanted if item.state == IN_DOUBT} == due
+        assert due

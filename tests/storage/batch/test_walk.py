@@ -1,0 +1,423 @@
+"""The walk yields every batch that lies where it belongs, and tells of all else as damage."""
+
+import errno
+import random
+import zlib
+from unittest import mock
+
+import pytest
+
+from storage.batch.batches import HEADER_SIZE, Damage
+from storage.batch.chained_file import BatchDraft, ChainedFile
+from storage.batch.columns import RecordKind, encode_columns
+from storage.batch.entries import SubjectTable
+from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
+from storage.batch.walk import walk_file, walk_headers
+from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
+from storage.disk.read_ahead import READ_BLOCK_SIZE
+from storage.disk.spans import Span
+from storage.schedule.segment import Segment, SegmentBatch
+from tests.fuzz.memory_disk import MemoryDisk
+from tests.seeds import each_seed
+from tests.simulation.disk import SimDisk
+from tests.storage.batch_files import HEADER, PATH, draft, numbers, written
+from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID
+from tests.storage.small_segments import KEY, rows_of, segment_disk
+
+
+def segment_of_batches(
+    disk: SimDisk, count: int
+) -> tuple[Segment, SubjectTable, list[int], list[int]]:
+    """Return a minute segment of batches with two items each: first sequences and positions."""
+    table = SubjectTable()
+    segment = Segment.new(disk, LOG_UUID, KEY)
+    firsts, positions = [], []
+    for number in range(count):
+        first = 2 + 2 * number
+        positions.append(segment.file.length or FILE_HEADER_SIZE)
+        block = rows_of([NOW_MS, NOW_MS + 1], table, first=first, bodies=[bytes(90)] * 2)
+        segment.append(block, table, epoch=1, append_ms=NOW_MS)
+        firsts.append(first)
+    segment.file.file().sync()
+    disk.sync_directory("schedule_log")
+    return segment, table, firsts, positions
+
+
+def good(found: list[int | str]) -> list[int]:
+    """Return the batches among what was found."""
+    return [entry for entry in found if isinstance(entry, int)]
+
+
+def make_newer(disk: SimDisk, file: ChainedFile, position: int) -> None:
+    """Give a batch a feature that nobody knows yet."""
+    head = bytearray(disk.contents()[PATH][position : position + 80])
+    head[8] = 2
+    head[76:80] = zlib.crc32(head[:76], file.seed).to_bytes(4, "little")
+    disk.damage(PATH, position, bytes(head))
+
+
+def test_a_batch_with_damaged_columns_is_hopped_over() -> None:
+    disk, file, positions = written()
+    disk.damage(PATH, positions[1] + 90, b"\xff\xff")
+    assert numbers(disk, file.length) == [1, "the batch's columns part fails its CRC", 7, 10]
+
+
+def test_a_batch_without_a_readable_header_is_hopped_over() -> None:
+    disk, file, positions = written()
+    disk.damage(PATH, positions[1], b"XXXX")
+    assert numbers(disk, file.length) == [1, "no batch begins here", 7, 10]
+
+
+def test_a_batch_of_other_records_is_damage_though_it_is_intact() -> None:
+    disk, file, _ = written(2)
+    file.append(
+        [
+            BatchDraft(
+                kind=RecordKind.CANCEL,
+                base_sequence=7,
+                count=1,
+                columns=encode_columns(
+                    RecordKind.CANCEL, [], {"old_sequence": [1], "old_minute": [2]}
+                ),
+            )
+        ]
+    )
+    file.append([draft(8)])
+    found = numbers(disk, file.length)
+    assert found[:2] == [1, 4]
+    assert "CANCEL in a file of DISPATCH_LOG" in str(found[2])
+    assert found[3:] == [8]
+
+
+def test_a_damaged_file_header_does_not_hide_the_batches() -> None:
+    disk, file, _ = written()
+    disk.damage(PATH, 20, b"\xff")
+    assert numbers(disk, file.length) == ["file header fails its CRC", 1, 4, 7, 10]
+
+
+def test_a_file_that_was_cut_short_is_damage_and_the_rest_is_read() -> None:
+    disk, file, positions = written()
+    disk.open(PATH).truncate(positions[3])
+    assert numbers(disk, file.length) == ["the file is cut short", 1, 4, 7]
+
+
+def test_a_file_that_cannot_be_read_is_damage() -> None:
+    disk, file, _ = written()
+    disk.unlink(PATH)
+    [reason] = numbers(disk, file.length)
+    assert "cannot be read" in str(reason)
+
+
+def test_the_file_of_another_segment_is_not_taken_for_this_one() -> None:
+    disk, file, _ = written()
+    other = FileHeader(
+        kind=LogKind.DISPATCH_LOG, log_uuid=LOG_UUID, span=Span.HOUR, start_minute=23_091_840
+    )
+    found = numbers(disk, file.length, other)
+    assert found == ["this is the file of minute 23091840", "batch header fails its CRC"]
+
+
+def test_the_beginning_of_another_file_hides_only_what_it_lies_on() -> None:
+    disk, file, positions = written()
+    header = FileHeader(
+        kind=LogKind.DISPATCH_LOG, log_uuid=LOG_UUID, span=Span.HOUR, start_minute=23_091_840
+    )
+    disk.damage(PATH, 0, encode_file_header(header) + bytes(100))
+    assert positions[1] > 164
+    found = numbers(disk, file.length)
+    assert good(found) == [4, 7, 10]
+
+
+def test_the_file_of_another_log_is_refused() -> None:
+    disk, file, _ = written()
+    other = FileHeader(
+        kind=LogKind.DISPATCH_LOG, log_uuid=OTHER_UUID, span=Span.MINUTE, start_minute=23_091_840
+    )
+    with pytest.raises(DataDirectoryError, match="must not be mixed"):
+        numbers(disk, file.length, other)
+
+
+def test_a_batch_of_a_newer_version_is_hopped_over_in_a_segment_and_refused_in_a_journal() -> None:
+    disk, file, positions = written()
+    make_newer(disk, file, positions[1])
+    found = numbers(disk, file.length)
+    assert [found[0], *found[2:]] == [1, 7, 10]
+    assert "unknown feature bits 0x2" in str(found[1])
+    journal = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=1)
+    disk, file, positions = written(header=journal)
+    make_newer(disk, file, positions[1])
+    with pytest.raises(UnsupportedFormatError, match="unknown feature bits 0x2"):
+        numbers(disk, file.length, journal)
+
+
+def test_a_batch_of_another_segment_is_none_wherever_it_lies() -> None:
+    for start, span in ((23_091_841, Span.MINUTE), (23_091_840, Span.HOUR)):
+        other = FileHeader(
+            kind=LogKind.DISPATCH_LOG, log_uuid=LOG_UUID, span=span, start_minute=start
+        )
+        strange, _, places = written(header=other)
+        disk, file, positions = written()
+        assert places == positions
+        data = strange.contents()[PATH][places[1] : places[3]]
+        disk.damage(PATH, positions[1], data)
+        found = numbers(disk, file.length)
+        assert good(found) == [1, 10]
+
+
+def test_a_batch_that_was_repeated_over_another_is_read_once_and_reported() -> None:
+    disk, file, positions = written(5)
+    data = disk.contents()[PATH]
+    disk.damage(PATH, positions[3], data[positions[1] : positions[2]])
+    found = numbers(disk, file.length)
+    assert good(found) == [1, 4, 7, 13]
+    assert "the batch does not follow the one before it" in found
+
+
+def test_a_sector_that_cannot_be_read_costs_its_batches_only() -> None:
+    disk, file, positions = written(60)
+    opened = disk.open_read(PATH)
+
+    class BadSector:
+        """The file, with an unreadable block."""
+
+        def __init__(self) -> None:
+            self.path = PATH
+
+        def size(self) -> int:
+            return opened.size()
+
+        def close(self) -> None:
+            opened.close()
+
+        def read_at(self, position: int, size: int) -> bytes:
+            if position < READ_BLOCK_SIZE < position + size or position == READ_BLOCK_SIZE:
+                raise OSError(errno.EIO, "Input/output error")
+            return opened.read_at(position, size)
+
+    struck = [place for place in positions if 4096 - 200 < place < 8192]
+    with mock.patch.object(disk, "open_read", return_value=BadSector()):
+        found = numbers(disk, file.length)
+    assert len(positions) - len(struck) <= len(good(found)) < len(positions)
+    assert any("(the disk cannot read it)" in str(entry) for entry in found)
+
+
+def test_the_beginning_of_a_batch_in_a_wrong_place_does_not_hide_the_batch() -> None:
+    disk = segment_disk()
+    segment, _table, block, positions = segment_of_batches(disk, 4)
+    data = disk.contents()[segment.key.path]
+    # Header and columns of the third batch, but not its items, over the end of the second.
+    head = data[positions[2] : positions[3] - 40]
+    at = positions[2] - len(head)
+    assert at > positions[1]
+    disk.damage(segment.key.path, at, head)
+    found = list(segment.read_rows(disk, segment.file.length))
+    rows = [row for batch in found if isinstance(batch, SegmentBatch) for row in batch.sequence]
+    assert sorted(set(rows)) == sorted(rows)
+    place = {batch.header.base_sequence: batch.position
+             for batch in found if isinstance(batch, SegmentBatch)}  # fmt: skip
+    assert place[int(block[2])] == positions[2]
+    assert place[int(block[3])] == positions[3]
+
+
+def test_any_single_flipped_bit_is_noticed() -> None:
+    chance = random.Random(1)
+    for _ in range(300):
+        disk, file, _ = written(2)
+        position = chance.randrange(file.length)
+        byte = disk.contents()[PATH][position]
+        disk.damage(PATH, position, bytes([byte ^ (1 << chance.randrange(8))]))
+        found = numbers(disk, file.length)
+        assert any(isinstance(entry, str) for entry in found)
+
+
+def test_the_header_of_another_files_first_batch_hides_nothing_behind_it() -> None:
+    journal = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=1)
+    disk, file, positions = written(6, header=journal)
+    other = segment_disk()
+    long = ChainedFile(other, PATH, journal)
+    long.append([draft(1, count=20)])
+    head = other.contents()[PATH][positions[0] : positions[0] + 100]
+    disk.damage(PATH, positions[0], head)
+    found = numbers(disk, file.length, journal)
+    assert good(found) == [4, 7, 10, 13, 16]
+
+
+def test_what_was_written_again_together_with_more_counts_before_an_older_copy_of_it() -> None:
+    disk, file, positions = written(3)
+    old = segment_disk()
+    before = ChainedFile(old, PATH, HEADER)
+    for number in range(4):
+        before.append([draft(number * 3 + 1)])
+    older = old.contents()[PATH][before.length - (positions[1] - positions[0]) :]
+    # Facts 10 to 12 were written before a crash, and 10 to 15 at once after it.
+    file.append([draft(10, count=6)])
+    file.file().sync()
+    disk.damage(PATH, positions[1], older)
+    found = numbers(disk, file.length)
+    assert good(found) == [1, 7, 10]
+    places = [
+        entry.position
+        for entry in walk_file(disk, PATH, file.length, HEADER)
+        if not isinstance(entry, Damage)
+    ]
+    assert max(places) > positions[2]
+
+
+def test_batches_that_were_swapped_are_damage_and_those_between_them_are_not() -> None:
+    for first, second in ((1, 4), (1, 3), (2, 3)):
+        disk, file, positions = written(6)
+        edges = [*positions, file.length]
+        data = disk.contents()[PATH]
+        disk.damage(PATH, edges[first], data[edges[second] : edges[second + 1]])
+        disk.damage(PATH, edges[second], data[edges[first] : edges[first + 1]])
+        found = numbers(disk, file.length)
+        kept = {3 * number + 1 for number in range(6) if number not in {first, second}}
+        assert kept <= set(good(found))
+        assert good(found) == sorted(set(good(found)))
+        assert "the batch does not follow the one before it" in found
+
+
+def test_what_belongs_behind_the_end_takes_no_room_before_it() -> None:
+    disk, file, positions = written(6)
+    # The newest batch was written over an old one, too, and is not counted yet.
+    disk.damage(PATH, positions[1], disk.contents()[PATH][positions[5] : file.length])
+    assert good(numbers(disk, positions[5])) == [1, 7, 10, 13]
+
+
+def test_two_batches_where_one_is_missing_between_them_are_told() -> None:
+    disk, file, _ = written(2)
+    file.last_crc += 1
+    file.append([draft(7)])
+    assert numbers(disk, file.length) == [1, 4, "the batch does not follow the one before it", 7]
+
+
+def test_a_blob_is_checked_when_it_is_read() -> None:
+    disk = segment_disk()
+    segment, _, _, positions = segment_of_batches(disk, 2)
+    file = segment.file
+    disk.damage(file.path, positions[1] - 1, b"\xff")
+    walk = walk_file(disk, file.path, file.length, file.header)
+    first = next(walk)
+    assert not isinstance(first, Damage)
+    assert len(first.stored_blob()) == first.header.blob_size
+    with pytest.raises(DamagedError, match="the batch's blob part fails its CRC") as caught:
+        first.blob()
+    assert (caught.value.path, caught.value.position) == (file.path, positions[0])
+    second = next(walk)
+    assert not isinstance(second, Damage)
+    assert bytes(second.blob()) == bytes(second.stored_blob())
+    assert list(walk) == []
+
+
+def test_a_walk_over_headers_ends_at_the_first_thing_irregular() -> None:
+    disk, file, positions = written(5)
+    seen = list(walk_headers(disk, PATH, file.length, HEADER))
+    assert [one.position for one in seen] == positions
+    disk.damage(PATH, positions[2], b"XXXX")
+    *seen, damage = walk_headers(disk, PATH, file.length, HEADER)
+    assert [one.position for one in seen] == positions[:2]
+    assert isinstance(damage, Damage)
+    data = disk.contents()[PATH]
+    disk.damage(PATH, positions[1], data[positions[3] : positions[4]])
+    *seen, damage = walk_headers(disk, PATH, file.length, HEADER)
+    assert [one.position for one in seen] == positions[:1]
+    assert isinstance(damage, Damage)
+    assert damage.reason == "the batch does not follow the one before it"
+    disk.unlink(PATH)
+    [damage] = walk_headers(disk, PATH, file.length, HEADER)
+    assert isinstance(damage, Damage)
+
+
+BLOCK_SIZES = (512, 4096)
+
+
+def random_file(chance: random.Random) -> tuple[SimDisk, ChainedFile, dict[int, tuple[int, bytes]]]:
+    """Return a file of batches of many sizes: of each by number where it lies, and its columns."""
+    disk = segment_disk()
+    file = ChainedFile(disk, PATH, HEADER)
+    most = chance.choice([2, 6, 10])
+    batches = {}
+    number = 1
+    for _ in range(chance.randrange(12, 150)):
+        count = chance.randint(1, most)
+        [(position, _)] = file.append([part := draft(number, count)])
+        batches[number] = position, part.columns
+        number += count
+    file.file().sync()
+    disk.sync_directory("dispatch_log")
+    return disk, file, batches
+
+
+def swap(data: bytearray, chance: random.Random) -> list[range]:
+    """Swap two blocks; return where they lie."""
+    size = chance.choice([size for size in BLOCK_SIZES if 2 * size <= len(data)])
+    count = len(data) // size
+    first, second = (place * size for place in chance.sample(range(count), 2))
+    held = data[first : first + size]
+    data[first : first + size] = data[second : second + size]
+    data[second : second + size] = held
+    return [range(first, first + size), range(second, second + size)]
+
+
+def spoil(data: bytearray, before: bytes, chance: random.Random) -> None:
+    """Do something else to the bytes of a file, of which there were others before."""
+    size = chance.choice(BLOCK_SIZES)
+    place = chance.randrange(len(data) // size + 1) * size
+    match chance.randrange(4):
+        case 0:
+            data[place : place + size] = bytes(len(data[place : place + size]))
+        case 1:
+            source = chance.randrange(len(before) // size + 1) * size
+            data[place : place + size] = before[source : source + len(data[place : place + size])]
+        case 2:
+            data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
+        case 3:
+            del data[chance.randrange(len(data) // 2, len(data)) + 1 :]
+
+
+def walked(file: ChainedFile, data: bytes) -> dict[int, bytes]:
+    """Return the columns of each batch that the walk yields, having checked how it does."""
+    disk = MemoryDisk({PATH: data})
+    found: dict[int, bytes] = {}
+    position = records = 0
+    for one in walk_file(disk, PATH, file.length, HEADER):
+        if isinstance(one, Damage):
+            assert 0 <= one.position <= file.length
+            continue
+        assert one.position >= position, "batches come as they lie"
+        assert one.records.start >= records, "records ascend, and none comes twice"
+        position, records = one.position + one.header.size, one.records.stop
+        begin = one.position + HEADER_SIZE
+        found[one.header.base_sequence] = data[begin : one.position + one.header.blob_offset]
+    return found
+
+
+@each_seed(300)
+def test_after_one_swap_only_batches_that_touch_a_block_may_be_missing(seed: int) -> None:
+    chance = random.Random(seed)
+    disk, file, batches = random_file(chance)
+    data = bytearray(disk.contents()[PATH])
+    blocks = swap(data, chance)
+    found = walked(file, bytes(data))
+    for number, columns in found.items():
+        assert columns == batches[number][1]
+    edges = [position for position, _ in batches.values()] + [file.length]
+    for place, number in enumerate(batches):
+        begin, end = edges[place], edges[place + 1]
+        touched = any(begin < block.stop and block.start < end for block in blocks)
+        assert touched or number in found, f"seed {seed}: {number} at {begin} is missing"
+
+
+@each_seed(300)
+def test_whatever_strikes_nothing_is_wrong_or_comes_twice(seed: int) -> None:
+    chance = random.Random(seed)
+    disk, file, batches = random_file(chance)
+    before = disk.contents()[PATH]
+    data = bytearray(before)
+    for _ in range(chance.randint(1, 6)):
+        if chance.random() < 0.5 and len(data) >= 2 * BLOCK_SIZES[0]:
+            swap(data, chance)
+        else:
+            spoil(data, before, chance)
+    for number, columns in walked(file, bytes(data)).items():
+        assert columns == batches[number][1]
