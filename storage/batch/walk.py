@@ -171,34 +171,6 @@ def walk_headers(
 _NO_FOLLOWER = "the batch does not follow the one before it"
 
 
-def read_blob(
-    disk: ReadableDisk,
-    batch: BatchHeader,
-    *,
-    position: int,
-    path: str,
-    header: FileHeader,
-    patient: bool = False,
-) -> bytes:
-    """Return the checked, decompressed blob of a batch.
-
-    Raises DamagedError; with `patient` ReadFailedError for an error of the operating system.
-    """
-    try:
-        file = disk.open_read(path)
-        try:
-            data = file.read_at(position, batch.size)
-        finally:
-            file.close()
-    except OSError as error:
-        if patient and may_pass(error):
-            raise ReadFailedError(path=path, error=error) from error
-        reason = f"cannot be read: {error}"
-        raise DamagedError(path=path, position=position, reason=reason) from error
-    seed = file_seed(header)
-    return bytes(check_blob(batch, data, seed=seed, path=path, position=position))
-
-
 @dataclass(frozen=True, slots=True)
 class _Candidate:
     """A batch that may belong where it lies.

@@ -53,7 +53,7 @@ from storage.batch.file_header import (
 )
 from storage.batch.item_formats import QMQ_ITEM_SIZE_MIN, join_qmq_items, qmq_item_fault
 from storage.batch.rows import effective_due_ms
-from storage.batch.walk import FileBatch, read_blob, walk_file, walk_headers
+from storage.batch.walk import FileBatch, walk_file, walk_headers
 from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
@@ -359,7 +359,7 @@ def checkpoint(data: bytes) -> None:
 
 
 @target(
-    decoders=(walk_file, walk_headers, read_blob),
+    decoders=(walk_file, walk_headers),
     packages=STORAGE,
     size_max=2048,
     memory_per_byte=1500,
@@ -386,20 +386,16 @@ def chained_file(data: bytes) -> None:
         assert found.position > position
         assert found.records.start >= records
         position, records = found.position, found.records.stop
-        _examine_batch(found, disk, header)
+        _examine_batch(found)
     headers = list(walk_headers(disk, PATH, length, header))
     assert not any(isinstance(one, Damage) for one in headers[:-1])
 
 
-def _examine_batch(found: FileBatch, disk: MemoryDisk, header: FileHeader) -> None:
-    batch_of, position = found.header, found.position
+def _examine_batch(found: FileBatch) -> None:
+    batch_of = found.header
     assert all(len(array) == batch_of.count for array in found.columns.arrays.values())
     blob = attempt(DamagedError, found.blob)
     assert blob is None or len(blob) == batch_of.blob_raw_size
-    again = attempt(
-        DamagedError, read_blob, disk, batch_of, position=position, path=PATH, header=header
-    )
-    assert again == (None if blob is None else bytes(blob))
 
 
 def _batches_of(found: Iterator[Any]) -> Iterator[Any]:
