@@ -73,11 +73,11 @@ def measure(tree: Path, directory: Path) -> Figures:
         ingest = _cost(server, lambda: _send(server, _load(_INGESTED, far_ms, 0)))
         _send_ahead(server, _INGESTED)
         delivery = _cost(server, lambda: _until_pending(server, _INGESTED))
+        time.sleep(1)
+        idle = _cost(server, lambda: time.sleep(_IDLE_S))
         _send_ahead(server, _INGESTED + _DELIVERED)
         more = _load(_DELIVERED, far_ms, _INGESTED + 2 * _DELIVERED)
         together = _cost(server, lambda: _send_and_wait(server, more, _INGESTED + _DELIVERED))
-        time.sleep(1)
-        idle = _cost(server, lambda: time.sleep(_IDLE_S))
     finally:
         server.kill()
         collector.kill()
