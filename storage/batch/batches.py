@@ -38,6 +38,7 @@ import lz4.block
 
 from storage.batch.columns import (
     KINDS_WITH_ITEMS,
+    LAYOUTS,
     Columns,
     ColumnsError,
     RecordKind,
@@ -339,6 +340,8 @@ def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> Ba
     # Checked before anything is allocated or skipped by these sizes.
     if (
         header.count == 0
+        # Nothing else bounds the count of records that have no columns.
+        or (header.count > 1 and not LAYOUTS[header.kind])
         or HEADER_SIZE + header.columns_size + header.blob_raw_size > BATCH_BYTES_MAX
         or header.blob_size > header.blob_raw_size
         or (header.codec is Codec.RAW and header.blob_size != header.blob_raw_size)

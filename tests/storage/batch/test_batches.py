@@ -388,3 +388,27 @@ def test_a_newer_batch_stops_a_walk() -> None:
 def test_the_worked_example_is_what_the_code_writes() -> None:
     _, data = make([b"first item", b"second"], base=2, previous=0x8D2E40B1)
     assert worked_examples("batches.md")[1] == data
+
+
+@pytest.mark.parametrize("kind", [RecordKind.EPOCH_START, RecordKind.FLOOR])
+def test_a_batch_without_columns_has_one_record(kind: RecordKind) -> None:
+    """Nothing else would bound how many it says there are."""
+    columns = encode_columns(kind, [], {})
+    where: dict[str, Any] = {"seed": SEED, "path": "log", "position": 0}
+    for count in (1, 2, 2**32 - 1):
+        _, parts = encode_batch(
+            seed=SEED,
+            kind=kind,
+            epoch=1,
+            base_sequence=1,
+            count=count,
+            floor_minute=0,
+            append_ms=0,
+            previous_crc=0,
+            columns=columns,
+        )
+        if count == 1:
+            assert decode_header(b"".join(parts), **where).count == 1
+        else:
+            with pytest.raises(DamagedError, match="contradict each other"):
+                decode_header(b"".join(parts), **where)
