@@ -468,7 +468,7 @@ class ScheduleLog:
                 positions = self._append(segment, block, now_ms)
             except StorageFullError:
                 self.full = True
-                left.append(group)
+                left.append(block)
                 continue
             yield segment, block, positions
         blocks[:] = left

@@ -137,7 +137,7 @@ def test_files_of_a_newer_version_are_refused_in_one_sentence(tmp_path: Path) ->
     with server(data, broker_port=1) as node:
         assert node.wait(20) == ExitCode.LOGS
         last = node.sentence()
-        assert "file format version 2" in last
+        assert "file of format version 3" in last
         assert "upgrade this node" in last
     assert path.read_bytes()[FILE_HEADER_SIZE:] == whole[FILE_HEADER_SIZE:]
 

@@ -288,8 +288,8 @@ SERVER = {
         # The checkpoint's sequence is below the oldest row that waits in memory.
         "waiting rows counted as filed": mutant(
             swap("ScheduleLog.replayed_sequence", "... if waiting else ...", "self.last_filed"),
-            scenario=told.NO_SPACE,
-            seed=2,
+            test="storage/node/test_store.py::"
+            "test_whatever_strikes_everything_is_filed_once_and_leaves_and_is_sealed[9-kept]",
         ),
     },
     "4 recovery": {

@@ -475,3 +475,21 @@ def test_a_long_replay_does_not_gather_the_names_of_all_that_it_files() -> None:
     bench.log.subjects.numbers([b"held.%d" % place for place in range(10)])
     bench.file([START_MS])
     assert bench.log.subjects.collections == collections
+
+
+def test_rows_that_are_filed_already_are_counted_off_once_though_others_find_no_space() -> None:
+    bench = Bench()
+    bench.file([START_MS, START_MS + 3, START_MS + 6])
+    assert bench.log.flush(bench.now_ms)
+    assert bench.log.pending == 3
+    # A replay that begins at the second row, with one that is new.
+    bench.next_sequence = 2
+    bench.file([START_MS + 3, START_MS + 6, START_MS + 9])
+    used = bench.disk.medium.used
+    bench.disk.capacity_bytes, capacity = used, bench.disk.capacity_bytes
+    for _ in range(3):
+        assert not bench.log.flush(bench.now_ms)
+        assert bench.log.pending == 4
+    bench.disk.capacity_bytes = capacity
+    assert bench.log.flush(bench.now_ms)
+    assert bench.log.pending == 4
