@@ -36,7 +36,7 @@ from storage.batch.file_header import (
 )
 from storage.batch.item_formats import qmq_item_fault, qmq_message_id
 from storage.batch.walk import FileBatch, walk_file
-from storage.disk.disk import Bytes, DirectoryDisk, Disk
+from storage.disk.disk import Bytes, DirectoryDisk, Disk, size_of
 from storage.disk.errors import (
     DamagedError,
     DataDirectoryError,
@@ -400,15 +400,6 @@ def _whole_length(disk: Disk, path: str) -> dict[str, int]:
         raise
     except OSError:
         return {}  # Verifying it says why.
-
-
-def size_of(disk: Disk, path: str) -> int:
-    """Return the size of a file. Raises OSError."""
-    file = disk.open_read(path)
-    try:
-        return file.size()
-    finally:
-        file.close()
 
 
 def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:

@@ -26,7 +26,7 @@ from storage.batch.facts import Outcome
 from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, LogKind, decode_file_header
 from storage.batch.item_formats import qmq_item_fault, qmq_item_size, qmq_names
 from storage.batch.walk import FileBatch, walk_file
-from storage.disk.disk import Bytes, Disk
+from storage.disk.disk import Bytes, Disk, size_of
 from storage.disk.errors import DamagedError, NotPermittedError, StorageError
 from storage.disk.read_ahead import PIECE
 from storage.disk.spans import (
@@ -51,7 +51,6 @@ from storage.tools.inspect import (
     is_log_file,
     items_in,
     lost_logs,
-    size_of,
 )
 
 PENDING = "pending"
