@@ -53,7 +53,7 @@ def files_of(log: MessageLog) -> list[tuple[str, int, int]]:
 
 
 def delivered(block: RowBlock, at_ms: npt.NDArray[np.int64]) -> FactBlock:
-    """Return the facts that all of a block were delivered at these times."""
+    """Return the facts that all of a block were delivered at these times, to be filed at once."""
     count = len(block)
     return FactBlock(
         sequence=block.sequence,
@@ -61,6 +61,7 @@ def delivered(block: RowBlock, at_ms: npt.NDArray[np.int64]) -> FactBlock:
         at_ms=at_ms,
         target=np.zeros(count, np.uint16),
         outcome=np.ones(count, np.uint8),
+        record=np.zeros(count, np.int64),
         targets=[b"broker1"],
     )
 
@@ -124,19 +125,16 @@ def manifest_of(
         storage_uuid="s",
         written_ms=0,
         sequence=log_next - 1,
-        fact_number=0,
         first_sequence=log_files[0][1] if log_files else log_next,
         floor_minute=floor_minute,
         hour_mark=0,
         day_mark=0,
         log_next_sequence=log_next,
-        journal_next_number=1,
         deleted_from_minute=0,
         segments=(),
         dead_segments=(),
         sealed=tuple(sealed),
         dead_sealed=(),
-        journal=(),
         message_log=tuple(
             MessageLogFile(
                 file=file,

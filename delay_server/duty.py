@@ -8,7 +8,8 @@
       its group was retired                           refuse     yes     nothing new
       free disk is below its floor                    refuse     yes     R
       its clock is not trusted                        as above   no      as above
-      outcomes take too long to become durable        as above   no      as above
+      outcomes wait too long, or too many, to         as above   no      as above
+        become durable or applied
       it stops                                        hold       *       OFFLINE, by the stop itself
 
     * what is due is left for the next start; what is with the sender goes on until the deadline
@@ -55,8 +56,8 @@ class Situation:
     """Whether free disk is below its floor."""
     clock_reason: str = ""
     """Why the clock is not trusted; empty if it is."""
-    outcomes_wait: bool = False
-    """Whether outcomes take too long to become durable, or too many of them wait for that."""
+    outcomes_wait: str = ""
+    """Why too many outcomes wait to become durable or applied, or wait too long; empty if not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +125,5 @@ def _reasons(now: Situation) -> list[str]:
         if now.clock_reason:
             reasons.append(f"the clock is not trusted, delivery is held: {now.clock_reason}")
         if now.outcomes_wait:
-            reasons.append(
-                "outcomes of deliveries are not durable in time, delivery is held: the disk stalls"
-            )
+            reasons.append(f"delivery is held: {now.outcomes_wait}")
     return reasons

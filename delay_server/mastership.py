@@ -5,9 +5,11 @@ order when the process stops, at once when the node loses its role. Messages in 
 moment are in the log, and the next mastership may send them again.
 """
 
+import contextlib
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import chain
 from typing import Final
 
@@ -34,7 +36,8 @@ from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Damages, Node
 from delay_server.sending.backlog_reader import BacklogReader
-from delay_server.sending.dispatch import Dispatch, FactRecorder
+from delay_server.sending.dispatch import Dispatch
+from delay_server.sending.fact_recorder import FactRecorder
 from delay_server.sending.lateness import Lateness
 from delay_server.sending.outlet import Outlet
 from delay_transport.meta.address import MetaLocator
@@ -46,6 +49,7 @@ from sender.sender import Sender
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.disk import Disk
+from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
 from storage.readers.item_reader import ItemReader
 
@@ -79,7 +83,7 @@ class Mastership:
         self._pacer = pacer
         self._damages = damages
         self._lateness = lateness
-        self._store = store = node.store
+        self._store = node.store
         self._weights: dict[str, float] = {}
         """Of groups, as an operator says."""
         self._dispatching = trio.CancelScope()
@@ -97,12 +101,9 @@ class Mastership:
         reader = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
+        self._make_committer()
         self.fact_recorder = FactRecorder(
-            journal=store.journal,
-            executor=runtime.executor,
-            pacer=pacer,
-            epoch=lambda: store.schedule.epoch,
-            note_facts=self._note_facts,
+            submit=self.committer.submit,
             sync_ms_max=config.storage.fact_sync_ms_max,
             on_behind=duty_changed,
         )
@@ -123,7 +124,7 @@ class Mastership:
         )
         self.lanes.on_changed = self.outlet.lanes_changed
         node.take_controls = self.outlet.take
-        node.flush = self.fact_recorder.flush
+        node.flush = self._flush
 
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
@@ -141,6 +142,22 @@ class Mastership:
         self.lane_rules.attach(self.lanes)
         self.rate_limits = RateLimits(burst_s=config.controls.burst_seconds)
 
+    def _make_committer(self) -> None:
+        """Make what appends to the log."""
+        store = self._store
+        self.committer = Committer(
+            message_log=store.message_log,
+            filer=self._node.filer,
+            executor=self._runtime.executor,
+            pacer=self._pacer,
+            floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
+            budget=self._node.budget,
+            hour_mark=lambda: self.loader.hour_mark,
+            commit_point=self._node.commit_point,
+            on_commit=self._node.committed,
+        )
+        self._node.filer.on_room = self.committer.look_again
+
     def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
         config, store, pacer = self._config, self._store, self._pacer
@@ -156,7 +173,7 @@ class Mastership:
                 self.dead_recorder.held(),
                 self.read_retries.held(),
             ),
-            unnoted=self.fact_recorder.unnoted,
+            unapplied=self.fact_recorder.unapplied,
         )
         self.dispatch = Dispatch(
             wheel=self.wheel,
@@ -168,18 +185,6 @@ class Mastership:
             is_hungry=self.sender.is_hungry,
             on_popped=self._popped,
         )
-        self.committer = Committer(
-            message_log=store.message_log,
-            filer=self._node.filer,
-            executor=self._runtime.executor,
-            pacer=pacer,
-            floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
-            budget=self._node.budget,
-            hour_mark=lambda: self.loader.hour_mark,
-            commit_point=self._node.commit_point,
-            on_commit=self._node.appended,
-        )
-        self._node.filer.on_room = self.committer.look_again
         self.loader = Loader(
             store=store,
             wheel=self.wheel,
@@ -191,7 +196,7 @@ class Mastership:
             out_of_wheel=out_of_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
             append_floor=self.committer.append_floor,
-            on_facts=self._recorded,
+            on_facts=self._applied,
         )
         self.backlog_reader = BacklogReader(
             schedule=store.schedule,
@@ -251,11 +256,7 @@ class Mastership:
         nursery.start_soon(self.committer.run)
         # Behind the commit.
         nursery.start_soon(self._node.filer.run, self.loader)
-        nursery.start_soon(self.fact_recorder.run)
-        nursery.start_soon(self.fact_recorder.run_noting)
         nursery.start_soon(self.fact_recorder.run_gate)
-        # Only now is it known of every message what became of it.
-        await self._tell_untold()
         nursery.start_soon(self.loader.run_loading)
         nursery.start_soon(self.loader.run_collecting)
         # Deliver, and record what cannot be.
@@ -289,9 +290,6 @@ class Mastership:
             # Only a disk without any space makes this wait; those facts are lost then.
             await self.fact_recorder.stop()
         await self._node.filer.drain()
-        with trio.move_on_at(max(deadline, trio.current_time() + _STOP_FACTS_S)):
-            # Of what was recorded last; a start would tell them otherwise.
-            await self.fact_recorder.stop()
         await self._node.checkpoints.write()
         log = self._store.message_log
         await self._runtime.executor.run(MESSAGE_WORKER, log.sync_durable_end)
@@ -311,13 +309,16 @@ class Mastership:
                 nursery.start_soon(self.read_retries.run)
                 nursery.start_soon(self.outlet.run)
 
-    async def _tell_untold(self) -> None:
-        """Make durable the facts that a crash cut off, before anything is sent."""
-        untold, self._store.untold = self._store.untold, None
-        if untold is not None:
-            _log.info("recreated facts that a crash cut off, from their records", facts=len(untold))
-            self.fact_recorder.add(untold)
-            await self.fact_recorder.stop()
+    async def _flush(self) -> None:
+        """Make durable the outcomes that are left, once all tasks have ended."""
+        drafts = self.fact_recorder.left()
+        if drafts:
+            now_ms = self._pacer.now_ms()
+            with contextlib.suppress(StorageFullError):
+                await self._runtime.executor.run(
+                    MESSAGE_WORKER,
+                    partial(self._store.message_log.append, drafts, append_ms=now_ms),
+                )
 
     # -- room --------------------------------------------------------------------------------
 
@@ -451,15 +452,15 @@ class Mastership:
         self._left_sender(entries)
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
 
-    async def _note_facts(self, facts: FactBlock, last_number: int) -> None:
-        await self.loader.note_facts(facts, last_number)
-        self.dead_letters.noted(facts)
-        self._bound_dead_letters()
-
-    def _recorded(self, facts: FactBlock) -> None:
-        """Take what records that were filed, and are durable, say about older messages."""
-        self.fact_recorder.add(facts)
-        self.dead_recorder.filed(facts)
+    def _applied(self, found: Sequence[FactBlock], last: int) -> None:
+        """Let go of what the schedule_log knows the outcome of."""
+        self.fact_recorder.applied_to(last)
+        for facts in found:
+            self.fact_recorder.count(facts)
+            self.dead_recorder.filed(facts)
+            self.dead_letters.noted(facts)
+        if found:
+            self._bound_dead_letters()
 
     def _given_up(
         self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]

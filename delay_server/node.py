@@ -53,6 +53,8 @@ _DISK_SMALL_FACTOR = 2
 """Times the floor: a smaller file system is hardly worth it."""
 _DURABLE_END_S = 0.01
 """Half of the 20 ms within which the durable end is to be durable itself."""
+_FACTS_END_S = 1.0
+"""The same while there are commits of facts alone."""
 _DAMAGES_KEPT = 100
 _PLACES_KEPT = 10_000
 """Damaged places that are known again when they are looked at again; beyond, each look counts."""
@@ -151,6 +153,9 @@ class Node:
         self.flush: Callable[[], Awaitable[None]] | None = None
         """Set by a mastership: makes the last outcomes durable when its tasks have ended."""
         self._appended = Wakeup()
+        self._told = Wakeup()
+        self._has_told = False
+        """Whether somebody was told of a commit since the durable end was made durable last."""
         self._disk_checked = Wakeup()
         self._appends = 0
         self.disk_is_full = False
@@ -330,6 +335,7 @@ class Node:
             "applied the log beyond the checkpoint",
             records=summary.replayed,
             facts=summary.facts,
+            facts_not_committed=summary.known,
             seconds=round(self.recovery_seconds, 3),
         )
 
@@ -445,11 +451,18 @@ class Node:
         nursery.start_soon(self._sync_durable_end)
 
     def appended(self) -> None:
-        """See to the log and the disk after an append."""
+        """See to the disk after an append."""
         self._appends += 1
-        self._appended.wake()
         self._disk_checked.wake()
         self._note_disk()
+
+    def committed(self, has_facts_alone: bool) -> None:  # noqa: FBT001
+        """See to the log and the disk after a commit."""
+        self._appended.wake()
+        if not has_facts_alone:
+            self._has_told = True
+            self._told.wake()
+        self.appended()
 
     async def _watch_disk(
         self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -506,11 +519,17 @@ class Node:
             await trio.sleep(self._intervals.place_s)
 
     async def _sync_durable_end(self) -> None:
-        """Make the durable end durable soon after a commit, and before the log rests."""
+        """Make the durable end durable soon after a commit, and before the log rests.
+
+        Of facts nobody is told that they are durable, so it is not urgent for them.
+        """
         log = self.store.message_log
         while True:
             if log.durable_end_synced:
                 await self._appended.sleep()
-                continue
+            if not self._has_told:
+                with trio.move_on_after(_FACTS_END_S):
+                    await self._told.sleep()
             await trio.sleep(_DURABLE_END_S)
+            self._has_told = False
             await self._runtime.executor.run(MESSAGE_WORKER, log.sync_durable_end)

@@ -181,8 +181,9 @@ class DelayServer:
                 is_retired=registration is not None and registration.is_retired,
                 disk_is_full=self._node is not None and self._node.disk_is_full,
                 clock_reason=self.pacer.reason,
-                outcomes_wait=self._mastership is not None
-                and self._mastership.fact_recorder.is_behind,
+                outcomes_wait=""
+                if self._mastership is None
+                else self._mastership.fact_recorder.behind,
             )
         )
 

@@ -2,24 +2,23 @@
 
     messages of an Ingest     an intake, taken when its commit begins     needs room and free disk
     DEAD, MOVE                items as well                               likewise
-    CANCEL, FLOOR             no items                                    never refused for space
+    FACTS, CANCEL, FLOOR      no items                                    never refused for space
                                                                           that items would take
 
-What is durable waits until it is committed (replication/core/commit_point.py). Then it goes to
-filing, and whoever waits is told, in the order of the log. On a sole node both are one step.
+Facts linger for a commit that others need, and have one of their own where none comes. What is
+durable waits until it is committed (replication/core/commit_point.py). Then it goes to filing, and
+whoever waits is told, in the order of the log. On a sole node both are one step.
 """
 
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final, Protocol
 
-import numpy.typing as npt
 import structlog
 import trio
 
 from delay_server.accepting.disk_budget import DiskBudget
-from delay_server.accepting.intake import Intake, MessageBatch
 from delay_server.clock.pace import Pacer
 from delay_server.distribution import Distribution
 from delay_server.filing.filer import Filer
@@ -38,7 +37,10 @@ MESSAGE_WORKER = "message_log"
 
 UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may be durable and not committed: commits of items wait beyond it. They are in memory,
-for filing."""
+for filing. Facts do not count: they have a bound of their own (sending/fact_recorder.py)."""
+
+_ITEMS_BESIDE_FACTS_MAX: Final = 4 * 1024 * 1024
+"""Bytes of items beside which facts do not wait for the end of the write."""
 
 COMMIT_BUCKETS_S: Final = (
     0.0002,
@@ -56,20 +58,51 @@ COMMIT_BUCKETS_S: Final = (
     10,
 )
 
-Work = Intake | Draft
+
+class Work(Protocol):
+    """What one commit takes over from one of those who wait."""
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of all items."""
+
+    def drafts(self) -> Sequence[Draft]:
+        """Return the batches; called in the log's worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """Records that are batches already."""
+
+    draft: Draft
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of all items."""
+        return self.draft.blob_bytes
+
+    def drafts(self) -> Sequence[Draft]:
+        """Return the one batch."""
+        return [self.draft]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """What waits to be committed.
-
-    take: returns it when its commit begins, since until then an intake may grow; on_end: hears, in
-    the order of the log, whether it was kept.
-    """
+    """What waits to be committed; see `Committer.submit`. begins_at: by the clock of trio."""
 
     take: Callable[[], Work]
     on_end: Callable[[bool], None]
+    on_durable: Callable[[int], None]
     has_items: bool
+    begins_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a commit has taken over."""
+
+    waiting: _Waiting
+    work: Work
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +110,7 @@ class _Uncommitted:
     """What is durable and not committed."""
 
     batches: Sequence[LogBatch]
-    waiting: Sequence[_Waiting]
+    taken: Sequence[_Taken]
 
     @property
     def end(self) -> int:
@@ -86,8 +119,10 @@ class _Uncommitted:
 
     @property
     def size(self) -> int:
-        """Bytes of its batches."""
-        return sum(batch.header.size for batch in self.batches)
+        """Bytes of its batches, those of facts aside."""
+        return sum(
+            batch.header.size for batch in self.batches if batch.header.kind is not RecordKind.FACTS
+        )
 
 
 class Committer:
@@ -108,9 +143,12 @@ class Committer:
         budget: DiskBudget,
         hour_mark: Callable[[], int],
         commit_point: CommitPoint,
-        on_commit: Callable[[], None],
+        on_commit: Callable[[bool], None],
     ) -> None:
-        """`on_commit` hears of each commit, with or without success."""
+        """`on_commit` hears of each commit, with or without success.
+
+        And whether it had facts alone, of which nobody is told that they are durable.
+        """
         self._budget = budget
         self._message_log = message_log
         self._filer = filer
@@ -131,15 +169,24 @@ class Committer:
         """How long commits took, from the encoding to the end of the fsync."""
 
     def submit(
-        self, take: Callable[[], Work], on_end: Callable[[bool], None], *, has_items: bool = True
+        self,
+        take: Callable[[], Work],
+        on_end: Callable[[bool], None],
+        *,
+        has_items: bool = True,
+        on_durable: Callable[[int], None] = lambda _: None,
+        linger_s: float = 0.0,
     ) -> None:
-        """Have something committed; `on_end` hears whether it was kept.
+        """Have something committed; `on_end` hears, in the order of the log, whether it was kept.
 
         If it was not there was no space, and nothing of it was. `take` is asked for it when its
-        commit begins. What has no items waits for nothing and passes the floor of free disk; what
-        has some waits for room in filing, and has to leave disk for what was accepted.
+        commit begins, since it may grow until then. What has no items waits for nothing and passes
+        the floor of free disk; what has some waits for room in filing, and has to leave disk for
+        what was accepted. `on_durable` hears the last record of the commit as soon as it is
+        durable. What may linger so many seconds has no commit begun for its sake before.
         """
-        self._waiting.append(_Waiting(take, on_end, has_items))
+        begins_at = trio.current_time() + linger_s if linger_s else 0.0
+        self._waiting.append(_Waiting(take, on_end, on_durable, has_items, begins_at))
         self._more.wake()
 
     async def commit_records(self, draft: Draft) -> bool:
@@ -152,7 +199,7 @@ class Committer:
             was_kept = kept
             ended.set()
 
-        self.submit(lambda: draft, end, has_items=bool(draft.blob))
+        self.submit(lambda: Records(draft), end, has_items=bool(draft.blob))
         await ended.wait()
         return was_kept
 
@@ -174,40 +221,59 @@ class Committer:
         """Commit what waits; ends only by an error of the log or cancellation."""
         while True:
             has_room = self._filer.has_room and self.uncommitted_bytes <= UNCOMMITTED_BYTES_MAX
-            # Records without items come first: they have to be kept where items find no space.
-            light = [one for one in self._waiting if not one.has_items]
-            heavy = [one for one in self._waiting if one.has_items and has_room]
-            if not light and not heavy:
+            ready = [one for one in self._waiting if has_room or not one.has_items]
+            if not ready:
                 await self._more.sleep()
                 continue
-            self._waiting = [one for one in self._waiting if one.has_items and not has_room]
-            if await self._commit([*light, *heavy]):
+            begins_at = min(one.begins_at for one in ready)
+            if begins_at > trio.current_time():
+                with trio.move_on_at(begins_at):
+                    await self._more.sleep()
                 continue
-            refused = [*light, *heavy]
-            if light and heavy and await self._commit(light):
-                refused = heavy
-            for one in refused:
-                one.on_end(False)  # noqa: FBT003
+            self._waiting = [one for one in self._waiting if one.has_items and not has_room]
+            # Records without items come first: they have to be kept where items find no space.
+            light = [_Taken(one, one.take()) for one in ready if not one.has_items]
+            heavy = [_Taken(one, one.take()) for one in ready if one.has_items]
+            if sum(one.work.blob_bytes for one in heavy) > _ITEMS_BESIDE_FACTS_MAX:
+                await self._commit_or_refuse(light, [])
+                await self._commit_or_refuse([], heavy)
+            else:
+                await self._commit_or_refuse(light, heavy)
 
-    async def _commit(self, waiting: Sequence[_Waiting]) -> bool:
+    async def _commit_or_refuse(self, light: Sequence[_Taken], heavy: Sequence[_Taken]) -> None:
+        """Make it durable; without space for all of it what has no items, and refuse the rest."""
+        refused = [*light, *heavy]
+        if not refused or await self._commit(refused):
+            return
+        if light and heavy and await self._commit(light):
+            refused = [*heavy]
+        for one in refused:
+            one.waiting.on_end(False)  # noqa: FBT003
+
+    async def _commit(self, taken: Sequence[_Taken]) -> bool:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
         now_ms, began = self._pacer.now_ms(), trio.current_time()
-        work = [one.take() for one in waiting]
         try:
             batches = await self._executor.run(
-                MESSAGE_WORKER, self._write, work, self._next_floor(now_ms), now_ms
+                MESSAGE_WORKER,
+                self._write,
+                [one.work for one in taken],
+                self._next_floor(now_ms),
+                now_ms,
             )
         except StorageFullError as error:
             _log.error("no disk space for records of the message_log", error=str(error))
-            self._on_commit()
+            self._on_commit(False)  # noqa: FBT003
             return False
         self.commits += 1
         self.seconds.observe(trio.current_time() - began)
-        durable = _Uncommitted(batches, waiting)
+        durable = _Uncommitted(batches, taken)
         self._uncommitted.append(durable)
         self.uncommitted_bytes += durable.size
         self._commit_point.durable_to(durable.end)
-        self._on_commit()
+        self._on_commit(not durable.size)
+        for one in taken:
+            one.waiting.on_durable(durable.end - 1)
         self.hand_on()
         return True
 
@@ -217,15 +283,13 @@ class Committer:
             committed = self._uncommitted.popleft()
             self.uncommitted_bytes -= committed.size
             self._filer.submit(committed.batches)
-            for one in committed.waiting:
-                one.on_end(True)  # noqa: FBT003
+            for one in committed.taken:
+                one.waiting.on_end(True)  # noqa: FBT003
         self._more.wake()
 
     def _write(self, work: Sequence[Work], floor_minute: int, now_ms: int) -> list[LogBatch]:
         """Append and fsync; runs in the log's worker."""
-        drafts: list[Draft] = []
-        for one in work:
-            drafts += map(_draft_of, one.batches()) if isinstance(one, Intake) else [one]
+        drafts = [draft for one in work for draft in one.drafts()]
         rows = sum(draft.count for draft in drafts if draft.blob)
         if rows:
             self._budget.require(rows, sum(draft.blob_bytes for draft in drafts))
@@ -236,19 +300,3 @@ class Committer:
             minute = min(now_ms // MINUTE_MS, self._hour_mark() - 1)
             self._floor_minute = max(self._floor_minute, minute)
         return self._floor_minute
-
-
-def _draft_of(batch: MessageBatch) -> Draft:
-    arrays: dict[str, npt.NDArray[Any]] = {
-        "due_ms": batch.due_ms,
-        "id_hash": batch.id_hash,
-        "size": batch.size,
-        "subject": batch.subject,
-    }
-    return Draft(
-        kind=RecordKind.MESSAGE,
-        count=len(batch),
-        names=batch.subjects,
-        arrays=arrays,
-        blob=batch.pieces,
-    )

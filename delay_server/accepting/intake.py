@@ -9,10 +9,13 @@ copied before the write. A batch has a subject table of its own, into which `sub
 """
 
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+
+from storage.batch.columns import RecordKind
+from storage.logs.message_log import Draft
 
 BATCH_BYTES_MAX: Final = 4 * 1024 * 1024
 """No batch of a log is larger, its header and columns included."""
@@ -56,6 +59,22 @@ class MessageBatch:
     def __len__(self) -> int:
         """Return the number of items."""
         return len(self.due_ms)
+
+    def draft(self) -> Draft:
+        """Return it as it goes into the log."""
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "due_ms": self.due_ms,
+            "id_hash": self.id_hash,
+            "size": self.size,
+            "subject": self.subject,
+        }
+        return Draft(
+            kind=RecordKind.MESSAGE,
+            count=len(self),
+            names=self.subjects,
+            arrays=arrays,
+            blob=self.pieces,
+        )
 
 
 @dataclass(slots=True)
@@ -143,6 +162,10 @@ class Intake:
     def batches(self) -> list[MessageBatch]:
         """Return what was collected, in order, as batches for the log; none of them is empty."""
         return [part.batch() for part in self._parts if part.size]
+
+    def drafts(self) -> list[Draft]:
+        """Return the same as they go into the log."""
+        return [batch.draft() for batch in self.batches()]
 
     def add_request(
         self,

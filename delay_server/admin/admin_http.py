@@ -278,12 +278,10 @@ class _Admin:
         if sequence is None:
             return "no message with this id is pending or was delivered recently"
         if sequence >= log.next_sequence:
-            return (
-                f"no message has this sequence; the last accepted one has {log.next_sequence - 1}"
-            )
+            return f"no message has this sequence; the last record has {log.next_sequence - 1}"
         return (
-            "the message already has an outcome: its segment is sealed, or it was a dead letter "
-            "that was requeued or dropped"
+            "it is the sequence of another record, or the message has an outcome: its segment is "
+            "sealed, or it was a dead letter that was requeued or dropped"
         )
 
     async def _explain_subject(self, name: str) -> dict[str, Any]:

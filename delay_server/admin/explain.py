@@ -200,8 +200,8 @@ def counts(parts: Parts) -> dict[str, int]:
         "damaged": master.undeliverable,
         "in_wheel": len(master.wheel),
     }
-    # Messages whose outcome is not yet noted in the schedule_log are pending there, and delivered.
-    settled = master.fact_recorder.unnoted_count(beyond=store.fact_number)
+    # Messages whose outcome is not yet applied are pending in the schedule_log, and delivered.
+    settled = master.fact_recorder.unapplied_count(beyond=store.schedule.last_filed)
     elsewhere = sum(found.values()) + settled
     rest = max(store.schedule.pending + parts.node.filer.backlog_rows - elsewhere, 0)
     due = store.schedule.pending_before(now_ms) - (elsewhere - found["in_wheel"])

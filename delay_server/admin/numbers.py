@@ -249,7 +249,12 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
 
 NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     # The logs
-    Number("replay_lag", "gauge", "Messages that are committed and not yet filed.", _replay_lag),
+    Number(
+        "replay_lag",
+        "gauge",
+        "Records, facts included, that are committed and not yet filed.",
+        _replay_lag,
+    ),
     Number(
         "replay_lag_bytes",
         "gauge",

@@ -17,7 +17,7 @@ from delay_server.filing.checkpoints import FULL_RETRY_S, Checkpoints
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.outbox import Wakeup
 from storage.batch.batches import LogBatch
-from storage.batch.columns import KINDS_WITH_ITEMS
+from storage.batch.columns import KINDS_WITH_ITEMS, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock
 from storage.node.store import Store
@@ -72,7 +72,11 @@ class Filed:
     """How many of them were filed, the first ones."""
     entries: list[Entries]
     facts: list[FactBlock]
-    """What the records among them say about older sequences."""
+    """What DEAD, MOVE and CANCEL records among them state about older messages."""
+    crossed_off: int
+    """Facts of all kinds."""
+    last: int
+    """The last record that the schedule_log has applied."""
     next_load_ms: int | None
     full: bool
 
@@ -124,7 +128,7 @@ class Filer:
         """Take over what has been committed, in order."""
         self._backlog.extend(batches)
         for batch in batches:
-            self.backlog_bytes += len(batch.blob)
+            self.backlog_bytes += batch.header.size
             self.backlog_rows += _rows_of(batch)
         self._more.wake()
 
@@ -156,9 +160,9 @@ class Filer:
     def _forget(self, batch: LogBatch) -> None:
         """Count a batch as filed."""
         self._batches_filed += 1
-        self.backlog_bytes -= len(batch.blob)
+        self.backlog_bytes -= batch.header.size
         self.backlog_rows -= _rows_of(batch)
-        self._checkpoints.filed(len(batch.blob))
+        self._checkpoints.filed(batch.header.size)
 
     def _file(self, batches: Sequence[LogBatch]) -> Filed:
         """File batches until about a step's worth of entries has to go into the wheel."""
@@ -166,7 +170,7 @@ class Filer:
         subjects = schedule.subjects
         found: list[Entries] = []
         facts: list[FactBlock] = []
-        count = filed = 0
+        count = filed = crossed_off = 0
         for batch in batches:
             if count >= self._limits.load_step_rows or (filed and subjects.is_full):
                 break
@@ -175,7 +179,9 @@ class Filer:
             found.append(applied.entries)
             count += len(applied.entries)
             if applied.facts is not None:
-                facts.append(applied.facts)
+                crossed_off += len(applied.facts)
+                if batch.header.kind is not RecordKind.FACTS:
+                    facts.append(applied.facts)
         if schedule.full:
             # Rows of loaded minutes found no space before; they are tried again.
             found.append(schedule.flush_near(now_ms))
@@ -183,7 +189,8 @@ class Filer:
         earliest_ms = schedule.pile_earliest_ms
         if schedule.pile_is_full:
             schedule.flush(now_ms)
-        return Filed(filed, found, facts, earliest_ms, schedule.full)
+        last, is_full = schedule.last_filed, schedule.full
+        return Filed(filed, found, facts, crossed_off, last, earliest_ms, is_full)
 
     async def drain(self) -> None:
         """Wait until everything submitted is filed."""

@@ -77,9 +77,9 @@ class Loader:
         out_of_wheel: OutOfWheel,
         on_wheel_grown: Callable[[], None],
         append_floor: Callable[[int], Awaitable[None]],
-        on_facts: Callable[[FactBlock], None],
+        on_facts: Callable[[Sequence[FactBlock], int], None],
     ) -> None:
-        """`on_facts` is told what becomes of messages by records that were filed."""
+        """`on_facts` hears what records state about older messages, and of the last one applied."""
         self._on_facts = on_facts
         self._store = store
         self._wheel = wheel
@@ -123,23 +123,18 @@ class Loader:
 
     async def take_filed(self, filed: Filed) -> None:
         """Take what is due soon into the wheel; to be called holding `taking`."""
-        for facts in filed.facts:
-            self._on_facts(facts)
+        self._on_facts(filed.facts, filed.last)
         await self.take(filed.entries)
 
     async def filed(self, filed: Filed) -> None:
         """Load what is due before anything that was known; wait until names have room."""
         due_ms = filed.next_load_ms
-        if due_ms is not None and due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms:
+        is_sooner = due_ms is not None and (
+            due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms
+        )
+        if is_sooner or filed.crossed_off:
             self._wake_loading()
         await self._bound_names()
-
-    async def note_facts(self, facts: FactBlock, last_number: int) -> None:
-        """Cross off what the facts, durable by now, tell of."""
-        async with self.access.taking:
-            await self.access.run(self._store.note_facts, facts, last_number)
-        self._checkpoints.wake()
-        self._wake_loading()
 
     # -- memory ------------------------------------------------------------------------------
 

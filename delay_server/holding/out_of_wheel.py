@@ -1,4 +1,4 @@
-"""What has left the wheel and has no durable fact yet: with the sender, or on its way to a fact."""
+"""What has left the wheel and no fact that is applied yet: with the sender, or on its way there."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -21,15 +21,15 @@ class OutOfWheel:
     """Looks into the sender and into the facts that are being written.
 
     What it says holds until the caller lets other tasks run, or for as long as it holds
-    ScheduleAccess.taking: no fact is noted meanwhile.
+    ScheduleAccess.taking: no fact is applied meanwhile.
     """
 
     count: Callable[[], int]
     """How many entries the sender holds."""
     held: Callable[[], Iterable[Entries]]
     """All of them."""
-    unnoted: Callable[[], list[Sequences]]
-    """Sequences of the outcomes that the schedule_log has not been told of."""
+    unapplied: Callable[[], list[Sequences]]
+    """Sequences of the outcomes that the schedule_log has not got yet."""
 
     def of_subjects(self, subjects: npt.NDArray[np.intp]) -> Sequences:
         """Return the sequences of some subjects, maybe with others among them."""
@@ -39,7 +39,7 @@ class OutOfWheel:
         for parts in _bundles(self.held()):
             subject = _column(parts, "subject").astype(np.intp)
             found.append(_column(parts, "sequence")[wanted.contains(subject)])
-        return self._with_unnoted(found)
+        return self._with_unapplied(found)
 
     def after(self, key: Key) -> Sequences:
         """Return the sequences of the rows after `key`, maybe with others among them."""
@@ -49,10 +49,10 @@ class OutOfWheel:
             effective_ms = np.maximum(_column(parts, "due_ms"), start_ms)
             sequence = _column(parts, "sequence")
             found.append(sequence[~not_after(effective_ms, sequence, key)])
-        return self._with_unnoted(found)
+        return self._with_unapplied(found)
 
-    def _with_unnoted(self, found: list[Sequences]) -> Sequences:
-        return np.concatenate([np.empty(0, np.int64), *found, *self.unnoted()])
+    def _with_unapplied(self, found: list[Sequences]) -> Sequences:
+        return np.concatenate([np.empty(0, np.int64), *found, *self.unapplied()])
 
 
 def _bundles(parts: Iterable[Entries]) -> Iterator[list[Entries]]:

@@ -2,6 +2,7 @@
 
     backlog_reader   loads lanes that wait on disk
     dispatch         takes due messages out of the wheel
+    fact_recorder    has outcomes committed
     outlet           pauses and limits before the sender
 
 Imported by the server.

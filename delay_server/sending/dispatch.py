@@ -1,29 +1,16 @@
-"""Moves due messages from the wheel to the sender, and outcomes from the sender to the facts."""
+"""Moves due messages from the wheel to the sender."""
 
-import contextlib
-from collections import Counter, deque
-from collections.abc import Awaitable, Callable
-from typing import Final, Protocol
+from collections.abc import Callable
+from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-import structlog
 import trio
 
 from delay_server.clock.pace import Pacer
-from delay_server.distribution import Distribution
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
 from delay_transport.seams.outbox import Wakeup
-from delay_transport.seams.runtime import Executor
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
-from storage.disk.errors import StorageFullError
-from storage.logs.dispatch_log import FactsJournal
 
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-JOURNAL_WORKER = "dispatch_log"
 _HELD_RECHECK_S = 0.5
 _SLEEP_MS_MAX = 5000
 """Longest sleep while something is in the wheel: a wall clock that is set forward by less than the
@@ -38,24 +25,8 @@ _TRICKLE_ENTRIES = 128
 _TRICKLE_S = 0.001
 """The same of a backlog, and how often, while no group has use for more. Others of it may be for
 groups that have; but what is offered faster than it leaves would go back to disk in the end."""
-_FULL_RETRY_S = 1.0
 _ON_TIME_MS_MAX = 1000
 """What became due in a longer span between two looks is a backlog as a whole."""
-
-
-FACT_AGE_BUCKETS_S: Final = (
-    0.001, 0.002, 0.005, 0.01, 0.015, 0.02, 0.03, 0.04, 0.06, 0.1, 0.2, 0.5, 1, 2, 5, 10, 60,
-)  # fmt: skip
-
-OUTCOME_AGE_MAX_S: Final = 0.2
-"""Age of the oldest outcome that is not durable at which sending pauses. A crash sends again what
-has no durable outcome: at most this much of traffic, beside what is in flight, also while the disk
-stalls."""
-
-OUTCOMES_MAX: Final = 50_000
-"""Outcomes that are not durable at which sending pauses."""
-
-_GATE_RECHECK_S = 0.01
 
 
 class Offer(Protocol):
@@ -209,196 +180,3 @@ class Dispatch:
         for lane, offered in self._lanes.admit(entries, room):
             # In a lane of its own a subject has nobody to stand before.
             self._offer(offered, lane=lane, late=late and self._lanes.subject_of(lane) is None)
-
-
-class FactRecorder:
-    """Gathers outcomes and makes them facts: journal first, then the schedule_log learns of them.
-
-    Many outcomes share one fsync, which begins at most `sync_ms_max` after the first of them. It
-    does not wait for the schedule_log, which can be busy for seconds (a split, a load, a
-    checkpoint): a message whose outcome is not durable is sent again after a crash.
-    """
-
-    def __init__(
-        self,
-        *,
-        journal: FactsJournal,
-        executor: Executor,
-        pacer: Pacer,
-        epoch: Callable[[], int],
-        note_facts: Callable[[FactBlock, int], Awaitable[None]],
-        sync_ms_max: int,
-        on_behind: Callable[[], None] = lambda: None,
-    ) -> None:
-        """`on_behind` hears when `is_behind` has changed."""
-        self._journal = journal
-        self._executor = executor
-        self._pacer = pacer
-        self._epoch = epoch
-        self._note_facts = note_facts
-        self._linger_s = sync_ms_max / 2000
-        self._waiting: list[FactBlock] = []
-        self._writing: list[FactBlock] = []
-        self._durable: deque[tuple[FactBlock, int]] = deque()
-        """Outcomes that the schedule_log lacks; the first of them may be under way."""
-        self._more = Wakeup()
-        self._more_durable = Wakeup()
-        self._idle = trio.Event()
-        self._since: list[tuple[float, int]] = []
-        """When outcomes came that wait, and how many then."""
-        self._since_of_writing: list[tuple[float, int]] = []
-        """The same of those that are being written."""
-        self._not_durable = 0
-        self._on_behind = on_behind
-        self.is_behind = False
-        """Whether so much is not durable that nothing more should be sent."""
-        self._first = Wakeup()
-        self.ages = Distribution(FACT_AGE_BUCKETS_S)
-        """How old outcomes are when they are durable, in seconds."""
-        self.outcomes: Counter[Outcome] = Counter()
-        self.syncs = 0
-
-    def cross_off(self, entries: Entries, at_ms: int, target: str, outcome: Outcome) -> None:
-        """Take the outcome of some messages."""
-        count = len(entries)
-        self.outcomes[outcome] += count
-        self._waiting.append(
-            FactBlock(
-                sequence=entries["sequence"].copy(),
-                minute=entries["minute"].copy(),
-                at_ms=np.full(count, at_ms, np.int64),
-                target=np.zeros(count, np.uint16),
-                outcome=np.full(count, outcome, np.uint8),
-                targets=[target.encode()],
-            )
-        )
-        self._came(count)
-
-    def add(self, facts: FactBlock) -> None:
-        """Take facts that records of the message_log make."""
-        for outcome, count in Counter(facts.outcome.tolist()).items():
-            self.outcomes[Outcome(outcome)] += count
-        self._waiting.append(facts)
-        self._came(len(facts))
-
-    def _came(self, count: int) -> None:
-        self._since.append((trio.current_time(), count))
-        self._not_durable += count
-        self._more.wake()
-        self._first.wake()
-        self._look_at_gate()
-
-    @property
-    def waiting(self) -> int:
-        """Facts that are not durable yet."""
-        return sum(len(block) for block in self._waiting)
-
-    def unnoted(self) -> list[npt.NDArray[np.int64]]:
-        """Return the sequences of outcomes that the schedule_log may not have yet."""
-        durable = (block for block, _ in self._durable)
-        return [block.sequence for block in (*durable, *self._writing, *self._waiting)]
-
-    def unnoted_count(self, *, beyond: int) -> int:
-        """Return how many rows that are to be delivered have outcomes beyond that fact's number.
-
-        Those that the schedule_log counts as pending, if it was told up to there.
-        """
-        durable = (block for block, last_number in self._durable if last_number > beyond)
-        blocks = (*durable, *self._writing, *self._waiting)
-        return sum(len(block) - int(np.count_nonzero(block.of_dead)) for block in blocks)
-
-    async def run(self) -> None:
-        """Write facts; ends only by an error of the disk or cancellation."""
-        while True:
-            if not self._waiting:
-                self._tell_if_idle()
-                await self._more.sleep()
-                await trio.sleep(self._linger_s)
-                continue
-            self._writing, self._waiting = self._waiting, []
-            self._since_of_writing, self._since = self._since, []
-            self._durable.append(await self._append(self._writing))
-            self.syncs += 1
-            self._are_durable()
-            self._writing = []
-            self._more_durable.wake()
-
-    def _are_durable(self) -> None:
-        now = trio.current_time()
-        for at, count in self._since_of_writing:
-            self.ages.observe(now - at, count)
-            self._not_durable -= count
-        self._since_of_writing = []
-        self._look_at_gate()
-
-    @property
-    def _oldest(self) -> float | None:
-        """When the first came of the outcomes that are not durable; None if all are."""
-        since = self._since_of_writing or self._since
-        return since[0][0] if since else None
-
-    def _look_at_gate(self) -> None:
-        """Have sending pause while too much is not durable, or for too long."""
-        oldest = self._oldest
-        is_old = oldest is not None and trio.current_time() - oldest >= OUTCOME_AGE_MAX_S
-        is_behind = is_old or self._not_durable >= OUTCOMES_MAX
-        if is_behind != self.is_behind:
-            self.is_behind = is_behind
-            self._on_behind()
-
-    async def run_gate(self) -> None:
-        """Notice outcomes that take too long to become durable; ends as `run` does."""
-        while True:
-            oldest = self._oldest
-            if oldest is None:
-                await self._first.sleep()
-                continue
-            again = trio.current_time() + _GATE_RECHECK_S
-            await trio.sleep_until(max(oldest + OUTCOME_AGE_MAX_S, again))
-            self._look_at_gate()
-
-    async def run_noting(self) -> None:
-        """Tell the schedule_log of facts that are durable, in order; ends as `run` does."""
-        while True:
-            if not self._durable:
-                self._tell_if_idle()
-                await self._more_durable.sleep()
-                continue
-            await self._note_facts(*self._durable[0])
-            self._durable.popleft()
-
-    def _tell_if_idle(self) -> None:
-        if not (self._waiting or self._writing or self._durable):
-            self._idle.set()
-
-    async def _append(self, blocks: list[FactBlock]) -> tuple[FactBlock, int]:
-        while True:
-            try:
-                return await self._executor.run(
-                    JOURNAL_WORKER, self._append_now, blocks, self._pacer.now_ms()
-                )
-            except StorageFullError as error:
-                # The disk's floor leaves room for facts; somebody else has used it up.
-                _log.error(
-                    "no disk space for facts; a crash now would deliver twice", error=str(error)
-                )
-                await trio.sleep(_FULL_RETRY_S)
-
-    def _append_now(self, blocks: list[FactBlock], now_ms: int) -> tuple[FactBlock, int]:
-        return self._journal.append(blocks, append_ms=now_ms, epoch=self._epoch())
-
-    async def stop(self) -> None:
-        """Wait until every outcome given so far is a durable fact that the schedule_log knows."""
-        while self._waiting or self._writing or self._durable:
-            self._idle = trio.Event()
-            self._more.wake()
-            await self._idle.wait()
-
-    async def flush(self) -> None:
-        """Make durable what waits, once no task does that any more; the next opening reads it."""
-        blocks = [*self._writing, *self._waiting]
-        if blocks:
-            with contextlib.suppress(StorageFullError):
-                await self._executor.run(
-                    JOURNAL_WORKER, self._append_now, blocks, self._pacer.now_ms()
-                )

@@ -158,10 +158,6 @@ class StorageConfig:
     deleted as a whole: larger ones stay longer. On a small file system the node lowers it to a
     16th of the size."""
 
-    journal_file_bytes_max: int = constant(64 * MIB)
-    """Bytes. Beyond this a file of the facts journal is closed and the next begun. At most a 64th
-    of the file system, whatever it says."""
-
     minute_horizon_minutes: int = constant(120)
     """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
 
@@ -249,9 +245,7 @@ class StorageConfig:
 
     def __post_init__(self) -> None:
         """Refuse values under which the logs could not move on."""
-        require_at_least(
-            self, MIB, "message_log_file_bytes_max", "journal_file_bytes_max", "checkpoint_bytes"
-        )
+        require_at_least(self, MIB, "message_log_file_bytes_max", "checkpoint_bytes")
         require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
         require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
         require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
@@ -681,7 +675,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
                 message_log_file_bytes_max=at_most(storage.message_log_file_bytes_max, 16),
                 filing_bytes_max=at_most(storage.filing_bytes_max, 32),
                 gather_bytes_max=at_most(storage.gather_bytes_max, 64),
-                journal_file_bytes_max=at_most(storage.journal_file_bytes_max, 64),
                 checkpoint_bytes=at_most(storage.checkpoint_bytes, 16),
             ),
             admission=dataclasses.replace(
@@ -699,7 +692,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
         return Provision(
             reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
-            journal_bytes_max=storage.journal_file_bytes_max,
+            fact_commits_max=storage.message_log_keep_ms // max(storage.fact_sync_ms_max, 1),
             # Of each span there can be some more: the marks move by whole hours and days.
             segments_max=storage.minute_horizon_minutes
             + 60
@@ -717,7 +710,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             node_id=self.node.node_id,
             schedule=self.storage.schedule_limits(),
             message_log_file_bytes_max=self.storage.message_log_file_bytes_max,
-            journal_file_bytes_max=self.storage.journal_file_bytes_max,
             seals_file_bytes_max=self.storage.seals_file_bytes_max,
             retired_grace_ms=self.storage.retired_grace_ms,
             retention=self.storage.retention_rules(),

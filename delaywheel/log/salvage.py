@@ -240,6 +240,11 @@ def _tell(work: "Salvage", counts: Counter[str], out: Path) -> None:
 
     parts = ", ".join(f"{count:,} {state}" for state, count in sorted(counts.items()))
     click.echo(f"{counts.total():,} messages found whole{': ' if parts else ''}{parts}")
+    if counts["in doubt"]:
+        click.echo(
+            "facts are damaged or missing: if what is in doubt is sent, up to "
+            f"{counts['in doubt']:,} messages may be sent again"
+        )
     for gap in work.gaps[:_GAPS_SHOWN]:
         line = f"damaged: {gap.path} at {gap.position}, {gap.size} bytes: {gap.reason}"
         click.echo(printable(line))

@@ -1,7 +1,7 @@
 """What a run has counted: accounts of single tasks, which are added up in any order.
 
-Nothing in an account grows with the messages but its set of sequences, by a bit each. Findings are
-not in it: a task hands them on as a table of its own.
+Nothing in an account grows with the messages but its set of sequences, by some two bits each.
+Findings are not in it: a task hands them on as a table of its own.
 """
 
 from collections import Counter

@@ -59,6 +59,24 @@ def read_records(
             yield rows_of(kept, file, subjects, ints(kept, "filed_minute"))
 
 
+def readable_ranges(logs: Sequence[LogRange], damages: Sequence[Damage]) -> list[range]:
+    """Return the sequences of which it is known whether there are records that accept a message.
+
+    None at all, if there is damage of which nobody knows which records it hides.
+    """
+    ranges = [range(one.first_sequence, one.next_sequence) for one in logs]
+    for damage in damages:
+        first, after = damage.first_sequence, damage.next_sequence
+        if first is None or after is None:
+            return []
+        cut = [
+            (range(one.start, min(one.stop, first)), range(max(one.start, after), one.stop))
+            for one in ranges
+        ]
+        ranges = [part for pair in cut for part in pair if len(part)]
+    return ranges
+
+
 def is_filed(sequence: Int64s, places: Places, cover: Cover, filed_sequence: int) -> Mask:
     """Say of records whether they are in their segment; places: as `Cover.places` tells."""
     filed = sequence <= filed_sequence
@@ -183,7 +201,7 @@ class _Blocks:
         """Read, and compare."""
         damages: list[Damage] = []
         records = self._records(damages)
-        readable = self._readable(damages)
+        readable = readable_ranges(self._task.logs, damages)
         found = self._rows()
         in_range = self._rules.covers(found.rows.minute)
         maker = FindingsMaker(
@@ -209,21 +227,6 @@ class _Blocks:
             found = read_records(self._node, log, self._subjects, file, damages)
             parts += [rows.take(self._chosen(rows.sequence)) for rows in found]
         return Rows.join(parts)
-
-    def _readable(self, damages: Sequence[Damage]) -> list[range]:
-        """Return the sequences that the message_log can be asked about."""
-        ranges = [range(one.first_sequence, one.next_sequence) for one in self._task.logs]
-        for damage in damages:
-            first, after = damage.first_sequence, damage.next_sequence
-            if first is None or after is None:
-                ranges = []
-                continue
-            cut = [
-                (range(one.start, min(one.stop, first)), range(max(one.start, after), one.stop))
-                for one in ranges
-            ]
-            ranges = [part for pair in cut for part in pair if len(part)]
-        return ranges
 
     def _rows(self) -> _Found:
         """Return the rows of these blocks in all segments; what is loose comes last."""

@@ -136,7 +136,11 @@ class _Segment:
             self._lengths[task.extent.file] = task.extent.length
         self._rows_missing = task.lacks_segment
         """Whether rows of the segment could not be read."""
-        self._facts_missing = task.loose.facts_are_missing or task.lacks_segment
+        is_sealed = task.extent is not None and task.extent.is_sealed
+        # Of one that is sealed all facts are filed.
+        self._facts_missing = task.lacks_segment or (
+            task.loose.records_are_missing and not is_sealed
+        )
 
     def run(self) -> TaskResult:
         """Read everything, and judge it."""
@@ -366,7 +370,7 @@ class _Judgement:
         explained = facts.sequence < task.log_next
         if rows_missing:
             explained = np.zeros(len(facts), np.bool_)
-        elif task.loose.rows_are_missing:
+        elif task.loose.records_are_missing:
             explained &= facts.sequence <= task.filed_sequence
         rowless = ~self._is_matched
         classes[rowless] = np.where(explained, _PHANTOM, _UNEXPLAINED)[rowless]

@@ -1,6 +1,7 @@
 """Sets of sequences that can be added up, and say where a sequence came twice.
 
-Sequences of a group have no gaps, so a bit for each is little: 125 MB for a billion messages.
+Records of a group are numbered without gaps, and about every other one is a message (most of the
+others are facts), so a bit for each is little: 250 MB for a billion messages.
 """
 
 from dataclasses import dataclass, field

@@ -67,7 +67,9 @@ class Node:
 class Extent:
     """What counts of one segment: minutes from start to end (exclusive), and bytes of both files.
 
-    rows, facts: how many there must be; last_sequence: no row of it is above.
+    The minutes are filed minutes, or what stands for a dead segment. rows, facts: how many there
+    must be; last_sequence: no row of it is above; last_fact: facts of records up to this one are in
+    its file, or are needed by nobody: all of them, if it is sealed.
     """
 
     start: int
@@ -79,6 +81,7 @@ class Extent:
     rows: int
     facts: int
     last_sequence: int
+    last_fact: int
     is_sealed: bool
     is_deleted: bool
 
@@ -127,6 +130,7 @@ class Cover:
     start: Int64s
     end: Int64s
     last_sequence: Int64s
+    last_fact: Int64s
     is_there: Int64s
     """1 where the files were not deleted."""
     is_wanted: Int64s
@@ -141,6 +145,7 @@ class Cover:
             np.array([one.start for one in found], np.int64),
             np.array([one.end for one in found], np.int64),
             np.array([one.last_sequence for one in found], np.int64),
+            np.array([one.last_fact for one in found], np.int64),
             np.array([not one.is_deleted for one in found], np.int64),
             np.array(wanted, np.int64),
         )
@@ -160,10 +165,11 @@ class Cover:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Loose:
-    """Rows and facts that are in no segment yet: the ends of the message_log and of the journal.
+    """Rows and facts that are in no file of a segment yet: of the end of the message_log.
 
     subjects, targets, files: the names that the numbers stand for; lengths: of the files of the
-    message_log, as far as they count; rows_are_missing, facts_are_missing: some could not be read.
+    message_log, as far as they count; records_are_missing: some could not be read, of rows, facts
+    or both.
     """
 
     rows: Rows
@@ -172,5 +178,4 @@ class Loose:
     targets: tuple[str, ...]
     files: tuple[str, ...]
     lengths: dict[str, int]
-    rows_are_missing: bool
-    facts_are_missing: bool
+    records_are_missing: bool

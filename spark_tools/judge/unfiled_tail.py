@@ -1,22 +1,38 @@
-"""The ends of the message_log and of the journal, which no checkpoint has filed yet.
+"""The end of the message_log, of which the files of segments do not have all rows and facts yet.
 
-They are read once for a run and handed to tasks by filed minute: a task for each segment would
+It is read once for a run and handed to tasks by filed minute: a task for each segment would
 otherwise read all of it. It is what a node takes in between two checkpoints, seconds or some
 hundred MB (`storage.checkpoint_interval_ms`), whatever the directory holds.
+
+Some of its rows, and of its facts, are filed already: each segment says up to which record. A fact
+about a minute that no unsealed segment covers counts if rows of that minute are nowhere but in the
+tail either. Else their segment is sealed, and has all the facts that it needed, or is lost.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_tools.files.columns import FACT_COLUMNS, Facts, Names, Rows, facts_of, hour_of, sift
+from spark_tools.files.columns import (
+    FACT_COLUMNS,
+    Facts,
+    Int64s,
+    Mask,
+    Names,
+    Rows,
+    facts_of,
+    hour_of,
+    ints,
+    sift,
+)
 from spark_tools.judge.digests import Digest, add_digests, digests_by, hashes_of_rows
 from spark_tools.judge.message_log import is_filed, read_records
 from spark_tools.judge.tasks import Cover, LogRange, Loose, Node, Rules
 from storage.batch.batches import Damage
 from storage.disk.spans import DEAD_MINUTES_FROM
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.manifest import Manifest
@@ -39,70 +55,124 @@ class Tail:
         return replace(self.loose, rows=rows.take(rules.covers(rows.minute)))
 
 
-def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover) -> Tail:
-    """Read what no checkpoint has filed. logs, cover: by the manifest, for all minutes."""
-    subjects, targets, files = Names(), Names(), Names()
-    log_damages: list[Damage] = []
-    lengths: dict[str, int] = {}
-    rows: list[Rows] = []
-    filed_hours: dict[int, Digest] = {}
-    for log in logs:
-        if log.next_sequence <= manifest.sequence + 1:
-            continue
-        file = files.number(log.file)
-        lengths[log.file] = log.length
-        end = LogRange(
-            file=log.file,
-            length=log.length,
-            first_sequence=max(log.first_sequence, manifest.sequence + 1),
-            next_sequence=log.next_sequence,
-        )
-        for found in read_records(node, end, subjects, file, log_damages):
-            places = cover.places(found.minute)
-            filed = is_filed(found.sequence, places, cover, manifest.sequence)
-            rows.append(found.take(~filed))
-            known = found.take(filed)
-            add_digests(filed_hours, digests_by(hour_of(known.minute), hashes_of_rows(known)))
-    facts, damages = _facts(node, manifest, targets, files)
-    loose = Loose(
-        rows=Rows.join(rows),
-        facts=facts,
-        subjects=tuple(subjects.all()),
-        targets=tuple(targets.all()),
-        files=tuple(files.all()),
-        lengths=lengths,
-        rows_are_missing=bool(log_damages) or manifest.has_fault(MESSAGE_LOG_DIRECTORY),
-        facts_are_missing=bool(damages) or manifest.has_fault(JOURNAL_DIRECTORY),
-    )
-    return Tail(loose=loose, filed_hours=filed_hours, damages=(*log_damages, *damages))
+def tail_of(manifest: Manifest, logs: Sequence[LogRange]) -> list[LogRange]:
+    """Return the end of the message_log; logs: all that is kept of it."""
+    found = (log.part(manifest.sequence + 1, manifest.log_next_sequence) for log in logs)
+    return [one for one in found if one is not None]
 
 
-def _facts(
-    node: Node, manifest: Manifest, targets: Names, files: Names
-) -> tuple[Facts, Sequence[Damage]]:
-    damages: list[Damage] = []
-    facts: list[Facts] = []
-    for file, table in journal_tables(node, manifest, FACT_COLUMNS, damages):
-        new = facts_of(table, files.number(file), targets)
-        # Facts about dead letters are of no accepted message.
-        facts.append(new.take(new.minute < DEAD_MINUTES_FROM))
-    return Facts.join(facts), damages
+@dataclass(frozen=True, slots=True)
+class Unfiled:
+    """How to tell what of the tail is in no file; it can be pickled.
 
-
-def journal_tables(
-    node: Node, manifest: Manifest, columns: Sequence[str], damages: list[Damage]
-) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the facts that no checkpoint has filed, with the file of the journal they are in.
-
-    damages: what cannot be read is added to it.
+    logs: the records above `sequence`, up to which all are filed; cover: of the segments whose
+    facts are asked for.
     """
-    reader = ArrowReader(node.disk(), node.log_uuid, Kind.DISPATCH, columns)
-    for one in manifest.journal:
-        tables = reader.journal(
-            one.file,
-            length=one.length,
-            first_number=one.first_number,
-            next_number=one.next_number,
+
+    node: Node
+    logs: tuple[LogRange, ...]
+    cover: Cover
+    sequence: int
+
+    @classmethod
+    def of(
+        cls, node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover
+    ) -> "Unfiled":
+        """Return the tail that a manifest commits; logs: as `tail_of` takes them."""
+        return cls(node, tuple(tail_of(manifest, logs)), cover, manifest.sequence)
+
+    def has_row(self, sequence: Int64s, minute: Int64s) -> Mask:
+        """Say which records make a row that is in no segment; minute: their filed minutes."""
+        return ~is_filed(sequence, self.cover.places(minute), self.cover, self.sequence)
+
+    def has_fact(self, record: Int64s, minute: Int64s, minutes: Int64s) -> Mask:
+        """Say which records state a fact that counts and is in no file.
+
+        minute: the filed minutes that the facts tell; minutes: those of rows that are in no
+        segment, as `minutes` returns them.
+        """
+        places = self.cover.places(minute)
+        is_open = np.isin(minute, minutes)
+        if not len(self.cover.start):
+            return is_open
+        return np.where(places >= 0, record > self.cover.last_fact[places], is_open)
+
+    def minutes(self) -> Int64s:
+        """Read the filed minutes of rows, dead letters included, that are in no segment."""
+        reader = ArrowReader(
+            self.node.disk(), self.node.log_uuid, Kind.MESSAGE, ["sequence", "filed_minute"]
         )
-        for table in sift(tables, damages):
-            yield one.file, table
+        found = [np.empty(0, np.int64)]
+        for log in self.logs:
+            tables = reader.messages(
+                log.file,
+                length=log.length,
+                first_sequence=log.first_sequence,
+                next_sequence=log.next_sequence,
+            )
+            # What is damaged is told by whoever reads the facts, which lie between these records.
+            for table in sift(tables, []):
+                rows = table.filter(pc.is_valid(table.column("filed_minute")))
+                minute = ints(rows, "filed_minute")
+                found.append(np.unique(minute[self.has_row(ints(rows, "sequence"), minute)]))
+        return np.unique(np.concatenate(found))
+
+    def facts(
+        self, log: LogRange, columns: Sequence[str], minutes: Int64s
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        """Yield the facts that count and are in no file, of one of the logs, and what is damaged.
+
+        The tables have `columns`, and perhaps more. minutes: as `has_fact` takes them.
+        """
+        asked = list(dict.fromkeys([*columns, "filed_minute", "record"]))
+        reader = ArrowReader(self.node.disk(), self.node.log_uuid, Kind.DISPATCH, asked)
+        for found in reader.stated_facts(
+            log.file,
+            length=log.length,
+            first_sequence=log.first_sequence,
+            next_sequence=log.next_sequence,
+        ):
+            if isinstance(found, Damage):
+                yield found
+                continue
+            counts = self.has_fact(ints(found, "record"), ints(found, "filed_minute"), minutes)
+            yield found.filter(pa.array(counts))
+
+
+def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover) -> Tail:
+    """Read the rows and facts that are in no file.
+
+    logs: all that is kept of the message_log; cover: of all segments of accepted messages.
+    """
+    unfiled = Unfiled.of(node, manifest, logs, cover)
+    subjects, targets, files = Names(), Names(), Names()
+    damages: list[Damage] = []
+    rows, facts = list[Rows](), list[Facts]()
+    filed_hours: dict[int, Digest] = {}
+    for log in unfiled.logs:
+        for found in read_records(node, log, subjects, files.number(log.file), damages):
+            is_loose = unfiled.has_row(found.sequence, found.minute)
+            rows.append(found.take(is_loose))
+            known = found.take(~is_loose)
+            add_digests(filed_hours, digests_by(hour_of(known.minute), hashes_of_rows(known)))
+    loose = Rows.join(rows)
+    minutes = np.unique(loose.minute)
+    for log in unfiled.logs:
+        for table in sift(unfiled.facts(log, FACT_COLUMNS, minutes), damages):
+            told = facts_of(table, files.number(log.file), targets)
+            # Facts about dead letters are of no accepted message.
+            facts.append(told.take(told.minute < DEAD_MINUTES_FROM))
+    return Tail(
+        loose=Loose(
+            rows=loose,
+            facts=Facts.join(facts),
+            subjects=tuple(subjects.all()),
+            targets=tuple(targets.all()),
+            files=tuple(files.all()),
+            lengths={log.file: log.length for log in unfiled.logs},
+            records_are_missing=bool(damages) or manifest.has_fault(MESSAGE_LOG_DIRECTORY),
+        ),
+        filed_hours=filed_hours,
+        # What lies between records is damaged for both.
+        damages=tuple(dict.fromkeys(damages)),
+    )

@@ -464,8 +464,6 @@ class _Page:
                 shown(one.made),
                 f"{one.first_sequence:,} to {one.log_next_sequence - 1:,}",
                 count_text(one.sequence),
-                count_text(one.journal_next_number - 1),
-                count_text(one.fact_number),
                 f"{one.sealed:,} + {one.segments:,}",
                 shown(one.root, 200),
             ]
@@ -473,9 +471,8 @@ class _Page:
         ]
         headers = [
             ("group", "short"), ("node", "short"), ("role", "short"), ("made", "short"),
-            ("message_log", "short"), ("filed up to", "number"), ("facts up to", "number"),
-            ("of them filed", "number"), ("segments, sealed + open", "short"),
-            ("directory", "long"),
+            ("message_log", "short"), ("filed up to", "number"),
+            ("segments, sealed + open", "short"), ("directory", "long"),
         ]  # fmt: skip
         return joined(
             element("h2", "Parameters"),

@@ -21,25 +21,25 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import xxhash
 
-from spark_tools.files.columns import Int64s, Mask, ints, sift
+from spark_tools.files.columns import Int64s, ints, sift
 from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.account import FINDINGS_SCHEMA
 from spark_tools.judge.tasks import Cover, Extent
-from spark_tools.judge.unfiled_tail import journal_tables
+from spark_tools.judge.unfiled_tail import tail_of
 from spark_tools.repaired.repairs import LOST, MISSING, LogName
-from spark_tools.run.plan import Source, extents_of, node_of
+from spark_tools.run.plan import Source, extents_of, logs_of, node_of
 from storage.batch.batches import Damage
 from storage.batch.item_formats import qmq_names
 from storage.disk.sorting import each_once
-from storage.disk.spans import DEAD_MINUTES_FROM
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.readers.arrow import ArrowReader, Kind
 from storage.schedule.seals import SEALS_DIRECTORY
 from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.tools.salvage import SequenceSet
 
 _FINDINGS_AT_ONCE: Final = 65_536
-_LOG: Final = "message_log/"
+_NONE: Final = np.empty(0, np.int64)
+_LOG: Final = f"{MESSAGE_LOG_DIRECTORY}/"
 _UNTOLD: Final = (
     "its segment may be a deleted one, of which the manifest does not tell: make it with more "
     "--deleted-days"
@@ -242,15 +242,8 @@ class _Known:
     @classmethod
     def of(cls, found: Iterable[pa.RecordBatch | Damage]) -> "_Known":
         damages: list[Damage] = []
-        return cls.joined([ints(table, "sequence") for table in sift(found, damages)], damages)
-
-    @classmethod
-    def joined(cls, parts: Sequence[Int64s], damages: list[Damage]) -> "_Known":
-        return cls(each_once(np.concatenate([np.empty(0, np.int64), *parts])), damages)
-
-    def contains(self, sequences: Int64s) -> Mask:
-        found: Mask = np.isin(sequences, self.ascending)
-        return found
+        parts = [ints(table, "sequence") for table in sift(found, damages)]
+        return cls(each_once(np.concatenate([_NONE, *parts])), damages)
 
 
 class _Logs:
@@ -265,7 +258,8 @@ class _Logs:
         self._cover = Cover.of(self._extents)
         self._by_file = {one.file: one for one in self._extents}
         self._log_files = {one.file: one for one in manifest.message_log}
-        self._journal: _Known | None = None
+        self._tail: _Known | None = None
+        """Facts at the end of the message_log; None until they are asked for."""
         self._facts: tuple[str, _Known] | None = None
         """Of the segment that was asked last."""
 
@@ -298,20 +292,20 @@ class _Logs:
         unknown = self._unknown(segment)
         told_from = self._manifest.deleted_from_minute if segment is None else 0
         sequences = np.array([one.sequence for one in wanted], np.int64)
-        settled = self._journal_facts()
-        damages = list(settled.damages)
-        has_fact = settled.contains(sequences)
-        has_row = np.zeros(len(wanted), np.bool_)
         is_missing = wanted[0].kind == MISSING
-        if segment is not None:
-            facts = self._facts_of(segment)
-            has_fact |= facts.contains(sequences)
-            damages += facts.damages
-            if is_missing:
-                rows = self._rows_of(segment)
-                has_row = rows.contains(sequences)
-                damages += rows.damages
         is_sealed = segment is not None and segment.is_sealed
+        tail, rows = self._tail_facts(), list[_Known]()
+        facts = [tail]
+        if segment is not None:
+            facts.append(self._facts_of(segment))
+            rows += [self._rows_of(segment)] if is_missing else []
+        has_fact, has_row = (
+            np.isin(sequences, np.concatenate([_NONE, *(one.ascending for one in known)]))
+            for known in (facts, rows)
+        )
+        # Of a segment that is sealed all facts are filed: none is in what is damaged of the tail.
+        known = [one for one in (*facts, *rows) if not (is_sealed and one is tail)]
+        damages = [damage for one in known for damage in one.damages]
         owed = not is_missing and not final and not is_sealed
         for one, fact, row in zip(wanted, has_fact.tolist(), has_row.tolist(), strict=True):
             if fact:
@@ -332,24 +326,31 @@ class _Logs:
 
     def _unknown(self, segment: Extent | None) -> str | None:
         """Return why the outcome of messages of a segment, or of no segment, cannot be known."""
-        lacking = [JOURNAL_DIRECTORY, CHECKPOINT_PATH]
+        lacking = [CHECKPOINT_PATH]
         if segment is None:
             lacking.append(SEALS_DIRECTORY)
+        if segment is None or not segment.is_sealed:
+            lacking.append(MESSAGE_LOG_DIRECTORY)
         for path in lacking:
             if self._manifest.has_fault(path):
                 return f"what became of it may be in {path}, which is not whole: put it back"
         return None
 
-    def _journal_facts(self) -> _Known:
-        if self._journal is None:
-            damages: list[Damage] = []
-            columns = ["sequence", "filed_minute"]
-            found = [
-                ints(table, "sequence")[ints(table, "filed_minute") < DEAD_MINUTES_FROM]
-                for _, table in journal_tables(self._node, self._manifest, columns, damages)
-            ]
-            self._journal = _Known.joined(found, damages)
-        return self._journal
+    def _tail_facts(self) -> _Known:
+        """Return what has a fact at the end of the message_log, whether it is filed or not."""
+        if self._tail is None:
+            reader = self._reader(Kind.DISPATCH, ["sequence"])
+            self._tail = _Known.of(
+                found
+                for log in tail_of(self._manifest, logs_of(self._manifest))
+                for found in reader.stated_facts(
+                    log.file,
+                    length=log.length,
+                    first_sequence=log.first_sequence,
+                    next_sequence=log.next_sequence,
+                )
+            )
+        return self._tail
 
     def _facts_of(self, segment: Extent) -> _Known:
         if self._facts is None or self._facts[0] != segment.facts_file:

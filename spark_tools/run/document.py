@@ -26,10 +26,8 @@ class ManifestRead(msgspec.Struct, kw_only=True):
     root: str
     made: str
     sequence: int
-    fact_number: int
     first_sequence: int
     log_next_sequence: int
-    journal_next_number: int
     segments: int
     sealed: int
 

@@ -24,6 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from spark_tools.files.errors import ReconcileError, SparkFailedError
 from spark_tools.judge.account import FACT_CLASSES, SUBJECT_MEASURES, Account
+from spark_tools.judge.message_log import readable_ranges
 from spark_tools.judge.tasks import FOREVER
 from spark_tools.run.join_queries import (
     CELLS,
@@ -39,13 +40,16 @@ from spark_tools.run.join_queries import (
     MESSAGES,
     NODES_SCHEMA,
     OUTCOMES_SQL,
+    READABLE_SCHEMA,
     SEGMENTS_SCHEMA,
     SIDES_SCHEMA,
     SUBJECTS,
     TARGETS,
+    UNLOGGED,
 )
 from spark_tools.run.plan import GroupPlan, View, extents_of
 from spark_tools.run.reconcile import GroupResult, Result
+from storage.batch.batches import Damage
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.readers.arrow import Kind
 from storage.readers.manifest import encode_manifest
@@ -53,9 +57,6 @@ from storage.readers.manifest import encode_manifest
 _SHOWN = 5
 """Figures that differ and are named."""
 _HOUR_MINUTES = 60
-_BY_LOG = ("unlogged", "altered", "misfiled_in_log")
-"""Rows that their records give away."""
-_OF_LOG = (*_BY_LOG, "records", "unchecked", "missing")
 _Damaged = set[tuple[str, str, str, str]]
 """Cluster, group, node and file of what is not whole."""
 _Differing = tuple[str, int, str, int, int]
@@ -76,7 +77,7 @@ def check_by_join(session: SparkSession, result: Result) -> None:
             file.write_bytes(encode_manifest(view.manifest))
             manifests.append(f"{file}={view.node.root}")
         try:
-            counted = _Counting(session, groups, json.dumps(manifests)).run()
+            counted = _Counting(session, groups, json.dumps(manifests), _readable(result)).run()
         except (PySparkException, Py4JError) as error:
             raise SparkFailedError(f"Spark could not do the join check: {error}") from error
     wrong = []
@@ -100,6 +101,7 @@ class _Counted:
     subject_lateness: pa.Table
     target_lateness: pa.Table
     logged: pa.Table
+    unlogged: pa.Table
     doubled: pa.Table
     differing: dict[int, set[_Differing]]
     late: int
@@ -122,17 +124,38 @@ def _findings_that_differ(counted: _Counted, result: Result) -> Iterator[str]:
     if not any(_is_unsure(group.account) for group in result.groups):
         numbers["misfiled"] = total(counted.subjects, "misfiled")
         numbers["misfiled"] += total(counted.logged, "misfiled_in_log")
-        numbers |= {name: total(counted.logged, name) for name in ("unlogged", "altered")}
+        numbers["unlogged"] = total(counted.unlogged, "unlogged")
+        numbers["altered"] = total(counted.logged, "altered")
     for name, found in numbers.items():
         if found != result.findings[name]:
             yield f"findings {name}: {result.findings[name]} by tasks, {found} by joins"
 
 
+def _readable(result: Result) -> pa.Table:
+    """Return by group the sequences that the message_log can be asked about."""
+    ranges = [
+        {"number": number, "first": one.start, "after": one.stop}
+        for number, group in enumerate(result.groups)
+        for one in readable_ranges(
+            group.plan.logs,
+            [
+                damage
+                for node, damage in group.account.damages
+                if node == group.plan.node.node_id and _is_of_log(damage)
+            ],
+        )
+    ]
+    return pa.Table.from_pylist(ranges, schema=READABLE_SCHEMA)
+
+
+def _is_of_log(damage: Damage) -> bool:
+    return damage.path.startswith(f"{MESSAGE_LOG_DIRECTORY}/")
+
+
 def _is_unsure(account: Account) -> bool:
     """Say whether nobody knows which records are damaged: then no row is held against its own."""
     return any(
-        one.path.startswith(f"{MESSAGE_LOG_DIRECTORY}/") and one.first_sequence is None
-        for _, one in account.damages
+        _is_of_log(damage) and damage.first_sequence is None for _, damage in account.damages
     )
 
 
@@ -141,7 +164,9 @@ def _differences(
 ) -> Iterator[str]:
     """Yield what is not alike in a group: totals first, then cells of the tables."""
     account = group.account
-    logged, doubled = (_of_group(one, number) for one in (counted.logged, counted.doubled))
+    logged, unlogged, doubled = (
+        _of_group(one, number) for one in (counted.logged, counted.unlogged, counted.doubled)
+    )
     missing = logged.filter(pc.greater(logged["missing"], 0))
     pairs = [
         *(
@@ -150,12 +175,14 @@ def _differences(
         ),
         (missing, account.missing),
     ]
-    of_log = [name for name in _OF_LOG if name not in _BY_LOG or not _is_unsure(account)]
+    is_sure = not _is_unsure(account)
     for table, names in (
         (pairs[0][0], SUBJECT_MEASURES),
         # What is early is told by its subjects.
         (pairs[1][0], ("facts", *FACT_CLASSES)),
-        (logged, of_log),
+        (logged, ("records", "unchecked", "missing")),
+        (logged, ("altered", "misfiled_in_log") if is_sure else ()),
+        (unlogged, ("unlogged",) if is_sure else ()),
         (doubled, ["doubled"]),
     ):
         for name in names:
@@ -212,8 +239,17 @@ class _Counting:
     In SQL, as each call of a DataFrame has Spark analyse again all that came before it.
     """
 
-    def __init__(self, session: SparkSession, groups: Sequence[GroupPlan], manifests: str) -> None:
-        """manifests: of the groups' nodes, as the option of the data source takes them."""
+    def __init__(
+        self,
+        session: SparkSession,
+        groups: Sequence[GroupPlan],
+        manifests: str,
+        readable: pa.Table,
+    ) -> None:
+        """manifests: of the groups' nodes, as the option of the data source takes them.
+
+        readable: sequences that the message_log can be asked about, of READABLE_SCHEMA.
+        """
         self._session = session
         self._plans = groups
         self._rules = rules = groups[0].rules
@@ -244,11 +280,12 @@ class _Counting:
         end = -(-rules.to_minute // _HOUR_MINUTES) * _HOUR_MINUTES
         self._begin = min([begin, *(one.start for one in touched)])
         self._end = max([end, *(one.end for one in touched)])
+        # What is damaged of the message_log is met among the facts of its end.
         bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
-        bad_tail = self._damaged(Kind.MESSAGE, unfiled="true")
         self._tables = {
-            "of_nodes": self._table_of_nodes(bad, bad_tail),
+            "of_nodes": self._table_of_nodes(bad),
             "segments": self._table_of_segments(bad),
+            "readable": session.createDataFrame(readable),
         }
         self._tables["hours"] = self._sql(HOURS)
 
@@ -275,6 +312,7 @@ class _Counting:
                 subject_lateness=self._sql(LATENESS.replace("{key}", "subject")).toArrow(),
                 target_lateness=self._sql(LATENESS.replace("{key}", "target")).toArrow(),
                 logged=self._sql(LOGGED).toArrow(),
+                unlogged=self._sql(UNLOGGED).toArrow(),
                 doubled=self._sql(DOUBLED).toArrow(),
                 differing=self._differing(),
                 late=int(self._sql(LATE).collect()[0][0]),
@@ -363,13 +401,13 @@ class _Counting:
         options |= {"columns": f"cluster,group,node,{columns}", **more}
         return self._session.read.format("delaywheel").options(**options).load()
 
-    def _damaged(self, kind: Kind, **more: str) -> _Damaged:
+    def _damaged(self, kind: Kind) -> _Damaged:
         """Return the files in which something is damaged."""
-        rows = self._read(kind, "file,position", damage="only", **more).collect()
+        rows = self._read(kind, "file,position", damage="only").collect()
         # Without a position it is what the manifest tells of.
         return {(row[0], row[1], row[2], row[3]) for row in rows if row[4] is not None}
 
-    def _table_of_nodes(self, bad: _Damaged, bad_tail: _Damaged) -> DataFrame:
+    def _table_of_nodes(self, bad: _Damaged) -> DataFrame:
         """Return what is to be known of each node."""
 
         def has(damaged: _Damaged, view: View, directory: str) -> bool:
@@ -388,8 +426,7 @@ class _Counting:
                     "log_next": view.manifest.log_next_sequence,
                     "filed_sequence": view.manifest.sequence,
                     "deleted_from": view.manifest.deleted_from_minute,
-                    "tail_missing": has(bad_tail, view, "message_log"),
-                    "journal_missing": has(bad, view, "dispatch_log/journal"),
+                    "tail_missing": has(bad, view, "message_log"),
                     "segments_missing": has(set(), view, "seals") or has(set(), view, "checkpoint"),
                 }
                 for node in self._nodes

@@ -21,10 +21,10 @@ NODES_SCHEMA = pa.schema(
         "filed_sequence": pa.int64(),
         "deleted_from": pa.int64(),
         "tail_missing": pa.bool_(),
-        "journal_missing": pa.bool_(),
         "segments_missing": pa.bool_(),
     }
 )
+READABLE_SCHEMA = pa.schema({"number": pa.int64(), "first": pa.int64(), "after": pa.int64()})
 SIDES_SCHEMA = pa.schema(
     {"number": pa.int64(), "replica": pa.int64(), "sign": pa.int64(), "shared_next": pa.int64()}
 )
@@ -56,7 +56,8 @@ SELECT *, explode(sequence(start - pmod(start, 60), end - 1, 60L)) AS hour FROM 
 MESSAGES = """
 SELECT /*+ BROADCAST(g), BROADCAST(s) */
     g.number, s.start * 2 + 1 AS unit, m.sequence, m.due_ms, m.filed_minute AS minute, m.subject,
-    m.size, m.id_hash, s.end, s.is_sealed, s.facts_missing OR g.journal_missing AS facts_missing,
+    m.size, m.id_hash, s.end, s.is_sealed,
+    s.facts_missing OR (g.tail_missing AND NOT s.is_sealed) AS facts_missing,
     m.place, true AS is_filed
 FROM (SELECT *, monotonically_increasing_id() AS place FROM {schedule} WHERE damage IS NULL) m
 JOIN {of_nodes} g ON m.cluster = g.cluster AND m.group = g.group AND m.node = g.node
@@ -65,7 +66,8 @@ UNION ALL
 SELECT /*+ BROADCAST(g), BROADCAST(s) */
     g.number, coalesce(s.start * 2 + 1, m.hour * 2), m.sequence, m.due_ms, m.filed_minute,
     m.subject, m.size, m.id_hash, coalesce(s.end, m.hour + 60), coalesce(s.is_sealed, false),
-    coalesce(s.facts_missing, g.segments_missing) OR g.journal_missing, m.place, false
+    coalesce(s.facts_missing, g.segments_missing)
+        OR (g.tail_missing AND NOT coalesce(s.is_sealed, false)), m.place, false
 FROM (
     SELECT *, filed_minute - pmod(filed_minute, 60) AS hour,
         -- Behind whatever is filed.
@@ -211,16 +213,15 @@ GROUP BY number
 """
 
 # The message_log is read from its beginning, whatever the range: a row of the range may have a
-# record that belongs elsewhere. What has no record of any kind is not kept, or cannot be read.
+# record that belongs elsewhere.
 LOGGED = """
-SELECT number, hour, subject, sum(unlogged) AS unlogged, sum(altered) AS altered,
+SELECT number, hour, subject, sum(altered) AS altered,
     sum(misfiled) AS misfiled_in_log, count_if(is_expected) AS records,
     count_if(is_gone OR (is_expected AND NOT is_there AND rows_missing)) AS unchecked,
     count_if(is_expected AND NOT is_there AND NOT rows_missing) AS missing
 FROM (
     SELECT number, sequence, hour, subject, is_expected, is_gone, rows_missing,
         coalesce(bool_or(m.unit = r.unit), false) AS is_there,
-        count_if(m.counts AND NOT is_accepted) AS unlogged,
         count_if(m.counts AND is_accepted AND (
             m.due_ms != r.due_ms OR m.size != r.size OR m.id_hash != r.id_hash)) AS altered,
         count_if(m.counts AND is_accepted AND m.due_ms < m.end * 60000
@@ -256,6 +257,24 @@ FROM (
     GROUP BY number, sequence, hour, subject, is_expected, is_gone, rows_missing
 )
 GROUP BY number, hour, subject
+"""
+
+# A record of a fact is no row of {records}: whether a sequence that is not there is one of these,
+# or cannot be read, {readable} tells.
+UNLOGGED = """
+SELECT /*+ BROADCAST(k) */ m.number, count(*) AS unlogged
+FROM {messages} m
+LEFT JOIN (
+    SELECT /*+ BROADCAST(g) */ g.number, l.sequence, l.kind IN ('message', 'move') AS is_accepted
+    FROM {records} l
+    JOIN {of_nodes} g ON l.cluster = g.cluster AND l.group = g.group AND l.node = g.node
+    WHERE l.damage IS NULL
+) r ON m.number = r.number AND m.sequence = r.sequence
+LEFT JOIN {readable} k
+    ON m.number = k.number AND m.sequence >= k.first AND m.sequence < k.after
+WHERE m.is_filed AND m.minute >= {from_minute} AND m.minute < {to_minute}
+    AND NOT coalesce(r.is_accepted, k.number IS NULL)
+GROUP BY m.number
 """
 
 # What only one of two nodes has, or has more often, does not add up to nothing.

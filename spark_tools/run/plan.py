@@ -40,6 +40,8 @@ from storage.readers.manifest import Manifest, SealedSegment, UnsealedSegment
 
 GRACE_MS = 60_000
 _DAY_MINUTES = 24 * 60
+_EVERY_RECORD = 2**63 - 1
+"""No record is above it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,9 +272,9 @@ def _payload_tasks(plan: GroupPlan) -> Iterator[PayloadTask]:
             yield PayloadTask(node=view.node, file=log)
 
 
-def _rank(source: Source) -> tuple[int, int, str]:
+def _rank(source: Source) -> tuple[int, str]:
     manifest = source.manifest
-    return manifest.log_next_sequence, manifest.journal_next_number, manifest.node_id
+    return manifest.log_next_sequence, manifest.node_id
 
 
 def _refuse_twice(sources: Sequence[Source]) -> None:
@@ -340,11 +342,14 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
         )
     if isinstance(segment, SealedSegment):
         facts, is_deleted = sum(segment.outcomes.values()), segment.deleted
+        last_fact = _EVERY_RECORD
     else:
         facts, is_deleted = segment.facts, False
+        last_fact = segment.last_fact
+    start, end = key.filed_minutes
     return Extent(
-        start=key.start,
-        end=key.end,
+        start=start,
+        end=end,
         file=segment.file,
         facts_file=segment.facts_file,
         length=segment.length,
@@ -352,6 +357,7 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
         rows=segment.rows,
         facts=facts,
         last_sequence=segment.last_sequence,
+        last_fact=last_fact,
         is_sealed=isinstance(segment, SealedSegment),
         is_deleted=is_deleted,
     )

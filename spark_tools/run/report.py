@@ -179,10 +179,8 @@ def _manifests(group: GroupPlan) -> list[dict[str, Any]]:
             "made": time_text(manifest.made_ms),
             "made_ms": manifest.made_ms,
             "sequence": manifest.sequence,
-            "fact_number": manifest.fact_number,
             "first_sequence": manifest.first_sequence,
             "log_next_sequence": manifest.log_next_sequence,
-            "journal_next_number": manifest.journal_next_number,
             "segments": len(manifest.segments),
             "sealed": len(manifest.sealed),
         }

@@ -9,6 +9,7 @@ from enum import StrEnum
 
 from spark_tools.files.errors import OptionError
 from spark_tools.judge.tasks import FOREVER, Cover, Extent, Node
+from spark_tools.judge.unfiled_tail import Unfiled
 from spark_tools.run.plan import (
     Source,
     by_group,
@@ -29,30 +30,23 @@ _ROW_BYTES = 256
 
 
 class Role(StrEnum):
-    """The kind of a file."""
+    """What is read of a file."""
 
     ROWS = "rows"
     FACTS = "facts"
-    JOURNAL = "journal"
     RECORDS = "records"
-
-
-@dataclass(frozen=True, slots=True)
-class Filed:
-    """The records of the message_log that are in segments: up to `sequence`, and some beyond."""
-
-    cover: Cover
-    sequence: int
+    TAIL = "facts of the tail"
+    """The files that make up the end of the message_log, all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """The part of one file that is read.
+    """The part of one file that is read, or the tail.
 
     length: its bytes that count; start, end: the minutes of its segment, all where it is of none;
-    first, after: the numbers, or sequences, that are wanted of a numbered log; count: rows that
-    there must be, None where the reader itself says what is missing; filed: records that are in
-    segments are not wanted.
+    first, after: the sequences that are wanted of the message_log; count: rows that there must be,
+    None where the reader itself says what is missing; unfiled: only what is in no file of a segment
+    is wanted, None for all.
     """
 
     node: Node
@@ -65,7 +59,7 @@ class Part:
     after: int = 0
     count: int | None = None
     is_sealed: bool = False
-    filed: Filed | None = None
+    unfiled: Unfiled | None = None
 
     @property
     def weight(self) -> int:
@@ -134,15 +128,7 @@ def _parts(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Par
             dead = options.about is About.DEAD
             extents = _dead(manifest) if dead else _accepted(manifest, options)
             yield from _segments(extents, node, Role.FACTS)
-            for one in manifest.journal:
-                yield Part(
-                    node=node,
-                    role=Role.JOURNAL,
-                    file=one.file,
-                    length=one.length,
-                    first=one.first_number,
-                    after=one.next_number,
-                )
+            yield from _tail(manifest, node)
 
 
 def _accepted(manifest: Manifest, options: ReadOptions) -> list[Extent]:
@@ -177,23 +163,38 @@ def _segments(extents: Sequence[Extent], node: Node, role: Role) -> Iterator[Par
 
 
 def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[Part]:
-    filed = None
-    if options.unfiled:
-        filed = Filed(Cover.of(extents_of(manifest)), manifest.sequence)
-    for log in logs_of(manifest):
-        first = log.first_sequence
-        if filed is not None:
-            first = max(first, filed.sequence + 1)
-        if first < log.next_sequence:
+    unfiled = _unfiled(manifest, node) if options.unfiled else None
+    for log in logs_of(manifest) if unfiled is None else unfiled.logs:
+        if log.first_sequence < log.next_sequence:
             yield Part(
                 node=node,
                 role=Role.RECORDS,
                 file=log.file,
                 length=log.length,
-                first=first,
+                first=log.first_sequence,
                 after=log.next_sequence,
-                filed=filed,
+                unfiled=unfiled,
             )
+
+
+def _tail(manifest: Manifest, node: Node) -> Iterator[Part]:
+    """Yield the end of the message_log; whole, as which facts count depends on all of its rows."""
+    unfiled = _unfiled(manifest, node)
+    if unfiled.logs:
+        yield Part(
+            node=node,
+            role=Role.TAIL,
+            file=unfiled.logs[0].file,
+            length=sum(log.length for log in unfiled.logs),
+            first=unfiled.logs[0].first_sequence,
+            after=unfiled.logs[-1].next_sequence,
+            unfiled=unfiled,
+        )
+
+
+def _unfiled(manifest: Manifest, node: Node) -> Unfiled:
+    cover = Cover.of([*extents_of(manifest), *dead_extents_of(manifest)])
+    return Unfiled.of(node, manifest, logs_of(manifest), cover)
 
 
 def _packed(parts: Sequence[Part], options: ReadOptions) -> Iterator[list[Part]]:

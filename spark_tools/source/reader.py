@@ -12,8 +12,9 @@ import pyarrow.compute as pc
 from spark_tools.files.columns import Mask, ints
 from spark_tools.files.errors import DamagedInputError
 from spark_tools.files.roots import local_path
-from spark_tools.judge.message_log import ACCEPTED, is_filed
+from spark_tools.judge.message_log import ACCEPTED
 from spark_tools.judge.tasks import Node
+from spark_tools.judge.unfiled_tail import Unfiled
 from spark_tools.run.source_options import DAMAGE_COLUMN, About, OnDamage, ReadOptions
 from spark_tools.source.parts import Part, PartitionPlan, Role
 from storage.batch.batches import Damage
@@ -62,11 +63,12 @@ class _PartReading:
         self._part = part
         self._options = options
         self._schema = options.schema
+        self._unfiled_rows = part.unfiled if part.role is Role.RECORDS else None
+        """Which of the records are wanted, None for all of them."""
         names = dict.fromkeys(name for name in options.columns if name in COLUMNS[options.kind])
         names |= dict.fromkeys(self._asked())
-        self._reader = ArrowReader(
-            part.node.disk(), part.node.log_uuid, options.kind, list(names) or ["sequence"]
-        )
+        self._names = list(names) or ["sequence"]
+        self._reader = ArrowReader(part.node.disk(), part.node.log_uuid, options.kind, self._names)
 
     def run(self) -> Iterator[pa.RecordBatch]:
         """Yield tables, and what tells of damage."""
@@ -95,13 +97,6 @@ class _PartReading:
                 return reader.rows(part.file, length=part.length, is_sealed=part.is_sealed)
             case Role.FACTS:
                 return reader.filed_facts(part.file, length=part.length)
-            case Role.JOURNAL:
-                return reader.journal(
-                    part.file,
-                    length=part.length,
-                    first_number=part.first,
-                    next_number=part.after,
-                )
             case Role.RECORDS:
                 return reader.messages(
                     part.file,
@@ -109,14 +104,22 @@ class _PartReading:
                     first_sequence=part.first,
                     next_sequence=part.after,
                 )
+            case Role.TAIL:
+                assert part.unfiled is not None
+                return self._tail(part.unfiled)
+
+    def _tail(self, unfiled: Unfiled) -> Iterator[pa.RecordBatch | Damage]:
+        minutes = unfiled.minutes()
+        for log in unfiled.logs:
+            yield from unfiled.facts(log, self._names, minutes)
 
     # -- which rows --------------------------------------------------------------------------
 
     def _asked(self) -> Sequence[str]:
         """Return the columns that say which rows are wanted."""
-        if self._part.filed is not None:
+        if self._unfiled_rows is not None:
             return ["filed_minute", "sequence", "kind"]
-        if not self._is_trimmed() and self._part.role is not Role.JOURNAL:
+        if not self._is_trimmed() and self._part.role is not Role.TAIL:
             return []
         return ["old_minute"] if self._options.kind is Kind.DEAD else ["filed_minute"]
 
@@ -140,7 +143,7 @@ class _PartReading:
         if self._is_trimmed():
             chosen &= _flags(pc.is_valid(minute))
         minutes = ints(table, asked[0])
-        if part.role is Role.JOURNAL:
+        if part.role is Role.TAIL:
             about_dead = minutes >= DEAD_MINUTES_FROM
             chosen &= about_dead if options.about is About.DEAD else ~about_dead
         if self._is_trimmed():
@@ -148,12 +151,9 @@ class _PartReading:
             if part.role is Role.FACTS:
                 minutes = np.clip(minutes, part.start, part.end - 1)
             chosen &= (minutes >= options.from_minute) & (minutes < options.to_minute)
-        if part.filed is not None:
-            cover = part.filed.cover
+        if self._unfiled_rows is not None:
             chosen &= _flags(pc.is_in(table.column("kind"), value_set=ACCEPTED))
-            chosen &= ~is_filed(
-                ints(table, "sequence"), cover.places(minutes), cover, part.filed.sequence
-            )
+            chosen &= self._unfiled_rows.has_row(ints(table, "sequence"), minutes)
         return chosen
 
     # -- what is said of them ----------------------------------------------------------------

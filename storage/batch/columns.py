@@ -44,7 +44,7 @@ class RecordKind(IntEnum):
     ROWS = 32
     """schedule_log segment: messages filed under one span of minutes, or given up on one day."""
     FACTS = 33
-    """dispatch_log and its journal: what became of messages."""
+    """message_log, and filed from there in the dispatch_log: what became of messages."""
     SEALS = 34
     """seals log: segments that are complete."""
 

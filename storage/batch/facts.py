@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.batches import DEAD_MINUTES
+from storage.batch.batches import DEAD_MINUTES, BatchHeader
 from storage.batch.chained_file import BatchDraft
 from storage.batch.columns import Columns, RecordKind, encode_columns
 from storage.disk.spans import DEAD_MINUTES_FROM
@@ -32,7 +33,8 @@ class FactBlock:
 
     sequence: of the message; minute: its filed minute, or what stands for its dead segment; at_ms:
     when it happened, wall ms; target: index into `targets`, the block's table of names (the broker
-    group, say); outcome: an Outcome.
+    group, say); outcome: an Outcome; record: sequence of the record of the message_log that states
+    it, 0 where that is not known: before it is appended, and of facts read from a segment's file.
     """
 
     sequence: npt.NDArray[np.int64]
@@ -40,6 +42,7 @@ class FactBlock:
     at_ms: npt.NDArray[np.int64]
     target: npt.NDArray[np.uint16]
     outcome: npt.NDArray[np.uint8]
+    record: npt.NDArray[np.int64]
     targets: Sequence[bytes]
 
     def __len__(self) -> int:
@@ -60,38 +63,90 @@ class FactBlock:
             at_ms=self.at_ms[rows],
             target=self.target[rows],
             outcome=self.outcome[rows],
+            record=self.record[rows],
             targets=self.targets,
         )
+
+    def above(self, record: int) -> "FactBlock":
+        """Return the facts that records behind this one state; their records are known."""
+        return self.take(np.flatnonzero(self.record > record))
 
     def slice(self, begin: int, end: int) -> "FactBlock":
         """Return the facts from position `begin` up to `end`."""
         return self.take(np.arange(begin, min(end, len(self))))
 
-    def split_by_minute(self) -> Iterator[tuple[int, "FactBlock"]]:
-        """Yield (filed minute, its facts) for every minute, each in the order known."""
-        order = np.argsort(self.minute, kind="stable")
-        edges = np.flatnonzero(np.diff(self.minute[order])) + 1
+    @property
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """The columns of a FACTS batch of these facts."""
+        return {
+            "sequence": self.sequence,
+            "at_ms": self.at_ms,
+            "minute": self.minute,
+            "target": self.target,
+            "outcome": self.outcome,
+        }
+
+    def split_by(self, codes: npt.NDArray[np.int64]) -> Iterator[tuple[int, "FactBlock"]]:
+        """Yield (code, its facts) for every code, of which there is one a fact; order is kept."""
+        order = np.argsort(codes, kind="stable")
+        edges = np.flatnonzero(np.diff(codes[order])) + 1
         for rows in np.split(order, edges):
             if len(rows):
-                yield int(self.minute[rows[0]]), self.take(rows)
+                yield int(codes[rows[0]]), self.take(rows)
 
-    def encode(self) -> bytes:
-        """Return the block as the columns of a FACTS batch."""
-        return encode_columns(
-            RecordKind.FACTS,
-            list(self.targets),
-            {
-                "sequence": self.sequence,
-                "at_ms": self.at_ms,
-                "minute": self.minute,
-                "target": self.target,
-                "outcome": self.outcome,
-            },
-        )
+    def parts(self) -> Iterator["FactBlock"]:
+        """Yield the facts in blocks that fit into a batch each."""
+        if len(self) <= _FACTS_PER_BATCH_MAX:
+            yield self
+            return
+        for begin in range(0, len(self), _FACTS_PER_BATCH_MAX):
+            yield self.slice(begin, begin + _FACTS_PER_BATCH_MAX)
 
 
-def facts_of_columns(columns: Columns) -> FactBlock:
-    """Return the facts a FACTS batch holds."""
+def filed_facts_of(columns: Columns) -> FactBlock:
+    """Return the facts of a batch of a segment's file."""
+    return _facts_of(columns, np.zeros(len(columns.arrays["sequence"]), np.int64))
+
+
+NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
+"""Records that name an older message; each states a fact about it."""
+
+STATING_KINDS = NAMING_KINDS | {RecordKind.FACTS}
+"""Records of the message_log that state facts."""
+
+_OUTCOMES_OF_RECORDS = {
+    RecordKind.DEAD: Outcome.DEAD,
+    RecordKind.MOVE: Outcome.MOVED,
+    RecordKind.CANCEL: Outcome.CANCELLED,
+}
+
+
+def facts_stated(header: BatchHeader, columns: Columns) -> FactBlock | None:
+    """Return the facts that a batch of the message_log states, one a record; None if it has none.
+
+    What DEAD, MOVE and CANCEL say of the messages that they name happened when they were appended.
+    """
+    if header.kind not in STATING_KINDS:
+        return None
+    records = np.arange(header.base_sequence, header.next_sequence, dtype=np.int64)
+    if header.kind is RecordKind.FACTS:
+        return _facts_of(columns, records)
+    arrays = columns.arrays
+    outcome = np.full(header.count, _OUTCOMES_OF_RECORDS[header.kind], np.uint8)
+    if header.kind is RecordKind.CANCEL:
+        outcome[arrays["old_minute"] >= DEAD_MINUTES_FROM] = Outcome.DROPPED
+    return FactBlock(
+        sequence=arrays["old_sequence"],
+        minute=arrays["old_minute"],
+        at_ms=np.full(header.count, header.append_ms, np.int64),
+        target=np.zeros(header.count, np.uint16),
+        outcome=outcome,
+        record=records,
+        targets=[b""],
+    )
+
+
+def _facts_of(columns: Columns, records: npt.NDArray[np.int64]) -> FactBlock:
     arrays = columns.arrays
     return FactBlock(
         sequence=arrays["sequence"],
@@ -99,6 +154,7 @@ def facts_of_columns(columns: Columns) -> FactBlock:
         at_ms=arrays["at_ms"],
         target=arrays["target"],
         outcome=arrays["outcome"],
+        record=records,
         targets=columns.names,
     )
 
@@ -120,6 +176,7 @@ def join_facts(blocks: Sequence[FactBlock]) -> FactBlock:
             ]
         ),
         outcome=np.concatenate([block.outcome for block in blocks]),
+        record=np.concatenate([block.record for block in blocks]),
         targets=targets,
     )
 
@@ -129,24 +186,22 @@ _FACTS_PER_BATCH_MAX = 100_000
 
 
 def fact_drafts(
-    facts: FactBlock, *, first_number: int, epoch: int, append_ms: int, floor_minute: int = 0
+    facts: FactBlock, *, first_number: int, epoch: int, append_ms: int, floor_minute: int
 ) -> list[BatchDraft]:
-    """Return the batches that hold these facts, numbered from `first_number`."""
+    """Return the batches of a segment's file for these facts, numbered from `first_number`."""
     drafts = []
-    for begin in range(0, len(facts), _FACTS_PER_BATCH_MAX):
-        part = facts
-        if len(facts) > _FACTS_PER_BATCH_MAX:
-            part = facts.slice(begin, begin + _FACTS_PER_BATCH_MAX)
+    for part in facts.parts():
         drafts.append(
             BatchDraft(
                 kind=RecordKind.FACTS,
-                base_sequence=first_number + begin,
+                base_sequence=first_number,
                 count=len(part),
-                columns=part.encode(),
+                columns=encode_columns(RecordKind.FACTS, list(part.targets), part.arrays),
                 epoch=epoch,
                 floor_minute=floor_minute,
                 append_ms=append_ms,
                 features=DEAD_MINUTES if part.of_dead.any() else 0,
             )
         )
+        first_number += len(part)
     return drafts

@@ -46,17 +46,15 @@ HEADER_SIZE_MAX = 4096
 
 
 class LogKind(IntEnum):
-    """What a file is. Also seeds the CRCs of its batches. Numbers are never reused."""
+    """What a file is; seeds the CRCs of its batches. Numbers are never reused, 3 and 9 neither."""
 
     MESSAGE_LOG = 1
     SCHEDULE_LOG = 2
-    DISPATCH_JOURNAL = 3
     DISPATCH_LOG = 4
     SEALS = 5
     CHECKPOINT = 6
     DURABLE_END = 7
     IDENTITY = 8
-    JOURNAL_END = 9
     CONTROLS = 10
 
 
@@ -64,7 +62,7 @@ class LogKind(IntEnum):
 class FileHeader:
     """What a log file says about itself.
 
-    first_sequence: of its first record (or fact, or seal); start_minute: minutes since the epoch,
+    first_sequence: of its first record (or seal); start_minute: minutes since the epoch,
     0 where span is NONE.
     """
 

@@ -57,11 +57,11 @@ _RECORDS = {
             RecordKind.CANCEL,
             RecordKind.MOVE,
             RecordKind.DEAD,
+            RecordKind.FACTS,
         }
     ),
     LogKind.SCHEDULE_LOG: frozenset({RecordKind.ROWS}),
     LogKind.DISPATCH_LOG: frozenset({RecordKind.FACTS}),
-    LogKind.DISPATCH_JOURNAL: frozenset({RecordKind.FACTS}),
     LogKind.SEALS: frozenset({RecordKind.SEALS}),
 }
 """What a file of each kind holds, and nothing else."""

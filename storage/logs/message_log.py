@@ -1,4 +1,4 @@
-"""The message_log: every accepted message and control record, in the order of acceptance.
+"""The message_log: every accepted message, control record and fact, in the order of acceptance.
 
 It is the truth from which everything else is derived. Files `message_log/<first sequence>.log`,
 each a file header and batches (batches.py); records are numbered from 1 without gaps over all
@@ -100,6 +100,9 @@ class MessageLog:
         self._failure: BaseException | None = None
         self.bytes_written = 0
         """Bytes appended since the log was opened."""
+        self._messages = 0
+        self._messages_before: dict[int, int] = {}
+        """By first sequence of a file that was begun since: how many there were then."""
 
     @classmethod
     def recover(
@@ -186,11 +189,21 @@ class MessageLog:
         first = self._first_sequence
         return tuple(file for file in self._files if file.first_sequence >= first)
 
+    def messages_from(self, first_sequence: int) -> int:
+        """Return how many messages were appended to the file of this name and to later ones.
+
+        Those from before the log was opened are not counted. May be called in another thread.
+        """
+        return self._messages - self._messages_before.get(first_sequence, 0)
+
     def drop_before(self, sequence: int) -> None:
         """Forget the files before this record, with which a file begins; the caller deletes them.
 
         May be called in another thread than the log's own.
         """
+        self._messages_before = {
+            first: count for first, count in self._messages_before.items() if first >= sequence
+        }
         self._first_sequence = max(self._first_sequence, sequence)
 
     def start_epoch(self, epoch: int, *, append_ms: int) -> LogBatch:
@@ -266,6 +279,8 @@ class MessageLog:
         for batch in batches:
             self._index.appended(self._files[-1], position, batch.header)
             position += batch.header.size
+            if batch.header.kind is RecordKind.MESSAGE:
+                self._messages += batch.header.count
 
     def _write_durable_end(self) -> None:
         try:
@@ -348,6 +363,7 @@ class MessageLog:
                 self._file.close()
             self._file, self._new_file = self._new_file, None
             self._files = (*self.files(), log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
+            self._messages_before[end.file_sequence] = self._messages
         self._end = end
 
     def _undo(self) -> None:

@@ -9,7 +9,7 @@ Three kinds of files leave while the server runs:
   sealed, and never a quarantined file;
 * those of the **seals log**, when they are old enough and no segment they tell of has files.
 
-All of them, and files that splits and the facts journal leave behind, take the same way: a seal
+All of them, and files that splits leave behind, take the same way: a seal
 marks a segment as deleted, durably; a checkpoint lists the files as *retired* and is durable; they
 are unlinked when the grace is over, and their directories fsynced, before a checkpoint drops them
 from its list. So a crash at any point leaves files that are named, or gone.
@@ -48,10 +48,6 @@ _SEGMENTS_AT_ONCE = 2000
 _RETIRED_MAX = 10_000
 """Retired files a checkpoint lists before no more segments join them."""
 
-_CONTROL_RECORDS_MAX = 10_000
-"""More than this many records of the last minutes are no items: a FLOOR is written once a minute,
-an EPOCH_START once a start."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetentionRules:
@@ -64,7 +60,7 @@ class RetentionRules:
     """Even on a full disk records of the message_log stay until they are this old…"""
 
     duplicate_window_items: int = 4_000_000
-    """… or so many later items are there."""
+    """… or so many later messages are there, all since the start."""
 
     segments_keep_ms: int = 7 * DAY_MS
     """Segments stay for this long after they were sealed."""
@@ -89,11 +85,16 @@ class Hold(Enum):
 
 @dataclass(frozen=True, slots=True)
 class AgedFile:
-    """A closed file of the message_log. newest_ms: its last append; None if that is not known."""
+    """A closed file of the message_log.
+
+    newest_ms: its last append; None if that is not known; messages_behind: those appended behind it
+    since the log was opened.
+    """
 
     path: str
     last_sequence: int
     newest_ms: int | None
+    messages_behind: int
 
 
 def hold_on(
@@ -102,17 +103,15 @@ def hold_on(
     *,
     now_ms: int,
     replayed_sequence: int,
-    next_sequence: int,
 ) -> Hold | None:
     """Return why a file that is not the newest has to stay, the firmest reason first.
 
-    replayed_sequence: what the durable checkpoint covers; next_sequence: of the log.
+    replayed_sequence: what the durable checkpoint covers.
     """
     if file.last_sequence > replayed_sequence:
         return Hold.REPLAY
-    later = next_sequence - 1 - file.last_sequence
     age_ms = None if file.newest_ms is None else now_ms - file.newest_ms
-    if later < rules.duplicate_window_items + _CONTROL_RECORDS_MAX and (
+    if file.messages_behind < rules.duplicate_window_items and (
         age_ms is None or age_ms < rules.duplicate_window_ms
     ):
         return Hold.DUPLICATES
@@ -317,7 +316,9 @@ class Retention:
         files = self._message_log.files()
         for place, file in enumerate(files[:-1]):
             newest_ms = self._newest_ms(files, place, LogKind.MESSAGE_LOG)
-            yield AgedFile(file.path, files[place + 1].first_sequence - 1, newest_ms)
+            following = files[place + 1].first_sequence
+            behind = self._message_log.messages_from(following)
+            yield AgedFile(file.path, following - 1, newest_ms, behind)
 
     def _hold_on(self, file: AgedFile, now_ms: int) -> Hold | None:
         return hold_on(
@@ -325,7 +326,6 @@ class Retention:
             self._rules,
             now_ms=now_ms,
             replayed_sequence=self._checkpoint.sequence,
-            next_sequence=self._message_log.next_sequence,
         )
 
     def _old_seals_files(self, now_ms: int) -> list[str]:
@@ -397,10 +397,11 @@ class Retention:
             if place not in chosen:
                 yield _Expendable(int(sealed_ms[place]), place=place)
         since_ms = 0
+        leaving = {file.path for file in log_files}
         for file in self._closed_log_files():
             # In order, whatever the clock was when they were written: the log has no gaps.
             since_ms = max(since_ms, file.newest_ms or 0)
-            if file in log_files:
+            if file.path in leaving:
                 continue
             if self._hold_on(file, now_ms) not in {None, Hold.AGE}:
                 return

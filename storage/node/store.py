@@ -4,7 +4,7 @@ data directory/
   lock, identity            who this is; one process at a time
   message_log/              what was accepted, and `durable_end`
   schedule_log/             by the time it is due, one file per segment
-  dispatch_log/             what became of it, filed alike; `journal/` as it became known
+  dispatch_log/             what became of it, filed alike
   seals/                    complete segments
   checkpoint/               the manifest of all that is derived
 """
@@ -20,7 +20,7 @@ import numpy as np
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import ChainedFile
-from storage.batch.facts import FactBlock, Outcome
+from storage.batch.facts import FactBlock, Outcome, facts_stated
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk, File, next_data
@@ -28,7 +28,6 @@ from storage.disk.errors import DamagedError, LogStateError, ReadFailedError
 from storage.disk.read_ahead import PIECE
 from storage.disk.sorting import each_once
 from storage.disk.spans import SegmentKey, key_of_name
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
 from storage.node.retention import Retention, RetentionRules, Sweep
@@ -79,9 +78,6 @@ class StoreSettings:
     message_log_file_bytes_max: int = 256 * 1024 * 1024
     """A message_log file is closed and the next begun beyond this size."""
 
-    journal_file_bytes_max: int = 64 * 1024 * 1024
-    """A file of the facts journal is closed and the next begun beyond this size."""
-
     seals_file_bytes_max: int = 1024 * 1024
     """A file of the seals log is closed and the next begun beyond this size."""
 
@@ -105,7 +101,9 @@ class RecoverySummary:
     replayed: int = 0
     """Records of the log's tail that were applied to the schedule_log."""
     facts: int = 0
-    """Facts of the journal that were not filed yet."""
+    """Facts that these stated."""
+    known: int = 0
+    """Facts that are durable and not committed: their messages are not sent again."""
     orphans: list[str] = field(default_factory=list)
     """Files that nothing named, deleted."""
     quarantined: list[str] = field(default_factory=list)
@@ -173,7 +171,6 @@ _DIRECTORIES = (
     "message_log",
     "schedule_log",
     "dispatch_log",
-    JOURNAL_DIRECTORY,
     SEALS_DIRECTORY,
     "checkpoint",
 )
@@ -187,7 +184,7 @@ class Store:
     """An open data directory.
 
     `schedule` and the checkpoint's preparation and end belong to one worker of the executor,
-    `message_log` and `journal` to one each; `CheckpointWork.write` to another.
+    `message_log` to one of its own; `CheckpointWork.write` to another.
     """
 
     def __init__(
@@ -197,35 +194,24 @@ class Store:
         settings: StoreSettings,
         identity: Identity,
         message_log: MessageLog,
-        journal: FactsJournal,
         schedule: ScheduleLog,
         seals_log: SealsLog,
         retention: Retention,
         checkpoint: Checkpoint,
         recovery: RecoverySummary,
-        unnoted: Sequence[FactBlock],
     ) -> None:
         self.disk = disk
         self.settings = settings
         self.identity = identity
         self.message_log = message_log
-        self.journal = journal
         self.schedule = schedule
         self.seals_log = seals_log
         self.retention = retention
         self.checkpoint = checkpoint
         """The last durable one."""
-        self.fact_number = checkpoint.fact_number
-        """Number of the last fact the schedule_log was told of."""
         self.sealed = 0
         """Segments sealed since the start."""
         self.recovery = recovery
-        self._unnoted = unnoted
-        """Facts that the journal had beyond the checkpoint when it was opened."""
-        self.untold: FactBlock | None = None
-        """Facts that records of the message_log make and the journal has not got, since a crash
-        came in between. They are to be durable before anything is sent; the first thing that the
-        master does."""
         self._locks = contextlib.ExitStack()
         self._end_recovery()
 
@@ -281,34 +267,31 @@ class Store:
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
         """Apply the records below `committed` that the checkpoint does not cover.
 
-        And note the facts of the journal, of which some may be about rows of these. To be called
-        once, before anything is appended. What was done is in `recovery`. Raises StorageFullError,
-        UnsupportedFormatError or FatalDiskError.
+        And have nobody send again what facts behind these tell of: they are durable here, whether
+        they are ever committed or not. To be called once, before anything is appended. What was
+        done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
         # As in recovery: nobody else is there to try again what cannot be read, and what is written
         # has its room already.
         schedule.is_patient, schedule.owed.keep_free = False, None
         above = schedule.last_filed
-        told: list[FactBlock] = []
         for batch in self.message_log.read(above + 1):
             if isinstance(batch, Damage):
                 schedule.report(batch)
                 continue
             if batch.header.base_sequence >= committed:
-                break
+                facts = facts_stated(batch.header, batch.columns)
+                if facts is not None:
+                    schedule.know(facts)
+                    summary.known += len(facts)
+                continue
             summary.replayed += batch.header.count
             facts = schedule.apply(batch, now_ms=now_ms, above=above).facts
-            if facts is not None:
-                told.append(facts)
+            summary.facts += 0 if facts is None else len(facts)
             if schedule.pile_is_full:
                 schedule.flush(now_ms)
         schedule.last_filed = max(above, committed - 1)
-        noted, self._unnoted = self._unnoted, []
-        for block in noted:
-            self.note_facts(block, self.journal.next_number - 1)
-            summary.facts += len(block)
-        self.untold = schedule.still_untold(told)
         self._end_recovery()
 
     def _end_recovery(self) -> None:
@@ -325,13 +308,6 @@ class Store:
         Raises StorageFullError with nothing changed, or FatalDiskError.
         """
         self.schedule.apply(self.message_log.start_epoch(epoch, append_ms=now_ms), now_ms=now_ms)
-
-    # -- crossing off ------------------------------------------------------------------------
-
-    def note_facts(self, facts: FactBlock, last_number: int) -> None:
-        """Tell the schedule_log of durable facts, up to the journal's `last_number`."""
-        self.schedule.note_facts(facts)
-        self.fact_number = last_number
 
     # -- space -------------------------------------------------------------------------------
 
@@ -377,7 +353,6 @@ class Store:
         schedule, last, next_ms = self.schedule, self.checkpoint, self.retention.next_ms
         return (
             schedule.last_filed != last.sequence
-            or self.fact_number != last.fact_number
             or schedule.names_changed
             or bool(schedule.retired)
             or (next_ms is not None and now_ms >= next_ms)
@@ -396,19 +371,15 @@ class Store:
         """
         schedule = self.schedule
         schedule.flush(now_ms)
-        if schedule.file_facts(now_ms):
-            fact_number = self.fact_number
-        else:
-            fact_number = self.checkpoint.fact_number
+        schedule.file_facts(now_ms)
         sequence = schedule.replayed_sequence()
         seals = self._find_seals(sequence, now_ms)
         sealed = {seal.key for seal in seals}
         names_changed, schedule.names_changed = schedule.names_changed, False
-        sweep = self._sweep(fact_number, now_ms, free_bytes_wanted)
+        sweep = self._sweep(now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
             written_ms=now_ms,
             sequence=sequence,
-            fact_number=fact_number,
             first_sequence=sweep.first_sequence,
             epochs=tuple(schedule.epochs),
             floor_minute=schedule.floor_minute,
@@ -430,14 +401,10 @@ class Store:
             checkpoint=checkpoint,
         )
 
-    def _sweep(self, fact_number: int, now_ms: int, free_bytes_wanted: int | None) -> Sweep:
+    def _sweep(self, now_ms: int, free_bytes_wanted: int | None) -> Sweep:
         schedule = self.schedule
         retired, schedule.retired = schedule.retired, []
-        sweep = self.retention.sweep(
-            [*retired, *self.journal.forget_below(fact_number)],
-            now_ms=now_ms,
-            free_bytes_wanted=free_bytes_wanted,
-        )
+        sweep = self.retention.sweep(retired, now_ms=now_ms, free_bytes_wanted=free_bytes_wanted)
         schedule.quarantined += sweep.unreadable
         for damage in sweep.damages:
             schedule.report(damage)
@@ -534,7 +501,6 @@ class Store:
     def close(self) -> None:
         """Give descriptors and the lock back; makes nothing durable."""
         self.schedule.close()
-        self.journal.close()
         self.seals_log.close()
         self.message_log.close()
         self._locks.close()
@@ -562,10 +528,10 @@ def _keys_of(paths: Iterable[str]) -> Iterator[SegmentKey]:
 def _files_of_logs(disk: Disk) -> list[str]:
     """Return the paths of all files that have the name of one of ours."""
     found = _segment_files(disk)[0]
-    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY, SEALS_DIRECTORY):
+    for directory in (MESSAGE_LOG_DIRECTORY, SEALS_DIRECTORY):
         found += [file.path for file in list_log_files(disk, directory)]
-    ends = (f"{name}/{DURABLE_END_NAME}" for name in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY))
-    small = (IDENTITY_PATH, CHECKPOINT_PATH, *ends)
+    durable_end = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
+    small = (IDENTITY_PATH, CHECKPOINT_PATH, durable_end)
     return found + [path for path in small if disk.exists(path)]
 
 
@@ -625,16 +591,7 @@ class _Recovery:
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.
         self._require_known_formats(checkpoint)
-        journal, facts = FactsJournal.recover(
-            disk,
-            uuid,
-            filed_number=checkpoint.fact_number,
-            file_bytes_max=settings.journal_file_bytes_max,
-        )
-        for damage in facts.damages:
-            self._on_damage(damage)
-        known = [int(block.sequence.max()) for block in facts.facts]
-        known += [state.last_sequence for state in checkpoint.segments]
+        known = [max(one.last_sequence, one.last_fact) for one in checkpoint.segments]
         epochs = checkpoint.epochs
         message_log, report = MessageLog.recover(
             disk,
@@ -666,7 +623,6 @@ class _Recovery:
             settings=settings,
             identity=self._identity,
             message_log=message_log,
-            journal=journal,
             schedule=schedule,
             seals_log=seals_log,
             retention=Retention(
@@ -680,7 +636,6 @@ class _Recovery:
             ),
             checkpoint=checkpoint,
             recovery=summary,
-            unnoted=facts.facts,
         )
         return store, summary
 

@@ -28,7 +28,7 @@ import pyarrow as pa
 from storage.batch.batches import BatchHeader, Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind
 from storage.batch.dead_rows import DeadNote, note_of_row
-from storage.batch.facts import Outcome
+from storage.batch.facts import Outcome, facts_stated
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.item_formats import Int64s, Mask, QmqFields, qmq_fields, qmq_suspects
 from storage.batch.walk import FileBatch, walk_file
@@ -43,7 +43,7 @@ from storage.disk.spans import (
     dead_segment_of,
     key_of_name,
 )
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import first_of_name
 
 _ROWS_MAX = 65_536
@@ -62,7 +62,7 @@ class Kind(StrEnum):
     DEAD = "dead"
     """Rows of dead segments: messages that were given up."""
     DISPATCH = "dispatch"
-    """Facts, filed or in the journal: what became of messages."""
+    """Facts, filed or stated by records of the message_log: what became of messages."""
 
 
 _ITEM_COLUMNS: dict[str, pa.DataType] = {
@@ -117,7 +117,7 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
         "target": pa.string(),
         "outcome": pa.string(),
         "is_filed": pa.bool_(),
-        "number": pa.int64(),
+        "record": pa.int64(),
         **_PLACE_COLUMNS,
     },
 }
@@ -125,9 +125,9 @@ COLUMNS: Mapping[Kind, Mapping[str, pa.DataType]] = {
 
 filed_minute, old_minute: a filed minute, or what stands for a dead segment (storage/disk/spans.py);
 that of a row is always one of its segment, however wrong its due time; `kind` of a message:
-`message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64 bits, signed; number:
-of a fact in the journal, null of one that is filed; position: of the batch; payload: the whole item
-as its producer sent it.
+`message`, `epoch_start`, `floor`, `cancel`, `move` or `dead`; id_hash: the 64 bits, signed; record:
+sequence of the record of the message_log that states a fact, null of one that is filed; position:
+of the batch; payload: the whole item as its producer sent it.
 """
 
 _BLOB_COLUMNS = frozenset({"message_id", "create_ms", "payload"})
@@ -144,6 +144,7 @@ _LOG_KINDS = {
         RecordKind.DEAD,
     )
 }
+"""Records that are rows of kind MESSAGE: all but FACTS, which are rows of kind DISPATCH."""
 _FILED_KINDS = frozenset({RecordKind.MESSAGE, RecordKind.MOVE})
 
 
@@ -182,7 +183,7 @@ class _Part:
     header: BatchHeader
     position: int
     first: int
-    """Sequence, or number, of the first row, in logs that count them one by one."""
+    """Sequence of the first row, in the log that counts them one by one."""
     count: int
     names: Sequence[bytes]
     arrays: Mapping[str, Array]
@@ -206,6 +207,18 @@ def _part(
         blob = memoryview(blob)[begin : int(ends[rows.stop - 1])]
     arrays = {name: array[rows.start : rows.stop] for name, array in arrays.items()}
     return _Part(header, position, first + rows.start, len(rows), columns.names, arrays, blob)
+
+
+def _stated(batch: FileBatch, rows: range) -> _Part | None:
+    """Return the facts that records of a batch state, at the places `rows`; None if they do not."""
+    header = batch.header
+    facts = facts_stated(header, batch.columns)
+    if facts is None:
+        return None
+    facts = facts.slice(rows.start, rows.stop)
+    arrays = {**facts.arrays, "record": facts.record}
+    first = header.base_sequence + rows.start
+    return _Part(header, batch.position, first, len(facts), facts.targets, arrays, None)
 
 
 def _without_blob(part: _Part) -> _Part:
@@ -340,19 +353,17 @@ class ArrowReader:
         origin = _Origin(path, key=key, is_filed=True)
         return self._safely(self._chained(path, length, header), origin, length)
 
-    def journal(
-        self, path: str, *, length: int, first_number: int, next_number: int
+    def stated_facts(
+        self, path: str, *, length: int, first_sequence: int, next_sequence: int
     ) -> Iterator[pa.RecordBatch | Damage]:
-        """Yield the facts with numbers from `first_number` up to `next_number` of a journal file.
+        """Yield the facts that records of a message_log file state.
 
-        What of these is not in the first `length` bytes is reported; what a crash has left behind
-        the last of them is not. ValueError unless the path is one of the journal.
+        These are the records from `first_sequence` up to `next_sequence`. What of them is not in
+        the first `length` bytes is reported, with the sequences: whether there were facts in it,
+        nobody knows. ValueError unless the path is one of the message_log.
         """
-        first = _first_of(path, JOURNAL_DIRECTORY)
         self._require(Kind.DISPATCH, path)
-        header = self._header(LogKind.DISPATCH_JOURNAL, first=first)
-        parts = self._numbered(path, length, header, range(first_number, next_number))
-        return self._safely(parts, _Origin(path), length)
+        return self._of_log(path, length, range(first_sequence, next_sequence), self._stated_of)
 
     def messages(
         self,
@@ -364,25 +375,31 @@ class ArrowReader:
     ) -> Iterator[pa.RecordBatch | Damage]:
         """Yield the records from `first_sequence` up to `next_sequence` of a message_log file.
 
-        What of these is not in the first `length` bytes is reported, with the sequences.
-        ValueError unless the path is one of the message_log.
+        FACTS records are passed over: they are no rows, and are not missing. What of the others is
+        not in the first `length` bytes is reported, with the sequences. ValueError unless the path
+        is one of the message_log.
         """
-        first = _first_of(path, "message_log")
         self._require(Kind.MESSAGE, path)
-        header = self._header(LogKind.MESSAGE_LOG, first=first)
-        wanted = range(max(first_sequence, first), next_sequence)
-        parts = self._numbered(path, length, header, wanted)
+        return self._of_log(path, length, range(first_sequence, next_sequence), self._records_of)
+
+    def _of_log(
+        self,
+        path: str,
+        length: int,
+        wanted: range,
+        parts_of: Callable[[str, FileBatch, range], Iterator[_Part | Damage]],
+    ) -> Iterator[pa.RecordBatch | Damage]:
+        first = _first_of(path, MESSAGE_LOG_DIRECTORY)
+        header = FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=self._log_uuid, first_sequence=first)
+        wanted = range(max(wanted.start, first), wanted.stop)
+        parts = self._numbered(path, length, header, wanted, parts_of)
         return self._safely(parts, _Origin(path), length)
 
     def _require(self, kind: Kind, path: str) -> None:
         if kind is not self.kind:
             raise ValueError(f"{path} holds rows of kind {kind}, this reader is for {self.kind}")
 
-    def _header(
-        self, kind: LogKind, key: SegmentKey | None = None, *, first: int = 0
-    ) -> FileHeader:
-        if key is None:
-            return FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=first)
+    def _header(self, kind: LogKind, key: SegmentKey) -> FileHeader:
         return FileHeader(kind=kind, log_uuid=self._log_uuid, span=key.span, start_minute=key.start)
 
     # -- batches -----------------------------------------------------------------------------
@@ -398,9 +415,14 @@ class ArrowReader:
                 yield from self._parts_of(path, found, range(found.header.count))
 
     def _numbered(
-        self, path: str, length: int, header: FileHeader, wanted: range
+        self,
+        path: str,
+        length: int,
+        header: FileHeader,
+        wanted: range,
+        parts_of: Callable[[str, FileBatch, range], Iterator[_Part | Damage]],
     ) -> Iterator[_Part | Damage]:
-        """Yield the records with these numbers, and the damage before each, missing ones told."""
+        """Yield what there is of these records, and the damage before each, missing ones told."""
         expected = wanted.start
         damage: Damage | None = None
         found: FileBatch | Damage
@@ -416,10 +438,21 @@ class ArrowReader:
                 if damage is not None or begin > expected:
                     yield _missing(damage, path, found.position, range(expected, begin))
                 expected = end
-                yield from self._parts_of(path, found, range(begin - first, end - first))
+                yield from parts_of(path, found, range(begin - first, end - first))
             damage = None
         if expected < wanted.stop:
             yield _missing(damage, path, length, range(expected, wanted.stop))
+
+    def _records_of(self, path: str, batch: FileBatch, rows: range) -> Iterator[_Part | Damage]:
+        """Yield some rows of a batch of the message_log, if it has any."""
+        if batch.header.kind in _LOG_KINDS:
+            yield from self._parts_of(path, batch, rows)
+
+    def _stated_of(self, _path: str, batch: FileBatch, rows: range) -> Iterator[_Part | Damage]:
+        """Yield the facts that some records of a batch of the message_log state."""
+        part = _stated(batch, rows)
+        if part is not None:
+            yield part
 
     def _parts_of(self, path: str, batch: FileBatch, rows: range) -> Iterator[_Part | Damage]:
         """Yield some rows of a batch, after the damage of its blob where that is wanted."""
@@ -572,12 +605,6 @@ class _Table:
         is_told = "sequence" in self._parts[0].arrays
         return pa.array(self._joined("sequence") if is_told else self._counted())
 
-    def number(self, data_type: pa.DataType) -> pa.Array:
-        """Return the number of each fact; those that are filed have none."""
-        if self._origin.is_filed:
-            return pa.nulls(self._rows, data_type)
-        return pa.array(self._counted())
-
     def kind(self, _type: pa.DataType) -> pa.Array:
         """Return the kind of each record."""
         kinds = list(_LOG_KINDS)
@@ -680,7 +707,6 @@ class _Table:
 
 _MAKERS: dict[str, Callable[[_Table, pa.DataType], pa.Array]] = {
     "sequence": _Table.sequence,
-    "number": _Table.number,
     "kind": _Table.kind,
     "outcome": _Table.outcome,
     "filed_minute": _Table.filed_minute,

@@ -14,9 +14,9 @@ The order of reading makes it one moment, although the server goes on:
    they are: files of segments and of seals only grow, and those that a later checkpoint replaces
    are retired by it, and deleted after the grace. A segment that is sealed later has its seal
    behind what this checkpoint counts: so no segment is both sealed and not.
-2. The journal's durable end, then the message_log's. Both logs only grow, so both reach at least as
-   far as the checkpoint has read them. A fact is of a message that was durable before it: the end
-   that is read later covers the messages of all facts up to the one that is read first.
+2. The message_log's durable end. The log only grows, so it reaches at least as far as the
+   checkpoint has applied it. What became of a message is a record of the same log, behind that of
+   the message: where the log ends it ends for both, and a fact is never there without its message.
 3. The seals, up to where the checkpoint counts them.
 4. The names of the files. What is needed from here on was there when the checkpoint was read.
 
@@ -27,7 +27,6 @@ same checkpoint, is taken for a fault; faults are told in the manifest, which is
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Annotated, Literal, TypeVar
 
@@ -45,20 +44,20 @@ from storage.disk.errors import (
     UnsupportedFormatError,
 )
 from storage.disk.spans import Span, ends_of, key_of_code, key_of_name
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
-from storage.logs.numbered_log import LogFile, list_log_files, log_file, without_strays
+from storage.logs.numbered_log import list_log_files, log_file, without_strays
 from storage.schedule.seals import SEALS_DIRECTORY, Seals, codes_of, read_last_seals, seals_end
 from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, SegmentState, read_checkpoint
 from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndReader
 from storage.state.identity import Identity, read_identity
 
-MANIFEST_SCHEMA = 1
+MANIFEST_SCHEMA = 2
 """Counted up when a reader of an older version would misunderstand a newer one."""
 _TRIES_MAX = 10
 """Readings of the directory before what was found last is taken as it is."""
 _END_TRIES_MAX = 5
 """Readings of a durable end while one of its slots is being written."""
+_END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
 _OUTCOMES = tuple(outcome.name.lower() for outcome in Outcome)
 
 SpanName = Literal["minute", "hour", "day", "dead"]
@@ -68,8 +67,9 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 class UnsealedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A segment that the checkpoint names. Of both files only the first bytes count.
 
-    facts: filed, repeated ones included; start_minute: since 1970; lengths are bytes, 0 where there
-    is no such file.
+    facts: filed, repeated ones included; last_sequence, last_fact: records of the message_log that
+    make its last row, and that state its last filed fact (of a segment that was split, for each of
+    its parts); start_minute: since 1970; lengths are bytes, 0 where there is no such file.
     """
 
     file: str
@@ -82,6 +82,7 @@ class UnsealedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     earliest_due_ms: int
     facts_length: Count
     facts: Count
+    last_fact: Count
 
 
 class SealedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -106,18 +107,6 @@ class SealedSegment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     outcomes: dict[str, int]
     sealed_ms: int
     deleted: bool
-
-
-class JournalFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A file of the facts journal, and the numbers of the facts in it; the second is exclusive.
-
-    Behind the last of them may lie what a crash has left of an append that nobody was told of.
-    """
-
-    file: str
-    first_number: Count
-    next_number: Count
-    length: Count
 
 
 class MessageLogFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -151,9 +140,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     written_ms: int
     """When the checkpoint was written, wall ms; 0 if there is none yet."""
     sequence: Count
-    """Records of the message_log up to this one are in the segments, or need none."""
-    fact_number: Count
-    """Facts up to this number are filed."""
+    """Records of the message_log up to this one are in the files of segments, rows and facts, or
+    leave nothing there; so are some behind it, which each segment says for itself."""
     first_sequence: Count
     """The message_log is kept from this record on."""
     floor_minute: Count
@@ -164,8 +152,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """All minutes before this one are in minute or hour segments."""
     log_next_sequence: Count
     """The message_log is durable up to here, exclusive."""
-    journal_next_number: Count
-    """The journal is durable up to here, exclusive."""
     deleted_from_minute: Count
     """Deleted segments that ended at or before this minute are not told of; 0: all are."""
     segments: tuple[UnsealedSegment, ...]
@@ -173,8 +159,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Of messages that were given up: their rows are none of accepted messages."""
     sealed: tuple[SealedSegment, ...]
     dead_sealed: tuple[SealedSegment, ...]
-    journal: tuple[JournalFile, ...]
-    """Those that have facts above `fact_number`."""
     message_log: tuple[MessageLogFile, ...]
     retired: tuple[str, ...]
     """Files that nothing needs any more; they may leave at any moment."""
@@ -251,12 +235,8 @@ def read_manifest(disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0
 
 def _is_settled(before: Manifest, found: Manifest) -> bool:
     """Say whether two readings found the same faults, and no checkpoint came in between."""
-    same = (before.written_ms, before.sequence, before.fact_number)
-    return before.faults == found.faults and same == (
-        found.written_ms,
-        found.sequence,
-        found.fact_number,
-    )
+    same = (before.written_ms, before.sequence) == (found.written_ms, found.sequence)
+    return same and before.faults == found.faults
 
 
 def _read_once(disk: ListedDisk, now_ms: int, deleted_from_minute: int) -> Manifest:
@@ -264,15 +244,6 @@ def _read_once(disk: ListedDisk, now_ms: int, deleted_from_minute: int) -> Manif
     if identity is None:
         raise DataDirectoryError("there is no identity file: this is no data directory")
     return _Reading(disk, identity).run(now_ms, deleted_from_minute)
-
-
-@dataclass(frozen=True, slots=True)
-class _Extent:
-    """How much of one file of a numbered log counts."""
-
-    file: LogFile
-    following: int
-    length: int
 
 
 class _Reading:
@@ -290,8 +261,7 @@ class _Reading:
         disk, identity = self._disk, self._identity
         found = read_checkpoint(disk, identity.log_uuid)
         checkpoint = found or Checkpoint()
-        journal_end = self._durable_end(JOURNAL_DIRECTORY, LogKind.JOURNAL_END)
-        log_end = self._durable_end(MESSAGE_LOG_DIRECTORY, LogKind.DURABLE_END)
+        end = self._durable_end()
         seals, damages, begin = read_last_seals(
             disk,
             identity.log_uuid,
@@ -305,12 +275,10 @@ class _Reading:
         unsealed = [_unsealed(state) for state in checkpoint.segments]
         sealed = list(_sealed(seals, checkpoint, deleted_from_minute))
         self._expect(unsealed, sealed)
-        journal, next_number = self._journal(checkpoint, journal_end)
-        log, next_sequence = self._message_log(checkpoint, log_end)
+        log = tuple(self._message_log(found, end))
+        next_sequence = max(checkpoint.sequence + 1, end.next_sequence if end is not None else 0)
         if found is None:
             self._require_nothing(next_sequence)
-        else:
-            self._require_ends(journal_end, log_end)
         return Manifest(
             made_ms=now_ms,
             cluster=identity.cluster,
@@ -320,19 +288,16 @@ class _Reading:
             storage_uuid=str(identity.storage_uuid),
             written_ms=checkpoint.written_ms,
             sequence=checkpoint.sequence,
-            fact_number=checkpoint.fact_number,
             first_sequence=checkpoint.first_sequence,
             floor_minute=checkpoint.floor_minute,
             hour_mark=checkpoint.hour_mark,
             day_mark=checkpoint.day_mark,
             log_next_sequence=next_sequence,
-            journal_next_number=next_number,
             deleted_from_minute=deleted_from_minute,
             segments=tuple(one for one in unsealed if one.span != "dead"),
             dead_segments=tuple(one for one in unsealed if one.span == "dead"),
             sealed=tuple(one for one in sealed if one.span != "dead"),
             dead_sealed=tuple(one for one in sealed if one.span == "dead"),
-            journal=journal,
             message_log=log,
             retired=tuple(file.path for file in checkpoint.retired),
             quarantined=checkpoint.quarantined,
@@ -342,8 +307,8 @@ class _Reading:
     def _fault(self, file: str, reason: str, position: int = 0) -> None:
         self._faults.append(Fault(file=file, position=position, reason=reason))
 
-    def _durable_end(self, directory: str, kind: LogKind) -> DurableEnd | None:
-        """Return a durable end, None if there is none; what is wrong with it is a fault.
+    def _durable_end(self) -> DurableEnd | None:
+        """Return the durable end, None if there is none; what is wrong with it is a fault.
 
         So is one slot that is not intact: a server that is writing it will have done so at one of
         the tries. Else it may have been the newest, and what is durable behind the other is not
@@ -353,7 +318,7 @@ class _Reading:
         damage: DamagedError | None = None
         for _ in range(_END_TRIES_MAX):
             file = DurableEndReader(
-                self._disk, directory, log_uuid=self._identity.log_uuid, kind=kind
+                self._disk, MESSAGE_LOG_DIRECTORY, log_uuid=self._identity.log_uuid
             )
             try:
                 end, damage = file.read(), None
@@ -389,7 +354,7 @@ class _Reading:
     def _require_nothing(self, next_sequence: int) -> None:
         """Note that there is no checkpoint, unless nothing was ever written.
 
-        A server writes one before the first record, fact or segment (`storage/node/store.py`).
+        A server writes one before the first record or segment (`storage/node/store.py`).
         """
         there = [
             f"{directory}/{name}"
@@ -397,71 +362,35 @@ class _Reading:
             for name in self._disk.list(directory)
             if key_of_name(name) is not None
         ]
-        for directory in (SEALS_DIRECTORY, JOURNAL_DIRECTORY, MESSAGE_LOG_DIRECTORY):
+        for directory in (SEALS_DIRECTORY, MESSAGE_LOG_DIRECTORY):
             there += [file.path for file in list_log_files(self._disk, directory)]
         if there or next_sequence > 1:
             what = f"{len(there)} file(s) of logs are there" if there else "there were records"
             self._fault(CHECKPOINT_PATH, f"the file is gone: {what}")
 
-    def _require_ends(self, journal: DurableEnd | None, log: DurableEnd | None) -> None:
-        """Note durable ends that are gone: a checkpoint is never without both."""
-        known = {fault.file for fault in self._faults}
-        for directory, end in ((JOURNAL_DIRECTORY, journal), (MESSAGE_LOG_DIRECTORY, log)):
-            path = f"{directory}/{DURABLE_END_NAME}"
-            if end is None and path not in known:
-                self._fault(path, END_IS_GONE)
-
-    # -- numbered logs -----------------------------------------------------------------------
-
-    def _journal(
-        self, checkpoint: Checkpoint, end: DurableEnd | None
-    ) -> tuple[tuple[JournalFile, ...], int]:
-        files = list_log_files(self._disk, JOURNAL_DIRECTORY)
-        known = checkpoint.fact_number + 1
-        if checkpoint.fact_number and not files:
-            self._fault(JOURNAL_DIRECTORY, NO_JOURNAL_LEFT)
-        extents = self._extents(files, end, known, JOURNAL_DIRECTORY)
-        found = tuple(
-            JournalFile(
-                file=one.file.path,
-                first_number=max(one.file.first_sequence, known),
-                next_number=one.following,
-                length=one.length,
-            )
-            for one in extents
-        )
-        return found, max(known, end.next_sequence if end is not None else 0)
+    # -- the message_log ---------------------------------------------------------------------
 
     def _message_log(
-        self, checkpoint: Checkpoint, end: DurableEnd | None
-    ) -> tuple[tuple[MessageLogFile, ...], int]:
+        self, found: Checkpoint | None, end: DurableEnd | None
+    ) -> Iterator[MessageLogFile]:
+        """Yield the files that hold records from the first one kept on, as far as durable.
+
+        found: the checkpoint, which is never without a durable end.
+        """
+        checkpoint = found or Checkpoint()
+        directory, wanted = MESSAGE_LOG_DIRECTORY, checkpoint.first_sequence
         files, _ = without_strays(
             self._disk,
-            list_log_files(self._disk, MESSAGE_LOG_DIRECTORY),
+            list_log_files(self._disk, directory),
             log_uuid=self._identity.log_uuid,
             kind=LogKind.MESSAGE_LOG,
         )
         if not files and checkpoint.sequence:
-            self._fault(MESSAGE_LOG_DIRECTORY, "no file of the message_log is left")
-        extents = self._extents(files, end, checkpoint.first_sequence, MESSAGE_LOG_DIRECTORY)
-        found = tuple(
-            MessageLogFile(
-                file=one.file.path,
-                first_sequence=one.file.first_sequence,
-                next_sequence=one.following,
-                length=one.length,
-            )
-            for one in extents
-        )
-        return found, max(checkpoint.sequence + 1, end.next_sequence if end is not None else 0)
-
-    def _extents(
-        self, files: Sequence[LogFile], end: DurableEnd | None, wanted: int, directory: str
-    ) -> Iterator[_Extent]:
-        """Yield the files that hold records from `wanted` on, as far as they are durable."""
+            self._fault(directory, "no file of the message_log is left")
         if end is None:
-            if files:
-                self._fault(f"{directory}/{DURABLE_END_NAME}", END_IS_GONE)
+            is_told = any(fault.file == _END_PATH for fault in self._faults)
+            if (files or found is not None) and not is_told:
+                self._fault(_END_PATH, END_IS_GONE)
             return
         counted = [file for file in files if file.first_sequence < end.next_sequence]
         newest = log_file(directory, end.file_sequence)
@@ -478,7 +407,12 @@ class _Reading:
             next_sequence = following
             length = end.position if file == newest else self._size(file.path)
             if length is not None:
-                yield _Extent(file, following, length)
+                yield MessageLogFile(
+                    file=file.path,
+                    first_sequence=file.first_sequence,
+                    next_sequence=following,
+                    length=length,
+                )
         if next_sequence < end.next_sequence:
             missing = f"records {next_sequence} to {end.next_sequence - 1} are in no file"
             self._fault(directory, missing)
@@ -521,6 +455,7 @@ def _unsealed(state: SegmentState) -> UnsealedSegment:
         earliest_due_ms=state.earliest_due_ms,
         facts_length=state.facts_length,
         facts=state.facts,
+        last_fact=state.last_fact,
     )
 
 

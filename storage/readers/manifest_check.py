@@ -11,7 +11,6 @@ from typing import NamedTuple
 from uuid import UUID
 
 from storage.disk.spans import key_of_name
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import first_of_name
 from storage.readers.manifest import Manifest, SealedSegment, UnsealedSegment
@@ -22,13 +21,11 @@ _MS_MAX = 253_402_300_799_999
 _DIGEST = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _NUMBERS = (
     "sequence",
-    "fact_number",
     "first_sequence",
     "floor_minute",
     "hour_mark",
     "day_mark",
     "log_next_sequence",
-    "journal_next_number",
     "deleted_from_minute",
 )
 _OF_SEGMENTS = ("start_minute", "length", "rows", "last_sequence", "facts_length")
@@ -53,7 +50,6 @@ def _contradictions(manifest: Manifest) -> Iterator[Contradiction]:
         for place, segment in enumerate(segments):
             yield from _of_segment(f"{field}[{place}]", segment, is_dead=field.startswith("dead"))
     yield from _of_message_log(manifest)
-    yield from _of_journal(manifest)
 
 
 def _of_itself(manifest: Manifest) -> Iterator[Contradiction]:
@@ -69,10 +65,6 @@ def _of_itself(manifest: Manifest) -> Iterator[Contradiction]:
     if manifest.sequence >= max(manifest.log_next_sequence, 1):
         reason = f"{manifest.sequence} is not below log_next_sequence {manifest.log_next_sequence}"
         yield Contradiction("sequence", reason)
-    if manifest.fact_number >= max(manifest.journal_next_number, 1):
-        next_number = manifest.journal_next_number
-        reason = f"{manifest.fact_number} is not below journal_next_number {next_number}"
-        yield Contradiction("fact_number", reason)
     if manifest.first_sequence > max(manifest.log_next_sequence, 1):
         next_sequence = manifest.log_next_sequence
         reason = f"{manifest.first_sequence} is above log_next_sequence {next_sequence}"
@@ -102,76 +94,49 @@ def _of_segment(
     if (segment.span == "dead") is not is_dead:
         yield Contradiction(f"{where}.span", f"{segment.span} does not belong there")
     if isinstance(segment, SealedSegment):
-        for name in ("digest", "facts_digest"):
-            if _DIGEST.fullmatch(getattr(segment, name)) is None:
-                reason = f"{getattr(segment, name)!r} is not two numbers of 16 hex digits"
-                yield Contradiction(f"{where}.{name}", reason)
-        if not 0 <= segment.sealed_ms <= _MS_MAX:
-            yield Contradiction(f"{where}.sealed_ms", f"{segment.sealed_ms} is no time in ms")
-        if not all(0 <= count <= _NUMBER_MAX for count in segment.outcomes.values()):
-            yield Contradiction(f"{where}.outcomes", "there is a count below 0, or too large")
+        yield from _of_seal(where, segment)
+        return
+    yield from _too_large(segment, ["facts", "last_fact"], f"{where}.")
+    # It may be above log_next_sequence: nobody knows how far the durable end lags behind.
+    if segment.facts and not segment.last_fact:
+        yield Contradiction(f"{where}.last_fact", f"no record states its {segment.facts} facts")
+
+
+def _of_seal(where: str, seal: SealedSegment) -> Iterator[Contradiction]:
+    for name in ("digest", "facts_digest"):
+        if _DIGEST.fullmatch(getattr(seal, name)) is None:
+            reason = f"{getattr(seal, name)!r} is not two numbers of 16 hex digits"
+            yield Contradiction(f"{where}.{name}", reason)
+    if not 0 <= seal.sealed_ms <= _MS_MAX:
+        yield Contradiction(f"{where}.sealed_ms", f"{seal.sealed_ms} is no time in ms")
+    if not all(0 <= count <= _NUMBER_MAX for count in seal.outcomes.values()):
+        yield Contradiction(f"{where}.outcomes", "there is a count below 0, or too large")
 
 
 def _of_message_log(manifest: Manifest) -> Iterator[Contradiction]:
-    ranges = [
-        (one.file, one.first_sequence, one.next_sequence, one.length)
-        for one in manifest.message_log
-    ]
-    yield from _of_ranges(
-        "message_log",
-        ranges,
-        MESSAGE_LOG_DIRECTORY,
-        (manifest.first_sequence, manifest.log_next_sequence),
-        manifest.sequence,
-        is_whole=not manifest.has_fault(MESSAGE_LOG_DIRECTORY),
-    )
-    for place, (file, first, _, _) in enumerate(ranges):
-        if first_of_name(file.rpartition("/")[2]) != first:
-            reason = f"{first} is not the first sequence of {file}"
-            yield Contradiction(f"message_log[{place}].first_sequence", reason)
-
-
-def _of_journal(manifest: Manifest) -> Iterator[Contradiction]:
-    ranges = [(one.file, one.first_number, one.next_number, one.length) for one in manifest.journal]
-    yield from _of_ranges(
-        "journal",
-        ranges,
-        JOURNAL_DIRECTORY,
-        (manifest.fact_number + 1, manifest.journal_next_number),
-        manifest.fact_number,
-        is_whole=not manifest.has_fault(JOURNAL_DIRECTORY),
-    )
-
-
-def _of_ranges(
-    field: str,
-    ranges: Sequence[tuple[str, int, int, int]],
-    directory: str,
-    wanted: tuple[int, int],
-    filed: int,
-    *,
-    is_whole: bool,
-) -> Iterator[Contradiction]:
-    """Yield what is wrong with files of a numbered log: name, first and next number, and length.
-
-    wanted: the numbers that all of them together must have, the second exclusive; filed: up to
-    which the checkpoint has them; is_whole: no fault tells why they do not.
-    """
-    for place, (file, first, after, length) in enumerate(ranges):
-        if not file.startswith(f"{directory}/") or first_of_name(file.rpartition("/")[2]) is None:
-            yield Contradiction(f"{field}[{place}].file", f"{file} is no file of {directory}")
-        if max(after, length) > _NUMBER_MAX or first >= after:
-            reason = f"there is nothing from {first} up to {after}, of {length} bytes"
-            yield Contradiction(f"{field}[{place}]", reason)
-    if not is_whole:
+    files, directory = manifest.message_log, MESSAGE_LOG_DIRECTORY
+    for place, one in enumerate(files):
+        where, first, after = f"message_log[{place}]", one.first_sequence, one.next_sequence
+        path, _, name = one.file.rpartition("/")
+        named = first_of_name(name)
+        if path != directory or named is None:
+            yield Contradiction(f"{where}.file", f"{one.file} is no file of {directory}")
+        elif named != first:
+            reason = f"{first} is not the first sequence of {one.file}"
+            yield Contradiction(f"{where}.first_sequence", reason)
+        if max(after, one.length) > _NUMBER_MAX or first >= after:
+            reason = f"there is nothing from {first} up to {after}, of {one.length} bytes"
+            yield Contradiction(where, reason)
+    if manifest.has_fault(directory):
         return
-    at, end = wanted
-    for place, (_, first, after, _) in enumerate(ranges):
-        if first > at or (place and first < at):
-            yield Contradiction(f"{field}[{place}]", f"it begins with {first}, not with {at}")
-        at = after
+    at, end = manifest.first_sequence, manifest.log_next_sequence
+    for place, one in enumerate(files):
+        if one.first_sequence > at or (place and one.first_sequence < at):
+            reason = f"it begins with {one.first_sequence}, not with {at}"
+            yield Contradiction(f"message_log[{place}]", reason)
+        at = one.next_sequence
     # On a full disk the durable end lags behind what the checkpoint has filed; where nothing was
     # ever written there is no file, and the next number is 0 or 1.
-    lags = bool(ranges) and at < end == filed + 1
+    lags = bool(files) and at < end == manifest.sequence + 1
     if at != end and max(at, end) > 1 and not lags:
-        yield Contradiction(field, f"it ends with {at}, and should with {end}")
+        yield Contradiction("message_log", f"it ends with {at}, and should with {end}")

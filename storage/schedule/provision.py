@@ -1,9 +1,9 @@
 """How much disk is still to be written for what was accepted: what admission has to leave free.
 
 A message is accepted when it is in the message_log. After that it costs space again and again: it
-is filed by time, perhaps split into a finer segment, its fact goes to the journal and beside its
-segment, checkpoint and seals name that segment. None of this may fail for want of space that was
-given to messages accepted later. So what is *owed* is counted here, as an upper estimate, and
+is filed by time, perhaps split into a finer segment, its fact goes to the message_log and beside
+its segment, checkpoint and seals name that segment. None of this may fail for want of space that
+was given to messages accepted later. So what is *owed* is counted here, as an upper estimate, and
 nothing more is accepted unless it stays free beside the floor.
 
 Bookkeeping (facts, seals, checkpoint, identity) comes first: rows are not even filed or split where
@@ -22,8 +22,11 @@ _LOG_ROW_BYTES = 32
 _HEADER_BYTES = 256
 """Header and padding of a batch, its CRCs included."""
 
-_JOURNAL_FACT_BYTES = 192
-"""A fact in the journal at the worst: in a batch of its own."""
+_LOG_FACT_BYTES = 24
+"""A fact in the message_log, in its batch."""
+
+_LOG_FACTS_BYTES = 192
+"""A batch of facts in the message_log, beside them."""
 
 _FILED_FACT_BYTES = 48
 """A fact beside its segment, with its share of headers."""
@@ -51,8 +54,9 @@ class Provision:
     block_bytes: int = 4096
     """Every file takes a multiple of it."""
 
-    journal_bytes_max: int = 64 * 1024 * 1024
-    """Size beyond which a file of the facts journal is closed; what is filed of it goes then."""
+    fact_commits_max: int = 24 * 60 * 60 * 50
+    """Commits of facts alone that the message_log holds at a time, by the age at which it leaves
+    and by how often there is one."""
 
     segments_max: int = 1000
     """Segments over which rows that are to be filed may spread."""
@@ -84,7 +88,11 @@ class Provision:
 
     def crossing_off(self, rows: int) -> int:
         """Return what the facts of so many rows take at most."""
-        return rows * (_JOURNAL_FACT_BYTES + _FILED_FACT_BYTES)
+        return self._facts_in_log(rows) + rows * _FILED_FACT_BYTES
+
+    def _facts_in_log(self, rows: int) -> int:
+        """Return what the facts of so many rows take in the message_log at most."""
+        return rows * _LOG_FACT_BYTES + min(rows, self.fact_commits_max) * _LOG_FACTS_BYTES
 
     def bookkeeping(
         self,
@@ -98,15 +106,15 @@ class Provision:
     ) -> int:
         """Return what is still to be written to cross off, seal and delete everything there is.
 
-        pending: messages without a fact; unfiled_facts: facts that are in the journal only;
+        pending: messages without a fact; unfiled_facts: facts that are in the message_log only;
         segments: those not sealed; sealed: those whose files are kept; retired: files listed for
         deletion; seals_bytes: of the newest file of the seals log, which may be written once more.
         """
-        journal = min(pending * _JOURNAL_FACT_BYTES, 2 * self.journal_bytes_max)
         facts = (pending + unfiled_facts) * _FILED_FACT_BYTES
         entries = segments * (self.block_bytes + _HEADER_BYTES + self._segment_entries)
         lists = sealed * _SEAL_BYTES + retired * _RETIRED_ENTRY_BYTES
-        return _BASE_BLOCKS * self.block_bytes + journal + facts + entries + lists + seals_bytes
+        logged = self._facts_in_log(pending)
+        return _BASE_BLOCKS * self.block_bytes + logged + facts + entries + lists + seals_bytes
 
 
 @dataclass(slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.batches import Damage, LogBatch
-from storage.batch.columns import Columns, RecordKind
+from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import dead_rows_of
 from storage.batch.entries import (
     SUBJECTS_BYTES_MAX,
@@ -27,7 +27,7 @@ from storage.batch.entries import (
     make_entries,
     no_entries,
 )
-from storage.batch.facts import FactBlock, Outcome, join_facts
+from storage.batch.facts import STATING_KINDS, FactBlock, facts_stated, join_facts
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms, filed_minutes, join_blocks
 from storage.disk.disk import Disk, File
 from storage.disk.errors import (
@@ -37,12 +37,12 @@ from storage.disk.errors import (
     StorageFullError,
     UnsupportedFormatError,
 )
-from storage.disk.sorting import each_once
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MS,
     SegmentKey,
     Span,
+    codes_of_span,
     dead_key,
     key_of_code,
     key_of_minute,
@@ -118,7 +118,7 @@ class Applied:
     entries: Entries
     """Rows that go straight into the wheel."""
     facts: FactBlock | None
-    """What records of the batch say about older sequences; None of a kind that says nothing."""
+    """The facts that it states, crossed off by now; None of a kind that states none."""
 
 
 class ScheduleLog:
@@ -142,8 +142,6 @@ class ScheduleLog:
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
         self.dead = DeadIndex()
-        self._untold: dict[int, int] = {}
-        """Sequences that a record has settled, and whose fact is not durable yet: that record's."""
         self.epoch = 1
         self.epochs: list[EpochStart] = []
         """Every epoch of the records filed so far, oldest first."""
@@ -197,12 +195,9 @@ class ScheduleLog:
     def apply(self, batch: LogBatch, *, now_ms: int, above: int = 0) -> Applied:
         """Take over the next committed batch of the message_log; nothing else adds to segments.
 
-        Rows that are filed already (replay after a crash) are skipped: those not above sequence
-        `above`, and those not above the last one of their segment. `now_ms`: of what is written.
-
-        DEAD, MOVE and CANCEL name older sequences: until `note_facts` is told that the facts about
-        these are durable, no checkpoint covers the records. Facts that were told before may be
-        among them where records are applied again.
+        Rows and facts that are filed already (replay after a crash) are skipped: those not above
+        sequence `above`, and those not above the last one of their segment. `now_ms`: of what is
+        written. Facts are filed by the next checkpoint, and count at once.
 
         Raises UnsupportedFormatError for a batch that does not belong in a message_log.
         """
@@ -222,8 +217,12 @@ class ScheduleLog:
             entries = self._file(batch, now_ms, above)
         elif header.kind is RecordKind.DEAD:
             entries = self._file_dead(batch, now_ms, above)
-        told = self._tell(batch, above) if header.kind in NAMING_KINDS else None
-        return Applied(entries, told)
+        facts = facts_stated(header, batch.columns)
+        if facts is not None:
+            if above >= header.base_sequence:
+                facts = facts.above(above)
+            self._cross_off(facts)
+        return Applied(entries, facts)
 
     def _file(self, batch: LogBatch, now_ms: int, above: int) -> Entries:
         """File the items of a batch; return the entries that go straight into the wheel."""
@@ -259,45 +258,6 @@ class ScheduleLog:
             self.dead_pending += len(block)
             self._near.append(block)
         return self.flush_near(now_ms)
-
-    def _tell(self, batch: LogBatch, above: int) -> FactBlock:
-        """Return the facts that records make of the older sequences they name."""
-        header = batch.header
-        facts = facts_of_records(header.kind, batch.columns, header.append_ms)
-        records = np.arange(header.base_sequence, header.next_sequence)
-        if above >= header.base_sequence:
-            facts, records = facts.take(np.flatnonzero(records > above)), records[records > above]
-        self._untold.update(zip(facts.sequence.tolist(), records.tolist(), strict=True))
-        return facts
-
-    def still_untold(self, facts: Sequence[FactBlock]) -> FactBlock | None:
-        """Return those of the facts which nobody was told of; None if all were.
-
-        For a start, when what the journal knows has been noted: the records that make these facts
-        were filed again.
-        """
-        found = []
-        for minute, part in join_facts(facts).split_by_minute() if facts else ():
-            known = part.sequence
-            segment = self._covering(minute)
-            if segment is not None or self._waits_for(minute, minute + 1):
-                known = self._told(segment, minute)
-            is_told = contained(part.sequence, each_once(known))
-            for sequence in part.sequence[is_told].tolist():
-                self._untold.pop(sequence, None)
-            if not is_told.all():
-                found.append(part.take(np.flatnonzero(~is_told)))
-        return join_facts(found) if found else None
-
-    def _told(self, segment: Segment | None, minute: int) -> Int64s:
-        """Return the sequences of a filed minute that have a fact, and maybe others."""
-        found = [block.sequence[block.minute == minute] for block in self._unfiled]
-        for block in segment.read_facts(self.disk) if segment is not None else ():
-            if isinstance(block, Damage):
-                self.report(block)
-            else:
-                found.append(block.sequence)
-        return np.concatenate([np.empty(0, np.int64), *found])
 
     def read_dead(self, rows_max: int) -> None:
         """Read the index of dead letters anew, of the oldest days first; it is kept from now on.
@@ -409,6 +369,10 @@ class ScheduleLog:
         if self.lanes:
             waits = self._leave_to_lanes(block)
             wanted = ~waits if wanted is None else wanted & ~waits
+        if len(self.given):
+            # Its outcome may be durable already, and the record of the row was not committed.
+            known = contained(block.sequence, self.given.sequences)
+            wanted = ~known if wanted is None else wanted & ~known
         return entries if wanted is None else entries[wanted]
 
     def _leave_to_lanes(self, block: RowBlock) -> npt.NDArray[np.bool_]:
@@ -876,26 +840,42 @@ class ScheduleLog:
 
     # -- crossing off ------------------------------------------------------------------------
 
-    def note_facts(self, facts: FactBlock) -> None:
-        """Count durable facts; they are filed at the next checkpoint."""
-        for sequence in self._untold.keys() & set(facts.sequence.tolist()) if self._untold else ():
-            del self._untold[sequence]
+    def _cross_off(self, facts: FactBlock) -> None:
+        """Count facts; they are filed at the next checkpoint.
+
+        Those that are filed already are passed over, and those about rows that are sealed, or were
+        lost: nothing has to know of them.
+        """
         self.given.forget(facts.sequence)
         self.dead.forget(facts.sequence[facts.of_dead])
-        minutes, counts = np.unique(facts.minute, return_counts=True)
-        for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
-            segment = self._covering(minute)
-            if segment is not None:
+        minutes, places, counts = np.unique(facts.minute, return_inverse=True, return_counts=True)
+        kept = np.ones(len(facts), np.bool_)
+        for place, minute in enumerate(minutes.tolist()):
+            segment, count = self._covering(minute), int(counts[place])
+            if segment is None:
+                if not self._waits_for(minute, minute + 1):
+                    kept &= places != place
+                    continue
+            else:
+                if segment.last_fact >= facts.record[0]:
+                    here = places == place
+                    kept &= ~here | (facts.record > segment.last_fact)
+                    count = int(np.count_nonzero(kept & here))
                 segment.facts_seen += count
-            elif not self._waits_for(minute, minute + 1):
-                # They tell of rows that are sealed, or were lost, and nothing has to know of them.
-                facts = facts.take(np.flatnonzero(facts.minute != minute))
-                continue
             span = Span.DEAD if minute >= DEAD_MINUTES_FROM else Span.MINUTE
             self._count_pending(span, -count)
+        if not kept.all():
+            facts = facts.take(np.flatnonzero(kept))
         if len(facts):
             self._unfiled.append(facts)
             self.owed.unfiled_facts += len(facts)
+
+    def know(self, facts: FactBlock) -> None:
+        """Have the rows of these facts, durable and not committed, never given out.
+
+        They are crossed off when their records are applied.
+        """
+        self.given.add(facts.sequence)
 
     def note_surplus(self, segment: Segment, surplus: int) -> None:
         """Take from the count of a segment's facts those that do not tell of one more of its rows.
@@ -914,32 +894,34 @@ class ScheduleLog:
                 return segment
         return None
 
-    def file_facts(self, now_ms: int) -> bool:
-        """Write the facts noted so far beside their segments; False if they have to wait.
+    def file_facts(self, now_ms: int) -> None:
+        """Write the facts crossed off so far beside their segments.
 
-        They wait for space, or for a segment whose rows wait for space themselves. All of them or
-        none are filed, since one fact number has to say which.
+        Those wait on that find no space, or whose segment has no row on disk yet.
         """
         if not self._unfiled:
-            return True
-        filed: list[tuple[Segment, SegmentState]] = []
+            return
         self.full = bool(self._near)
-        for minute, part in join_facts(self._unfiled).split_by_minute():
-            segment = self._covering(minute)
-            if segment is not None and not segment.rows:
-                segment = None  # Its first rows wait, and no checkpoint names it before.
-            if segment is None and not self._waits_for(minute, minute + 1):
-                continue  # A fact told twice, of a segment that is sealed by now.
-            if segment is not None:
-                filed.append((segment, segment.state()))
-            if segment is None or not self._append_facts(segment, part, now_ms):
+        facts, waiting = join_facts(self._unfiled), []
+        minutes, places = np.unique(facts.minute, return_inverse=True)
+        codes = np.array([self._filed_in(minute) for minute in minutes.tolist()], np.int64)
+        for code, part in facts.split_by(codes[places]):
+            if code == _SEALED:
+                continue
+            # All of a segment's or none, so that the last record says which.
+            if code == _WAITS or not self._append_facts(self.segments[code], part, now_ms):
                 self.full = True
-                for changed, state in reversed(filed):
-                    changed.take_back_facts(state)
-                return False
-        self._unfiled = []
-        self.owed.unfiled_facts = 0
-        return True
+                waiting.append(part)
+        self._unfiled = waiting
+        self.owed.unfiled_facts = sum(map(len, waiting))
+
+    def _filed_in(self, minute: int) -> int:
+        """Return the code of the segment beside which facts of a minute are filed now."""
+        segment = self._covering(minute)
+        if segment is not None and segment.rows:
+            return segment.key.code
+        # Its first rows wait, and no checkpoint names it before; or it was sealed meanwhile.
+        return _WAITS if self._waits_for(minute, minute + 1) else _SEALED
 
     def _append_facts(self, segment: Segment, facts: FactBlock, now_ms: int) -> bool:
         self.names_changed |= not segment.facts_file.length
@@ -1012,13 +994,9 @@ class ScheduleLog:
         ]
 
     def replayed_sequence(self) -> int:
-        """Return the sequence below the oldest row that waits in memory.
-
-        And below the oldest record whose facts are not durable: a restart has to file it again, or
-        nobody would tell them.
-        """
+        """Return the sequence below the oldest row, and the oldest fact, that is in no file."""
         waiting = [int(block.sequence.min()) for block in self._near + self._pile + self._held]
-        waiting += list(self._untold.values())
+        waiting += [int(block.record.min()) for block in self._unfiled]
         return min(waiting) - 1 if waiting else self.last_filed
 
     def take_dirty(self) -> list[File]:
@@ -1072,34 +1050,15 @@ class ScheduleLog:
             segment.close()
 
 
-def facts_of_records(kind: RecordKind, columns: Columns, at_ms: int) -> FactBlock:
-    """Return what records of DEAD, MOVE or CANCEL say about the older sequences they name."""
-    arrays = columns.arrays
-    count = len(arrays["old_sequence"])
-    outcome = np.full(count, _OUTCOMES_OF_RECORDS[kind], np.uint8)
-    if kind is RecordKind.CANCEL:
-        outcome[arrays["old_minute"] >= DEAD_MINUTES_FROM] = Outcome.DROPPED
-    return FactBlock(
-        sequence=arrays["old_sequence"],
-        minute=arrays["old_minute"],
-        at_ms=np.full(count, at_ms, np.int64),
-        target=np.zeros(count, np.uint16),
-        outcome=outcome,
-        targets=[b""],
-    )
-
-
-NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
-"""Records that name older ones."""
-
-_KINDS_OF_LOG = NAMING_KINDS | {RecordKind.MESSAGE, RecordKind.EPOCH_START, RecordKind.FLOOR}
-
-_OUTCOMES_OF_RECORDS = {
-    RecordKind.DEAD: Outcome.DEAD,
-    RecordKind.MOVE: Outcome.MOVED,
-    RecordKind.CANCEL: Outcome.CANCELLED,
+_KINDS_OF_LOG = STATING_KINDS | {
+    RecordKind.MESSAGE,
+    RecordKind.EPOCH_START,
+    RecordKind.FLOOR,
 }
 
+
+_WAITS, _SEALED = -1, -2
+"""In the place of a segment's code: facts that wait for its first rows, or that nobody needs."""
 
 _COARSE = frozenset({Span.HOUR, Span.DAY})
 """Segments that are split before they are loaded."""
@@ -1189,6 +1148,7 @@ class SplitJob:
         """Copy the facts filed for the coarse segment; nothing else will know of them after it."""
         for segment in self.finer.values():
             segment.forget_facts()  # Of a try that found no space.
+            segment.last_fact = self.source.last_fact
         facts = []
         path = self.source.facts_file.path
         patient = self.schedule.is_patient_with(path)
@@ -1202,8 +1162,9 @@ class SplitJob:
         if not facts:
             return
         span = Span.HOUR if self.source.key.span is Span.DAY else Span.MINUTE
-        for minute, part in join_facts(facts).split_by_minute():
-            finer = self.finer.get(key_of_minute(minute, span).code)
+        joined = join_facts(facts)
+        for code, part in joined.split_by(codes_of_span(joined.minute.astype(np.int64), span)):
+            finer = self.finer.get(code)
             if finer is not None:
                 finer.append_facts(part, epoch=self.schedule.epoch, append_ms=now_ms)
 

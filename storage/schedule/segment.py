@@ -12,7 +12,7 @@ from storage.batch.batches import BATCH_BYTES_MAX, BatchHeader, Codec, Damage
 from storage.batch.chained_file import BatchDraft, ChainedFile
 from storage.batch.columns import Columns, RecordKind, encode_columns
 from storage.batch.entries import SubjectTable
-from storage.batch.facts import FactBlock, fact_drafts, facts_of_columns
+from storage.batch.facts import FactBlock, fact_drafts, filed_facts_of
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind
 from storage.batch.item_formats import QMQ_ITEM
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms
@@ -35,7 +35,7 @@ class Segment:
 
     Invariant: `rows` rows lie in the first `file.length` bytes of its file, ascending by sequence,
     the last one `last_sequence`; `facts_seen >= facts`, the facts in the first `facts_file.length`
-    bytes of its facts file.
+    bytes of its facts file, in the order of the records that state them.
     """
 
     key: SegmentKey
@@ -48,6 +48,8 @@ class Segment:
     last_sequence: int = 0
     earliest_due_ms: int = _NEVER_MS
     facts: int = 0
+    last_fact: int = 0
+    """The last record of the message_log whose fact is in the facts file; 0 if none is."""
     facts_seen: int = 0
     """Facts filed and not filed yet, repeated ones included."""
     surplus_facts: int = 0
@@ -81,6 +83,7 @@ class Segment:
         segment.last_sequence = state.last_sequence
         segment.earliest_due_ms = state.earliest_due_ms
         segment.facts = segment.facts_seen = state.facts
+        segment.last_fact = state.last_fact
         segment.surplus_facts = max(state.facts - state.rows, 0)
         return segment
 
@@ -110,6 +113,7 @@ class Segment:
             facts=self.facts,
             facts_length=self.facts_file.length,
             facts_last_crc=self.facts_file.last_crc,
+            last_fact=self.last_fact,
         )
 
     @property
@@ -171,7 +175,10 @@ class Segment:
         )
 
     def append_facts(self, facts: FactBlock, *, epoch: int, append_ms: int) -> None:
-        """File facts of this segment. Not synced; does not touch facts_seen."""
+        """File facts of this segment, in the order of their records. Not synced.
+
+        Does not touch facts_seen. Raises StorageFullError with nothing appended, or FatalDiskError.
+        """
         drafts = fact_drafts(
             facts,
             first_number=self.facts + 1,
@@ -181,17 +188,12 @@ class Segment:
         )
         self.facts_file.append(drafts)
         self.facts += len(facts)
-
-    def take_back_facts(self, before: SegmentState) -> None:
-        """Undo appends of facts since this was the segment's state."""
-        self.facts_file.length = before.facts_length
-        self.facts_file.last_crc = before.facts_last_crc
-        self.facts = before.facts
+        self.last_fact = max(self.last_fact, int(facts.record[-1]))
 
     def forget_facts(self) -> None:
         """Begin the facts file anew; only while nobody counts on the segment."""
         self.facts_file.length = self.facts_file.last_crc = 0
-        self.facts = self.facts_seen = self.surplus_facts = 0
+        self.facts = self.facts_seen = self.surplus_facts = self.last_fact = 0
 
     def read_rows(
         self,
@@ -219,7 +221,7 @@ class Segment:
         if not file.length:
             return
         for found in walk_file(disk, file.path, file.length, file.header, patient=patient):
-            yield found if isinstance(found, Damage) else facts_of_columns(found.columns)
+            yield found if isinstance(found, Damage) else filed_facts_of(found.columns)
 
     def close(self) -> None:
         """Give the descriptors back."""

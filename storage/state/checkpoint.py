@@ -10,8 +10,8 @@
 
 The second part is there where the clock was known; versions that know nothing of it pass it over.
 
-It says up to which sequence and fact number the logs have been replayed and, for every segment that
-is not sealed, how much of its files counts. What neither it nor the seals nor its retired list
+It says up to which sequence the message_log has been applied and, for every segment that is not
+sealed, how much of its files counts. What neither it nor the seals nor its retired list
 names does not exist. Written to a temporary file, fsynced, renamed, the directory fsynced.
 """
 
@@ -71,6 +71,8 @@ class SegmentState(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_
     """Facts filed, repeated ones included."""
     facts_length: int
     facts_last_crc: int
+    last_fact: int
+    """Sequence of the last record whose fact is filed; replay skips facts not above it."""
 
     @property
     def key(self) -> SegmentKey:
@@ -111,9 +113,8 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: int = CHECKPOINT_FORMAT
     written_ms: int = 0
     sequence: int = 0
-    """Records up to this sequence are in the segments below or need none."""
-    fact_number: int = 0
-    """Facts up to this number of the journal are in the filed facts."""
+    """Records up to this sequence are in the files of the segments below, or leave nothing there;
+    so are some behind it, which each segment says for itself."""
     first_sequence: int = 1
     """The message_log is kept from this record on; files before it are retired or gone."""
     epochs: tuple[EpochStart, ...] = ()

@@ -1,8 +1,7 @@
 """How far a log of this disk is known to be durable: the file `durable_end` beside its files.
 
 A bad batch below the durable end is damage of something that others counted on; beyond it, it is
-what a crash left of an append that nobody was told about. The message_log has one, and the facts
-journal, whose sequences are numbers of facts.
+what a crash left of an append that nobody was told about.
 
 The file has two slots, at positions 0 and 512, so that no sector holds both:
 
@@ -19,7 +18,7 @@ The file has two slots, at positions 0 and 512, so that no sector holds both:
 
 The slot with the larger counter counts. Writes go to one slot until it was synced, and only then to
 the other: a power cut can spoil no more than the slot being written, and the other is the last that
-was synced. The CRC is seeded as a batch's is, with a log kind of its own for each of the two logs.
+was synced. The CRC is seeded as a batch's is, with a log kind of its own.
 
 The file is made whole, with the same end in both slots, and is durable before its log has a first
 file: it never is missing, short or of zeros beside a log that somebody counts on.
@@ -74,10 +73,8 @@ class DurableEnd:
     floor_minute: int
 
 
-def encode_slot(
-    end: DurableEnd, *, log_uuid: UUID, counter: int, kind: LogKind = LogKind.DURABLE_END
-) -> bytes:
-    """Return the bytes of one slot. `kind` is DURABLE_END or JOURNAL_END."""
+def encode_slot(end: DurableEnd, *, log_uuid: UUID, counter: int) -> bytes:
+    """Return the bytes of one slot."""
     data = _SLOT.pack(
         DURABLE_END_MAGIC,
         DURABLE_END_VERSION,
@@ -93,7 +90,7 @@ def encode_slot(
         bytes(4),
         0,
     )[:-4]
-    return data + _CRC.pack(zlib.crc32(data, log_seed(log_uuid, kind)))
+    return data + _CRC.pack(zlib.crc32(data, log_seed(log_uuid, LogKind.DURABLE_END)))
 
 
 def decode_slot(
@@ -102,7 +99,6 @@ def decode_slot(
     log_uuid: UUID,
     path: str,
     position: int,
-    kind: LogKind = LogKind.DURABLE_END,
 ) -> tuple[int, DurableEnd] | None:
     """Return counter and end of the slot that fills the sector `data`; None if never written.
 
@@ -117,7 +113,7 @@ def decode_slot(
     (crc,) = _CRC.unpack_from(data, size - 4)
     # The uuid is looked at first: with another one the CRC is bound to be wrong.
     found = UUID(bytes=data[16:32])
-    if zlib.crc32(data[: size - 4], log_seed(found, kind)) != crc:
+    if zlib.crc32(data[: size - 4], log_seed(found, LogKind.DURABLE_END)) != crc:
         raise DamagedError(path=path, position=position, reason="slot fails its CRC")
     require_version("slot", version, DURABLE_END_VERSION, path=path, position=position)
     if size != SLOT_SIZE:
@@ -157,11 +153,9 @@ class DurableEndReader:
         directory: str,
         *,
         log_uuid: UUID,
-        kind: LogKind = LogKind.DURABLE_END,
     ) -> None:
-        """Prepare for the log in `directory`; `kind` is JOURNAL_END for the facts journal."""
+        """Prepare for the log in `directory`."""
         self._readable = disk
-        self._kind = kind
         self._path = f"{directory}/{DURABLE_END_NAME}"
         self._log_uuid = log_uuid
         self._counter = 0
@@ -234,9 +228,7 @@ class DurableEndReader:
         except OSError as error:
             return self._damaged(position, str(error))
         try:
-            return decode_slot(
-                data, log_uuid=self._log_uuid, path=self._path, position=position, kind=self._kind
-            )
+            return decode_slot(data, log_uuid=self._log_uuid, path=self._path, position=position)
         except DamagedError as error:
             if self._is_foreign(data):
                 self.doubt = error
@@ -269,10 +261,9 @@ class DurableEndFile(DurableEndReader):
         directory: str,
         *,
         log_uuid: UUID,
-        kind: LogKind = LogKind.DURABLE_END,
     ) -> None:
-        """Prepare for the log in `directory`; `kind` is JOURNAL_END for the facts journal."""
-        super().__init__(disk, directory, log_uuid=log_uuid, kind=kind)
+        """Prepare for the log in `directory`."""
+        super().__init__(disk, directory, log_uuid=log_uuid)
         self._disk = disk
         self._directory = directory
         self._file: File | None = None
@@ -297,7 +288,7 @@ class DurableEndFile(DurableEndReader):
         self._counter = counter
 
     def _encode(self, end: DurableEnd, counter: int) -> bytes:
-        return encode_slot(end, log_uuid=self._log_uuid, counter=counter, kind=self._kind)
+        return encode_slot(end, log_uuid=self._log_uuid, counter=counter)
 
     def _open(self) -> File:
         """Open the file, and establish the invariant."""

@@ -3,11 +3,11 @@
 Works on a running server's directory, on a copy of one, and on a single file. Of a file that is
 being written the part beyond the last whole batch is reported as a tail, not as damage; `verify` of
 a whole directory believes the checkpoint, the seals and the durable end about what must be there.
+Records of the message_log that are missing behind the checkpoint may have been facts: what is said
+of them says how many messages may be sent again.
 """
 
-import contextlib
 import datetime as dt
-import itertools
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -54,15 +54,23 @@ from storage.disk.spans import (
     key_of_code,
     key_of_name,
 )
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH, NO_JOURNAL_LEFT
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.message_log_recovery import no_file_left
-from storage.logs.numbered_log import first_of_name, list_log_files, log_file, without_strays
+from storage.logs.numbered_log import (
+    LogFile,
+    StrayFile,
+    files_from,
+    first_of_name,
+    list_log_files,
+    log_file,
+    without_strays,
+)
 from storage.node.store import QUARANTINE_DIRECTORY
 from storage.schedule.seals import SEALS_DIRECTORY, read_live, require_seals, seals_end
 from storage.state.audit_file import version_told
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
+    Checkpoint,
     ClockMark,
     checkpoint_if_whole,
     read_checkpoint,
@@ -72,7 +80,7 @@ from storage.state.durable_end import (
     DURABLE_END_NAME,
     SLOT_POSITIONS,
     DurableEnd,
-    DurableEndFile,
+    DurableEndReader,
     decode_slot,
 )
 from storage.state.identity import IDENTITY_PATH, Identity, read_identity
@@ -84,10 +92,8 @@ _KINDS = {
     MESSAGE_LOG_DIRECTORY: LogKind.MESSAGE_LOG,
     "schedule_log": LogKind.SCHEDULE_LOG,
     "dispatch_log": LogKind.DISPATCH_LOG,
-    JOURNAL_DIRECTORY: LogKind.DISPATCH_JOURNAL,
-    "seals": LogKind.SEALS,
+    SEALS_DIRECTORY: LogKind.SEALS,
 }
-_END_KINDS = {DURABLE_END_PATH: LogKind.DURABLE_END, JOURNAL_END_PATH: LogKind.JOURNAL_END}
 _DAMAGES_SHOWN = 20
 
 
@@ -133,9 +139,13 @@ class _Place:
     log_uuid: UUID | None
     vouched: int | None
     """Bytes that must be whole, where durable end or manifest say; 0 for a retired file."""
+    filed: int = 0
+    """The facts of records up to this one are filed, as the checkpoint says."""
+    first: int | None = None
+    """The first record of the message_log that is kept, if this is the first file that is left."""
     following: int | None = None
-    """First record of the next file of the same log, where there is one, or of what comes behind
-    those that the checkpoint knows."""
+    """First record of the next file of the message_log, where there is one, or of what comes behind
+    those that are known to have been durable."""
     fault: str | None = None
     """What is wrong with the place as a whole, whatever lies there."""
 
@@ -158,59 +168,124 @@ def verify_disk(disk: Disk) -> Iterator[Record]:
 
 @dataclass(frozen=True, slots=True)
 class _Neighbour:
-    """What the other files of a numbered log say of one: see _Place."""
+    """What is known of a file of the message_log by others and by the checkpoint: see _Place."""
 
+    first: int | None = None
     following: int | None = None
     fault: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Vouchers:
-    """What a data directory says about its own files: whose they are, and how long at least."""
+    """What a data directory says about its own files: whose they are, and how long at least.
+
+    filed: up to which record facts are in the files of segments.
+    """
 
     log_uuid: UUID | None
+    filed: int
     lengths: Mapping[str, int]
     neighbours: Mapping[str, _Neighbour]
 
 
 def read_vouchers(disk: Disk) -> Vouchers:
-    """Return what identity, durable ends, checkpoint and seals say, as far as they are readable."""
-    uuid = _uuid_of(disk)
-    return Vouchers(uuid, _vouched(disk, uuid), _neighbours(disk, uuid))
+    """Return what identity, durable end, checkpoint and seals say, as far as they are readable."""
+    # What is known is read before the files are listed: a running server goes on.
+    known = _known(disk)
+    return Vouchers(known.log_uuid, known.filed, _vouched(disk, known), _neighbours(disk, known))
 
 
-def lost_logs(disk: Disk) -> Iterator[tuple[str, str]]:
-    """Yield directory and reason for each log that is gone whole, though it had records.
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What a data directory knows of its message_log, as far as it is readable."""
 
-    Neither log ever loses its newest file by itself.
+    log_uuid: UUID | None
+    checkpoint: Checkpoint | None
+    end: DurableEnd | None
+
+    @property
+    def filed(self) -> int:
+        """Up to which record facts are in the files of segments."""
+        return self.checkpoint.sequence if self.checkpoint is not None else 0
+
+    @property
+    def last(self) -> int:
+        """The last record that is known to have been durable, 0 if none is."""
+        states = self.checkpoint.segments if self.checkpoint is not None else ()
+        found = [self.filed, *(max(state.last_sequence, state.last_fact) for state in states)]
+        return max(*found, self.end.next_sequence - 1 if self.end is not None else 0)
+
+
+def _known(disk: Disk) -> _Known:
+    log_uuid = _uuid_of(disk)
+    checkpoint = checkpoint_if_whole(disk, log_uuid)
+    return _Known(log_uuid, checkpoint, _durable_end(disk, log_uuid))
+
+
+def lost_log(disk: Disk) -> str | None:
+    """Return what there is to say of a message_log of which no file is left, though it had records.
+
+    It never loses its newest file by itself.
     """
-    uuid = _uuid_of(disk)
-    checkpoint = checkpoint_if_whole(disk, uuid)
-    if uuid is None or checkpoint is None:
-        return
-    if not list_log_files(disk, MESSAGE_LOG_DIRECTORY):
-        last = [checkpoint.sequence, *(state.last_sequence for state in checkpoint.segments)]
-        with contextlib.suppress(StorageError):
-            end = _durable_end(disk, DURABLE_END_PATH, uuid).read()
-            last.append(end.next_sequence - 1 if end is not None else 0)
-        if max(last):
-            yield MESSAGE_LOG_DIRECTORY, no_file_left(max(last))
-    if checkpoint.fact_number and not list_log_files(disk, JOURNAL_DIRECTORY):
-        yield JOURNAL_DIRECTORY, NO_JOURNAL_LEFT
+    known = _known(disk)
+    if not known.last or list_log_files(disk, MESSAGE_LOG_DIRECTORY):
+        return None
+    return no_file_left(known.last) + _sent_again(known.last - known.filed)
+
+
+def _sent_again(records: int) -> str:
+    """Return what so many missing records may cost if they were facts; nothing for none."""
+    return f"; up to {records} messages may be sent again" if records > 0 else ""
 
 
 def facts_are_whole(disk: Disk) -> bool:
-    """Say whether all that tells what became of messages is there, as it was written."""
-    if not disk.exists(JOURNAL_END_PATH):
-        return False  # Every node makes it before it delivers anything.
-    has_checkpoint = checkpoint_if_whole(disk, _uuid_of(disk)) is not None
-    for prefix in ("dispatch_log", SEALS_DIRECTORY):
+    """Say whether all that tells what became of messages is there, as it was written.
+
+    That is what is filed beside segments, the seals and, of the message_log, what the checkpoint
+    does not cover; without a checkpoint all of it.
+    """
+    known = _known(disk)
+    # Every node makes both before it delivers anything.
+    if known.log_uuid is None or not disk.exists(DURABLE_END_PATH):
+        return False
+    for prefix in ("dispatch_log", SEALS_DIRECTORY, DURABLE_END_PATH):
         for place in _places_on(disk, prefix):
             report = _verify(place)
             # Without a checkpoint nobody knows that what a file ends with never counted.
-            if report.damage or (report.tail and not has_checkpoint):
+            if report.damage or (report.tail and known.checkpoint is None):
                 return False
-    return True
+    try:
+        return _tail_is_whole(disk, known)
+    except NotPermittedError:
+        raise
+    except (StorageError, OSError):
+        return False
+
+
+def _tail_is_whole(disk: Disk, known: _Known) -> bool:
+    """Say whether every record that the checkpoint does not cover can be read."""
+    files, _ = message_log_files(disk, known.log_uuid)
+    next_sequence, last = known.filed + 1, known.last
+    if files:
+        # A file is only made when all before it is durable.
+        last = max(last, files[-1].first_sequence - 1)
+        next_sequence = files[0].first_sequence if known.checkpoint is None else next_sequence
+    for file in files_from(files, next_sequence):
+        header = header_of(disk, file.path, known.log_uuid)
+        for found in walk_file(disk, file.path, size_of(disk, file.path), header, piece=PIECE):
+            if isinstance(found, FileBatch) and found.records.start <= next_sequence:
+                next_sequence = max(next_sequence, found.records.stop)
+    return next_sequence > last
+
+
+def message_log_files(
+    disk: Disk, log_uuid: UUID | None
+) -> tuple[Sequence[LogFile], Sequence[StrayFile]]:
+    """Return the files of the message_log, and those that are none of it, if the uuid is known."""
+    files = list_log_files(disk, MESSAGE_LOG_DIRECTORY)
+    if log_uuid is None:
+        return files, []
+    return without_strays(disk, files, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
 
 
 def verify_path(disk: Disk, path: str, vouchers: Vouchers) -> Record:
@@ -267,21 +342,19 @@ def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
     for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
-    names += [JOURNAL_END_PATH, *sorted(vouched)]
-    # All are made before the first file of their logs, the durable end before the checkpoint.
+    names += sorted(vouched)
+    # All are made before the first file of a log, the durable end before the checkpoint.
     made = any(is_log_file(name) for name in names)
     needed = {IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH} if made else set()
     if disk.exists(CHECKPOINT_PATH):
         needed.add(DURABLE_END_PATH)
-    if list_log_files(disk, JOURNAL_DIRECTORY):
-        needed.add(JOURNAL_END_PATH)
     for name in dict.fromkeys(names):
-        wanted = name.startswith(prefix) and not name.endswith(".tmp") and name not in _KINDS
+        wanted = name.startswith(prefix) and not name.endswith(".tmp")
         if wanted and (name in vouched or name in needed or disk.exists(name)):
             yield _place(disk, name, vouchers)
-    for directory, reason in lost_logs(disk):
-        if directory.startswith(prefix):
-            yield _Place(disk, directory, vouchers.log_uuid, None, fault=reason)
+    lost = lost_log(disk)
+    if lost is not None and MESSAGE_LOG_DIRECTORY.startswith(prefix):
+        yield _Place(disk, MESSAGE_LOG_DIRECTORY, vouchers.log_uuid, None, fault=lost)
 
 
 def is_log_file(path: str) -> bool:
@@ -308,24 +381,27 @@ def _place(disk: Disk, path: str, vouchers: Vouchers) -> _Place:
         path,
         vouchers.log_uuid,
         vouchers.lengths.get(path),
+        vouchers.filed,
+        neighbour.first,
         neighbour.following,
         neighbour.fault,
     )
 
 
-def _neighbours(disk: Disk, log_uuid: UUID | None) -> dict[str, _Neighbour]:
-    """Return of each file of a numbered log what comes behind it, or why it is none of the log."""
-    found: dict[str, _Neighbour] = {}
-    for directory in (MESSAGE_LOG_DIRECTORY, JOURNAL_DIRECTORY):
-        files = list_log_files(disk, directory)
-        if directory == MESSAGE_LOG_DIRECTORY and log_uuid is not None:
-            files, strays = without_strays(disk, files, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
-            found |= {stray.path: _Neighbour(fault=stray.reason) for stray in strays}
-            checkpoint = checkpoint_if_whole(disk, log_uuid)
-            if checkpoint and files and files[-1].first_sequence <= checkpoint.sequence:
-                found[files[-1].path] = _Neighbour(following=checkpoint.sequence + 1)
-        for file, after in itertools.pairwise(files):
-            found[file.path] = _Neighbour(following=after.first_sequence)
+def _neighbours(disk: Disk, known: _Known) -> dict[str, _Neighbour]:
+    """Return of each file of the message_log what comes around it, or why it is none of the log."""
+    files, strays = message_log_files(disk, known.log_uuid)
+    found = {stray.path: _Neighbour(fault=stray.reason) for stray in strays}
+    kept_from = known.checkpoint.first_sequence if known.checkpoint is not None else 0
+    files = [file for file in files if file.first_sequence >= kept_from]
+    following = [file.first_sequence for file in files[1:]]
+    if files and files[-1].first_sequence <= known.last:
+        following.append(known.last + 1)
+    for file, after in zip(files, following, strict=False):
+        found[file.path] = _Neighbour(following=after)
+    if files and kept_from:
+        path = files[0].path
+        found[path] = replace(found.get(path, _Neighbour()), first=kept_from)
     return found
 
 
@@ -355,40 +431,38 @@ def _uuid_of(disk: Disk) -> UUID | None:
     return None if identity is None else identity.log_uuid
 
 
-def _vouched(disk: Disk, log_uuid: UUID | None) -> dict[str, int]:
-    """Return how long each file must be at least, by durable ends, checkpoint and seals."""
-    if log_uuid is None:
+def _vouched(disk: Disk, known: _Known) -> dict[str, int]:
+    """Return how long each file must be at least, by durable end, checkpoint and seals."""
+    if known.log_uuid is None:
         return {}
-    vouched = _vouched_by_checkpoint(disk, log_uuid)
-    for path in _END_KINDS:
-        vouched |= _vouched_by_durable_end(disk, path, log_uuid)
+    vouched = _vouched_by_durable_end(disk, known.end)
+    # It knows which files are retired.
+    vouched |= _vouched_by_checkpoint(disk, known.log_uuid, known.checkpoint)
     if not disk.exists(CONTROLS_PATH) and version_told(disk):
         vouched[CONTROLS_PATH] = DOCUMENT_AT
     return vouched
 
 
-def _durable_end(disk: Disk, path: str, log_uuid: UUID) -> DurableEndFile:
-    directory = path.rpartition("/")[0]
-    return DurableEndFile(disk, directory, log_uuid=log_uuid, kind=_END_KINDS[path])
-
-
-def _vouched_by_durable_end(disk: Disk, path: str, log_uuid: UUID) -> dict[str, int]:
+def _durable_end(disk: Disk, log_uuid: UUID | None) -> DurableEnd | None:
+    if log_uuid is None:
+        return None
     try:
-        end = _durable_end(disk, path, log_uuid).read()
+        return DurableEndReader(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid).read()
     except NotPermittedError:
         raise
-    except StorageError:
-        return {}
+    except (StorageError, OSError):
+        return None
+
+
+def _vouched_by_durable_end(disk: Disk, end: DurableEnd | None) -> dict[str, int]:
     if end is None:
         return {}
-    directory = path.rpartition("/")[0]
-    last = log_file(directory, end.file_sequence).path
+    last = log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence).path
     lengths = {last: end.position} if end.position else {}
-    if directory == MESSAGE_LOG_DIRECTORY:
-        # Those before it were complete when it was made; in the journal they may have torn ends.
-        for file in list_log_files(disk, directory):
-            if file.first_sequence < end.file_sequence:
-                lengths |= _whole_length(disk, file.path)
+    # Those before it were complete when it was made.
+    for file in list_log_files(disk, MESSAGE_LOG_DIRECTORY):
+        if file.first_sequence < end.file_sequence:
+            lengths |= _whole_length(disk, file.path)
     return lengths
 
 
@@ -402,12 +476,13 @@ def _whole_length(disk: Disk, path: str) -> dict[str, int]:
         return {}  # Verifying it says why.
 
 
-def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
+def _vouched_by_checkpoint(
+    disk: Disk, log_uuid: UUID, checkpoint: Checkpoint | None
+) -> dict[str, int]:
+    if checkpoint is None:
+        return {}
+    lengths = {}
     try:
-        checkpoint = read_checkpoint(disk, log_uuid)
-        if checkpoint is None:
-            return {}
-        lengths = {}
         if checkpoint.seals_file:
             path = log_file(SEALS_DIRECTORY, checkpoint.seals_file).path
             lengths[path] = checkpoint.seals_length
@@ -422,14 +497,6 @@ def _vouched_by_checkpoint(disk: Disk, log_uuid: UUID) -> dict[str, int]:
         return {}
     # Nothing needs retired files, and nobody made them durable before they were replaced.
     lengths |= {file.path: 0 for file in checkpoint.retired if disk.exists(file.path)}
-    # Nor a file of the journal whose facts are all filed. A power cut may bring back some that were
-    # deleted, and others between them not.
-    for file, following in itertools.pairwise(list_log_files(disk, JOURNAL_DIRECTORY)):
-        if following.first_sequence <= checkpoint.fact_number + 1:
-            lengths[file.path] = 0
-        else:
-            # Retired or not: facts that are not filed should begin in it, or right behind it.
-            lengths.pop(file.path, None)
     for path in checkpoint.quarantined:
         # Kept because it is damaged: every byte of it matters.
         lengths |= _whole_length(disk, path)
@@ -483,8 +550,7 @@ def _verify_small(place: _Place, report: _Report) -> None:
 
 
 def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
-    kind = _END_KINDS.get(place.path, LogKind.DURABLE_END)
-    end = DurableEndFile(place.disk, place.path.rpartition("/")[0], log_uuid=log_uuid, kind=kind)
+    end = DurableEndReader(place.disk, place.path.rpartition("/")[0], log_uuid=log_uuid)
     try:
         end.read()
         lost = end.doubt
@@ -500,7 +566,7 @@ def _verify_durable_end(place: _Place, log_uuid: UUID, report: _Report) -> None:
     for position in SLOT_POSITIONS:
         sector = data[position : position + SLOT_POSITIONS[1]]
         try:
-            decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position, kind=kind)
+            decode_slot(sector, log_uuid=log_uuid, path=place.path, position=position)
         except DamagedError as error:
             if lost is None:
                 report.add(position, f"{error.reason} (a power cut may leave one slot like this)")
@@ -534,7 +600,10 @@ def _verify_log(place: _Place, report: _Report) -> None:
     header = header_of(place.disk, place.path, place.log_uuid)
     report.kind = header.kind.name
     unreadable: list[tuple[str, int]] = []
-    next_sequence = header.first_sequence
+    if place.first is not None:
+        _note_missing(place, report, 0, range(place.first, header.first_sequence))
+    end, first = FILE_HEADER_SIZE, header.first_sequence
+    until = 0 if place.following is None or place.vouched == 0 else place.following
     for found in walk_file(
         place.disk, place.path, report.size, header, unreadable=unreadable, piece=PIECE
     ):
@@ -543,17 +612,23 @@ def _verify_log(place: _Place, report: _Report) -> None:
             continue
         report.batches += 1
         report.records += found.header.count
-        next_sequence = found.header.next_sequence
+        _note_missing(place, report, end, range(first, min(found.records.start, until)))
+        end, first = found.position + found.header.size, found.records.stop
         _verify_batch(place, report, header, found)
     for _path, block in unreadable:
         report.add(block, "the disk cannot read this block")
-    needed = place.following if place.vouched != 0 else None
-    if needed is not None and next_sequence < needed and not report.damage:
-        end = report.size - report.tail
-        report.add(end, f"{next_sequence} to {needed - 1} are missing")
+    _note_missing(place, report, end, range(first, until))
     if place.vouched is not None and report.size < place.vouched:
         reason = f"the file is cut short, {place.vouched} bytes are vouched for"
         report.add(report.size, reason)
+
+
+def _note_missing(place: _Place, report: _Report, position: int, missing: range) -> None:
+    """Say which records are in no batch though they were durable, if any, and what it may cost."""
+    if missing:
+        unfiled = missing.stop - max(missing.start, place.filed + 1)
+        reason = f"{missing.start} to {missing.stop - 1} are missing{_sent_again(unfiled)}"
+        report.add(min(position, report.size), reason)
 
 
 def _note_damage(place: _Place, report: _Report, damage: Damage) -> None:
@@ -630,33 +705,33 @@ def _dump_log(place: _Place) -> Iterator[Record]:
             yield {"file": path, "position": found.position, "damage": found.reason}
             continue
         try:
-            yield from _dump_batch(path, found, header.span)
+            yield from _dump_batch(path, found, header)
         except DamagedError as error:
             yield {"file": path, "position": error.position, "damage": error.reason}
 
 
-_NUMBERED = {RecordKind.FACTS: "fact", RecordKind.SEALS: "seal"}
+_NUMBERED = {LogKind.DISPATCH_LOG: "fact", LogKind.SEALS: "seal"}
 """What the base sequence of a batch counts, where that is no record's sequence."""
-_CALLED = {"size": "bytes"}
 _NAMED: Mapping[str, Callable[[int], str]] = {
     "outcome": lambda number: Outcome(number).name.lower(),
     "span": lambda number: Span(number).name.lower(),
 }
 
 
-def _dump_batch(path: str, batch: FileBatch, span: Span) -> Iterator[Record]:
+def _dump_batch(path: str, batch: FileBatch, file: FileHeader) -> Iterator[Record]:
     """Yield the records of a batch: each column of their layout, by its name."""
     header, columns = batch.header, batch.columns
     shown: dict[str, Sequence[object]] = {
-        _NUMBERED.get(header.kind, "sequence"): range(header.base_sequence, header.next_sequence)
+        _NUMBERED.get(file.kind, "sequence"): range(header.base_sequence, header.next_sequence)
     }
     for name, _ in LAYOUTS[header.kind]:
-        called = _CALLED.get(name, name.removesuffix("_ms").replace("_", " "))
-        shown[called] = _shown(header.kind, name, columns)
+        shown[_called(header.kind, name)] = _shown(header.kind, name, columns)
     if header.kind in KINDS_WITH_ITEMS:
-        rows = [_divided(row, span) for _begin, _due_ms, row in items_in(columns, batch.blob())]
+        rows = [
+            _divided(row, file.span) for _begin, _due_ms, row in items_in(columns, batch.blob())
+        ]
         shown["message id"] = [_text(qmq_message_id(item)) for item, _, _ in rows]
-        if span is Span.DEAD:
+        if file.span is Span.DEAD:
             shown["bytes"] = [len(item) for item, _, _ in rows]
             notes = [_dump_note(note) for _, note, _ in rows]
             shown |= {name: [note[name] for note in notes] for name in notes[0]}
@@ -676,6 +751,13 @@ def _dump_note(note: DeadNote | None) -> dict[str, object]:
         "dead": _time(note.dead_ms) if note else None,
         "reason": note.reason if note else None,
     }
+
+
+def _called(kind: RecordKind, name: str) -> str:
+    """Return the name under which a column is shown."""
+    if kind is RecordKind.FACTS and name == "sequence":
+        return "of"  # A fact has a sequence, or a number, of its own.
+    return "bytes" if name == "size" else name.removesuffix("_ms").replace("_", " ")
 
 
 def _shown(kind: RecordKind, name: str, columns: Columns) -> Sequence[object]:
@@ -716,8 +798,8 @@ def _dump_small(place: _Place) -> Iterator[Record]:
     found: Identity | DurableEnd | None = None
     if place.path.endswith(IDENTITY_PATH):
         found = read_identity(place.disk)
-    elif place.path in _END_KINDS and place.log_uuid is not None:
-        found = _durable_end(place.disk, place.path, place.log_uuid).read()
+    elif place.path == DURABLE_END_PATH and place.log_uuid is not None:
+        found = DurableEndReader(place.disk, MESSAGE_LOG_DIRECTORY, log_uuid=place.log_uuid).read()
     if found is not None:
         values = {field.name: getattr(found, field.name) for field in fields(found)}
         yield {"file": place.path} | {
@@ -741,7 +823,6 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
     yield {
         "file": place.path,
         "sequence": checkpoint.sequence,
-        "fact": checkpoint.fact_number,
         "kept from": checkpoint.first_sequence,
         "floor": _time(checkpoint.floor_minute * 60_000),
         "hours split until": _time(checkpoint.hour_mark * 60_000),
@@ -761,6 +842,7 @@ def _dump_checkpoint(place: _Place) -> Iterator[Record]:
             "bytes": state.length,
             "facts bytes": state.facts_length,
             "last sequence": state.last_sequence,
+            "last fact": state.last_fact,
             "earliest due": _time(state.earliest_due_ms),
         }
     for file in checkpoint.retired:

@@ -6,14 +6,15 @@ header or its columns is lost, and so is one that lies in the wrong place of a f
 which): 4 MiB of messages at most for each such place, unless another file has them. What is known
 of each message:
 
-* delivered (or crossed off otherwise): a fact or a seal says so, or a record that makes a fact;
+* delivered (or crossed off otherwise): a fact says so, filed or in the message_log, or a seal;
 * pending: nothing of what could say so is damaged, or it is not due yet;
 * a dead letter: it was given up, and neither requeued nor dropped since; nobody should send it
   unasked;
-* in doubt: it is due, and facts are damaged or missing that may have told of it.
+* in doubt: it is due, and facts are damaged or missing that may have told of it, filed ones or
+  records of the message_log that the checkpoint does not cover.
 
-Messages whose delivery was confirmed less than 20 ms before a crash have no fact anywhere: what is
-pending may have been delivered too.
+Messages whose delivery was confirmed in the last moments before a crash have no fact anywhere: what
+is pending may have been delivered too.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,9 @@ from dataclasses import dataclass, field
 from uuid import UUID
 
 from storage.batch.batches import Damage
-from storage.batch.columns import KINDS_WITH_ITEMS, Array, RecordKind
-from storage.batch.facts import Outcome
-from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, LogKind, decode_file_header
+from storage.batch.columns import KINDS_WITH_ITEMS, RecordKind
+from storage.batch.facts import FactBlock, Outcome, facts_stated, filed_facts_of
+from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, decode_file_header
 from storage.batch.item_formats import qmq_item_fault, qmq_item_size, qmq_names
 from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, Disk, size_of
@@ -37,11 +38,9 @@ from storage.disk.spans import (
     dead_minute,
     dead_segment_of,
 )
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
-from storage.logs.numbered_log import LogFile, files_from, list_log_files, without_strays
+from storage.logs.numbered_log import files_from
 from storage.node.store import QUARANTINE_DIRECTORY
-from storage.schedule.schedule_log import NAMING_KINDS, facts_of_records
 from storage.schedule.seals import SEALS_DIRECTORY, seals_of_columns
 from storage.state.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.state.identity import read_identity
@@ -50,7 +49,8 @@ from storage.tools.inspect import (
     header_of,
     is_log_file,
     items_in,
-    lost_logs,
+    lost_log,
+    message_log_files,
 )
 
 PENDING = "pending"
@@ -172,15 +172,16 @@ class _Part:
 
 @dataclass(slots=True)
 class _Knowledge:
-    """What facts, records and seals say, and whether some of them are damaged or missing."""
+    """What facts and seals say, and whether some of them are damaged or missing."""
 
     outcomes: dict[int, SequenceSet] = field(default_factory=dict)
     sealed: list[SegmentKey] = field(default_factory=list)
     facts_incomplete: bool = False
 
-    def add(self, sequences: Array, outcomes: Array) -> None:
+    def add(self, facts: FactBlock) -> None:
         """Take what facts say."""
-        for sequence, outcome in zip(sequences.tolist(), outcomes.tolist(), strict=True):
+        told = zip(facts.sequence.tolist(), facts.outcome.tolist(), strict=True)
+        for sequence, outcome in told:
             self.outcomes.setdefault(outcome, SequenceSet()).add(sequence)
 
     def state(self, sequence: int, due_ms: int, minute: int, now_ms: int) -> str:
@@ -205,7 +206,7 @@ class Salvage:
     def __init__(self, disk: Disk, files: Sequence[str] | None = None, *, now_ms: int) -> None:
         """Prepare for all files on the disk, or for those of these paths.
 
-        Facts, records that make some, and seals are taken from the whole directory in either case.
+        Facts and seals are taken from the whole directory in either case.
         now_ms: the wall clock.
         """
         self._disk = disk
@@ -216,7 +217,7 @@ class Salvage:
         """Whether all files of the directory are looked into."""
         holders = _log_files(disk, MESSAGE_LOG_DIRECTORY, "schedule_log", QUARANTINE_DIRECTORY)
         self.files = holders if files is None else list(files)
-        self.log_uuid = _uuid_of(disk, [*self.files, *holders, *_facts_files(disk)])
+        self.log_uuid = _uuid_of(disk, [*self.files, *holders, *_derived_files(disk)])
         self._seen = SequenceSet()
 
     def items(self) -> Iterator[SalvagedItem]:
@@ -239,32 +240,29 @@ class Salvage:
 
     def _learn(self) -> _Knowledge:
         knowledge = _Knowledge(facts_incomplete=not facts_are_whole(self._disk))
-        for path in _facts_files(self._disk):
+        for path in _derived_files(self._disk):
             for part in self._read(path):
                 columns = part.batch.columns
                 if part.kind is RecordKind.SEALS:
                     knowledge.sealed += [seal.key for seal in seals_of_columns(columns)]
                 else:
-                    knowledge.add(columns.arrays["sequence"], columns.arrays["outcome"])
+                    knowledge.add(filed_facts_of(columns))
         self._learn_records(knowledge)
         return knowledge
 
     def _learn_records(self, knowledge: _Knowledge) -> None:
-        """Take what records of the message_log say of older ones: a crash may leave no fact of it.
-
-        A start would tell the fact before it sends anything.
-        """
+        """Take the facts that records of the message_log state, whether they are filed or not."""
         for path in _log_files(self._disk, MESSAGE_LOG_DIRECTORY):
             for part in self._read(path):
-                if part.kind in NAMING_KINDS:
-                    batch = part.batch
-                    facts = facts_of_records(part.kind, batch.columns, batch.header.append_ms)
-                    knowledge.add(facts.sequence, facts.outcome)
+                facts = facts_stated(part.batch.header, part.batch.columns)
+                if facts is not None:
+                    knowledge.add(facts)
 
     def _gone(self, checkpoint: Checkpoint | None) -> Iterator[Gap]:
-        """Yield the logs, and the segments that the checkpoint names, of which no file is left."""
-        for directory, reason in lost_logs(self._disk):
-            yield Gap(directory, 0, 0, reason)
+        """Yield the message_log and the segments that the checkpoint names, if no file is left."""
+        lost = lost_log(self._disk)
+        if lost is not None:
+            yield Gap(MESSAGE_LOG_DIRECTORY, 0, 0, lost)
         for state in checkpoint.segments if checkpoint is not None else ():
             files = ((state.key.path, state.length), (state.key.facts_path, state.facts_length))
             for path, length in files:
@@ -285,22 +283,14 @@ class Salvage:
                 if part.batch.position < state.length:
                     for sequence in part.whole(each=state.key.span in {Span.MINUTE, Span.DEAD}):
                         served.add(sequence)
-        for file in files_from(self._message_log_files(), checkpoint.sequence):
+        # A stray file would hide the one before it.
+        log_files, _ = message_log_files(self._disk, self.log_uuid)
+        for file in files_from(log_files, checkpoint.sequence):
             for part in self._read(file.path):
                 for sequence in part.whole(each=False):
                     if sequence > checkpoint.sequence:
                         served.add(sequence)
         return served
-
-    def _message_log_files(self) -> list[LogFile]:
-        """Return the files of the message_log; a stray one would hide the one before it."""
-        files = list_log_files(self._disk, MESSAGE_LOG_DIRECTORY)
-        if self.log_uuid is None:
-            return files
-        kept, _ = without_strays(
-            self._disk, files, log_uuid=self.log_uuid, kind=LogKind.MESSAGE_LOG
-        )
-        return kept
 
     # -- items -------------------------------------------------------------------------------
 
@@ -387,9 +377,9 @@ def _uuid_of(disk: Disk, paths: Sequence[str]) -> UUID | None:
     return None
 
 
-def _facts_files(disk: Disk) -> list[str]:
-    """Return the files that tell what became of messages."""
-    return _log_files(disk, JOURNAL_DIRECTORY, "dispatch_log", SEALS_DIRECTORY)
+def _derived_files(disk: Disk) -> list[str]:
+    """Return the files beside the message_log that tell what became of messages."""
+    return _log_files(disk, "dispatch_log", SEALS_DIRECTORY)
 
 
 def _log_files(disk: Disk, *directories: str) -> list[str]:

@@ -1,5 +1,6 @@
 """Servers with one rule taken out, to show that the harnesses notice."""
 
+import time
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
@@ -7,12 +8,13 @@ from typing import Final
 import trio
 
 from delay_server.accepting.commits import Committer, Work
-from storage.batch.facts import FactBlock, join_facts
+from delay_server.sending.fact_recorder import FactRecorder
 from storage.disk.disk import DirectoryDisk, DirectoryFile, File
-from storage.logs.dispatch_log import FactsJournal
 from tests.crash.patching import put_in
 
 _LATER_S: Final = 0.05
+_FACTS_LATER_S: Final = 3.0
+"""By the machine's clock; longer than most lives."""
 
 
 def _no_fsync() -> None:
@@ -49,9 +51,11 @@ def _answer_first() -> None:
         on_end: Callable[[bool], None],
         *,
         has_items: bool = True,
+        on_durable: Callable[[int], None] = lambda _: None,
+        linger_s: float = 0.0,
     ) -> None:
         if not has_items:
-            write(self, take, on_end, has_items=False)
+            write(self, take, on_end, has_items=False, on_durable=on_durable, linger_s=linger_s)
             return
         trio.lowlevel.spawn_system_task(write_later, self, take())
         on_end(True)
@@ -59,16 +63,23 @@ def _answer_first() -> None:
     put_in(Committer, submit=submit)
 
 
-def _no_journal() -> None:
-    def append(
-        self: FactsJournal, blocks: Sequence[FactBlock], *, append_ms: int, epoch: int
-    ) -> tuple[FactBlock, int]:
-        del append_ms, epoch
-        facts = join_facts(blocks)
-        self.next_number += len(facts)
-        return facts, self.next_number - 1
+def _facts_later() -> None:
+    offer = FactRecorder._offer
 
-    put_in(FactsJournal, append=append)
+    async def offer_later(recorder: FactRecorder) -> None:
+        await trio.to_thread.run_sync(time.sleep, _FACTS_LATER_S, abandon_on_cancel=True)
+        recorder._is_submitted = False
+        offer(recorder, 0.0)
+
+    def offer_nothing_yet(self: FactRecorder, _linger_s: float) -> None:
+        if not self._is_submitted:
+            self._is_submitted = True
+            trio.lowlevel.spawn_system_task(offer_later, self)
+
+    def pause_nothing(_self: FactRecorder) -> None:
+        return
+
+    put_in(FactRecorder, _offer=offer_nothing_yet, _look_at_gate=pause_nothing)
 
 
 BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
@@ -76,11 +87,12 @@ BREAKS: Final[Mapping[str, Callable[[], None]]] = MappingProxyType(
         "fsync": _no_fsync,
         "names": _no_directory_fsync,
         "answer": _answer_first,
-        "facts": _no_journal,
+        "facts": _facts_later,
     }
 )
 """What each breaks: no fsync of anything; no fsync of directories; the answer to a producer goes
-out 50 ms before its messages are written; facts are counted but never written to the journal."""
+out 50 ms before its messages are written; facts are written 3 s later, and sending does not wait
+for them."""
 
 NEED_POWER_LOSS: Final = frozenset({"fsync", "names"})
 """What SIGKILL cannot show: the page cache survives it."""

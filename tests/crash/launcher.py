@@ -76,7 +76,6 @@ def _use_small_files() -> None:
         return dataclasses.replace(
             plain(config),
             message_log_file_bytes_max=192 * _KIB,
-            journal_file_bytes_max=16 * _KIB,
         )
 
     put_in(DelayServerConfig, store_settings=store_settings)

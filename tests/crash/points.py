@@ -60,10 +60,7 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
         ),
         "commit": Point(("storage.logs.message_log:MessageLog.append",), 400),
         "file roll": Point(
-            (
-                "storage.logs.message_log:MessageLog._make_file",
-                "storage.logs.dispatch_log:FactsJournal._open_file",
-            ),
+            ("storage.logs.message_log:MessageLog._make_file",),
             12,
             ("open", "sync_directory", "unlink", "write_at"),
         ),
@@ -74,7 +71,15 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
             ),
             300,
         ),
-        "facts": Point(("storage.logs.dispatch_log:FactsJournal.append",), 200),
+        # Around the commits that have some, and while they are filed.
+        "facts": Point(
+            (
+                "delay_server.sending.fact_recorder:Facts.drafts",
+                "delay_server.sending.fact_recorder:FactRecorder._durable_to",
+                "storage.schedule.schedule_log:ScheduleLog.file_facts",
+            ),
+            200,
+        ),
         "filing": Point(
             (
                 "storage.schedule.schedule_log:ScheduleLog.apply",

@@ -17,8 +17,8 @@ _ALLOWED_S: Final = 0.25
 """For facts to become durable on an idle machine: 20 ms, and a wide margin."""
 _WAITS: Final = 6
 """How many times somebody waits on the way from a delivery to its durable fact: the loop and its
-thread for their turn, and the fact for the fsync under way, for a new file of the journal and its
-name, and for its own fsync."""
+thread for their turn, and the fact for the commit under way, for a new file of the message_log and
+its name, and for its own fsync."""
 
 
 class StallWatch:

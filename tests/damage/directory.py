@@ -1,9 +1,9 @@
 """A data directory in which every kind of file has something in it, and what is known of it.
 
 It is made by the storage package's own code on a simulated disk, driven as the server drives it,
-through three lives, and is left as a SIGKILL leaves it: the last commits are not filed, the last
-facts are in the journal only, the last records that give messages up, requeue or drop them have
-none. It differs by seed, and is the same for the same seed.
+through three lives, and is left as a SIGKILL leaves it: the last commits are not filed, nor are the
+last outcomes and the last records that give messages up, requeue or drop them. It differs by seed,
+and is the same for the same seed.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,10 +15,11 @@ from delay_protocol.nodes.controls import Controls, SubjectControl
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
 from storage.batch.batches import Damage
 from storage.disk.disk import Disk
-from storage.disk.spans import MINUTE_MS
+from storage.disk.spans import MINUTE_MS, Span, key_of_minute
 from storage.node.store import StoreSettings
 from storage.schedule.schedule_log import ScheduleLimits
 from tests.simulation.disk import SimDisk
+from tests.simulation.faults import Action, Trap
 from tests.storage.dead_rig import Dead, DeadRig
 from tests.storage.store_rig import GRACE_MS
 
@@ -32,7 +33,6 @@ SETTINGS = StoreSettings(
         open_files_max=16,
     ),
     message_log_file_bytes_max=12_000,
-    journal_file_bytes_max=1200,
     retired_grace_ms=GRACE_MS,
 )
 
@@ -44,7 +44,7 @@ class Populated:
     older: what each file held at earlier times, newest last; items: of every accepted message, by
     sequence, requeued ones under that of their MOVE record; dead: rows of dead segments, by the
     sequence of their DEAD record; settled: those of them that a MOVE or CANCEL record names;
-    crossed_off: sequences, of dead rows too, that have a durable fact, or a record that makes one;
+    crossed_off: sequences, of dead rows too, that have a durable fact;
     retired, quarantined: paths, as the checkpoint lists them; now_ms: the wall clock; end_ms: when
     everything is due.
     """
@@ -89,7 +89,7 @@ def populated(seed: int) -> Populated:
         items={sequence: message.item for sequence, message in rig.memory.accepted.items()},
         dead=dict(rig.dead.rows),
         settled=frozenset(rig.dead.settled),
-        crossed_off=frozenset({*rig.memory.durable_facts, *rig.memory.given_up, *rig.dead.settled}),
+        crossed_off=frozenset(rig.memory.durable_facts),
         retired=frozenset(file.path for file in checkpoint.retired) & files.keys(),
         quarantined=frozenset(checkpoint.quarantined),
         now_ms=rig.now_ms,
@@ -182,8 +182,7 @@ def _tell(rig: DeadRig) -> None:
     """File what was committed, and make facts of what became of messages."""
     rig.file(10)
     rig.load(steps=1000)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
 
 
 def _live(rig: DeadRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
@@ -206,8 +205,7 @@ def _live(rig: DeadRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
         if chance.random() < 0.2:
             rig.settle(chance.choice([1, 2]), requeue=chance.random() < 0.5)
         rig.deliver(chance.choice([2, 5, 100]))
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         if chance.random() < 0.3:
             rig.commit_floor()
             rig.file(10)
@@ -218,10 +216,14 @@ def _live(rig: DeadRig, older: dict[str, list[bytes]], *, rounds: int) -> None:
 
 
 def _quarantine(rig: DeadRig) -> None:
-    """Damage a batch of an hour segment, so that its file is kept when the segment is split."""
-    now = rig.now_ms
+    """Damage a batch of an hour segment, so that its file is kept when the segment is split.
+
+    The hour before it is split as well; its files are retired, until the end of the story.
+    """
+    hour_ms = (rig.now_ms + 150 * MINUTE_MS) // HOUR_MS * HOUR_MS
+    rig.commit([hour_ms - 20 * MINUTE_MS, hour_ms - 10 * MINUTE_MS])
     for _ in range(4):
-        rig.commit([now + 90 * MINUTE_MS + place * 1000 for place in range(3)])
+        rig.commit([hour_ms + 45 * MINUTE_MS + place * 1000 for place in range(3)])
         rig.file(10)
         rig.flush()
     rig.checkpoint()
@@ -234,8 +236,7 @@ def _quarantine(rig: DeadRig) -> None:
     rig.load(steps=1000)
     rig.now_ms += 3 * MINUTE_MS
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
 
 
 def _seal(rig: DeadRig) -> None:
@@ -244,8 +245,7 @@ def _seal(rig: DeadRig) -> None:
         rig.load(steps=1000)
         rig.now_ms += MINUTE_MS
         rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.commit_floor()
         rig.file(10)
         rig.split(100)
@@ -254,18 +254,28 @@ def _seal(rig: DeadRig) -> None:
 
 
 def _leave_unfinished(rig: DeadRig) -> None:
-    """Leave what is not filed, facts in the journal only, and records whose facts nobody told."""
+    """Leave what is not filed: messages, outcomes, and records about older messages.
+
+    And a segment with facts behind the checkpoint's sequence, since a row before them found no
+    space.
+    """
     now = rig.now_ms
     rig.commit([now + place for place in range(6)])
     rig.commit([now + MINUTE_MS, now + 2 * HOUR_MS, now + 90 * HOUR_MS])
     rig.file(10)
     rig.checkpoint()
     rig.load(steps=1000)
+    rig.commit([now + 120 * HOUR_MS])
+    rig.now_ms += 1
+    rig.deliver(1)
+    rig.cross_off()
+    waits = key_of_minute((now + 120 * HOUR_MS) // MINUTE_MS, Span.DAY).path
+    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path == waits))
+    rig.checkpoint()
     for _ in range(5):
         rig.now_ms += 1
         rig.deliver(1)
-        rig.journal()
-        rig.note()
+        rig.cross_off()
     now = rig.now_ms
     rig.commit([now, now, now, now])
     rig.file(10)
@@ -281,6 +291,8 @@ def _leave_unfinished(rig: DeadRig) -> None:
     rig.settle(1, requeue=True)
     rig.settle(1, requeue=False)
     rig.bury(2)
+    rig.deliver(1)
+    rig.state_facts()
     rig.sync_durable_end()
     # Beyond the durable end that is known to be durable.
     rig.commit([rig.now_ms + 50])

@@ -16,6 +16,7 @@ import numpy as np
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
 from storage.batch.batches import (
+    BatchHeader,
     Damage,
     ScannedBatch,
     check_columns,
@@ -23,18 +24,18 @@ from storage.batch.batches import (
     file_seed,
     walk_batches,
 )
-from storage.batch.columns import RecordKind
+from storage.batch.columns import KINDS_WITH_ITEMS, Columns, RecordKind
 from storage.batch.entries import Entries
+from storage.batch.facts import facts_stated
 from storage.batch.file_header import FILE_HEADER_SIZE, decode_file_header
 from storage.disk.errors import DamagedError, StorageError
-from storage.disk.spans import dead_key
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
+from storage.disk.spans import DEAD_MINUTES_FROM, Span, dead_key, key_of_minute
 from storage.node.store import Store
 from storage.readers.dead_reader import DeadReader
 from storage.readers.item_reader import ItemReader
 from storage.schedule.seals import SEALS_DIRECTORY
 from storage.state.audit_file import AUDIT_DIRECTORY
-from storage.state.checkpoint import CHECKPOINT_PATH, checkpoint_if_whole
+from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, checkpoint_if_whole
 from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.tools.inspect import Record, read_vouchers, verify_disk, verify_path
@@ -48,7 +49,6 @@ from tests.storage.store_rig import Message
 
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
 _LETTERS_MAX = 1_000_000
-_NAMING = {RecordKind.DEAD, RecordKind.MOVE, RecordKind.CANCEL}
 
 
 class ViolationError(AssertionError):
@@ -77,15 +77,14 @@ class Aftermath:
 class _Extent:
     """Bytes that belong together, and what is lost if they are.
 
-    sequences: of messages and of dead rows; facts: sequences that have one here; named: by records
-    that make a fact of them, the record's sequence by theirs.
+    sequences: of messages and of dead rows; facts: sequences of which a start learns here that they
+    have one.
     """
 
     begin: int
     end: int
     sequences: frozenset[int] = frozenset()
     facts: frozenset[int] = frozenset()
-    named: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,13 +92,11 @@ class _Touched:
     """What an injection may cost.
 
     rows: sequences of messages and dead rows, of which a copy is struck; facts: sequences that may
-    be taken for pending, since what told of them is struck, and no record that a start files again
-    tells of them once more; records: sequences that have a fact by a record only, which is struck.
+    be taken for pending, since all is struck from which a start would learn of their fact.
     """
 
     rows: set[int]
     facts: set[int]
-    records: set[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +142,11 @@ class Judge:
         end = DurableEndFile(self._disk, "message_log", log_uuid=self._log_uuid(directory)).read()
         assert end is not None
         self._durable_position = end.position
-        self._extents = {path: list(_extents(path, data)) for path, data in directory.files.items()}
-        extents = [extent for found in self._extents.values() for extent in found]
-        self._told = {sequence for extent in extents for sequence in extent.facts}
         checkpoint = checkpoint_if_whole(disk, self._log_uuid(directory))
         assert checkpoint is not None
-        self._filed = checkpoint.sequence
+        self._extents = {
+            path: list(_extents(path, data, checkpoint)) for path, data in directory.files.items()
+        }
 
     @staticmethod
     def _log_uuid(directory: Populated) -> UUID:
@@ -165,11 +161,6 @@ class Judge:
     def letters(self) -> Mapping[int, Dead]:
         """What the undamaged directory finds: dead letters."""
         return self._reference.letters
-
-    @property
-    def untold(self) -> int:
-        """How many facts the undamaged directory derives from records that a crash cut off."""
-        return int(str(self._reference.state["untold"]))
 
     def judge(self, injection: Injection, *, full: bool) -> Verdict:
         """Return what became of an injection; ViolationError if a promise is broken.
@@ -272,7 +263,7 @@ class Judge:
                 raise ViolationError(f"{injection.what}: {removed} deleted and {lost} lost")
             return
         for path in disk.unlinked - self._disk.unlinked:
-            if path in self.directory.files and not self._is_worthless(path, injection):
+            if path in self.directory.files and injection.struck.get(path) != b"":
                 raise ViolationError(f"{injection.what}: {path} was deleted")
         for path, size in disk.cut.items():
             if path == self._last_message_file:
@@ -284,16 +275,6 @@ class Judge:
                 raise ViolationError(f"{injection.what}: {path} was cut to {size}")
         if aftermath.refused is not None and disk.cut:
             raise ViolationError(f"{injection.what}: refused, but {disk.cut} were cut")
-
-    def _is_worthless(self, path: str, injection: Injection) -> bool:
-        """Say whether a file is empty, or is one of the journal without a whole batch.
-
-        Where the durable end is lost, too, what comes next is written to a file of its name.
-        """
-        return injection.struck.get(path) == b"" or (
-            path.startswith(f"{JOURNAL_DIRECTORY}/0")
-            and all(self._is_struck(path, extent, injection) for extent in self._extents[path])
-        )
 
     def _require_clear_refusal(self, injection: Injection, error: StorageError) -> None:
         text = str(error)
@@ -320,9 +301,6 @@ class Judge:
         lost = (reference - aftermath.handed.keys()) | (letters - aftermath.letters.keys())
         again = (aftermath.handed.keys() - reference) & self.directory.crossed_off
         again |= self.directory.settled & aftermath.letters.keys()
-        if JOURNAL_END_PATH in injection.struck and len(injection.struck) == 2 and again <= facts:
-            # The witness was struck together with what it could have told of: verify names both.
-            again = set()
         older = CHECKPOINT_PATH in injection.struck and bool(aftermath.damages)
         if lost - rows and not older:
             raise ViolationError(
@@ -376,15 +354,13 @@ class Judge:
     ) -> None:
         """Nothing delivered is called pending, and nothing pending delivered; nor dead letters."""
         directory = self.directory
-        touched = (
-            self._touched(injection) if injection is not None else _Touched(set(), set(), set())
-        )
+        touched = self._touched(injection) if injection is not None else _Touched(set(), set())
         for item in found:
             if item.sequence in directory.dead:
                 self._require_true_dead_state(what, item, touched)
                 continue
             crossed_off = item.sequence in directory.crossed_off
-            if crossed_off and item.state == PENDING and item.sequence not in touched.records:
+            if crossed_off and item.state == PENDING:
                 raise ViolationError(f"{what}: delivered, but called pending: {item}")
             if not crossed_off and not item.is_wanted:
                 raise ViolationError(f"{what}: pending, but called {item.state}: {item}")
@@ -425,18 +401,15 @@ class Judge:
         """Return what lay in the bytes that are other ones now."""
         rows: set[int] = set()
         facts: set[int] = set()
-        named: set[int] = set()
-        renamed: set[int] = set()
+        told: set[int] = set()
         for path, extents in self._extents.items():
             for extent in extents:
                 if self._is_struck(path, extent, injection):
                     rows |= extent.sequences
                     facts |= extent.facts
-                    named |= extent.named.keys()
                 else:
-                    renamed |= {old for old, by in extent.named.items() if by > self._filed}
-        records = named - self._told
-        return _Touched(rows, (facts | records) - renamed, records)
+                    told |= extent.facts
+        return _Touched(rows, facts - told)
 
 
 def _is_near(path: str, injection: Injection) -> bool:
@@ -447,7 +420,7 @@ def _is_near(path: str, injection: Injection) -> bool:
     )
 
 
-def _extents(path: str, data: bytes) -> Iterator[_Extent]:
+def _extents(path: str, data: bytes, checkpoint: Checkpoint) -> Iterator[_Extent]:
     """Yield what the bytes of a log file mean, as they were written."""
     if path.startswith(f"{AUDIT_DIRECTORY}/"):
         return
@@ -465,25 +438,23 @@ def _extents(path: str, data: bytes) -> Iterator[_Extent]:
         if isinstance(found, ScannedBatch):
             part = data[found.position : found.position + found.header.size]
             if contents_fault(found.header, part, seed) is None:
-                yield from _extents_of(found, data, seed, path)
+                columns = check_columns(
+                    found.header, part, seed=seed, path=path, position=found.position
+                )
+                yield from _extents_of(found, columns, path, checkpoint)
 
 
-def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Iterator[_Extent]:
+def _extents_of(
+    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+) -> Iterator[_Extent]:
     batch, begin = found.header, found.position
     end = begin + batch.size
-    part = data[begin:end]
-    columns = check_columns(batch, part, seed=seed, path=path, position=begin)
-    named: dict[int, int] = {}
-    if batch.kind in _NAMING:
-        olds = columns.arrays["old_sequence"].tolist()
-        named = dict(zip(olds, range(batch.base_sequence, batch.next_sequence), strict=True))
-    if batch.kind is RecordKind.CANCEL:
-        yield _Extent(begin, end, named=named)
+    if path.startswith("message_log/"):
+        sequences = range(batch.base_sequence, batch.next_sequence)
+        rows = frozenset(sequences if batch.kind in KINDS_WITH_ITEMS else ())
+        yield _Extent(begin, end, rows, _facts_of_the_tail(batch, columns, checkpoint))
     elif batch.kind is RecordKind.FACTS:
-        yield _Extent(begin, end, facts=frozenset(columns.arrays["sequence"].tolist()))
-    elif batch.kind in {RecordKind.MESSAGE, RecordKind.MOVE, RecordKind.DEAD}:
-        sequences = frozenset(range(batch.base_sequence, batch.next_sequence))
-        yield _Extent(begin, end, sequences, named=named)
+        yield _Extent(begin, end, facts=_filed_facts(found, columns, path, checkpoint))
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
         yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
     elif batch.kind is RecordKind.ROWS:
@@ -493,6 +464,37 @@ def _extents_of(found: ScannedBatch, data: bytes, seed: int, path: str) -> Itera
         for sequence, size in zip(sequences, columns.arrays["size"].tolist(), strict=True):
             yield _Extent(place, place + size, frozenset({sequence}))
             place += size
+
+
+def _facts_of_the_tail(
+    batch: BatchHeader, columns: Columns, checkpoint: Checkpoint
+) -> frozenset[int]:
+    """Return the sequences of the facts that a start takes from a batch of the message_log."""
+    facts = facts_stated(batch, columns)
+    if facts is None:
+        return frozenset()
+    found = set()
+    last_facts = {state.key: state.last_fact for state in checkpoint.segments}
+    told = zip(facts.sequence.tolist(), facts.minute.tolist(), facts.record.tolist(), strict=True)
+    for sequence, minute, record in told:
+        spans = (Span.MINUTE, Span.HOUR, Span.DAY)
+        keys = [key_of_minute(minute, span) for span in spans]
+        if minute >= DEAD_MINUTES_FROM:
+            keys = [dead_key(minute)]
+        filed = max([checkpoint.sequence, *(last_facts.get(key, 0) for key in keys)])
+        if record > filed:
+            found.add(sequence)
+    return frozenset(found)
+
+
+def _filed_facts(
+    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+) -> frozenset[int]:
+    """Return the sequences of the facts that count of a batch in this file."""
+    for state in checkpoint.segments:
+        if state.key.facts_path == path and found.position < state.facts_length:
+            return frozenset(columns.arrays["sequence"].tolist())
+    return frozenset()
 
 
 def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
@@ -514,18 +516,16 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         return aftermath
     aftermath.state = {
         "next sequence": store.message_log.next_sequence,
-        "next fact": store.journal.next_number,
         "facts": summary.facts,
         "replayed": summary.replayed,
         "pending": store.schedule.pending,
         "floor": store.schedule.floor_minute,
         "epoch": store.schedule.epoch,
         "segments": {
-            segment.key: (segment.rows, segment.facts, segment.last_sequence)
+            segment.key: (segment.rows, segment.facts, segment.last_sequence, segment.last_fact)
             for segment in store.schedule.segments.values()
         },
         "seals": store.seals_log.end,
-        "untold": 0 if store.untold is None else len(store.untold),
         "identity": (store.identity.log_uuid, store.identity.node_id),
         "checkpoint": store.checkpoint,
         "quarantined": sorted(store.schedule.quarantined),
@@ -534,10 +534,6 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
             for batch in store.message_log.read(store.checkpoint.sequence + 1)
         ],
     }
-    if store.untold is not None:
-        # As the server does before anything is sent.
-        block, number = store.journal.append([store.untold], append_ms=directory.now_ms, epoch=1)
-        store.note_facts(block, number)
     _deliver(store, disk, directory.end_ms, aftermath)
     _find_letters(store, disk, aftermath)
     aftermath.state["dead letters"] = store.schedule.dead_pending

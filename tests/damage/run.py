@@ -34,7 +34,6 @@ _WEIGHTS = {
     "lock": 0.1,
     "identity": 1,
     "durable end": 1,
-    "journal end": 1,
     "retired": 1,
     "controls": 1,
     "audit": 1,
@@ -120,7 +119,7 @@ def file_kind(directory: Populated, path: str) -> str:
         return "retired"
     folder, _, name = path.rpartition("/")
     if name == "durable_end":
-        return "durable end" if folder == "message_log" else "journal end"
+        return "durable end"
     if name.endswith(".dead"):
         return "dead segment" if folder == "schedule_log" else "dead facts"
     if folder == "schedule_log":

@@ -22,7 +22,7 @@ SITUATIONS = st.builds(
     is_retired=st.booleans(),
     disk_is_full=st.booleans(),
     clock_reason=REASONS,
-    outcomes_wait=st.booleans(),
+    outcomes_wait=st.sampled_from(["", "the disk stalls"]),
 ).filter(lambda now: now.is_master or not now.is_recovered)
 WELL = Situation(is_master=True, is_recovered=True, has_served=True)
 
@@ -39,7 +39,7 @@ WELL = Situation(is_master=True, is_recovered=True, has_served=True)
         (replace(WELL, is_retired=True), Admits.REFUSE, True, None),
         (replace(WELL, disk_is_full=True), Admits.REFUSE, True, BrokerState.R),
         (replace(WELL, clock_reason="it leapt"), Admits.SERVE, False, BrokerState.RW),
-        (replace(WELL, outcomes_wait=True), Admits.SERVE, False, BrokerState.RW),
+        (replace(WELL, outcomes_wait="the disk stalls"), Admits.SERVE, False, BrokerState.RW),
         (replace(WELL, is_stopping=True), Admits.HOLD, True, BrokerState.NRW),
     ],
 )

@@ -4,9 +4,12 @@ The commit point of the only node is held back, as it is where another node has 
 first.
 """
 
+from unittest import mock
+
 import trio
 
 from delay_server.server import DelayServer, serve
+from storage.node.store import Store
 from tests.delay_server.meta_stub import FakeMeta, meta_config
 from tests.delay_server.server_rig import MINUTE_MS, Producer, World, make_config, make_item, until
 
@@ -110,3 +113,40 @@ async def test_a_start_applies_what_is_beyond_the_checkpoint_when_its_role_has_t
             stop.set()
             await until(lambda: not server.is_open)
             nursery.cancel_scope.cancel()
+
+
+async def test_outcomes_that_no_other_node_has_count_for_not_sending_again() -> None:
+    """The other node of two is dead: nothing more is committed, and what is due goes on leaving."""
+    world = World()
+    committed, count = 0, 400
+    async with world.serving() as server:
+        producer = await world.connect()
+        due_ms = world.now_ms + 10_000
+        await producer.send(*(make_item(f"m{number}", due_ms) for number in range(count)))
+        await producer.send(make_item("last", due_ms + 10 * MINUTE_MS))
+        await trio.sleep(5)
+        point = server.node.commit_point
+        point.is_sole = False
+        committed = point.committed
+        await until(lambda: len(world.broker.ids) == count)
+        await trio.sleep(MINUTE_MS / 1000)
+        assert (point.committed, applied(server)) == (committed, committed - 1)
+        assert server.node.store.schedule.pending == count + 1
+        assert server.master.fact_recorder.behind == ""
+    apply_tail = Store.apply_tail
+
+    def apply_what_is_committed(store: Store, _: int, *, now_ms: int) -> None:
+        apply_tail(store, committed, now_ms=now_ms)
+
+    with mock.patch.object(Store, "apply_tail", apply_what_is_committed):
+        async with world.serving() as server:
+            server.node.commit_point.is_sole = False
+            assert server.node.recovery.known == count
+            assert server.node.store.schedule.pending == count + 1
+            await until(lambda: "last" in world.broker.ids, seconds=1000)
+            await trio.sleep(MINUTE_MS / 1000)
+            assert len(world.broker.ids) == count + 1, "each was sent once"
+    async with world.serving() as server:
+        await trio.sleep(MINUTE_MS / 1000)
+        assert server.node.store.schedule.pending == 0
+        assert len(world.broker.ids) == count + 1

@@ -24,6 +24,7 @@ from storage.batch.batches import (
     BatchHeader,
     Codec,
     Damage,
+    LogBatch,
     ScannedBatch,
     check_blob,
     check_columns,
@@ -43,7 +44,7 @@ from storage.batch.columns import (
     encode_columns,
 )
 from storage.batch.entries import ENTRY, SubjectTable
-from storage.batch.facts import facts_of_columns
+from storage.batch.facts import STATING_KINDS, FactBlock, fact_drafts, facts_stated, filed_facts_of
 from storage.batch.file_header import (
     FILE_HEADER_SIZE,
     FileHeader,
@@ -58,12 +59,10 @@ from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
     DataDirectoryError,
-    LogStateError,
     StorageError,
     UnsupportedFormatError,
 )
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code, key_of_minute, key_of_name
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, FactsJournal
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, Draft, MessageLog
 from storage.logs.numbered_log import LogFile, list_log_files
 from storage.logs.raw_batches import decode_copied, read_batches_raw
@@ -127,6 +126,7 @@ MESSAGE_KINDS: Final = (
     RecordKind.CANCEL,
     RecordKind.MOVE,
     RecordKind.DEAD,
+    RecordKind.FACTS,
 )
 
 
@@ -515,7 +515,7 @@ def _examine_rows(
         assert np.concatenate([one.subject for one in copied]).tolist() == block.subject.tolist()
 
 
-@target(decoders=(Segment.read_facts, facts_of_columns), packages=STORAGE, size_max=2048)
+@target(decoders=(Segment.read_facts, filed_facts_of), packages=STORAGE, size_max=2048)
 def facts(data: bytes) -> None:
     """Facts filed beside a segment come back as they were written."""
     key = key_of_minute(MINUTE, Span.MINUTE)
@@ -541,48 +541,20 @@ def facts(data: bytes) -> None:
     blocks = [one for one in _readable(fresh.read_facts(disk)) if not isinstance(one, Damage)]
     assert list(map(len, blocks)) == batches
     for block in blocks:
-        again = facts_of_columns(decode_columns(RecordKind.FACTS, len(block), block.encode()))
-        assert again.encode() == block.encode()
-        minutes = [(minute, len(part)) for minute, part in block.split_by_minute()]
+        columns = _filed(block)
+        again = filed_facts_of(decode_columns(RecordKind.FACTS, len(block), columns))
+        assert _filed(again) == columns
+        minutes = [
+            (minute, len(part)) for minute, part in block.split_by(block.minute.astype(np.int64))
+        ]
         assert sum(count for _, count in minutes) == len(block)
         assert [minute for minute, _ in minutes] == sorted(set(block.minute.tolist()))
 
 
-@target(decoders=(FactsJournal.recover,), packages=STORAGE, size_max=2048)
-def journal(data: bytes) -> None:
-    """A journal of any two files opens, goes on, and forgets nothing that it found."""
-    filed = byte_at(data, 1) % 8
-    second = 1 + byte_at(data, 2) % 16
-    cut = 4 + int.from_bytes(data[2:4], "big") % max(len(data), 1)
-    files = {}
-    for first, part in ((1, data[4:cut]), (second, data[cut:])):
-        header = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=first)
-        files[f"{JOURNAL_DIRECTORY}/{first:020d}.log"] = log_image(
-            part,
-            level=byte_at(data, 0),
-            header=encode_file_header(header),
-            seed=log_seed(LOG_UUID, LogKind.DISPATCH_JOURNAL),
-            kinds=(RecordKind.FACTS,) * 7 + (RecordKind.FLOOR,),
-        )
-    disk = MemoryDisk(files)
-    first_life = attempt((*NOT_OURS, LogStateError), _recover_journal, disk, filed)
-    if first_life is None:
-        return
-    opened, known = first_life
-    number = opened.next_number
-    assert number > filed
-    second_life = attempt(LogStateError, _recover_journal, disk, filed)
-    assert second_life is not None
-    assert second_life[1] == known
-    assert second_life[0].next_number == number
-
-
-def _recover_journal(disk: MemoryDisk, filed: int) -> tuple[FactsJournal, list[bytes]]:
-    opened, found = FactsJournal.recover(
-        disk, LOG_UUID, filed_number=filed, file_bytes_max=BATCH_BYTES_MAX
-    )
-    opened.forget_below(filed)
-    return opened, [block.encode() for block in found.facts]
+def _filed(block: FactBlock) -> bytes:
+    """Return the columns under which facts are filed."""
+    [draft] = fact_drafts(block, first_number=1, epoch=1, append_ms=NOW_MS, floor_minute=0)
+    return draft.columns
 
 
 _DURABLE_END_PATH: Final = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
@@ -590,7 +562,7 @@ _ITEM: Final = bytes(33)
 
 
 @target(
-    decoders=(MessageLog.recover, MessageLog.read),
+    decoders=(MessageLog.recover, MessageLog.read, facts_stated),
     packages=STORAGE,
     size_max=2048,
     memory_per_byte=1500,
@@ -674,7 +646,22 @@ def _contents(log: MessageLog) -> dict[int, tuple[BatchHeader, bytes]]:
         # A stray batch may lie behind the end, until the next file shows that it is one.
         if not isinstance(found, Damage) and found.header.base_sequence < log.next_sequence:
             contents[found.header.base_sequence] = found.header, bytes(found.blob)
+            _examine_stated(found)
     return contents
+
+
+def _examine_stated(batch: LogBatch) -> None:
+    """Each record states one fact at most, and that is filed as it was stated."""
+    header = batch.header
+    stated = facts_stated(header, batch.columns)
+    assert (stated is None) is (header.kind not in STATING_KINDS)
+    if stated is None:
+        return
+    assert stated.record.tolist() == list(range(header.base_sequence, header.next_sequence))
+    filed = filed_facts_of(decode_columns(RecordKind.FACTS, len(stated), _filed(stated)))
+    assert filed.arrays.keys() == stated.arrays.keys()
+    assert all((filed.arrays[name] == array).all() for name, array in stated.arrays.items())
+    assert not filed.record.any()
 
 
 @target(
@@ -783,11 +770,7 @@ _INSPECTED: Final[Mapping[int, tuple[str, LogKind, RecordKind]]] = {
     0: (f"{MESSAGE_LOG_DIRECTORY}/{1:020d}.log", LogKind.MESSAGE_LOG, RecordKind.MESSAGE),
     1: (SegmentKey(MINUTE, Span.MINUTE).path, LogKind.SCHEDULE_LOG, RecordKind.ROWS),
     2: (SegmentKey(MINUTE, Span.MINUTE).facts_path, LogKind.DISPATCH_LOG, RecordKind.FACTS),
-    3: (
-        "dispatch_log/journal/00000000000000000001.log",
-        LogKind.DISPATCH_JOURNAL,
-        RecordKind.FACTS,
-    ),
+    3: (f"{MESSAGE_LOG_DIRECTORY}/{1:020d}.log", LogKind.MESSAGE_LOG, RecordKind.FACTS),
     4: (_SEALS_PATH, LogKind.SEALS, RecordKind.SEALS),
     5: (CHECKPOINT_PATH, LogKind.CHECKPOINT, RecordKind.FLOOR),
     6: (_DURABLE_END_PATH, LogKind.DURABLE_END, RecordKind.FLOOR),

@@ -338,6 +338,7 @@ _CHECKPOINT: Final = Checkpoint(
             facts=1,
             facts_length=200,
             facts_last_crc=8,
+            last_fact=6,
         ),
     ),
     retired=(RetiredFile(path="schedule_log/20131127T0000Z.hour", since_ms=NOW_MS),),
@@ -368,7 +369,13 @@ _NOTE: Final = DeadNote(
     old_sequence=1, old_minute=MINUTE, dead_ms=NOW_MS, reason='{"code":3,"group":"g1"}'
 )
 
-_MESSAGES: Final = (RecordKind.EPOCH_START, RecordKind.MESSAGE, RecordKind.FLOOR, RecordKind.DEAD)
+_MESSAGES: Final = (
+    RecordKind.EPOCH_START,
+    RecordKind.MESSAGE,
+    RecordKind.FLOOR,
+    RecordKind.DEAD,
+    RecordKind.FACTS,
+)
 
 _TOML: Final = (
     b'[node]\ndata_dir = "data"\n[brokers]\ng1 = "127.0.0.1:20881"\n',
@@ -519,14 +526,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     "facts": _levels(
         _images(LogKind.DISPATCH_LOG, (RecordKind.FACTS, RecordKind.FACTS), Span.MINUTE)
     ),
-    "journal": _levels(
-        [
-            len(one).to_bytes(2, "big") + one + two
-            for one in _images(LogKind.DISPATCH_JOURNAL, (RecordKind.FACTS,))
-            for two in (b"", _file(LogKind.DISPATCH_JOURNAL) + _chain((RecordKind.FACTS,)))
-        ],
-        b"\x01\x02",
-    ),
     "message_log": _levels(
         [
             len(one).to_bytes(2, "big") + one + two
@@ -549,7 +548,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
                 _images(LogKind.MESSAGE_LOG, _MESSAGES)[0],
                 _images(LogKind.SCHEDULE_LOG, (RecordKind.ROWS,), Span.MINUTE)[0],
                 _images(LogKind.DISPATCH_LOG, (RecordKind.FACTS,), Span.MINUTE)[0],
-                _images(LogKind.DISPATCH_JOURNAL, (RecordKind.FACTS,))[0],
+                _images(LogKind.MESSAGE_LOG, (RecordKind.FACTS, RecordKind.CANCEL))[0],
                 _images(LogKind.SEALS, (RecordKind.SEALS,))[0],
                 _file(LogKind.CHECKPOINT) + bytes(8) + b"{}",
                 _slots(),
@@ -694,7 +693,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "dead_letters": [b"DWB1", b"DWLG"],
     "dead_reason": [b'"code":', b'"group":', b'"refusals":', b"null", b"1e999"],
     "audit_file": [b'{"at_ms":', b',"crc":"', b'"}\n'],
-    "manifest": [b'"schema":1', b'"span":"minute"', b'"segments":[', b'"faults":[', b'"sealed":['],
+    "manifest": [b'"schema":2', b'"span":"minute"', b'"segments":[', b'"faults":[', b'"sealed":['],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
     "node_controls": [

@@ -18,8 +18,9 @@ from delay_protocol.meta import requests
 from delay_protocol.meta.requests import BrokerRegister, BrokerRole, decode_broker_register
 from delay_protocol.wire.frames import FrameDecoder
 from storage.batch import batches, columns
+from storage.batch.batches import BatchHeader
 from storage.batch.columns import RecordKind
-from storage.batch.facts import FactBlock, facts_of_columns
+from storage.batch.facts import FactBlock, facts_stated, filed_facts_of
 from storage.readers import item_reader
 from storage.schedule import segment
 from storage.state.identity import decode_identity
@@ -136,8 +137,13 @@ def _no_fault(*_: object) -> None:
 
 
 def _facts_without_the_last(found: columns.Columns) -> FactBlock:
-    block = facts_of_columns(found)
+    block = filed_facts_of(found)
     return block.slice(0, len(block) - 1)
+
+
+def _stated_without_the_last(header: BatchHeader, found: columns.Columns) -> FactBlock | None:
+    block = facts_stated(header, found)
+    return None if block is None else block.slice(0, len(block) - 1)
 
 
 @pytest.mark.parametrize(
@@ -168,7 +174,8 @@ def _facts_without_the_last(found: columns.Columns) -> FactBlock:
         ("columns", disk_targets, "decode_columns", _names_only),
         ("columns", columns, "_check_indexes", _no_fault),
         ("identity", disk_targets, "decode_identity", _identity_by_halves),
-        ("facts", segment, "facts_of_columns", _facts_without_the_last),
+        ("facts", segment, "filed_facts_of", _facts_without_the_last),
+        ("message_log", disk_targets, "facts_stated", _stated_without_the_last),
         ("item_reader", item_reader, "qmq_item_fault", _no_fault),
         ("addresses", text_targets, "parse_server", lambda text: (text, 1)),
     ],

@@ -34,8 +34,7 @@ def golden_directory() -> dict[str, bytes]:
         rig.load(steps=1000)
         rig.now_ms += 2000
         rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.flush()
         if place % 3 == 0:
             rig.checkpoint()
@@ -45,14 +44,17 @@ def golden_directory() -> dict[str, bytes]:
         rig.split(1000)
         rig.load(steps=1000)
         rig.deliver(15)
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.commit_floor()
         rig.file(100)
         rig.checkpoint()
-    # What no checkpoint knows of yet.
-    rig.commit([rig.now_ms + 10])
+    # What no checkpoint knows of yet: messages, and the facts about some.
+    rig.commit([rig.now_ms + 10, rig.now_ms + 11, rig.now_ms + MINUTE_MS])
     rig.file(100)
+    rig.load(steps=1000)
+    rig.now_ms += 2000
+    rig.deliver(1)
+    rig.cross_off()
     rig.sync_durable_end()
     return rig.disk.contents()
 
@@ -89,8 +91,7 @@ def dead_directory() -> dict[str, bytes]:
             rig.bury(4)
             rig.deliver()
             rig.file(10)
-            rig.journal()
-            rig.note()
+            rig.cross_off()
         if day < 2:
             # Of the first day all are settled, of the second some.
             rig.settle(2 - day, requeue=True)
@@ -98,8 +99,7 @@ def dead_directory() -> dict[str, bytes]:
             rig.file(10)
             rig.load(steps=100)
             rig.deliver()
-            rig.journal()
-            rig.note()
+            rig.cross_off()
         rig.checkpoint()
         if day < 2:
             rig.now_ms += 24 * 60 * MINUTE_MS
@@ -107,7 +107,7 @@ def dead_directory() -> dict[str, bytes]:
             rig.commit_floor()
             rig.file(10)
             rig.checkpoint()
-    # What no checkpoint knows of yet, and a fact that was not told.
+    # What no checkpoint knows of yet, the facts that records state among it.
     rig.commit([rig.now_ms])
     rig.file(10)
     rig.load(steps=100)

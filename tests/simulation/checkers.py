@@ -18,8 +18,10 @@ whatever is found there is durable.
                       a delivery that no broker saw
       serves          the server starts whatever came before, under an            that it runs,
                       incarnation of its own, and answers as it should            producers, disk
-    5 few twice       a delivery that the server heard of, and had time to write  brokers
-                      down, is not repeated
+    5 few twice       a delivery that the server heard of, and had time to write  brokers,
+                      down, is not repeated; after each end of a life a start     disk
+                      would know every durable outcome; at the end the facts of
+                      a segment are those that records state, once each
     7 whole           items arrive as they were sent; at the end every byte that  producers,
                       counts is as the pages of docs/formats/ say                 brokers, disk
     8 bounded         what the server holds in memory is within its settings      probe.py
@@ -49,7 +51,7 @@ import numpy as np
 
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
-from tests.simulation.independent_reader import Batch, Checkpoint, MismatchError
+from tests.simulation.independent_reader import Batch, Checkpoint, Fact, MismatchError
 from tests.simulation.stating import Stating
 from tests.simulation.witness import Witness
 
@@ -192,16 +194,21 @@ def check_end_of_life(witness: Witness, durable: Mapping[str, bytes]) -> None:
     to be one that no life before this one had.
     """
     files = whole_files(witness, durable)
-    found: set[bytes] = set()
-    for path in sorted(files):
-        if _is_log(path, "message_log"):
-            found.update(_ids(files[path]))
+    log = [
+        batch
+        for path in sorted(files)
+        if _is_log(path, "message_log")
+        for batch in _readable_batches(files[path])
+    ]
+    ids = {at: message_id for batch in log for at, message_id in _ids_of(batch)}
+    found = set(ids.values())
     missing = [message_id for message_id in witness.acknowledged if message_id not in found]
     if missing:
         # Retention may have taken it from the message_log, once it was filed.
         for path in sorted(files):
             if path.startswith("schedule_log/"):
-                found.update(_ids(files[path]))
+                for batch in _readable_batches(files[path]):
+                    found.update(message_id for _, message_id in _ids_of(batch))
     lost = [message_id for message_id in missing if message_id not in found | witness.lost]
     if lost:
         witness.complain(
@@ -212,6 +219,7 @@ def check_end_of_life(witness: Witness, durable: Mapping[str, bytes]) -> None:
     except MismatchError:
         # It died before it knew who it was.
         return
+    _check_outcomes_kept(witness, files, log, ids)
     if witness.acknowledged_in_this_life and incarnation <= witness.incarnation:
         witness.complain(f"serves: incarnation {incarnation} after {witness.incarnation}")
     witness.incarnation = incarnation
@@ -245,7 +253,7 @@ def _check_named(files: Mapping[str, bytes], findings: Findings) -> None:
     strange = [
         path
         for path in sorted(files)
-        if path.startswith(("schedule_log/", "dispatch_log/2"))
+        if path.startswith(("schedule_log/", "dispatch_log/"))
         and path not in listed
         and path.rpartition("/")[2] not in named
     ]
@@ -259,14 +267,62 @@ def _check_named(files: Mapping[str, bytes], findings: Findings) -> None:
     findings.broken("bounded", "files that nothing names", strange)
 
 
-def _ids(data: bytes) -> Iterator[bytes]:
-    """Yield the message ids of a file up to where a crash has left it unreadable."""
+def _check_outcomes_kept(
+    witness: Witness, files: Mapping[str, bytes], log: Collection[Batch], ids: Mapping[int, bytes]
+) -> None:
+    """Complain of durable outcomes of which a start would know nothing.
+
+    It knows those in the files of the segments that the checkpoint names, and those of the log
+    behind the checkpoint that are also behind the last one of their segment.
+    """
+    if "checkpoint/checkpoint" not in files:
+        return  # It reads the log from its first record on.
     try:
-        for batch in reader.read_batches(data):
-            for item in batch.items:
-                yield reader.read_item(item).message_id
-    except MismatchError:
+        checkpoint = reader.read_checkpoint(files["checkpoint/checkpoint"])
+        filed = {
+            (segment.start, segment.span): (segment.last_fact, _filed_facts(files, segment))
+            for segment in checkpoint.segments
+        }
+    except MismatchError as error:
+        witness.complain(f"whole: at the end of a life: {error}")
         return
+    stated: set[int] = set()
+    known: set[int] = set()
+    for fact in (fact for batch in log for fact in reader.facts_of(batch)):
+        for key in reader.segments_of(fact.minute):
+            last_fact, sequences = filed.get(key, (0, None))
+            if sequences is None:
+                continue
+            stated.add(fact.sequence)
+            if fact.record > max(checkpoint.sequence, last_fact) or fact.sequence in sequences:
+                known.add(fact.sequence)
+    excused = witness.lost | witness.doubled
+    forgotten = [at for at in sorted(stated - known) if ids.get(at) not in excused]
+    if forgotten:
+        witness.complain(
+            f"few twice: {len(forgotten)} durable outcomes are forgotten: {forgotten[:_SHOWN]}"
+        )
+
+
+def _filed_facts(files: Mapping[str, bytes], segment: reader.Segment) -> set[int]:
+    """Return the sequences of the facts beside a segment."""
+    if not segment.facts_length:
+        return set()
+    path = f"dispatch_log/{reader.segment_name(segment.start, segment.span)}"
+    batches = reader.read_batches(files.get(path, b""), until=segment.facts_length)
+    return {sequence for batch in batches for sequence in batch.columns["sequence"]}
+
+
+def _readable_batches(data: bytes) -> Iterator[Batch]:
+    """Yield the batches of a file up to where a crash has left it unreadable."""
+    with contextlib.suppress(MismatchError):
+        yield from reader.read_batches(data)
+
+
+def _ids_of(batch: Batch) -> Iterator[tuple[int, bytes]]:
+    """Yield the message ids of a batch, each with its place: in the message_log its sequence."""
+    for place, item in enumerate(batch.items, batch.base):
+        yield place, reader.read_item(item).message_id
 
 
 # -- what peers saw ------------------------------------------------------------------------------
@@ -373,6 +429,7 @@ class _Filed:
     sequences: list[int] = field(default_factory=list)
     columns: dict[str, list[int]] = field(default_factory=dict)
     last_crc: int = 0
+    facts: list[Fact] = field(default_factory=list)
     told: Counter[int] = field(default_factory=Counter)
     """Facts by sequence."""
     outcomes: Counter[int] = field(default_factory=Counter)
@@ -395,6 +452,8 @@ class _Image:
         self._rows: Counter[int] = Counter()
         self._naming: dict[int, _Naming] = {}
         """By their sequences."""
+        self._stated: dict[int, list[Fact]] = {}
+        """Facts that records of the message_log state, by filed minute."""
         self._outcomes: dict[int, set[int]] = {}
         """What facts say, by sequence."""
         self._delivered: set[int] = set()
@@ -421,14 +480,12 @@ class _Image:
                 f"kept: the checkpoint knows epochs {checkpoint.epochs}, the log {self._epochs}"
             )
         lost = {place for place, message in log.items() if message.message_id in witness.lost}
-        self._check_segments(checkpoint, log, lost)
+        excused_ids = witness.lost | witness.doubled
+        excused = {at for at, message in log.items() if message.message_id in excused_ids}
+        self._check_segments(checkpoint, log, lost, excused)
         self._check_rows(log, lost)
-        self._read_journal()
         self._check_facts(witness, log)
-        excused = witness.lost | witness.doubled
-        self._check_naming(
-            log, {at for at, message in log.items() if message.message_id in excused}
-        )
+        self._check_naming(log, excused)
 
     def _batches(self, path: str, kind: int, until: int | None = None) -> Iterator[Batch]:
         try:
@@ -470,6 +527,10 @@ class _Image:
                     log.update(self._messages(path, batch))
                 if batch.kind in {reader.CANCEL, reader.MOVE, reader.DEAD}:
                     self._naming.update(_naming(batch))
+                elif batch.kind == reader.FACTS:
+                    self._note_outcomes(batch)
+                for fact in reader.facts_of(batch):
+                    self._stated.setdefault(fact.minute, []).append(fact)
         self._check_durable_end(following, crc)
         return log
 
@@ -524,7 +585,11 @@ class _Image:
     # Segments, facts and seals.
 
     def _check_segments(
-        self, checkpoint: Checkpoint, log: dict[int, _Message], lost: set[int]
+        self,
+        checkpoint: Checkpoint,
+        log: dict[int, _Message],
+        lost: set[int],
+        excused: set[int],
     ) -> None:
         """Every segment that counts is sealed; what seals and checkpoint say of it is so."""
         seals = self._read_seals(checkpoint)
@@ -547,6 +612,9 @@ class _Image:
             )
             if rows and not may_stay and not self._is_damaged(name) and not lost & set(rows):
                 left.append(f"{name} ({segment.rows} rows, {segment.facts} facts)")
+            last = max(segment.last_fact, checkpoint.sequence)
+            stated = self._stated_of(segment.start, segment.span, excused)
+            self._check_filed(name, filed, [one for one in stated if one.record <= last], excused)
             self._cover(segment.start, segment.span, name, covered)
         self._findings.broken("leaves", "segments are not sealed", left)
         for name, seal in seals.items():
@@ -562,7 +630,29 @@ class _Image:
                     f"leaves: {name} was sealed with {len(unsent)} of {len(filed.sequences)} rows "
                     f"not delivered, {len(strange)} facts of others"
                 )
+            # What came after the seal is in no file.
+            stated = self._stated_of(seal["start_minute"], seal["span"], excused)
+            self._check_filed(name, filed, stated[: len(filed.facts)], excused)
             self._cover(seal["start_minute"], seal["span"], name, covered)
+
+    def _stated_of(self, start: int, span: int, excused: set[int]) -> list[Fact]:
+        """Return what records state about the rows of a segment, in their order."""
+        minutes = range(start, start + reader.SPAN_MINUTES[span])
+        if span == reader.DEAD_SPAN:
+            day = reader.DEAD_MINUTES_FROM + start // reader.SPAN_MINUTES[span]
+            minutes = range(day, day + 1)
+        found = [fact for minute in minutes for fact in self._stated.get(minute, ())]
+        found.sort(key=lambda fact: fact.record)
+        return [fact for fact in found if fact.sequence not in excused]
+
+    def _check_filed(self, name: str, filed: _Filed, stated: list[Fact], excused: set[int]) -> None:
+        """The facts beside a segment are those that records state, once each and in their order."""
+        found = [fact for fact in filed.facts if fact.sequence not in excused]
+        if list(map(_told, found)) != list(map(_told, stated)):
+            wrong: list[object] = [*set(map(_told, found)) ^ set(map(_told, stated))]
+            self._findings.broken(
+                "few twice", f"facts of {name} are not those stated", wrong or ["their order"]
+            )
 
     def _is_damaged(self, name: str) -> bool:
         return not {f"schedule_log/{name}", f"dispatch_log/{name}"}.isdisjoint(self._damaged)
@@ -606,6 +696,7 @@ class _Image:
                 self._take_rows(name, batch, log, filed)
         if facts_length:
             for batch in self._batches(f"dispatch_log/{name}", reader.DISPATCH_LOG, facts_length):
+                filed.facts += reader.facts_of(batch)
                 filed.told.update(batch.columns["sequence"])
                 filed.outcomes.update(batch.columns["outcome"])
                 filed.facts_last_crc = batch.crc
@@ -689,23 +780,6 @@ class _Image:
         double = [sequence for sequence, count in self._rows.items() if count > 1]
         self._findings.broken("once", "accepted messages have several rows", double)
 
-    def _read_journal(self) -> None:
-        """Read the facts that the journal still has; a crash may have torn the end of a file."""
-        for path in sorted(self._files):
-            if not _is_log(path, "dispatch_log/journal"):
-                continue
-            following = _first_of(path)
-            try:
-                for batch in self._batches(path, reader.JOURNAL):
-                    if batch.base != following:
-                        self._findings.violations.append(
-                            f"few twice: {path}: fact {batch.base} follows {following - 1}"
-                        )
-                    following = batch.base + batch.count
-                    self._note_outcomes(batch)
-            except MismatchError:
-                continue
-
     def _note_outcomes(self, batch: Batch) -> None:
         columns = batch.columns
         for sequence, outcome in zip(columns["sequence"], columns["outcome"], strict=True):
@@ -734,6 +808,11 @@ _OUTCOME_OF = {
     (reader.CANCEL, True): reader.DROPPED,
 }
 """The outcome by the kind of a record, and whether it names a row of a dead segment."""
+
+
+def _told(fact: Fact) -> tuple[object, ...]:
+    """Return what a fact says, whichever record states it."""
+    return fact.sequence, fact.minute, fact.at_ms, fact.outcome, fact.target
 
 
 def _naming(batch: Batch) -> Iterator[tuple[int, _Naming]]:

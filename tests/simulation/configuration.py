@@ -107,7 +107,6 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
             super().provision(total_bytes),
             reserve_bytes=self.floor_bytes // 2,
             block_bytes=64,
-            journal_bytes_max=self.store_settings().journal_file_bytes_max,
         )
 
     def store_settings(self) -> StoreSettings:
@@ -119,7 +118,6 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
             schedule=dataclasses.replace(settings.schedule, subjects_bytes_max=self.subjects_bytes),
             message_log_file_bytes_max=self.message_log_file_bytes,
             seals_file_bytes_max=self.seals_file_bytes,
-            journal_file_bytes_max=self.storage.journal_file_bytes_max // 1024,
         )
 
     def filing_limits(self) -> FilingLimits:
@@ -158,8 +156,6 @@ def draw_configuration(
         ),
         admission=_draw_admission(chance),
         storage=StorageConfig(
-            # 1 KiB in fact, or so much that files are never closed.
-            journal_file_bytes_max=chance.choice((1 << 20, 1 << 20, 1 << 26)),
             minute_horizon_minutes=minute_horizon,
             hour_horizon_minutes=minute_horizon + chance.randint(60, 90),
             gather_bytes_max=chance.choice((1, 4000, 1 << 26)),

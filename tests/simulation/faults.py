@@ -9,6 +9,9 @@ import enum
 import sys
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from types import FrameType
+
+from storage.batch.columns import RecordKind
 
 
 class Death(BaseException):
@@ -84,6 +87,18 @@ def running(*names: str) -> Callable[[str, str, str], bool]:
                 return True
             frame = frame.f_back
         return False
+
+    return when
+
+
+def appending(kind: RecordKind) -> Callable[[str, str, str], bool]:
+    """Return a condition for `Trap.when`: an append to the message_log has records of this kind."""
+
+    def when(_kind: str, _path: str, _label: str) -> bool:
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_qualname != "MessageLog._append":
+            frame = frame.f_back
+        return frame is not None and any(draft.kind is kind for draft in frame.f_locals["drafts"])
 
     return when
 

@@ -25,15 +25,16 @@ BATCH_BYTES_MAX = 4_194_304
 SLOT_POSITIONS = (0, 512)
 _SECTOR = 512
 
-MESSAGE_LOG, SCHEDULE_LOG, JOURNAL, DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE_END, IDENTITY = (
-    range(1, 9)
-)
+MESSAGE_LOG, SCHEDULE_LOG = 1, 2
+DISPATCH_LOG, SEALS_LOG, CHECKPOINT, DURABLE_END, IDENTITY = range(4, 9)
+_KINDS_OF_FILES = {MESSAGE_LOG, SCHEDULE_LOG, *range(DISPATCH_LOG, IDENTITY + 1)}
 MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD = range(1, 7)
 ROWS, FACTS, SEALS = 32, 33, 34
 DEAD_SPAN = 4
 SPAN_MINUTES = {1: 1, 2: 60, 3: 1440, DEAD_SPAN: 1440}
 SPAN_NAMES = {"minute": 1, "hour": 2, "day": 3, "dead": DEAD_SPAN}
 DELIVERED, KNOWN, WAS_DEAD, CANCELLED, MOVED, _EXPIRED, DROPPED = range(1, 8)
+_OUTCOMES_OF_RECORDS = {CANCEL: CANCELLED, MOVE: MOVED, DEAD: WAS_DEAD}
 DEAD_MINUTES_FROM = 4_290_772_992
 """Filed minutes from here on stand for a day's dead segment."""
 
@@ -67,9 +68,8 @@ _LAYOUTS = {
 }
 _WITH_ITEMS = {MESSAGE, MOVE, DEAD, ROWS}
 _KINDS_OF_LOG = {
-    MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD},
+    MESSAGE_LOG: {MESSAGE, EPOCH_START, FLOOR, CANCEL, MOVE, DEAD, FACTS},
     SCHEDULE_LOG: {ROWS},
-    JOURNAL: {FACTS},
     DISPATCH_LOG: {FACTS},
     SEALS_LOG: {SEALS},
 }
@@ -153,6 +153,20 @@ class Segment:
     facts: int
     facts_length: int
     facts_last_crc: int
+    last_fact: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What a record of the message_log states about an older message."""
+
+    record: int
+    sequence: int
+    minute: int
+    """Its filed minute, or what stands for its dead segment."""
+    at_ms: int
+    outcome: int
+    target: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +174,6 @@ class Checkpoint:
     """The manifest."""
 
     sequence: int
-    fact_number: int
     first_sequence: int
     epochs: tuple[tuple[int, int], ...]
     """Each epoch and its first sequence."""
@@ -192,7 +205,7 @@ def read_file_header(data: bytes) -> FileHeader:
     _require((version, size, features) == (2, FILE_HEADER_SIZE, 0), "version, size or features")
     _require(crc == zlib.crc32(data[:60]), "the file header's CRC")
     _require(not any(reserved), "reserved bytes of the file header")
-    _require(1 <= kind <= IDENTITY and span <= DEAD_SPAN, f"log kind {kind}, span {span}")
+    _require(kind in _KINDS_OF_FILES and span <= DEAD_SPAN, f"log kind {kind}, span {span}")
     return FileHeader(uuid, kind, first, start, span)
 
 
@@ -404,10 +417,41 @@ def segment_name(start: int, span: int) -> str:
     return f"{stamp}Z.{word}"
 
 
+def segments_of(minute: int) -> list[tuple[int, int]]:
+    """Return start and span of each segment in which rows of a filed minute may lie."""
+    if minute >= DEAD_MINUTES_FROM:
+        return [((minute - DEAD_MINUTES_FROM) * SPAN_MINUTES[DEAD_SPAN], DEAD_SPAN)]
+    return [
+        (minute - minute % SPAN_MINUTES[span], span) for span in SPAN_MINUTES if span != DEAD_SPAN
+    ]
+
+
+def facts_of(batch: Batch) -> Iterator[Fact]:
+    """Yield the facts that a batch of the message_log states, or of a segment's facts has.
+
+    Of the latter `record` is the number in the segment.
+    """
+    columns = batch.columns
+    if batch.kind == FACTS:
+        names = [batch.names[place] for place in columns["target"]]
+        told = (columns[name] for name in ("sequence", "minute", "at_ms", "outcome"))
+        for place, fact in enumerate(zip(*told, names, strict=True)):
+            yield Fact(batch.base + place, *fact)
+    elif batch.kind in _OUTCOMES_OF_RECORDS:
+        old = zip(columns["old_sequence"], columns["old_minute"], strict=True)
+        for place, (sequence, minute) in enumerate(old):
+            outcome = _OUTCOMES_OF_RECORDS[batch.kind]
+            if outcome == CANCELLED and minute >= DEAD_MINUTES_FROM:
+                outcome = DROPPED
+            yield Fact(batch.base + place, sequence, minute, batch.append_ms, outcome, b"")
+
+
 def old_batches(
     data: bytes, before_ms: int, *, durable_end: bytes
 ) -> list[tuple[int, int, list[bytes]]]:
-    """Return position, size and message ids of the MESSAGE batches of a file that are this old.
+    """Return position, size and message ids of batches of a file that are this old.
+
+    Of those with messages, and of those with facts.
 
     Only those that the durable end, itself durable, vouches for: a bit flipped in the 20 ms before
     that cannot be told from a torn write.
@@ -423,7 +467,7 @@ def old_batches(
                 break
             if not slots or batch.base + batch.count > slots[-1].next_sequence:
                 break
-            if batch.kind == MESSAGE:
+            if batch.kind in {MESSAGE, FACTS}:
                 ids = [read_item(item).message_id for item in batch.items]
                 found.append((batch.position, batch.size, ids))
     return found
@@ -455,12 +499,25 @@ def lost_by(files: Mapping[str, bytes], path: str, position: int) -> set[bytes]:
 
 
 def told_by(files: Mapping[str, bytes], path: str, position: int) -> set[int]:
-    """Return the sequences whose facts may be forgotten once this byte of a file is damaged."""
+    """Return the sequences whose facts may be forgotten once this byte of a file is damaged.
+
+    A batch of the message_log states no fact any more that is filed by now.
+    """
     data = files[path]
     with contextlib.suppress(MismatchError):
-        if read_file_header(data).kind not in {JOURNAL, DISPATCH_LOG}:
+        kind = read_file_header(data).kind
+        if kind not in {MESSAGE_LOG, DISPATCH_LOG}:
             return set()
         for batch in read_batches(data):
-            if batch.position <= position < batch.position + batch.size:
-                return set(batch.columns["sequence"])
+            if not batch.position <= position < batch.position + batch.size:
+                continue
+            filed = _filed_to(files) if kind == MESSAGE_LOG else 0
+            return {fact.sequence for fact in facts_of(batch) if fact.record > filed}
     return set()
+
+
+def _filed_to(files: Mapping[str, bytes]) -> int:
+    """Return the record up to which all is filed, as the checkpoint says."""
+    with contextlib.suppress(MismatchError):
+        return read_checkpoint(files.get("checkpoint/checkpoint", b"")).sequence
+    return 0

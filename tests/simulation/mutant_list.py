@@ -70,7 +70,7 @@ SERVER = {
         ),
         # What a full disk let through of an append is taken back.
         "full disk leaves its garbage": mutant(
-            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=3
+            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=1
         ),
     },
     "7 copies of a log": {
@@ -174,7 +174,7 @@ SERVER = {
         # Records without items are kept where items find no space.
         "no space for items, none for a word": mutant(
             swap(
-                "delay_server:Committer.run",
+                "Committer._commit_or_refuse",
                 "light and heavy and await self._commit(light)",
                 "False",
             ),
@@ -183,9 +183,7 @@ SERVER = {
         ),
         # Records without items wait for no room.
         "filing that lags holds up a word": mutant(
-            swap(
-                "delay_server:Committer.run", "not one.has_items", "not one.has_items and has_room"
-            ),
+            swap("delay_server:Committer.run", "has_room or not one.has_items", "has_room"),
             test="delay_server/accepting/test_commits.py::"
             "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
         ),
@@ -202,12 +200,70 @@ SERVER = {
         # And while too many of them are not durable.
         "any number of outcomes": mutant(
             swap("FactRecorder._look_at_gate", "is_old or ...", "is_old"),
-            test="delay_server/sending/test_dispatch.py::"
+            test="delay_server/sending/test_fact_recorder.py::"
             "test_sending_pauses_while_too_many_outcomes_are_not_durable",
+        ),
+        # And while too many are not applied, which costs memory.
+        "any number of outcomes not applied": mutant(
+            swap(
+                "FactRecorder._look_at_gate",
+                "self._unapplied_bytes >= UNAPPLIED_BYTES_MAX",
+                "False",
+            ),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_sending_pauses_while_too_many_outcomes_are_not_applied_and_says_the_way_out",
+        ),
+        # Facts have a commit of their own where no other comes.
+        "outcomes wait for a commit of others": mutant(
+            before(
+                "FactRecorder._offer", "if not self._is_submitted:\n    ...", "linger_s = 3600.0"
+            ),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_facts_are_durable_in_time_and_many_share_a_commit",
         ),
         # Sending goes on when they are durable.
         "sending paused for good": mutant(
-            swap("FactRecorder._look_at_gate", "is_behind != self.is_behind", "is_behind"), seed=2
+            swap("FactRecorder._look_at_gate", "behind != self.behind", "behind"), seed=2
+        ),
+        # Facts wait neither for room in filing nor for anything else that items wait for.
+        "outcomes wait as items do": mutant(
+            swap("FactRecorder._offer", "False", "True"),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_the_age_of_facts_is_bounded_whatever_holds_messages_up[filing]",
+        ),
+        # Facts are kept where messages are refused to leave free what is owed.
+        "outcomes leave the floor free": mutant(
+            swap(
+                "delay_server:Committer._write",
+                "sum(draft.count for draft in drafts if draft.blob)",
+                "sum(draft.count for draft in drafts)",
+            ),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_the_age_of_facts_is_bounded_whatever_holds_messages_up[floor]",
+        ),
+        # Outcomes for which there was no space are tried again.
+        "outcomes without space are dropped": mutant(
+            swap("FactRecorder._ended", "self._writing + self._waiting", "self._waiting"),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_facts_that_find_no_space_wait_and_none_is_lost",
+        ),
+        # Facts are none of the bytes that may wait to be committed: messages are not held up.
+        "outcomes count as uncommitted": mutant(
+            swap("_Uncommitted.size", "batch.header.kind is not RecordKind.FACTS", "True"),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_facts_are_none_of_the_bytes_that_may_wait_to_be_committed",
+        ),
+        # A start sends nothing again of which it has an outcome, committed or not.
+        "outcomes behind the commit are not known": mutant(
+            drop("Store.apply_tail", "schedule.know(facts)"),
+            test="storage/node/test_store.py::"
+            "test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed",
+        ),
+        # What arrives and has an outcome by then does not enter the wheel.
+        "what has an outcome goes straight in": mutant(
+            swap("ScheduleLog._entries", "len(self.given)", "False"),
+            test="storage/node/test_store.py::"
+            "test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed",
         ),
     },
     "4 durable end": {
@@ -231,7 +287,7 @@ SERVER = {
         ),
         # Beyond the durable end the first bad batch and what follows is cut.
         "bad tail not cut": mutant(
-            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=8
+            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=10
         ),
         # Bytes kept beyond the durable end are written again before anything uses them.
         "kept bytes not written again": mutant(
@@ -245,7 +301,7 @@ SERVER = {
         ),
         # Bytes kept beyond the durable end are fsynced before anything uses them.
         "kept bytes not synced": mutant(
-            drop("_Recovery._make_durable", "file.sync()"), scenario=told.UNSYNCED, seed=2
+            drop("_Recovery._make_durable", "file.sync()"), scenario=told.UNSYNCED, seed=1
         ),
     },
     "4 filed minute": {
@@ -300,7 +356,7 @@ SERVER = {
                 "file.truncate(self.length); return True",
                 "self.length = file.size(); return False",
             ),
-            seed=1,
+            seed=2,
         ),
         # The message_log is replayed from the checkpoint's sequence.
         "nothing replayed": mutant(
@@ -310,8 +366,8 @@ SERVER = {
         "rows replayed again": mutant(
             swap("ScheduleLog._write_all", "group.above(segment.last_sequence)", "group"),
             before("ScheduleLog._file", "header, arrays = ...", "above = 0"),
-            scenario=told.NO_SPACE,
-            seed=18,
+            test="storage/node/test_store.py::"
+            "test_rows_and_facts_that_are_filed_are_passed_over_by_a_replay",
         ),
         # Files that neither checkpoint, seals nor retired list names are deleted.
         "orphans kept": mutant(
@@ -383,13 +439,16 @@ SERVER = {
         ),
         # Only files of sealed segments go.
         "covered segments deleted unsealed": mutant(
-            swap(
+            before(
                 "Store._sweep",
-                "[*retired, ...]",
-                "[*_, *(x.key.path for x in schedule.segments.values() if 0 < x.rows <= x.facts)]",
+                "sweep = ...",
+                (
+                    "segments = schedule.segments.values(); "
+                    "retired += [x.key.path for x in segments if 0 < x.rows <= x.facts]"
+                ),
             ),
             scenario=told.NO_AGES,
-            seed=1,
+            seed=3,
         ),
         # What a restart would replay stays in the message_log.
         "log deleted above the checkpoint": mutant(
@@ -451,27 +510,50 @@ SERVER = {
         ),
     },
     "4 dispatch_log": {
-        # A fact counts once it is fsynced in the journal.
-        "facts not synced": mutant(
-            drop("FactsJournal.append", "file.file().sync()"), scenario=told.YOUNG_FACTS, seed=3
-        ),
-        # The name of a new journal file is durable before anything in it counts.
-        "new journal file without its name": mutant(
-            drop("FactsJournal._open_file", "self._disk.sync_directory(...)"),
-            scenario=told.YOUNG_FACTS,
-            seed=11,
-        ),
-        # Facts of the journal above the checkpoint's number count at a start.
-        "journal forgotten at a start": mutant(
-            drop("Store.apply_tail", "for block in noted:\n    ..."),
+        # Facts of the log behind the checkpoint count at a start.
+        "facts forgotten at a start": mutant(
+            before(
+                "Store.apply_tail",
+                "summary.replayed += batch.header.count",
+                "if batch.header.kind == 33:\n    continue",
+            ),
             scenario=told.YOUNG_FACTS,
             seed=3,
         ),
-        # Facts are numbered on, in a new file, at every start.
-        "journal numbers used twice": mutant(
-            drop("FactsJournal.recover", "journal.next_number = max(..., number + len(block))"),
-            scenario=told.YOUNG_FACTS,
-            seed=11,
+        # A fact that is filed already is not filed again by a replay.
+        "facts replayed again": mutant(
+            swap("ScheduleLog._cross_off", "segment.last_fact >= facts.record[0]", "False"),
+            test="storage/node/test_store.py::"
+            "test_rows_and_facts_that_are_filed_are_passed_over_by_a_replay",
+        ),
+        # The checkpoint's sequence is below the oldest fact that is in no file.
+        "waiting facts counted as filed": mutant(
+            drop(
+                "ScheduleLog.replayed_sequence",
+                "waiting += [int(block.record.min()) for block in self._unfiled]",
+            ),
+            test="storage/node/test_store.py::"
+            "test_facts_of_a_segment_that_find_no_space_wait_all_of_them",
+        ),
+        # The finer segments of a split know up to which record their facts are filed.
+        "a split forgets which facts are filed": mutant(
+            drop("SplitJob._write_facts", "segment.last_fact = self.source.last_fact"),
+            test="storage/node/test_store.py::"
+            "test_a_replay_after_a_split_passes_over_the_facts_that_were_filed_before_it",
+        ),
+        # The facts of a segment are filed all or none: the last one says which.
+        "later facts filed before earlier ones": mutant(
+            swap(
+                "ScheduleLog.file_facts",
+                "waiting.append(part)",
+                (
+                    "last = len(part) - 1; "
+                    "self._append_facts(self.segments[code], part.slice(last, last + 1), now_ms); "
+                    "waiting.append(part.slice(0, last))"
+                ),
+            ),
+            test="storage/node/test_store.py::"
+            "test_facts_of_a_segment_that_find_no_space_wait_all_of_them",
         ),
         # A delivery becomes a fact when the broker has answered, not when it is sent.
         "fact before the answer": mutant(
@@ -493,7 +575,7 @@ SERVER = {
         "sealed on the number of facts": mutant(
             swap("Store._seal_of", "settled < len(rows)", "segment.facts < len(rows)"),
             scenario=told.FACTS_ROT,
-            seed=2,
+            seed=7,
         ),
     },
     "4 batches": {
@@ -521,7 +603,7 @@ SERVER = {
     "5 loading": {
         # From disk come the rows that were there when the loading cursor moved.
         "no bound to what a load takes": mutant(
-            swap("Job._read", "part.length", "max(_, segment.file.length)"), seed=2
+            swap("Job._read", "part.length", "max(_, segment.file.length)"), seed=34
         ),
         # The loading cursor moves before the disk part is read: what arrives then goes straight in.
         "cursor moved after the load": mutant(
@@ -692,7 +774,7 @@ SERVER = {
                 "BacklogReader._close", "... or self._in_wheel(lane)", "lane in self._lanes.leaving"
             ),
             scenario=told.HOT_AND_SLOW,
-            seed=2,
+            seed=7,
         ),
         # What arrives of a subject with a lane waits on disk, and its lane comes by it.
         "arrivals pass their lane": mutant(
@@ -741,11 +823,7 @@ SERVER = {
         ),
         # A MOVE record makes a fact about the row that it names.
         "move without fact": mutant(
-            after(
-                "ScheduleLog._tell",
-                "facts = facts_of_records(...)",
-                "if header.kind is RecordKind.MOVE:\n    return facts.slice(0, 0)",
-            ),
+            swap("facts_stated", "header.kind not in STATING_KINDS", "_ or header.kind == 5"),
             scenario=told.POISON,
             seed=1,
         ),
@@ -758,18 +836,6 @@ SERVER = {
             ),
             scenario=told.POISON,
             seed=1,
-        ),
-        # No checkpoint covers a record whose fact is not durable.
-        "the checkpoint passes a record without its fact": mutant(
-            drop("ScheduleLog.replayed_sequence", "waiting += list(self._untold.values())"),
-            scenario=told.POISON_AND_LATE_FACTS,
-            seed=6,
-        ),
-        # A start tells the facts of records that a crash cut off, before anything is sent.
-        "cut off facts are not told at a start": mutant(
-            swap("Mastership._tell_untold", "untold is not None", "_ and not len(untold)"),
-            scenario=told.POISON_AND_LATE_FACTS,
-            seed=6,
         ),
         # A fact about a row of a dead segment is none about a minute of its day.
         "facts of dead letters count for minutes": mutant(
@@ -785,7 +851,7 @@ SERVER = {
         ),
         # A dead letter that was requeued or dropped is none any more.
         "a settled dead letter is listed on": mutant(
-            drop("ScheduleLog.note_facts", "self.dead.forget(...)"),
+            drop("ScheduleLog._cross_off", "self.dead.forget(...)"),
             test="storage/schedule/test_dead_index.py::"
             "test_the_seal_of_a_settled_day_counts_what_became_of_its_rows",
         ),

@@ -27,22 +27,13 @@ FAILED_FSYNC = Scenario(
     name="failed fsync",
     ends=({"point": "commit fsync", "death": Kill, "fails": True, "pause_s": 0.1}, _SOON) * 2,
 )
-NO_SPACE = Scenario(
-    name="no space for rows",
-    ends=({"point": ("append", "fact", "checkpoint"), "death": (Kill, PowerCut), "fails": False},)
-    * 2,
-    traps=tuple(
-        Trap(action=Action.FULL, kinds={"write"}, when=running("Segment.append"), skip=skip)
-        for skip in range(0, 90, 3)
-    ),
-)
 SPLIT_IN_TRAFFIC = Scenario(
     name="messages during a split",
     traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("SplitJob.step")),) * 200,
     configuration={"gather_bytes_max": 1},
 )
 YOUNG_FACTS = Scenario(
-    name="facts in the journal only",
+    name="facts in the log only",
     ends=(
         {
             "point": ("send", "fact", "append"),
@@ -79,13 +70,6 @@ POISON_AND_LATE_RECORDS = Scenario(
     ends=_ENDS_SOON,
     traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("Committer._append_naming")),)
     * 300,
-)
-POISON_AND_LATE_FACTS = Scenario(
-    name="poison, and facts that find no space",
-    poison=1.0,
-    ends=_ENDS_SOON,
-    traps=(Trap(action=Action.FULL, kinds={"write"}, when=running("FactsJournal.append")),) * 300,
-    configuration={"checkpoint_interval_ms": 100},
 )
 FULL_APPENDS = Scenario(
     name="no space in appends",
@@ -132,9 +116,8 @@ FACTS_ROT = Scenario(
 )
 _NO_OTHER_WITNESS = (
     Trap(action=Action.FULL, kinds={"create"}, when=running("CheckpointWork.write")),
-    Trap(action=Action.FULL, kinds={"write"}, when=running("FactsJournal.append")),
 ) * 300
-"""Neither a checkpoint nor a fact tells how far the log was durable."""
+"""No checkpoint tells how far the log was durable."""
 
 TAIL_ROT = Scenario(
     name="rot at the end of the log",

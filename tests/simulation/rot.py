@@ -4,9 +4,8 @@ One flip a seed at most, so that the checkers can say exactly what it may cost: 
 be missing (`Witness.lost`), which may be sent again (`Witness.doubled`), or that the server may
 refuse to start and name the file. Everything else has to go on as if nothing had happened.
 
-Or a whole durable end is lost, and in half of the worlds in which it is that of the message_log a
-bit flips at the end of the log as well. That excuses a refusal that names the durable end, and what
-the bit excuses.
+Or the durable end is lost as a whole, and in half of the worlds in which it is a bit flips at the
+end of the log as well. That excuses a refusal that names the durable end, and what the bit excuses.
 """
 
 import contextlib
@@ -27,11 +26,11 @@ from tests.simulation.witness import Witness
 
 _OLD_MS = 5000
 """Batches this old are far below the durable end that is on the disk."""
-_DURABLE_ENDS = ("message_log/durable_end", "dispatch_log/journal/durable_end")
-_REPLACED = ("identity", "checkpoint/checkpoint", *_DURABLE_ENDS)
+_DURABLE_END = "message_log/durable_end"
+_REPLACED = ("identity", "checkpoint/checkpoint", _DURABLE_END)
 """Files that are written anew now and then, so that damage to them does not stay."""
-LOST = " lost"
-"""Behind the path of a durable end: a kind of damage of its own."""
+LOST = f"{_DURABLE_END} lost"
+"""A kind of damage of its own."""
 _LATEST = 4
 _BATCH_HEADER_SIZE = 76
 """Without its CRC."""
@@ -63,8 +62,8 @@ class Rot:
         self._witness = witness
         self._faults = faults
         self._struck: tuple[str, int, int] | None = None
-        self._lost: tuple[str, bytes, bytes | None] | None = None
-        """A durable end that was lost: its path, what it held, and what is left of it."""
+        self._lost: tuple[bytes, bytes | None] | None = None
+        """A durable end that was lost: what it held, and what is left of it."""
         self._refused = False
 
     def strike(self, disk: SimDisk, now_ms: int, *, running: bool, only: str = "") -> bool:
@@ -83,10 +82,10 @@ class Rot:
         for kind, span in self._spans(files, now_ms + (_OLD_MS if only else 0)):
             if not running or span[0] not in _REPLACED:
                 kinds.setdefault(kind, []).append(span)
-        ends = {f"{path}{LOST}": path for path in _DURABLE_ENDS if files.get(path) and not running}
-        kinds |= {kind: [] for kind in ends}
-        if only in ends:
-            kinds = {only: []}
+        if files.get(_DURABLE_END) and not running:
+            kinds[LOST] = []
+        if only == LOST:
+            kinds = {kind: [] for kind in kinds if kind == LOST}
         elif only:
             wanted, _, part = only.partition(" ")
             latest = kinds.get(wanted, [])[-_LATEST:]
@@ -96,15 +95,15 @@ class Rot:
         if not kinds:
             return False
         kind = self._chance.choice(list(kinds))
-        if kind in ends:
-            self._lose(disk, files, ends[kind], flips=bool(only) or self._chance.random() < 0.5)
+        if kind == LOST:
+            self._lose(disk, files, flips=bool(only) or self._chance.random() < 0.5)
             return True
         self._flip(disk, files, kind, kinds[kind])
         return True
 
-    def _lose(self, disk: SimDisk, files: dict[str, bytes], path: str, *, flips: bool) -> None:
-        """Lose a durable end in one of the ways, and flip a bit at the end of its log, perhaps."""
-        before = files[path]
+    def _lose(self, disk: SimDisk, files: dict[str, bytes], *, flips: bool) -> None:
+        """Lose the durable end in one of the ways, and flip a bit at the end of its log."""
+        before = files[_DURABLE_END]
         how, left = self._chance.choice(
             [
                 ("gone", None),
@@ -114,15 +113,16 @@ class Rot:
                 ("other bytes", self._chance.randbytes(len(before))),
             ]
         )
-        self._lost = path, before, left
-        self._faults[f"{path} lost: {how}"] += 1
-        if flips and path == _DURABLE_ENDS[0]:
+        self._lost = before, left
+        self._faults[f"{LOST}: {how}"] += 1
+        if flips:
             # Whatever it vouches for, however young.
-            spans = [span for kind, span in self._spans(files, 1 << 62) if kind == "message_log"]
+            found = self._spans(files, 1 << 62)
+            spans = [span for kind, span in found if kind in {"message_log", "outcomes"}]
             if spans:
                 self._flip(disk, files, "message_log", spans[-_LATEST:])
                 self._faults["durable end lost and a bit flipped in its log"] += 1
-        disk.put(path, left)
+        disk.put(_DURABLE_END, left)
 
     def _flip(
         self, disk: SimDisk, files: dict[str, bytes], kind: str, spans: Sequence[Span]
@@ -133,7 +133,7 @@ class Rot:
         byte = files[path][position]
         self._excuse(files, path, position)
         self._struck = (path, position, byte)
-        is_padding = path in _DURABLE_ENDS and position % _SECTOR >= _SLOT_SIZE
+        is_padding = path == _DURABLE_END and position % _SECTOR >= _SLOT_SIZE
         if path not in _REPLACED or is_padding:
             self._witness.damage.append(self._struck)
         disk.damage(path, position, bytes([byte ^ 1 << self._chance.randrange(8)]))
@@ -157,7 +157,7 @@ class Rot:
             named, position, byte = self._struck
             disk.damage(named, position, bytes([byte]))
         if self._lost is not None:
-            named, before, left = self._lost
+            named, (before, left) = _DURABLE_END, self._lost
             if disk.content(named) != left:
                 self._witness.complain(f"whole: {named} was made anew, and yet refused: {error}")
             else:
@@ -180,18 +180,16 @@ class Rot:
 
     def _spans(self, files: Mapping[str, bytes], now_ms: int) -> Iterator[tuple[str, Span]]:
         """Yield what may be damaged, by the kind of file."""
-        durable_end = files.get("message_log/durable_end", b"")
+        durable_end = files.get(_DURABLE_END, b"")
         for path, data in files.items():
             if path.startswith("message_log/0"):
                 # A file that was just begun may have no header yet.
                 with contextlib.suppress(reader.MismatchError):
                     old = reader.old_batches(data, now_ms - _OLD_MS, durable_end=durable_end)
-                    for start, size, _ in old:
-                        yield "message_log", (path, start, start + size)
+                    for start, size, ids in old:
+                        yield "message_log" if ids else "outcomes", (path, start, start + size)
             elif path in _REPLACED and data:
                 yield path, (path, 0, len(data))
-            elif path.startswith("dispatch_log/journal/") and len(data) > reader.FILE_HEADER_SIZE:
-                yield "journal", (path, 0, len(data))
         try:
             checkpoint = reader.read_checkpoint(files.get("checkpoint/checkpoint", b""))
         except reader.MismatchError:
@@ -235,8 +233,12 @@ def ids_of(data: bytes) -> set[bytes]:
 
 
 def sequences_of(data: bytes) -> set[int]:
-    """Return the sequences of all facts or rows in a file."""
-    return {at for batch in _batches(data) for at in batch.columns.get("sequence", ())}
+    """Return the sequences of all rows in a file, and of all messages about which it has facts."""
+    return {
+        at
+        for batch in _batches(data)
+        for at in batch.columns.get("sequence", batch.columns.get("old_sequence", ()))
+    }
 
 
 def _batches(data: bytes) -> Iterator[reader.Batch]:

@@ -1,7 +1,9 @@
 """Each checker sees the promise broken that it holds; a run in which none is broken passes."""
 
 import copy
+import dataclasses
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
@@ -20,6 +22,7 @@ from tests.simulation.determinism import run_deterministic
 from tests.simulation.operator import Poison
 from tests.simulation.witness import Receipt, Witness
 from tests.simulation.world import World, quiet
+from tests.storage.store_rig import StoreRig
 
 _SEED = 3
 _BROKERS = ("g1", "g2")
@@ -286,3 +289,65 @@ def test_what_a_start_has_set_aside_is_read_in_its_first_place() -> None:
     }
     found = with_files_set_aside(files)
     assert found == files | {"dispatch_log/20300101T0001Z.minute": b"earlier"}
+
+
+def test_an_outcome_that_a_start_would_not_know_is_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([rig.now_ms + 10, rig.now_ms + 20])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver(1)
+    rig.cross_off()
+    rig.checkpoint()
+    rig.deliver()
+    rig.state_facts()
+    files = rig.disk.contents()
+    plain = reader.read_checkpoint(files["checkpoint/checkpoint"])
+    [segment] = plain.segments
+    beyond = dataclasses.replace(segment, last_fact=1000)
+    without = dataclasses.replace(segment, facts_length=0)
+    for checkpoint, forgotten in (
+        (plain, []),
+        (dataclasses.replace(plain, sequence=1000), [3]),
+        (dataclasses.replace(plain, segments=(beyond,)), [3]),
+        (dataclasses.replace(plain, segments=(without,)), [2]),
+        # What is sealed needs no facts any more.
+        (dataclasses.replace(plain, segments=(), sequence=1000), []),
+    ):
+        monkeypatch.setattr(reader, "read_checkpoint", lambda _, found=checkpoint: found)
+        witness = Witness(SimClock())
+        check_end_of_life(witness, files)
+        assert witness.complaints == [
+            f"few twice: 1 durable outcomes are forgotten: [{sequence}]" for sequence in forgotten
+        ]
+
+
+def test_facts_that_no_record_states_or_that_are_filed_twice_are_seen(
+    story: Story, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = reader.facts_of
+    path = story.segment().replace("schedule_log", "dispatch_log")
+    [first, *_] = reader.read_batches(story.files[path])
+
+    def lying(change: Callable[[list[reader.Fact]], list[reader.Fact]]) -> None:
+        def facts_of(batch: reader.Batch) -> list[reader.Fact]:
+            facts = list(plain(batch))
+            return change(facts) if batch.crc == first.crc else facts
+
+        monkeypatch.setattr(reader, "facts_of", facts_of)
+
+    lying(lambda facts: facts)
+    assert story.broken() == []
+    for change in (
+        lambda facts: [*facts, facts[0]],
+        lambda facts: [dataclasses.replace(facts[0], at_ms=0), *facts[1:]],
+        lambda facts: [dataclasses.replace(facts[0], target=b"nobody"), *facts[1:]],
+        lambda facts: facts[1:],
+    ):
+        lying(change)
+        assert starts_with("few twice", story.broken())

@@ -43,8 +43,6 @@ def test_small_bounds_are_drawn_for_a_share_of_the_seeds() -> None:
 def test_files_are_small_enough_to_be_closed_in_most_seeds() -> None:
     sizes = [config.store_settings().message_log_file_bytes_max for config in DRAWN]
     assert 0.5 < share([size <= 1 << 14 for size in sizes]) < 0.9
-    journals = [config.store_settings().journal_file_bytes_max for config in DRAWN]
-    assert 0.5 < share([size <= 1 << 10 for size in journals]) < 0.9
 
 
 def test_two_draws_differ_in_most_settings() -> None:

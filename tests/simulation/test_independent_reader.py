@@ -4,7 +4,11 @@ from uuid import UUID
 
 import pytest
 
+from storage.batch.batches import LogBatch
+from storage.batch.facts import facts_stated
+from storage.disk.spans import DEAD_MINUTES_FROM, SegmentKey, Span, dead_key, key_of_minute
 from tests.simulation import independent_reader as reader
+from tests.storage.dead_rig import DeadRig
 from tests.storage.worked_examples import worked_examples
 
 _UUID = UUID("6a0f3c52-9d1e-4b7a-8c35-2f1e0d9c8b7a").bytes
@@ -66,10 +70,11 @@ def test_the_durable_end_of_the_pages_is_read() -> None:
 
 def test_the_checkpoint_of_the_pages_is_read() -> None:
     found = reader.read_checkpoint(worked_examples("checkpoint.md")[0])
-    assert (found.sequence, found.fact_number) == (2, 1)
+    assert found.sequence == 3
     [segment] = found.segments
     assert reader.segment_name(segment.start, segment.span) == "20131127T0000Z.minute"
     assert (segment.rows, segment.length, segment.facts_length) == (1, 244, 175)
+    assert (segment.facts, segment.last_fact) == (1, 3)
 
 
 def test_the_identity_of_the_pages_is_read() -> None:
@@ -149,3 +154,62 @@ def test_what_a_damaged_byte_may_cost_is_known() -> None:
     assert reader.told_by(files, "facts", len(facts) - 1) == {2}
     assert reader.told_by(files, "rows", len(rows) - 1) == set()
     assert reader.told_by(files, "torn", 70) == set()
+
+
+def played(seed: int) -> DeadRig:
+    """Return a story with outcomes of all kinds, some of them in no file yet."""
+    rig = DeadRig(seed)
+    rig.open()
+    for _ in range(400):
+        rig.random_step()
+    return rig
+
+
+def logged(files: dict[str, bytes]) -> list[reader.Batch]:
+    """Return all batches of the message_log."""
+    paths = sorted(path for path in files if path.startswith("message_log/0"))
+    return [batch for path in paths for batch in reader.read_batches(files[path])]
+
+
+def test_what_records_state_is_read_as_the_code_reads_it() -> None:
+    kinds: set[int] = set()
+    for seed in range(5):
+        rig = played(seed)
+        found = [fact for one in logged(rig.disk.contents()) for fact in reader.facts_of(one)]
+        expected = []
+        for batch in rig.store.message_log.read(1):
+            assert isinstance(batch, LogBatch)
+            facts = facts_stated(batch.header, batch.columns)
+            if facts is not None:
+                kinds.add(batch.header.kind)
+                columns = (facts.record, facts.sequence, facts.minute, facts.at_ms, facts.outcome)
+                names = [facts.targets[place] for place in facts.target.tolist()]
+                told = zip(*(column.tolist() for column in columns), names, strict=True)
+                expected += [reader.Fact(*fact) for fact in told]
+        assert found == expected
+        for minute in {fact.minute for fact in found}:
+            keys = [SegmentKey(start, Span(span)) for start, span in reader.segments_of(minute)]
+            if minute >= DEAD_MINUTES_FROM:
+                assert keys == [dead_key(minute)]
+            else:
+                spans = (Span.MINUTE, Span.HOUR, Span.DAY)
+                assert keys == [key_of_minute(minute, span) for span in spans]
+    assert kinds == {reader.FACTS, reader.MOVE, reader.CANCEL, reader.DEAD}
+
+
+def test_damage_to_the_log_forgets_the_facts_that_are_in_no_file() -> None:
+    files = played(1).disk.contents()
+    filed = reader.read_checkpoint(files["checkpoint/checkpoint"]).sequence
+    waiting: set[int] = set()
+    for path in files:
+        if path.startswith("message_log/0"):
+            for batch in reader.read_batches(files[path]):
+                told = reader.told_by(files, path, batch.position)
+                facts = list(reader.facts_of(batch))
+                assert told == {fact.sequence for fact in facts if fact.record > filed}
+                without = {name: data for name, data in files.items() if name == path}
+                assert reader.told_by(without, path, batch.position + batch.size - 1) == {
+                    fact.sequence for fact in facts
+                }
+                waiting |= told
+    assert waiting

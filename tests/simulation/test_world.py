@@ -12,7 +12,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH
-from tests.storage.small_logs import log_batch
+from tests.storage.small_logs import facts_batch, log_batch
 from tests.storage.starting import start
 
 
@@ -35,7 +35,7 @@ def test_a_crash_between_the_first_seal_and_the_first_checkpoint_cannot_be_mista
 
 
 def test_facts_that_are_known_before_their_rows_are_written_are_counted() -> None:
-    # After a restart facts come from the journal while replayed rows still wait in memory.
+    # After a restart facts are applied while replayed rows still wait in memory.
     store = _open(SimDisk(derive(1, "disk")))
     store.schedule.apply(
         log_batch(
@@ -61,9 +61,10 @@ def test_facts_that_are_known_before_their_rows_are_written_are_counted() -> Non
         at_ms=np.zeros(2, np.int64),
         target=np.zeros(2, np.uint16),
         outcome=np.full(2, Outcome.DELIVERED, np.uint8),
+        record=np.zeros(2, np.int64),
         targets=[b"g1"],
     )
-    store.note_facts(facts, 2)
+    store.schedule.apply(facts_batch(4, facts, floor_minute=50), now_ms=0)
     segment = store.schedule._segment(SegmentKey(50, Span.MINUTE))
     assert segment.facts_seen == 2
     assert store.schedule.pending == 0

@@ -26,6 +26,7 @@ import trio
 
 from delay_server.node import Intervals
 from delay_server.server import DelayServer, serve
+from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
 from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
@@ -54,6 +55,7 @@ from tests.simulation.faults import (
     Kill,
     PowerCut,
     Trap,
+    appending,
     running,
 )
 from tests.simulation.gating import GateJudge, Gating
@@ -112,6 +114,8 @@ class CrashPoint:
     """Disk operations; None for all."""
     inside: tuple[str, ...] = ()
     """Functions of which one must be running."""
+    records: RecordKind | None = None
+    """If given, an append to the message_log must be under way that has some of this kind."""
     skip_max: int = 10
     """How many such moments may be let pass."""
     fails: bool = False
@@ -128,14 +132,12 @@ CRASH_POINTS: dict[str, CrashPoint] = {
     "commit fsync": CrashPoint(
         kinds={"sync"}, inside=("MessageLog.append",), skip_max=60, fails=True
     ),
-    "fact fsync": CrashPoint(
-        kinds={"sync"}, inside=("FactsJournal.append",), skip_max=25, fails=True
-    ),
+    "fact fsync": CrashPoint(kinds={"sync"}, records=RecordKind.FACTS, skip_max=25, fails=True),
     "send": CrashPoint(how=How.SEND, skip_max=25),
-    "fact": CrashPoint(inside=("FactsJournal.append",), skip_max=25, fails=True),
+    "fact": CrashPoint(records=RecordKind.FACTS, skip_max=25, fails=True),
     "fact filing": CrashPoint(inside=("ScheduleLog.file_facts",), skip_max=20),
     "append": CrashPoint(inside=("MessageLog.append",), skip_max=60),
-    "filing": CrashPoint(inside=("ScheduleLog.file", "ScheduleLog.flush"), skip_max=60),
+    "filing": CrashPoint(inside=("ScheduleLog.apply", "ScheduleLog.flush"), skip_max=60),
     "load": CrashPoint(inside=("ScheduleLog.begin_load", "Job.step"), skip_max=60),
     "durable end": CrashPoint(inside=("DurableEndFile.sync",), skip_max=30),
     "names": CrashPoint(kinds={"create", "sync_directory"}, skip_max=40),
@@ -564,10 +566,9 @@ class World:
         ids = ids_by_sequence(files)
         for path in paths:
             data = files.get(path, b"")
-            if path.startswith("dispatch_log/"):
+            if not path.startswith("schedule_log/"):
                 self.witness.doubled |= {ids[at] for at in sequences_of(data) if at in ids}
-            else:
-                self.witness.lost |= ids_of(data)
+            self.witness.lost |= ids_of(data)
 
     async def _arm_later(self, end: PlannedEnd) -> None:
         await trio.sleep_until(end.armed_at_s)
@@ -585,6 +586,8 @@ class World:
             if end.fails:
                 action, kinds = Action.EIO, kinds or {"write", "sync"}
             when = running(*point.inside) if point.inside else None
+            if point.records is not None:
+                when = appending(point.records)
             self.node.disk.arm(Trap(action=action, kinds=kinds, when=when, skip=end.skip))
 
     async def _end_at_the_latest(self, end: PlannedEnd) -> None:

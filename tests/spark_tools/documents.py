@@ -89,10 +89,8 @@ def document(**changes: Any) -> dict[str, Any]:  # noqa: ANN401 (of many types)
                 "root": "data",
                 "made": "2023-03-28T00:01:00.000Z",
                 "sequence": 9,
-                "fact_number": 3,
                 "first_sequence": 1,
                 "log_next_sequence": 10,
-                "journal_next_number": 4,
                 "segments": 1,
                 "sealed": 2,
             }

@@ -13,7 +13,7 @@ import msgspec
 from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
-from tests.spark_tools.worlds import SUBJECTS, T0, TARGETS, Builder, Fact, Message, World
+from tests.spark_tools.worlds import NAMING, SUBJECTS, T0, TARGETS, Builder, Fact, Message, World
 
 HOURS = 5
 """That close while the node lives."""
@@ -73,8 +73,9 @@ class Life:
     def _live(self) -> None:
         chance, sequence = self._chance, 2
         for minute in range(T0 - self.before, T0 + HOURS * 60 + 60, 7):
-            if chance.random() < 0.3:
-                self.batches.append((RecordKind.FLOOR, minute, []))
+            if (lot := chance.random()) < 0.3:
+                kind = RecordKind.FACTS if lot < 0.15 else RecordKind.FLOOR
+                self.batches.append((kind, minute, []))
                 control = sequence
                 sequence += 1
                 if self._struck("unlogged"):
@@ -138,6 +139,8 @@ class Life:
         if chance.random() < 0.2:
             outcome = chance.choice(list(Outcome))
         first = Fact(row.sequence, minute, at_ms, chance.choice(TARGETS), outcome)
+        if outcome in NAMING:
+            first = replace(first, target=b"")
         told = [first]
         if self._struck("duplicate"):
             told.append(replace(first, at_ms=at_ms + 3, outcome=Outcome.DELIVERED))
@@ -154,7 +157,7 @@ class Life:
         """Return what there is so many minutes after T0. trimmed: files of the message_log gone."""
         chance, now = random.Random(self.seed * 1000 + minutes), T0 + minutes
         batches = [one for one in self.batches if one[1] <= now]
-        builder = Builder(chance)
+        builder = Builder(chance, grows=True)
         builder.batches = batches
         builder.log_next = 2 + sum(len(batch) or 1 for _, _, batch in batches)
         unfiled = chance.randrange(4) if "lagging" in self.faults else 0
@@ -189,7 +192,7 @@ class Life:
                 if "deleted" in self.faults and is_old and lot < 0.3:
                     builder.deleted.add(key)
                 continue
-            # Of what is open some is only in the journal, or was not told yet.
+            # Of what is open some is only in the message_log, or was not told yet.
             told, builder.filed[key] = builder.filed[key], []
             for fact in told:
                 if held > now and chance.random() < 0.5:
@@ -197,7 +200,7 @@ class Life:
                 if chance.random() < 0.5:
                     builder.filed[key].append(fact)
                 else:
-                    builder.journal.append(fact)
+                    builder.unfiled.append(fact)
         for key in [key for key, facts in builder.filed.items() if not facts]:
             del builder.filed[key]
         builder.trimmed = trimmed if "trimmed_log" in self.faults else 0

@@ -9,9 +9,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from storage.readers.manifest import Manifest, SealedSegment, UnsealedSegment
-from tests.storage.plain_logs import Row, plain_rows
+from tests.storage.plain_logs import Row, plain_facts, plain_rows
 
 MINUTES = {"minute": 1, "hour": 60, "day": 1440}
+DEAD_FROM = 2**32 - 2**22
+"""What stands for the first dead segment; beyond it nothing is of an accepted message."""
 
 
 @dataclass(slots=True)
@@ -35,6 +37,43 @@ def _read(files: dict[str, bytes], path: str, length: int) -> list[Row]:
     return list(plain_rows(path, files[path], length)) if length else []
 
 
+def _homes(manifest: Manifest) -> dict[int, UnsealedSegment | SealedSegment]:
+    """Return the segment of accepted messages that covers each minute."""
+    segments: list[UnsealedSegment | SealedSegment] = [*manifest.segments, *manifest.sealed]
+    return {
+        minute: segment
+        for segment in segments
+        for minute in range(segment.start_minute, segment.start_minute + MINUTES[segment.span])
+    }
+
+
+def tail_facts(files: dict[str, bytes], manifest: Manifest) -> list[Row]:
+    """Return the facts at the end of the message_log that count and are in no file of a segment."""
+    homes = _homes(manifest)
+    dead: list[UnsealedSegment | SealedSegment] = [*manifest.dead_segments, *manifest.dead_sealed]
+    homes |= {DEAD_FROM + segment.start_minute // 1440: segment for segment in dead}
+    log = [(one, files[one.file]) for one in manifest.message_log if one.length]
+    waiting = set()
+    for one, data in log:
+        for row in plain_rows(one.file, data, one.length):
+            minute: int = row.get("filed_minute", -1)  # type: ignore[assignment]
+            filed = max(manifest.sequence, homes[minute].last_sequence if minute in homes else 0)
+            if filed < row["sequence"] < one.next_sequence:  # type: ignore[operator]
+                waiting.add(minute)
+    found = []
+    for one, data in log:
+        for fact in plain_facts(one.file, data, one.length):
+            home = homes.get(int(fact["filed_minute"]))  # type: ignore[call-overload]
+            filed = manifest.sequence
+            if home is not None:
+                filed = max(filed, 2**63 if isinstance(home, SealedSegment) else home.last_fact)
+            elif fact["filed_minute"] not in waiting:
+                continue
+            if filed < fact["record"] < one.next_sequence:  # type: ignore[operator]
+                found.append(fact)
+    return found
+
+
 def truth(
     files: dict[str, bytes],
     manifest: Manifest,
@@ -54,20 +93,14 @@ def truth(
         if one.first_sequence <= row["sequence"] < one.next_sequence  # type: ignore[operator]
     ]
     accepted = {row["sequence"]: row for row in log if row["kind"] in {"message", "move"}}
-    homes: dict[int, UnsealedSegment | SealedSegment] = {}
+    homes = _homes(manifest)
     segments: list[UnsealedSegment | SealedSegment] = [*manifest.segments, *manifest.sealed]
-    for segment in segments:
-        for minute in range(segment.start_minute, segment.start_minute + MINUTES[segment.span]):
-            homes[minute] = segment
     sealed_files = {segment.file for segment in manifest.sealed}
     deleted = {segment.file for segment in manifest.sealed if segment.deleted}
-    journal = [
-        row
-        for one in manifest.journal
-        for row in _read(files, one.file, one.length)
-        if int(row["number"]) in range(one.first_number, one.next_number)  # type: ignore[call-overload]
-        # Beyond these it is of a dead letter, not of an accepted message.
-        and int(row["filed_minute"]) < 2**32 - 2**22  # type: ignore[call-overload]
+    tail = [
+        fact
+        for fact in tail_facts(files, manifest)
+        if int(fact["filed_minute"]) < DEAD_FROM  # type: ignore[call-overload]
     ]
     loose: dict[int, list[Row]] = defaultdict(list)
     expected: dict[str | None, list[Row]] = defaultdict(list)
@@ -90,7 +123,7 @@ def truth(
             units.append((first, after, segment))
     covered = set(homes)
     homeless = {minute for minute in loose if minute not in covered and begin <= minute < end}
-    homeless |= {int(one["filed_minute"]) for one in journal} - covered  # type: ignore[call-overload]
+    homeless |= {int(one["filed_minute"]) for one in tail} - covered  # type: ignore[call-overload]
     units += [
         (hour * 60, hour * 60 + 60, None) for hour in sorted({minute // 60 for minute in homeless})
     ]
@@ -114,7 +147,7 @@ def truth(
         for minute in inside:
             if begin <= minute < end:
                 rows += loose.get(minute, [])
-        facts += [one for one in journal if one["filed_minute"] in inside]
+        facts += [one for one in tail if one["filed_minute"] in inside]
         is_sealed = segment is not None and segment.file in sealed_files
         _unit(
             found,

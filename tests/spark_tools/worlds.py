@@ -14,14 +14,13 @@ import numpy as np
 
 from spark_tools.judge.account import FACT_CLASSES, STATES
 from spark_tools.run.plan import Source
-from storage.batch.columns import RecordKind
+from storage.batch.columns import Array, RecordKind
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.rows import RowBlock
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute
-from storage.logs.message_log import Draft
+from storage.logs.message_log import Draft, MessageLog
 from storage.readers.manifest import (
-    JournalFile,
     Manifest,
     MessageLogFile,
     SealedSegment,
@@ -31,7 +30,7 @@ from storage.schedule.segment import Segment
 from tests.simulation.disk import SimDisk
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, recover
-from tests.storage.small_segments import new_journal, segment_disk
+from tests.storage.small_segments import segment_disk
 
 T0 = NOW_MS // MINUTE_MS
 """A midnight."""
@@ -61,6 +60,8 @@ FAULTS = (
     "clock_set",
 )
 """What can be wrong."""
+NAMING = frozenset({Outcome.CANCELLED, Outcome.DEAD})
+"""Told by records that name a message, where there is no target."""
 TOTALS = (
     "accepted",
     *STATES,
@@ -145,15 +146,21 @@ class Builder:
     """Sequences of records that are no messages."""
     rows: dict[SegmentKey, list[Message]] = field(default_factory=lambda: defaultdict(list))
     filed: dict[SegmentKey, list[Fact]] = field(default_factory=lambda: defaultdict(list))
-    journal: list[Fact] = field(default_factory=list)
+    unfiled: list[Fact] = field(default_factory=list)
+    """Facts that are in no file of a segment: only records at the end of the message_log."""
     sealed: set[SegmentKey] = field(default_factory=set)
     deleted: set[SegmentKey] = field(default_factory=set)
     filed_sequence: int = 0
+    grows: bool = False
+    """Whether a later world has other records where this one states facts, at the end of its log:
+    so none of them counts as filed, and what is sealed is left out."""
     trimmed: int = 0
     """Files of the message_log that are gone."""
     log_next: int = 0
     batches: list[tuple[int, int, list[Message]]] = field(default_factory=list)
     """Kind, floor minute and messages of each batch of the message_log."""
+    more: list[Draft] = field(default_factory=list)
+    """What comes behind these, before the facts."""
 
     def struck(self, fault: str) -> bool:
         return fault in self.faults and self.chance.random() < self.share
@@ -162,8 +169,9 @@ class Builder:
         """Accept messages, batch by batch, with control records in between."""
         chance, sequence, floor = self.chance, 2, self.begin - 5
         while len(self.messages) < count:
-            if chance.random() < 0.2:
-                self.batches.append((RecordKind.FLOOR, floor, []))
+            if (lot := chance.random()) < 0.2:
+                kind = RecordKind.FACTS if lot < 0.1 else RecordKind.FLOOR
+                self.batches.append((kind, floor, []))
                 self.controls.append(sequence)
                 sequence += 1
                 continue
@@ -263,6 +271,8 @@ class Builder:
             if chance.random() < 0.2:
                 outcome = chance.choice(list(Outcome))
             first = Fact(message.sequence, minute, at_ms, chance.choice(TARGETS), outcome)
+            if outcome in NAMING:
+                first.target = b""
             told = [first]
             if self.struck("duplicate"):
                 told.append(
@@ -288,13 +298,13 @@ class Builder:
                     Fact(message.sequence + chance.choice([1, 1000]), minute, at_ms, b"g1", outcome)
                 )
             if self.struck("future_fact"):
-                told.append(Fact(self.log_next + 5, minute, at_ms, b"g3", outcome))
+                told.append(Fact(self.log_next + 10**6, minute, at_ms, b"g3", outcome))
             chance.shuffle(told)
             for fact in told:
                 if key in self.sealed or chance.random() < 0.7:
                     self.filed[key].append(fact)
                 else:
-                    self.journal.append(fact)
+                    self.unfiled.append(fact)
         for facts in self.filed.values():
             chance.shuffle(facts)
         if "trimmed_log" in self.faults:
@@ -305,9 +315,9 @@ class Builder:
         now_ms = self.begin * MINUTE_MS
         disk = segment_disk()
         disk.make_directory("message_log")
-        log, next_sequence = self._write_log(disk)
-        segments = self._write_segments(disk)
-        journal = self._write_journal(disk)
+        log, records, sequence = self._write_log(disk)
+        next_sequence = log[-1].next_sequence
+        segments = self._write_segments(disk, records)
         unsealed, sealed = [], []
         for key in sorted(segments):
             segment = segments[key]
@@ -325,6 +335,7 @@ class Builder:
                 more: dict[str, object] = {
                     "earliest_due_ms": segment.earliest_due_ms,
                     "facts": segment.facts,
+                    "last_fact": segment.last_fact,
                 }
                 unsealed.append(msgspec.convert({**common, **more}, UnsealedSegment))
                 continue
@@ -344,10 +355,8 @@ class Builder:
         for key in self.deleted:
             files.pop(key.path, None)
             files.pop(key.facts_path, None)
-        kept = log[min(self.trimmed, len(log) - 1) :]
-        first = kept[0].first_sequence
-        if first > self.filed_sequence + 1:
-            kept, first = log, 1
+        needed = sum(one.first_sequence <= sequence + 1 for one in log) - 1
+        kept = log[min(self.trimmed, needed) :]
         manifest = Manifest(
             made_ms=now_ms + 30_000 if made_ms is None else made_ms,
             cluster="c",
@@ -356,20 +365,17 @@ class Builder:
             log_uuid=str(LOG_UUID),
             storage_uuid=f"{group}-{node}",
             written_ms=now_ms,
-            sequence=self.filed_sequence,
-            fact_number=0,
-            first_sequence=first,
+            sequence=sequence,
+            first_sequence=kept[0].first_sequence,
             floor_minute=self.begin,
             hour_mark=self.begin + 60,
             day_mark=(self.begin // DAY_MINUTES + 1) * DAY_MINUTES,
             log_next_sequence=next_sequence,
-            journal_next_number=len(self.journal) + 1,
             deleted_from_minute=0,
             segments=tuple(unsealed),
             dead_segments=(),
             sealed=tuple(sealed),
             dead_sealed=(),
-            journal=journal,
             message_log=tuple(kept),
             retired=(),
             quarantined=(),
@@ -377,35 +383,34 @@ class Builder:
         )
         return World(files, manifest)
 
-    def _write_log(self, disk: SimDisk) -> tuple[list[MessageLogFile], int]:
+    def _write_log(
+        self, disk: SimDisk
+    ) -> tuple[list[MessageLogFile], dict[SegmentKey, list[int]], int]:
+        """Write the message_log.
+
+        Return its files, the records that state the filed facts of each segment, and up to which
+        record all is filed.
+        """
         log, _ = recover(disk, file_bytes_max=1500)
         for kind, floor, batch in self.batches:
-            if kind is RecordKind.FLOOR:
-                log.append(
-                    [Draft(kind=RecordKind.FLOOR, count=1)],
-                    floor_minute=floor,
-                    append_ms=self.begin * MINUTE_MS,
-                )
-                continue
-            names = sorted({one.subject for one in batch})
-            items = [one.item for one in batch]
-            draft = Draft(
-                kind=RecordKind.MESSAGE,
-                count=len(batch),
-                names=names,
-                arrays={
-                    "due_ms": np.array([one.due_ms for one in batch], np.int64),
-                    "id_hash": np.array([one.id_hash for one in batch], np.uint64),
-                    "size": np.array([len(item) for item in items], np.uint32),
-                    "subject": np.array([names.index(one.subject) for one in batch], np.uint16),
-                },
-                blob=items,
-            )
+            draft = Draft(kind=RecordKind.FLOOR, count=1)
+            if kind is RecordKind.MESSAGE:
+                draft = _messages(batch)
+            elif kind is RecordKind.FACTS:
+                # About a minute that no segment covers: it was sealed, and is forgotten.
+                draft = _facts([Fact(1, 1, 1, b"g1", Outcome.DELIVERED)])
             log.append([draft], floor_minute=floor, append_ms=self.begin * MINUTE_MS)
+        floor = max((floor for _, floor, _ in self.batches), default=0)
+        for draft in self.more:
+            log.append([draft], floor_minute=floor, append_ms=self.begin * MINUTE_MS)
+        records, unfiled = self._state_facts(log, floor)
+        sequence = self.filed_sequence
+        if sequence == self.log_next - 1 and not self.grows:
+            sequence = min([log.next_sequence, *unfiled]) - 1
         contents = disk.contents()
         files = log.files()
         nexts = [*(one.first_sequence for one in files[1:]), log.next_sequence]
-        return [
+        found = [
             MessageLogFile(
                 file=one.path,
                 first_sequence=one.first_sequence,
@@ -413,9 +418,47 @@ class Builder:
                 length=len(contents[one.path]),
             )
             for one, after in zip(files, nexts, strict=True)
-        ], log.next_sequence
+        ]
+        return found, records, sequence
 
-    def _write_segments(self, disk: SimDisk) -> dict[SegmentKey, Segment]:
+    def _state_facts(
+        self, log: MessageLog, floor: int
+    ) -> tuple[dict[SegmentKey, list[int]], list[int]]:
+        """Append all facts; return the records of the filed ones by segment, and of the others.
+
+        Of each segment those that are filed come first; segments are mixed, alike on replicas.
+        """
+        chance = random.Random(len(self.messages))
+        queues: dict[SegmentKey | None, list[tuple[bool, Fact]]] = defaultdict(list)
+        for key, facts in sorted(self.filed.items()):
+            if not (self.grows and key in self.sealed):
+                queues[key] += [(True, fact) for fact in facts]
+        keys = sorted({*self.rows, *self.filed})
+        for fact in self.unfiled:
+            covering = (one for one in keys if one.start <= fact.minute < one.end)
+            queues[next(covering, None)].append((False, fact))
+        records: dict[SegmentKey, list[int]] = defaultdict(list)
+        unfiled: list[int] = []
+        queues = {key: queue for key, queue in queues.items() if queue}
+        while queues:
+            turn = chance.choice(list(queues))
+            queue = queues[turn]
+            part = [queue.pop(0)]
+            draft = _naming(part[0][1])
+            if draft is None:
+                while queue and _naming(queue[0][1]) is None and chance.random() < 0.7:
+                    part.append(queue.pop(0))
+                draft = _facts([fact for _, fact in part])
+            for record, (is_filed, _) in enumerate(part, start=log.next_sequence):
+                (records[turn] if is_filed and turn is not None else unfiled).append(record)
+            log.append([draft], floor_minute=floor, append_ms=part[0][1].at_ms)
+            if not queue:
+                del queues[turn]
+        return records, unfiled
+
+    def _write_segments(
+        self, disk: SimDisk, records: dict[SegmentKey, list[int]]
+    ) -> dict[SegmentKey, Segment]:
         table, found = SubjectTable(), {}
         for key in sorted({*self.rows, *self.filed}):
             segment = Segment.new(disk, LOG_UUID, key)
@@ -438,35 +481,67 @@ class Builder:
                 )
                 segment.append(block, table, epoch=1, append_ms=self.begin * MINUTE_MS)
             facts = self.filed.get(key, [])
+            stated = records.get(key, [0] * len(facts))
             while facts:
                 count = self.chance.randrange(1, len(facts) + 1)
                 segment.append_facts(
-                    block_of(facts[:count]), epoch=1, append_ms=self.begin * MINUTE_MS
+                    block_of(facts[:count], stated[:count]),
+                    epoch=1,
+                    append_ms=self.begin * MINUTE_MS,
                 )
-                facts = facts[count:]
+                facts, stated = facts[count:], stated[count:]
             found[key] = segment
         return found
 
-    def _write_journal(self, disk: SimDisk) -> tuple[JournalFile, ...]:
-        if not self.journal:
-            return ()
-        journal = new_journal(disk)
-        facts = self.journal
-        while facts:
-            count = self.chance.randrange(1, len(facts) + 1)
-            journal.append([block_of(facts[:count])], append_ms=self.begin * MINUTE_MS, epoch=1)
-            facts = facts[count:]
-        path = "dispatch_log/journal/00000000000000000001.log"
-        length = len(disk.contents()[path])
-        return (
-            JournalFile(
-                file=path, first_number=1, next_number=len(self.journal) + 1, length=length
-            ),
-        )
+
+def _messages(batch: list[Message]) -> Draft:
+    names = sorted({one.subject for one in batch})
+    items = [one.item for one in batch]
+    return Draft(
+        kind=RecordKind.MESSAGE,
+        count=len(batch),
+        names=names,
+        arrays={
+            "due_ms": np.array([one.due_ms for one in batch], np.int64),
+            "id_hash": np.array([one.id_hash for one in batch], np.uint64),
+            "size": np.array([len(item) for item in items], np.uint32),
+            "subject": np.array([names.index(one.subject) for one in batch], np.uint16),
+        },
+        blob=items,
+    )
 
 
-def block_of(facts: list[Fact]) -> FactBlock:
-    """Return facts as a block."""
+def _facts(facts: list[Fact]) -> Draft:
+    block = block_of(facts, [0] * len(facts))
+    return Draft(kind=RecordKind.FACTS, count=len(block), names=block.targets, arrays=block.arrays)
+
+
+def _naming(fact: Fact) -> Draft | None:
+    """Return the record that names the message of a fact, None if it is no such fact.
+
+    A dead letter has some item.
+    """
+    if fact.target or fact.outcome not in NAMING:
+        return None
+    arrays: dict[str, Array] = {
+        "old_sequence": np.array([fact.sequence], np.int64),
+        "old_minute": np.array([fact.minute], np.uint32),
+    }
+    if fact.outcome is Outcome.CANCELLED:
+        return Draft(kind=RecordKind.CANCEL, count=1, arrays=arrays)
+    item = qmq_item(0, b"gate", b"dead", b"")
+    arrays |= {
+        "due_ms": np.array([0], np.int64),
+        "id_hash": np.array([0], np.uint64),
+        "size": np.array([len(item)], np.uint32),
+        "subject": np.array([0], np.uint16),
+        "reason": np.array([0], np.uint16),
+    }
+    return Draft(kind=RecordKind.DEAD, count=1, names=[b"gate"], arrays=arrays, blob=[item])
+
+
+def block_of(facts: list[Fact], records: list[int]) -> FactBlock:
+    """Return facts as a block. records: that state them."""
     targets = sorted({fact.target for fact in facts})
     return FactBlock(
         sequence=np.array([one.sequence for one in facts], np.int64),
@@ -474,6 +549,7 @@ def block_of(facts: list[Fact]) -> FactBlock:
         at_ms=np.array([one.at_ms for one in facts], np.int64),
         target=np.array([targets.index(one.target) for one in facts], np.uint16),
         outcome=np.array([one.outcome for one in facts], np.uint8),
+        record=np.array(records, np.int64),
         targets=targets,
     )
 

@@ -2,7 +2,7 @@
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import BatchDraft, ChainedFile
-from storage.batch.columns import RecordKind
+from storage.batch.facts import fact_drafts
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.walk import walk_file
 from storage.disk.spans import Span
@@ -19,9 +19,8 @@ HEADER = FileHeader(
 def draft(number: int, count: int = 3) -> BatchDraft:
     """Return a batch of facts with these numbers."""
     facts = delivered(list(range(number, number + count)))
-    return BatchDraft(
-        kind=RecordKind.FACTS, base_sequence=number, count=count, columns=facts.encode()
-    )
+    [made] = fact_drafts(facts, first_number=number, epoch=1, append_ms=0, floor_minute=0)
+    return made
 
 
 def numbers(disk: SimDisk, length: int, header: FileHeader = HEADER) -> list[int | str]:

@@ -45,7 +45,7 @@ class DeadRig(StoreRig):
     dead: DeadMemory
 
     def open(self) -> None:
-        """Begin a life; what a crash kept from being told is told first."""
+        """Begin a life."""
         self.dead = getattr(self, "dead", DeadMemory())
         self._settled: dict[int, int] = {}
         super().open()
@@ -58,11 +58,6 @@ class DeadRig(StoreRig):
         self._reads_at_once = not getattr(self, "_reads_at_once", False)
         if self._reads_at_once:
             self.store.schedule.read_dead(DEAD_MAX)
-        untold, self.store.untold = self.store.untold, None
-        if untold is not None:
-            self._outcomes.append(untold)
-            self.journal()
-            self.note()
 
     def learn_record(self, batch: LogBatch) -> None:
         """Take note of records that name rows."""
@@ -173,6 +168,7 @@ class DeadRig(StoreRig):
             arrays=columns.arrays,
             blob=items,
         )
+        self.memory.attempted_facts.update(columns.arrays["old_sequence"].tolist())
         try:
             [batch] = log.append([draft], floor_minute=floor, append_ms=self.now_ms)
         except StorageFullError:
@@ -220,8 +216,7 @@ class DeadRig(StoreRig):
         """Every record has its row, its bytes, and is pending exactly until it was settled."""
         self.file(10**9)
         self.store.schedule.flush_near(self.now_ms)
-        self.journal()
-        self.note()
+        self.cross_off()
         assert self.sealed_dead() <= self.dead.settled.keys(), "neither requeued nor dropped"
         schedule = self.store.schedule
         pending = self.dead.rows.keys() - self.dead.settled.keys()

@@ -71,9 +71,36 @@ def batches(data: bytes, length: int) -> Iterator[tuple[int, int]]:
 
 
 def plain_rows(path: str, data: bytes, length: int) -> Iterator[Row]:
-    """Yield every record of a file, with all that a table of Arrow may say of it."""
+    """Yield every record of a file, with all that a table of Arrow may say of it.
+
+    Those of the message_log that state facts, and nothing else, are left out.
+    """
     for position, _ in batches(data, length):
-        yield from _of_batch(path, data, position)
+        yield from (row for row in _of_batch(path, data, position) if "record" not in row)
+
+
+def plain_facts(path: str, data: bytes, length: int) -> Iterator[Row]:
+    """Yield every fact that records of a file of the message_log state."""
+    for position, _ in batches(data, length):
+        for row in _of_batch(path, data, position):
+            if "record" in row:
+                yield row
+            elif "old_sequence" in row:
+                outcome = {"cancel": "cancelled", "move": "moved", "dead": "dead"}[str(row["kind"])]
+                minute = row["old_minute"]
+                if outcome == "cancelled" and minute >= _DEAD_MINUTES_FROM:  # type: ignore[operator]
+                    outcome = "dropped"
+                yield {
+                    "sequence": row["old_sequence"],
+                    "filed_minute": minute,
+                    "at_ms": row["append_ms"],
+                    "target": "",
+                    "outcome": outcome,
+                    "is_filed": False,
+                    "record": row["sequence"],
+                    "file": path,
+                    "position": position,
+                }
 
 
 def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
@@ -128,8 +155,8 @@ def _of_batch(path: str, data: bytes, position: int) -> Iterator[Row]:
             row["outcome"] = _OUTCOMES[arrays["outcome"][number]]
             row["filed_minute"] = row.pop("minute")
             row["is_filed"] = log_kind == 4
-            if log_kind == 3:
-                row["number"] = base + number
+            if log_kind == 1:
+                row["record"] = base + number
         yield row
 
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from storage.batch.batches import Damage, LogBatch, encode_batch
 from storage.batch.columns import Columns, RecordKind, encode_columns
+from storage.batch.facts import FactBlock
 from storage.disk.disk import Disk
 from storage.logs.message_log import Draft, MessageLog, RecoveryReport
 from tests.simulation.disk import SimDisk
@@ -63,6 +64,12 @@ def log_batch(
         blob=[blob],
     )
     return LogBatch(header, columns, blob)
+
+
+def facts_batch(base_sequence: int, facts: FactBlock, *, floor_minute: int = 0) -> LogBatch:
+    """Return the batch of the message_log that states facts."""
+    columns = Columns(names=list(facts.targets), arrays=facts.arrays)
+    return log_batch(RecordKind.FACTS, base_sequence, floor_minute=floor_minute, columns=columns)
 
 
 def recover(

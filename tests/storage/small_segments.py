@@ -5,12 +5,10 @@ It is the message of message_log.md's example: sequence 2, due at NOW_MS, on sub
 
 import numpy as np
 
-from storage.batch.batches import BATCH_BYTES_MAX
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.rows import RowBlock
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
-from storage.logs.dispatch_log import FactsJournal
 from storage.schedule.seals import SEALS_DIRECTORY, Seal, SealsEnd, SealsLog, columns_of_seals
 from storage.schedule.segment import Segment
 from storage.state.checkpoint import (
@@ -43,7 +41,7 @@ EXAMPLE_SEAL = Seal(
 def segment_disk() -> SimDisk:
     """Return an empty disk with the directories of derived files."""
     disk = new_disk()
-    for name in ("schedule_log", "dispatch_log", "dispatch_log/journal", "seals", "checkpoint"):
+    for name in ("schedule_log", "dispatch_log", "seals", "checkpoint"):
         disk.make_directory(name)
     return disk
 
@@ -83,8 +81,9 @@ def delivered(
     at_ms: int = NOW_MS + 3,
     outcome: Outcome = Outcome.DELIVERED,
     target: bytes = b"g1",
+    first_record: int = 3,
 ) -> FactBlock:
-    """Return one fact for each sequence."""
+    """Return one fact for each sequence; the records that state them follow each other."""
     count = len(sequences)
     return FactBlock(
         sequence=np.array(sequences, np.int64),
@@ -92,14 +91,9 @@ def delivered(
         at_ms=np.full(count, at_ms, np.int64),
         target=np.zeros(count, np.uint16),
         outcome=np.full(count, outcome, np.uint8),
+        record=np.arange(first_record, first_record + count, dtype=np.int64),
         targets=[target],
     )
-
-
-def new_journal(disk: SimDisk, *, file_bytes_max: int = BATCH_BYTES_MAX) -> FactsJournal:
-    """Return a journal on a disk that has none."""
-    journal, _ = FactsJournal.recover(disk, LOG_UUID, filed_number=0, file_bytes_max=file_bytes_max)
-    return journal
 
 
 def example_segment(disk: SimDisk) -> Segment:
@@ -115,7 +109,6 @@ def example_files() -> dict[str, bytes]:
     """Return the bytes of every file that a page shows, by page."""
     disk = segment_disk()
     segment = example_segment(disk)
-    new_journal(disk).append([delivered([2])], append_ms=NOW_MS + 20, epoch=1)
     seals = SealsLog(disk, LOG_UUID, end=SealsEnd())
     disk.sync_directory(SEALS_DIRECTORY)
     seals.append(columns_of_seals([EXAMPLE_SEAL]), append_ms=NOW_MS + 120_000)
@@ -124,8 +117,7 @@ def example_files() -> dict[str, bytes]:
         LOG_UUID,
         Checkpoint(
             written_ms=NOW_MS + 3000,
-            sequence=2,
-            fact_number=1,
+            sequence=3,
             epochs=(EpochStart(1, 1),),
             floor_minute=KEY.start,
             hour_mark=KEY.start + 180,
@@ -138,7 +130,7 @@ def example_files() -> dict[str, bytes]:
     files = disk.contents()
     return {
         "schedule_log.md": files[KEY.path],
-        "dispatch_log.md": files["dispatch_log/journal/00000000000000000001.log"],
+        "dispatch_log.md": files[KEY.facts_path],
         "seals.md": files["seals/00000000000000000001.log"],
         "checkpoint.md": files[CHECKPOINT_PATH],
     }

@@ -5,6 +5,7 @@ remembers what nobody may forget: which messages were accepted, and which facts 
 that it hears is checked at once; `check_rows` and `finish` check the rest.
 """
 
+import contextlib
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -16,9 +17,9 @@ import numpy as np
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import ENTRY, Entries
-from storage.batch.facts import FactBlock, Outcome
+from storage.batch.facts import FactBlock, Outcome, facts_stated, join_facts
 from storage.batch.file_header import decode_file_header
-from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.disk.errors import DamagedError, FatalDiskError, StorageFullError
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute, key_of_name
 from storage.logs.message_log import Draft
 from storage.node.retention import RetentionRules
@@ -45,7 +46,6 @@ SETTINGS = StoreSettings(
         open_files_max=8,
     ),
     message_log_file_bytes_max=4000,
-    journal_file_bytes_max=1500,
     retired_grace_ms=GRACE_MS,
     retention=RetentionRules(
         message_log_keep_ms=_NEVER_MS, segments_keep_ms=_NEVER_MS, seals_keep_ms=_NEVER_MS
@@ -131,7 +131,6 @@ class StoreRig:
         self._in_wheel: set[int] = set()
         self._backlog: list[Callable[[], Entries]] = []
         self._outcomes: list[FactBlock] = []
-        self.journalled: list[tuple[FactBlock, int]] = []
         self._load: LoadJob | None = None
         self.work: CheckpointWork | None = None
         self._is_open = False
@@ -292,16 +291,13 @@ class StoreRig:
         self.apply_later(batch)
 
     def apply_later(self, batch: LogBatch) -> None:
-        """Have a batch be applied after those before it."""
+        """Have a batch, durable by now, be applied after those before it."""
         schedule, now_ms = self.store.schedule, self.now_ms
-
-        def apply() -> Entries:
-            applied = schedule.apply(batch, now_ms=now_ms)
-            if applied.facts is not None:
-                self._outcomes.append(applied.facts)
-            return applied.entries
-
-        self._backlog.append(apply)
+        facts = facts_stated(batch.header, batch.columns)
+        if facts is not None:
+            self.memory.attempted_facts.update(facts.sequence.tolist())
+            self.memory.durable_facts.update(facts.sequence.tolist())
+        self._backlog.append(lambda: schedule.apply(batch, now_ms=now_ms).entries)
 
     def file(self, count: int = 1) -> None:
         """File the next committed batches."""
@@ -374,27 +370,28 @@ class StoreRig:
             assert sequence not in self.memory.given_up, "sent, though it was given up"
         self._outcomes.append(facts_of(entries[sent], self.now_ms))
 
-    def journal(self) -> None:
-        """Make the outcomes durable."""
+    def state_facts(self) -> None:
+        """Make the outcomes durable; they are applied later."""
         if not self._outcomes:
             return
-        told = {sequence for block in self._outcomes for sequence in block.sequence.tolist()}
-        self.memory.attempted_facts |= told
+        facts = join_facts(self._outcomes)
+        self.memory.attempted_facts.update(facts.sequence.tolist())
+        draft = Draft(
+            kind=RecordKind.FACTS, count=len(facts), names=facts.targets, arrays=facts.arrays
+        )
         try:
-            block, number = self.store.journal.append(
-                self._outcomes, append_ms=self.now_ms, epoch=1
-            )
+            [batch] = self.store.message_log.append([draft], append_ms=self.now_ms)
         except StorageFullError:
             return
         self._outcomes = []
-        self.memory.durable_facts |= told
-        self.journalled.append((block, number))
+        for sequence in range(batch.header.base_sequence, batch.header.next_sequence):
+            self.memory.appended_ms[sequence] = self.now_ms
+        self.apply_later(batch)
 
-    def note(self) -> None:
-        """Tell the schedule_log of durable facts."""
-        for block, number in self.journalled:
-            self.store.note_facts(block, number)
-        self.journalled = []
+    def cross_off(self) -> None:
+        """Make the outcomes durable, and apply them and what was committed before."""
+        self.state_facts()
+        self.file(10**9)
 
     def file_and_deliver(self) -> None:
         """File a batch, and cross off all that is due a second later."""
@@ -402,8 +399,7 @@ class StoreRig:
         self.load(steps=100)
         self.now_ms += 1000
         self.deliver()
-        self.journal()
-        self.note()
+        self.cross_off()
 
     def sync_durable_end(self) -> None:
         """Make the durable end itself durable."""
@@ -455,9 +451,9 @@ class StoreRig:
             case 11 | 12:
                 self.deliver(chance.choice([1, 5, 100]))
             case 13:
-                self.journal()
+                self.state_facts()
             case 14:
-                self.note()
+                self.file()
             case 15:
                 self.sync_durable_end()
             case 16:
@@ -567,7 +563,7 @@ class StoreRig:
 
     def check_pending(self) -> None:
         """What is filed and has no fact is counted."""
-        if not (self._damage_expected or self.journalled):
+        if not self._damage_expected:
             expected = self.memory.accepted.keys() - self.facts_known()
             assert self.store.schedule.pending == len(expected)
 
@@ -650,8 +646,7 @@ class StoreRig:
             self.file(10**9)
             self.load(ahead_ms=MINUTE_MS, steps=10**6)
             self.deliver()
-            self.journal()
-            self.note()
+            self.cross_off()
             self.write_checkpoint()
             schedule = self.store.schedule
             left = self.memory.accepted.keys() - self.memory.durable_facts
@@ -754,7 +749,8 @@ def _seals_in(files: dict[str, bytes], end: SealsEnd) -> dict[str, bool]:
     for path, data in files.items():
         if path.startswith("seals/") and len(data) > 64:
             disk.open(path, create=True).write_at(0, [data])
-            log_uuid = decode_file_header(data, path=path).log_uuid
+            with contextlib.suppress(DamagedError):  # Of one that no checkpoint counts yet.
+                log_uuid = decode_file_header(data, path=path).log_uuid
     if log_uuid is None:
         return {}
     seals = [seal for seal in read_seals(disk, log_uuid, end) if isinstance(seal, Seal)]
@@ -770,5 +766,6 @@ def facts_of(entries: Entries, at_ms: int) -> FactBlock:
         at_ms=np.full(count, at_ms, np.int64),
         target=np.zeros(count, np.uint16),
         outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+        record=np.zeros(count, np.int64),
         targets=[b"g1"],
     )

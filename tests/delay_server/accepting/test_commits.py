@@ -32,7 +32,7 @@ from storage.schedule.provision import Provision
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
-from tests.simulation.executor import SimExecutor
+from tests.simulation.executor import ExecutorPlan, SimExecutor
 from tests.simulation.faults import CALM, HARSH, Action, Trap
 from tests.storage.starting import start
 
@@ -54,17 +54,25 @@ class FilingDesk:
 class Bench:
     """A Committer on a message_log of a simulated disk."""
 
-    def __init__(self, disk: SimDisk | None = None, *, floor_minute: int = 0) -> None:
+    def __init__(
+        self,
+        disk: SimDisk | None = None,
+        *,
+        floor_minute: int = 0,
+        plan: ExecutorPlan = PROMPT,
+    ) -> None:
         self.disk = disk or SimDisk(random.Random(3), plan=CALM)
         self.clock = SimClock(is_synchronised=False)
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
         self.floor_bytes = 0
+        self.facts_alone: list[bool] = []
+        """Of each commit whether it had facts alone."""
         self.commit_point = CommitPoint(durable=self.store.message_log.next_sequence)
         self.committer = Committer(
             message_log=self.store.message_log,
             filer=cast("Filer", self.desk),
-            executor=SimExecutor(random.Random(4), disk=self.disk, plan=PROMPT),
+            executor=SimExecutor(random.Random(4), disk=self.disk, plan=plan),
             pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
             floor_minute=floor_minute,
             budget=DiskBudget(
@@ -75,7 +83,7 @@ class Bench:
             ),
             hour_mark=lambda: self.desk.hour_mark,
             commit_point=self.commit_point,
-            on_commit=lambda: None,
+            on_commit=self.facts_alone.append,
         )
 
     @asynccontextmanager
@@ -482,7 +490,9 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
             batches = len(bench.log())
             assert 10_000 < held < 12_000
             assert batches < 20
-            bench.committer.submit(lambda: cancel(1), ended.append, has_items=False)
+            bench.committer.submit(
+                lambda: commits.Records(cancel(1)), ended.append, has_items=False
+            )
             await trio.sleep(1)
             assert bench.log()[-1][0] is RecordKind.CANCEL
             while bench.committer.uncommitted_bytes:

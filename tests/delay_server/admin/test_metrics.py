@@ -218,8 +218,8 @@ async def test_all_names_are_there_with_the_numbers_of_real_traffic() -> None:
         assert values["requests_total"] == 3
         assert values["requests_indivisible_total"] == 1
         assert values["connections"] == 1
-        assert values["commits_total"] == 2
-        assert values["fsync_seconds_count"] == 2
+        # Of messages, and of the facts about those that were delivered.
+        assert values["commits_total"] == values["fsync_seconds_count"] > 2
         assert values["replay_lag"] == 0
         assert values["pending"] == 1
         assert values["wheel_entries"] == 1

@@ -44,9 +44,9 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
         assert status["epoch"] == 1
         assert status["accepted"] == 7
         assert status["refused"] == {"BLOCK": 1}
-        assert status["last_sequence"] == 8
+        assert status["last_sequence"] == 8 + 5, "messages, and facts"
         assert status["replay_lag"] == 0
-        assert status["checkpoint_sequence"] == 8
+        assert status["checkpoint_sequence"] == 13
         assert status["pending"] == 2
         assert status["wheel_entries"] == 1
         assert status["next_due_ms"] == now_ms + 50_000

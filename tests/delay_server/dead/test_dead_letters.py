@@ -15,8 +15,9 @@ from delay_server.dead.reason import decode_reason
 from delay_server.dead.wanted import Meant, Wanted
 from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
+from storage.batch.batches import LogBatch
 from storage.batch.facts import Outcome
-from storage.disk.errors import ReadFailedError, StorageFullError
+from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadIndex, DeadRow
@@ -268,18 +269,17 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
         assert server.master.loader.held == 0
 
 
-class NoSpace:
-    """A journal of facts that has no space for as long as it is full."""
+class StandStill:
+    """Has nothing that is committed be applied until it goes on."""
 
     def __init__(self, server: DelayServer) -> None:
-        self.is_full = True
-        self._append = server.node.store.journal.append
-        server.node.store.journal.append = self.append  # type: ignore[method-assign]
+        self._batches: list[LogBatch] = []
+        self._submit = server.node.filer.submit
+        server.node.filer.submit = self._batches.extend  # type: ignore[method-assign,assignment]
 
-    def append(self, *args: Any, **options: Any) -> Any:  # noqa: ANN401 (the journal's own)
-        if self.is_full:
-            raise StorageFullError("no space")
-        return self._append(*args, **options)
+    def go_on(self) -> None:
+        self._submit(self._batches)
+        self._batches.clear()
 
 
 @pytest.mark.parametrize("verb", ["drop", "requeue"])
@@ -299,7 +299,7 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
             await trio.sleep(10)
             # Nothing may arrive twice by the crash itself.
             server.master.sender.pause()
-            NoSpace(server)
+            StandStill(server)
             change = getattr(server.master.dead_letters, verb)
             assert (await change(Wanted(), rows_max=1)).done == 1
             life.cancel_scope.cancel()
@@ -330,7 +330,7 @@ async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_
         await trio.sleep(5)
         world.broker.fails = refuse()
         letters = server.master.dead_letters
-        journal = NoSpace(server)
+        filing = StandStill(server)
         last = (await rows_of(server))[-1].sequence
         assert (await letters.drop([last], rows_max=1)).done == 1
         async with trio.open_nursery() as nursery:
@@ -338,7 +338,8 @@ async def test_one_whose_fact_comes_in_the_middle_of_a_later_change_is_left_out_
             @nursery.start_soon
             async def make_space() -> None:
                 await trio.sleep(2)
-                journal.is_full = False
+                filing.go_on()
+                del server.node.filer.submit
 
             requeued = await letters.requeue(Wanted(), rows_max=10_000)
         await trio.sleep(30)
@@ -508,9 +509,9 @@ async def test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way(
     async with world.serving() as server:
         await bury(world, server, "m0", "m1")
         await trio.sleep(5)
-        journal = NoSpace(server)
+        filing = StandStill(server)
         letters = server.master.dead_letters
         assert (await letters.drop(Wanted(), rows_max=1)).done == 1
         assert len(await letters.count(Wanted())) == 1
         assert len(await rows_of(server)) == letters.pending == 1
-        journal.is_full = False
+        filing.go_on()

@@ -105,6 +105,7 @@ class Grave:
                     at_ms=np.zeros(count, np.int64),
                     target=np.zeros(count, np.uint16),
                     outcome=np.full(count, Outcome.DEAD, np.uint8),
+                    record=np.zeros(count, np.int64),
                     targets=[b""],
                 )
             )

@@ -35,7 +35,7 @@ from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor, name_of
 from tests.simulation.faults import CALM, Action, Trap
-from tests.storage.small_logs import log_batch
+from tests.storage.small_logs import facts_batch, log_batch
 from tests.storage.starting import start
 
 T = TypeVar("T")
@@ -90,10 +90,9 @@ class Bench:
         self.elsewhere = 0
         self.sent: list[Entries] = []
         """What a sender holds."""
-        self.unnoted: list[int] = []
+        self.unapplied: list[int] = []
         self.floors_wanted: list[int] = []
         self.next_sequence = 2
-        self.next_fact = 1
         self.due_ms: dict[int, int] = {}
         self.names: dict[int, bytes] = {}
         """The subjects of `submit_names` whose messages were not popped yet."""
@@ -119,11 +118,11 @@ class Bench:
             out_of_wheel=OutOfWheel(
                 count=lambda: self.elsewhere + sum(map(len, self.sent)),
                 held=lambda: self.sent,
-                unnoted=lambda: [np.array(self.unnoted, np.int64)],
+                unapplied=lambda: [np.array(self.unapplied, np.int64)],
             ),
             on_wheel_grown=self._grown,
             append_floor=self._append_floor,
-            on_facts=lambda facts: pytest.fail(f"{len(facts)} facts"),
+            on_facts=lambda facts, _: pytest.fail(f"{len(facts)} facts") if facts else None,
         )
         add = self.wheel.add
 
@@ -210,19 +209,22 @@ class Bench:
         self.filer.submit([log_batch(RecordKind.FLOOR, self.next_sequence, floor_minute=minute)])
         self.next_sequence += 1
 
-    async def cross_off(self, *sequences: int) -> None:
-        """Have facts of these messages become known."""
+    async def cross_off(self, *sequences: int, floor_minute: int | None = None) -> None:
+        """Commit facts of these messages, with the present minute for a floor, or another one."""
         count = len(sequences)
-        self.next_fact += count
         facts = FactBlock(
             sequence=np.array(sequences, np.int64),
             minute=np.array([self.minutes[sequence] for sequence in sequences], np.uint32),
             at_ms=np.full(count, self.clock.now_ms(), np.int64),
             target=np.zeros(count, np.uint16),
             outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+            record=np.zeros(count, np.int64),
             targets=[b"g1"],
         )
-        await self.loader.note_facts(facts, self.next_fact - 1)
+        floor = self.clock.now_ms() // MINUTE_MS if floor_minute is None else floor_minute
+        self.filer.submit([facts_batch(self.next_sequence, facts, floor_minute=floor)])
+        self.next_sequence += count
+        await self.filer.drain()
 
     def run_of(self, loop: str) -> Callable[[], Awaitable[None]]:
         """Return a task by its name."""
@@ -484,10 +486,10 @@ async def test_a_floor_is_wanted_only_while_a_covered_segment_waits_to_be_closed
         b.submit(EPOCH_MS + 2000, EPOCH_MS + 3000)
         await trio.sleep(200)
         assert b.floors_wanted == []
-        await b.cross_off(2)
+        await b.cross_off(2, floor_minute=MINUTE)
         await trio.sleep(200)
         assert b.floors_wanted == []
-        await b.cross_off(3)
+        await b.cross_off(3, floor_minute=MINUTE)
         await trio.sleep(10)
         assert set(b.floors_wanted) == {MINUTE + 1}
         assert b.store.sealed == 0
@@ -551,12 +553,12 @@ async def test_facts_that_found_no_space_do_not_keep_filing_busy_afterwards() ->
             Trap(
                 action=Action.FULL,
                 kinds={"create", "write"},
-                when=lambda _kind, path, _label: path.startswith("dispatch_log/2"),
+                when=lambda _kind, path, _label: path.startswith("dispatch_log/"),
             )
         )
         await trio.sleep(20)
         assert b.disk.fired
-        assert b.store.checkpoint.fact_number == 1
+        assert b.store.checkpoint.sequence == b.next_sequence - 1
         await trio.sleep(100)
         b.executor.calls.clear()
         await trio.sleep(50)
@@ -615,7 +617,7 @@ async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_no
         b.submit(*[now_ms] * 10)
         await trio.sleep(0.1)
         b.sent = [b.wheel.pop_due(b.clock.now_ms(), 6)]
-        b.unnoted = b.wheel.pop_due(b.clock.now_ms(), 2)["sequence"].tolist()
+        b.unapplied = b.wheel.pop_due(b.clock.now_ms(), 2)["sequence"].tolist()
         b.submit(*range(now_ms - 1000, now_ms - 900))
         await trio.sleep(0.1)
         assert len(b.wheel) + 6 <= 40
@@ -626,7 +628,7 @@ async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_no
             again.update(b.wheel.pop_due(b.clock.now_ms(), 100)["sequence"].tolist())
             b.loader.wheel_has_shrunk()
             await trio.sleep(1)
-        gone = {*b.sent[0]["sequence"].tolist(), *b.unnoted}
+        gone = {*b.sent[0]["sequence"].tolist(), *b.unapplied}
         assert again == dict.fromkeys(b.due_ms.keys() - gone, 1)
 
 

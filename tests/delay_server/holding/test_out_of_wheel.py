@@ -25,8 +25,8 @@ def test_what_is_found_does_not_depend_on_how_it_is_parted(
     held["minute"] = [chance.randrange(5) for _ in held]
     edges = sorted(chance.choices(range(201), k=chance.choice([0, 3, 60])))
     parts = np.split(held, edges)
-    unnoted = np.array([900, 901], np.int64)
-    found = OutOfWheel(count=lambda: 200, held=lambda: parts, unnoted=lambda: [unnoted])
+    unapplied = np.array([900, 901], np.int64)
+    found = OutOfWheel(count=lambda: 200, held=lambda: parts, unapplied=lambda: [unapplied])
     wanted = chance.sample(range(10), 3)
     of_subjects = found.of_subjects(np.array(wanted, np.intp)).tolist()
     expected = held["sequence"][np.isin(held["subject"], wanted)].tolist()
@@ -43,6 +43,6 @@ def test_what_is_found_does_not_depend_on_how_it_is_parted(
 
 
 def test_nothing_held_is_nothing_found() -> None:
-    found = OutOfWheel(count=lambda: 0, held=list, unnoted=list)
+    found = OutOfWheel(count=lambda: 0, held=list, unapplied=list)
     assert found.of_subjects(np.array([1], np.intp)).tolist() == []
     assert found.after((0, 0)).tolist() == []

@@ -72,7 +72,6 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         brokers=BROKERS,
         storage=StorageConfig(
             message_log_file_bytes_max=2**20,
-            journal_file_bytes_max=2**21,
             minute_horizon_minutes=10,
             hour_horizon_minutes=600,
             retired_grace_ms=7,
@@ -91,7 +90,7 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
     )
     settings = config.store_settings()
     assert (settings.cluster, settings.group, settings.node_id) == ("c", "g", "n")
-    assert (settings.message_log_file_bytes_max, settings.journal_file_bytes_max) == (2**20, 2**21)
+    assert settings.message_log_file_bytes_max == 2**20
     assert settings.retired_grace_ms == 7
     assert settings.retention == RetentionRules(
         message_log_keep_ms=8,
@@ -242,7 +241,6 @@ def test_limits_made_for_large_disks_are_lowered_on_small_ones_and_only_there() 
     assert small.storage.filing_bytes_max == 2**25
     assert small.storage.gather_bytes_max == 2**24
     assert small.storage.message_log_file_bytes_max == 2**26
-    assert small.storage.journal_file_bytes_max == 2**24
     assert small.admission.pending_bytes_max == 2**22
     tiny = config.fitted_to(2**20)
     assert tiny.storage.gather_bytes_max == tiny.storage.message_log_file_bytes_max == 2**20

@@ -82,7 +82,7 @@ def test_what_is_found_is_sent_byte_for_byte_and_once(
         assert all(one.item == items[one.wanted.sequence] for one in messages)
         # A message with a fact may have none of its own: a phantom's, or one that strayed.
         facts = {one.sequence for told in builder.filed.values() for one in told}
-        facts |= {one.sequence for one in builder.journal}
+        facts |= {one.sequence for one in builder.unfiled}
         settled = {one.wanted.sequence for one in left if one.why is Why.SETTLED}
         assert settled <= facts
 
@@ -113,15 +113,15 @@ def test_what_has_a_fact_or_a_row_by_now_is_left_out(tmp_path: Path) -> None:
     assert whys(left) == {Why.SETTLED: 3, Why.FILED: 2}
 
 
-@pytest.mark.parametrize("where", ["journal", "filed"])
+@pytest.mark.parametrize("where", ["tail", "filed"])
 def test_a_fact_of_a_missing_record_is_enough(where: str, tmp_path: Path) -> None:
     builder = sealed_builder(lost=0, missing=1)
     source = builder.build().written(tmp_path / "then")
     run(source, tmp_path / "details")
     one = builder.messages[0]
     fact = Fact(one.sequence, BEFORE, one.due_ms + 1, b"g1", Outcome.DELIVERED)
-    if where == "journal":
-        builder.journal.append(fact)
+    if where == "tail":
+        builder.unfiled.append(fact)
     else:
         [facts] = builder.filed.values()
         facts.append(fact)

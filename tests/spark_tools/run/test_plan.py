@@ -91,9 +91,7 @@ def test_replicas_of_which_one_lacks_seals_are_not_compared(tmp_path: Path) -> N
         assert not result.findings["replica_differs"]
 
 
-@pytest.mark.parametrize(
-    "file", [SEALS, "checkpoint/checkpoint", "dispatch_log/journal/durable_end"]
-)
+@pytest.mark.parametrize("file", [SEALS, "checkpoint/checkpoint", "message_log/durable_end"])
 def test_repair_sends_nothing_that_may_be_in_what_cannot_be_read(file: str, tmp_path: Path) -> None:
     builder = sealed_builder(lost=0, missing=12)
     source = builder.build().written(tmp_path / "data")
@@ -193,7 +191,7 @@ def test_damaged_payload_is_found_if_asked_for(prefix: str, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    "change", [{"message_log": ()}, {"made_ms": 10**18}, {"log_uuid": "x"}, {"fact_number": 10**9}]
+    "change", [{"message_log": ()}, {"made_ms": 10**18}, {"log_uuid": "x"}, {"sequence": 10**9}]
 )
 def test_a_manifest_that_contradicts_itself_is_refused(
     change: dict[str, Any], tmp_path: Path

@@ -143,7 +143,7 @@ def test_a_record_in_no_segment_counts_by_its_filed_minute(tmp_path: Path) -> No
     builder = Builder(random.Random(0), filed_sequence=1, log_next=3)
     builder.messages = [late]
     builder.batches = [(RecordKind.MESSAGE, late.floor, [late])]
-    builder.journal = [Fact(2, late.minute, late.due_ms + 5, b"g1", Outcome.DELIVERED)]
+    builder.unfiled = [Fact(2, late.minute, late.due_ms + 5, b"g1", Outcome.DELIVERED)]
     world = builder.build()
     for first, after, count in ((T0 - 5, T0, 1), (T0 - 11, T0 - 5, 0)):
         request = replace(REQUEST, from_minute=first, to_minute=after)
@@ -224,15 +224,13 @@ def test_dead_letters_are_rows_that_died_and_rows_anew(tmp_path: Path) -> None:
     rig.bury(4)
     rig.deliver()
     rig.file(10)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     for requeue in (True, False):
         rig.settle(1, requeue=requeue)
     rig.file(10)
     rig.load(steps=100)
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     world, source = rig_source(rig, tmp_path)
     result = check(world, tmp_path, Request(grace_ms=0))

@@ -23,15 +23,16 @@ from spark_tools.source.parts import PartitionPlan, plan_partitions
 from spark_tools.source.reader import read_partition
 from storage.disk.disk import DirectoryDisk, File
 from storage.disk.spans import DEAD_MINUTES_FROM, key_of_name
-from storage.readers.manifest import Fault, Manifest
+from storage.readers.manifest import Fault, Manifest, read_manifest
 from tests.seeds import examples
-from tests.spark_tools.oracle import MINUTES
+from tests.spark_tools.oracle import MINUTES, tail_facts
 from tests.spark_tools.worlds import FAULTS, T0, World, builder_of, world_of
+from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import Row, batches, plain_rows
 from tests.storage.readers.test_arrow import DEAD, Segments, directory
 
-JOURNALED = 6
-"""The seed of a world with facts in the journal."""
+TAILED = 6
+"""The seed of a world with facts at the end of the message_log."""
 RANGES = [(0, 10**9), (T0 - 3, T0 + 2), (T0 - 60, T0), (T0, T0 + 90), (T0 + 100, T0 + 3000)]
 
 
@@ -96,14 +97,11 @@ def plain(world: World, kind: str) -> list[Row]:
                 row["filed_minute"] = min(max(minute, key.start), key.end - 1)
             rows.append(row)
     if kind == "dispatch":
-        for one in manifest.journal:
-            found = plain_rows(one.file, world.files[one.file], one.length)
-            rows += [
-                row
-                for row in found
-                if one.first_number <= row["number"] < one.next_number  # type: ignore[operator]
-                and row["filed_minute"] < DEAD_MINUTES_FROM  # type: ignore[operator]
-            ]
+        rows += [
+            row
+            for row in tail_facts(world.files, manifest)
+            if row["filed_minute"] < DEAD_MINUTES_FROM  # type: ignore[operator]
+        ]
     if kind == "message":
         for log in manifest.message_log:
             rows += [
@@ -172,8 +170,15 @@ def test_what_is_filed_and_what_is_not_are_all_that_was_accepted_each_once(
     assert max(counted(found, ["sequence"]).values(), default=1) == 1
 
 
-def test_dead_letters_and_what_became_of_them_are_apart(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_filed", [True, False])
+def test_dead_letters_and_what_became_of_them_are_apart(is_filed: bool, tmp_path: Path) -> None:
     files, manifest = directory(DEAD[0])
+    if not is_filed:
+        rig = DeadRig(4)
+        rig.open()
+        for _ in range(700):
+            rig.random_step()
+        files, manifest = rig.disk.contents(), read_manifest(rig.disk, now_ms=rig.now_ms)
     world = World(dict(files), manifest)
     source = world.written(tmp_path)
     dead: list[Segments] = [*manifest.dead_segments]
@@ -193,14 +198,14 @@ def test_dead_letters_and_what_became_of_them_are_apart(tmp_path: Path) -> None:
         if one.facts_length
         for row in plain_rows(one.facts_file, files[one.facts_file], one.facts_length)
     ]
-    for one in manifest.journal:
-        facts += [
-            row
-            for row in plain_rows(one.file, files[one.file], one.length)
-            if one.first_number <= row["number"] < one.next_number  # type: ignore[operator]
-            and row["filed_minute"] >= DEAD_MINUTES_FROM  # type: ignore[operator]
-        ]
-    names = ["sequence", "filed_minute", "at_ms", "outcome", "number"]
+    tail = [
+        row
+        for row in tail_facts(files, manifest)
+        if row["filed_minute"] >= DEAD_MINUTES_FROM  # type: ignore[operator]
+    ]
+    assert is_filed or tail
+    facts += tail
+    names = ["sequence", "filed_minute", "at_ms", "outcome", "record"]
     assert counted(read([source], options_of("dispatch", about="dead")), names) == counted(
         facts, names
     )
@@ -236,7 +241,7 @@ def test_segments_outside_of_the_range_are_not_opened(
         opened.clear()
         read([source], read_options({"kind": kind, "roots": "a"} | range_of(limits)))
         assert 0 < len(wanted) < len(files)
-        assert sorted(path for path in opened if "journal" not in path) == sorted(wanted)
+        assert sorted(path for path in opened if "message_log" not in path) == sorted(wanted)
     opened.clear()
     read([source], options_of("message", unfiled="true"))
     unfiled = [
@@ -322,30 +327,37 @@ def test_nodes_that_are_no_replicas_and_directories_named_twice_are_refused(
 
 
 def hurt(world: World, path: str, chance: random.Random) -> None:
-    """Spoil the columns of a batch."""
+    """Spoil the columns of some batch."""
     data = world.files[path]
-    position, _ = chance.choice(list(batches(data, len(data))))
+    hurt_at(world, path, chance.choice([position for position, _ in batches(data, len(data))]))
+
+
+def hurt_at(world: World, path: str, position: int) -> None:
+    """Spoil the columns of the batch at a position."""
+    data = world.files[path]
     world.files[path] = data[: position + 90] + b"\xff\xfe\xfd" + data[position + 93 :]
 
 
-def first_file(manifest: Manifest, kind: str) -> str:
+def first_file(world: World, kind: str) -> str:
+    manifest = world.manifest
     segment = max(segments_of(manifest), key=lambda one: one.length)
     return {
         "schedule": segment.file,
         "dispatch": segment.facts_file,
         "message": manifest.message_log[0].file,
-        "journal": "dispatch_log/journal/00000000000000000001.log",
+        "tail": str(tail_facts(world.files, manifest)[0]["file"]),
     }[kind]
 
 
 @pytest.mark.parametrize("size", ["1", "100000000"])
-@pytest.mark.parametrize("kind", ["schedule", "dispatch", "message", "journal"])
+@pytest.mark.parametrize("kind", ["schedule", "dispatch", "message", "tail"])
 def test_damage_ends_a_read_or_has_a_row_of_its_own(kind: str, size: str, tmp_path: Path) -> None:
-    world = world_of(JOURNALED)
-    path = first_file(world.manifest, kind)
-    read_kind = "dispatch" if kind == "journal" else kind
+    world = world_of(TAILED)
+    path = first_file(world, kind)
+    read_kind = "dispatch" if kind == "tail" else kind
     whole = read([world.written(tmp_path)], options_of(read_kind))
-    hurt(world, path, random.Random(1))
+    [position, *_] = sorted({int(row["position"]) for row in whole if row["file"] == path})  # type: ignore[call-overload]
+    hurt_at(world, path, position)
     source = world.written(tmp_path)
     with pytest.raises(DamagedInputError) as error:
         read([source], options_of(read_kind, partition_bytes=size))
@@ -369,7 +381,7 @@ def test_damage_ends_a_read_or_has_a_row_of_its_own(kind: str, size: str, tmp_pa
 
 
 def test_fewer_rows_than_the_manifest_says_are_damage(tmp_path: Path) -> None:
-    world = world_of(JOURNALED)
+    world = world_of(TAILED)
     first, *others = world.manifest.sealed
     changed = msgspec.structs.replace(first, rows=first.rows + 1)
     world.manifest = msgspec.structs.replace(world.manifest, sealed=(changed, *others))
@@ -382,7 +394,7 @@ def test_fewer_rows_than_the_manifest_says_are_damage(tmp_path: Path) -> None:
 
 
 def test_what_a_manifest_lacks_is_damage_whatever_is_read(tmp_path: Path) -> None:
-    world = world_of(JOURNALED)
+    world = world_of(TAILED)
     world.manifest = msgspec.structs.replace(
         world.manifest,
         faults=(Fault(file="seals", position=3, reason="bad"),),

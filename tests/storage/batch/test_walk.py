@@ -137,17 +137,17 @@ def test_the_file_of_another_log_is_refused() -> None:
         numbers(disk, file.length, other)
 
 
-def test_a_batch_of_a_newer_version_is_hopped_over_in_a_segment_and_refused_in_a_journal() -> None:
+def test_a_batch_of_a_newer_version_is_hopped_over_in_a_segment_and_refused_in_a_log() -> None:
     disk, file, positions = written()
     make_newer(disk, file, positions[1])
     found = numbers(disk, file.length)
     assert [found[0], *found[2:]] == [1, 7, 10]
     assert "unknown feature bits 0x2" in str(found[1])
-    journal = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=1)
-    disk, file, positions = written(header=journal)
+    log = FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=LOG_UUID, first_sequence=1)
+    disk, file, positions = written(header=log)
     make_newer(disk, file, positions[1])
     with pytest.raises(UnsupportedFormatError, match="unknown feature bits 0x2"):
-        numbers(disk, file.length, journal)
+        numbers(disk, file.length, log)
 
 
 def test_a_batch_of_another_segment_is_none_wherever_it_lies() -> None:
@@ -231,14 +231,14 @@ def test_any_single_flipped_bit_is_noticed() -> None:
 
 
 def test_the_header_of_another_files_first_batch_hides_nothing_behind_it() -> None:
-    journal = FileHeader(kind=LogKind.DISPATCH_JOURNAL, log_uuid=LOG_UUID, first_sequence=1)
-    disk, file, positions = written(6, header=journal)
+    log = FileHeader(kind=LogKind.MESSAGE_LOG, log_uuid=LOG_UUID, first_sequence=1)
+    disk, file, positions = written(6, header=log)
     other = segment_disk()
-    long = ChainedFile(other, PATH, journal)
+    long = ChainedFile(other, PATH, log)
     long.append([draft(1, count=20)])
     head = other.contents()[PATH][positions[0] : positions[0] + 100]
     disk.damage(PATH, positions[0], head)
-    found = numbers(disk, file.length, journal)
+    found = numbers(disk, file.length, log)
     assert good(found) == [4, 7, 10, 13, 16]
 
 

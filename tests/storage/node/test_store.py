@@ -5,14 +5,20 @@ and fact that it gets against what it knows was accepted and was durable.
 """
 
 import random
+import re
 import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
-from storage.batch.batches import BATCH_BYTES_MAX
+from storage.batch.batches import BATCH_BYTES_MAX, LogBatch
+from storage.batch.columns import RecordKind
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.batch.rows import Int64s
 from storage.disk.errors import (
     DataDirectoryError,
     FatalDiskError,
@@ -24,13 +30,14 @@ from storage.disk.errors import (
     UnsupportedFormatError,
 )
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
+from storage.logs.message_log import Draft
 from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
 from storage.schedule.schedule_log import Unread
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
 from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
-from tests.simulation.faults import HARSH, Action, FaultPlan, Trap
+from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, Trap
 from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
 
@@ -95,8 +102,7 @@ def play(rig: StoreRig) -> None:
     rig.file()
     rig.now_ms += MINUTE_MS
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.commit_floor()
     rig.prepare_checkpoint()
     rig.file()
@@ -112,8 +118,7 @@ def play(rig: StoreRig) -> None:
     rig.now_ms += 2 * MINUTE_MS
     rig.load(steps=100)
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.commit_floor()
     rig.file()
     rig.checkpoint()
@@ -171,8 +176,7 @@ def populated(seed: int = 1, *, damage_expected: bool = False) -> StoreRig:
     rig.load(steps=100)
     rig.now_ms += 1000
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.sync_durable_end()
     return rig
 
@@ -205,7 +209,7 @@ def test_recovering_twice_is_recovering_once() -> None:
     assert [segment.state() for segment in rig.store.schedule.segments.values()] == states
     assert rig.disk.contents().keys() == files.keys()
     changed = {path for path, data in rig.disk.contents().items() if data != files[path]}
-    assert changed <= {"identity", "message_log/durable_end", "dispatch_log/journal/durable_end"}
+    assert changed <= {"identity", "message_log/durable_end"}
 
 
 # -- one thing at a time ---------------------------------------------------------------------------
@@ -246,7 +250,7 @@ def test_a_segment_whose_facts_were_known_before_its_rows_were_written_is_sealed
     rig.load(steps=100)
     rig.now_ms += 1000
     rig.deliver()
-    rig.journal()
+    rig.state_facts()
     rig.reopen()  # Neither row nor fact is in a checkpoint.
     rig.flush()
     assert rig.store.schedule.wants_floor() == START_MS // MINUTE_MS + 1
@@ -267,10 +271,10 @@ def test_a_segment_is_not_sealed_on_the_number_of_its_facts() -> None:
     rig.load(steps=100)
     rig.now_ms += 1000
     rig.deliver(1)
-    rig.journal()
-    block, number = rig.store.journal.append([rig.journalled[0][0]], append_ms=rig.now_ms, epoch=1)
-    rig.journalled.append((block, number))  # One message told of twice, the other not at all.
-    rig.note()
+    again = list(rig._outcomes)
+    rig.cross_off()
+    rig._outcomes = again  # One message told of twice, the other not at all.
+    rig.cross_off()
     rig.now_ms += 2 * MINUTE_MS
     rig.split()
     rig.commit_floor()
@@ -278,8 +282,7 @@ def test_a_segment_is_not_sealed_on_the_number_of_its_facts() -> None:
     rig.checkpoint()
     assert rig.store.sealed == 0
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     assert rig.store.sealed == 1
 
@@ -293,12 +296,12 @@ def test_facts_of_rows_that_found_no_space_are_not_forgotten() -> None:
     rig.load(steps=100)
     rig.now_ms += 1000
     rig.deliver()
-    rig.journal()
+    rig.state_facts()
     rig.reopen()
     rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("schedule_")))
     rig.checkpoint()
     assert rig.disk.fired
-    assert rig.store.checkpoint.fact_number == 0
+    assert rig.store.checkpoint.sequence < rig.store.schedule.last_filed - 1
     rig.load(steps=100)  # The rig fails if the message enters the wheel.
     rig.reopen()
     rig.finish()
@@ -316,9 +319,8 @@ def test_facts_of_a_coarse_segment_go_along_when_it_is_split() -> None:
     rig.split(100)
     rig.load(steps=100)
     rig.deliver()
-    rig.journal()
+    rig.state_facts()
     rig.reopen()  # The split is forgotten, the fact is not.
-    rig.note()
     rig.checkpoint()
     state = next(s for s in rig.store.checkpoint.segments if s.span == Span.HOUR)
     assert (state.rows, state.facts) == (2, 1)
@@ -480,29 +482,6 @@ def test_segments_without_any_log_they_could_be_made_from_are_refused() -> None:
     refused(disk, LogStateError, "checkpoint is missing")
 
 
-def test_an_older_checkpoint_than_the_facts_are_kept_for_is_refused() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    old = rig.disk.contents()[CHECKPOINT_PATH]
-    rig.split()
-    for place in range(60):
-        rig.commit([rig.now_ms + 1 + place])
-    rig.file(60)
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    for _ in range(60):
-        rig.deliver(1)
-        rig.journal()
-    rig.note()
-    rig.checkpoint()
-    rig.now_ms += GRACE_MS
-    rig.checkpoint()
-    disk = rig.disk.revive()
-    disk.unlink(CHECKPOINT_PATH)
-    disk.open(CHECKPOINT_PATH, create=True).write_at(0, [old])
-    refused(disk, LogStateError, "facts are missing")
-
-
 def newer(data: bytes) -> bytes:
     """Return the file with the header that a newer version might write."""
     head = bytearray(data[:64])
@@ -511,7 +490,7 @@ def newer(data: bytes) -> bytes:
     return bytes(head) + data[64:]
 
 
-@pytest.mark.parametrize("kind", ["checkpoint", "schedule_log", "dispatch_log/2", "journal"])
+@pytest.mark.parametrize("kind", ["checkpoint", "schedule_log", "dispatch_log", "message_log/0"])
 def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) -> None:
     rig = populated()
     named = {CHECKPOINT_PATH}
@@ -522,9 +501,7 @@ def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) ->
     path = [
         path
         for path, data in files.items()
-        if kind in path
-        and len(data) > 64
-        and (path in named or (kind == "journal" and path.endswith(".log")))
+        if kind in path and len(data) > 64 and (path in named or kind == "message_log/0")
     ][-1]
     disk.open(path).write_at(0, [newer(files[path])])
     refused(disk, UnsupportedFormatError, "written by a newer delaywheel, upgrade this node")
@@ -562,7 +539,7 @@ def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(seeds: ran
             assert rig.damages, f"{missing} lost in secret after a flip in {path}"
             assert len(missing) <= 6, f"{missing} not served after a flip in {path}"
         if again:
-            assert rig.damages or "journal" in path, f"{again} sent again after a flip in {path}"
+            assert rig.damages, f"{again} sent again after a flip in {path}"
 
 
 def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
@@ -806,8 +783,7 @@ def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() ->
     rig.now_ms = due_ms
     rig.load(steps=10)
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.now_ms += MINUTE_MS
     rig.commit_floor()
     rig.file(10)
@@ -833,17 +809,17 @@ def test_a_missing_segment_file_is_damage_and_the_others_are_served() -> None:
     rig.load(steps=10)
     rig.deliver()
     assert list(rig.memory.deliveries) == [3]
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     assert rig.store.schedule.pending == 1
 
 
-def lose_the_last_but_one(rig: StoreRig) -> None:
-    """Damage that record in the message_log, and begin another life."""
+def lose_the_last_but_one(rig: StoreRig, *, of: bytes = b"") -> None:
+    """Damage that batch of the message_log, of those that begin so, and begin another life."""
     path = min(p for p in rig.disk.contents() if p.startswith("message_log/0"))
     rig.sync_durable_end()
     data = rig.disk.contents()[path]
-    place = data.rindex(b"DWB1", 0, data.rindex(b"DWB1"))
+    places = [found.start() for found in re.finditer(b"DWB1.{12}" + of, data, re.DOTALL)]
+    place = places[-2]
     rig.disk.damage(path, place + 90, b"\xff\xfe\xfd")
     rig.reopen()
     assert rig.damages
@@ -877,9 +853,9 @@ def test_facts_about_rows_that_are_lost_hide_no_message_from_the_count(minutes: 
     rig.file(5)
     rig.load(steps=10)
     rig.deliver()
-    rig.journal()
+    rig.state_facts()
     assert sorted(rig.memory.deliveries) == [2]
-    lose_the_last_but_one(rig)
+    lose_the_last_but_one(rig, of=bytes([RecordKind.MESSAGE]))
     del rig.memory.accepted[2]
     if not minutes:
         # The row that is left hides behind the fact, but not once both are looked at.
@@ -891,8 +867,7 @@ def test_facts_about_rows_that_are_lost_hide_no_message_from_the_count(minutes: 
     rig.now_ms += MINUTE_MS
     rig.load(steps=10)
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     assert sorted(rig.memory.deliveries) == [2, 3]
     assert rig.store.schedule.pending == 0
     rig.now_ms += MINUTE_MS
@@ -911,8 +886,7 @@ def test_a_fact_that_is_told_twice_hides_no_message_from_the_count() -> None:
     rig.file()
     rig.load(steps=10)
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     [segment] = rig.store.schedule.segments.values()
     rig.disk.damage(segment.facts_file.path, segment.facts_file.length - 3, b"\xff\xfe")
@@ -920,8 +894,7 @@ def test_a_fact_that_is_told_twice_hides_no_message_from_the_count() -> None:
     rig.now_ms += 2
     rig.load(steps=10)
     rig.deliver(2)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     assert rig.store.schedule.pending == 0
     rig.now_ms += MINUTE_MS
     rig.commit_floor()
@@ -930,8 +903,7 @@ def test_a_fact_that_is_told_twice_hides_no_message_from_the_count() -> None:
     assert rig.memory.deliveries == Counter({2: 2, 3: 1})
     assert rig.store.schedule.pending == 1
     rig.deliver()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     assert not rig.store.schedule.segments
     assert rig.store.schedule.pending == 0
@@ -1074,3 +1046,210 @@ def test_an_epoch_that_finds_no_space_has_not_begun() -> None:
     assert (store.message_log.next_sequence, store.schedule.epochs) == (1, [])
     store.start_epoch(1, now_ms=START_MS)
     assert store.message_log.next_sequence == 2
+
+
+# -- facts of the log's tail -----------------------------------------------------------------------
+
+
+def fill_the_disk(rig: StoreRig, path: str) -> None:
+    """Have the next write to a file find no space."""
+    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, found, _l: found == path))
+
+
+@pytest.mark.parametrize("committed", [2, 3])
+def test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed(
+    committed: int,
+) -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.deliver()
+    rig.state_facts()
+    assert rig.store.message_log.next_sequence == 4
+    store, _ = Store.open(
+        rig.disk.revive(),
+        SETTINGS,
+        chance=random.Random(1),
+        now_ms=rig.now_ms,
+        on_damage=lambda damage: pytest.fail(f"{damage}"),
+    )
+    store.apply_tail(committed, now_ms=rig.now_ms)
+    assert store.recovery.known == 1
+    schedule = store.schedule
+    entries: list[Entries] = []
+    assert schedule.pending == committed - 2
+    while (split := schedule.begin_split(rig.now_ms)) is not None:
+        split.step(rig.now_ms)
+    until_ms = rig.now_ms + MINUTE_MS
+    while (load := schedule.begin_load(until_ms, rows_max=9, now_ms=rig.now_ms)) is not None:
+        entries.append(load.step(9)[0])
+    for batch in store.message_log.read(committed):
+        assert isinstance(batch, LogBatch)
+        entries.append(schedule.apply(batch, now_ms=rig.now_ms).entries)
+    assert sum(map(len, entries)) == 0
+    assert (schedule.pending, schedule.last_filed) == (0, 3)
+
+
+def test_rows_and_facts_that_are_filed_are_passed_over_by_a_replay() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.commit([START_MS + 60 * HOUR_MS])
+    rig.commit([START_MS + 40_000])
+    rig.file(2)
+    rig.deliver()
+    rig.cross_off()
+    fill_the_disk(rig, key_of_minute(START_MS // MINUTE_MS + 60 * 60, Span.DAY).path)
+    rig.checkpoint()
+    [segment] = rig.store.checkpoint.segments
+    assert rig.store.checkpoint.sequence == 2, "the row behind it waits"
+    assert (segment.rows, segment.last_sequence) == (2, 4)
+    assert (segment.facts, segment.last_fact) == (1, 5)
+    rig.reopen()
+    rig.flush()
+    assert rig.store.schedule.pending == 2
+    rig.checkpoint()
+    states = rig.store.checkpoint.segments
+    assert [(state.rows, state.facts) for state in states] == [(2, 1), (1, 0)]
+    rig.finish()
+
+
+def test_a_replay_after_a_split_passes_over_the_facts_that_were_filed_before_it() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    coarse_ms = START_MS + 3 * HOUR_MS
+    rig.commit([START_MS + 10, coarse_ms, coarse_ms + 2 * MINUTE_MS])
+    rig.file()
+    rig.checkpoint()  # Names the hour.
+    rig.now_ms = coarse_ms
+    rig.split(100)
+    rig.load(steps=100)
+    rig.deliver()
+    rig.state_facts()
+    rig.reopen()  # The split is forgotten, the facts are not.
+    minute = key_of_minute(START_MS // MINUTE_MS, Span.MINUTE)
+    fill_the_disk(rig, minute.facts_path)
+    rig.checkpoint()
+    states = [one for one in rig.store.checkpoint.segments if one.key != minute]
+    assert [(one.span, one.rows, one.facts, one.last_fact) for one in states] == [(2, 2, 1, 6)]
+    rig.split(100)
+    fill_the_disk(rig, minute.facts_path)
+    rig.checkpoint()
+    states = [one for one in rig.store.checkpoint.segments if one.key != minute]
+    assert [(one.span, one.facts, one.last_fact) for one in states] == [(1, 1, 6), (1, 0, 6)]
+    assert rig.store.checkpoint.sequence == 4, "the fact behind it waits"
+    rig.reopen()
+    assert rig.store.schedule.pending == 1
+    rig.finish()
+    assert rig.memory.deliveries == Counter({2: 1, 3: 1, 4: 1})
+
+
+def test_facts_of_a_segment_that_find_no_space_wait_all_of_them() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.commit([START_MS + 10, START_MS + 20])
+    rig.file()
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    for _ in range(2):
+        rig.deliver(1)
+        rig.cross_off()
+    fill_the_disk(rig, key_of_minute(START_MS // MINUTE_MS, Span.MINUTE).facts_path)
+    rig.checkpoint()
+    assert rig.store.schedule.full
+    [segment] = rig.store.checkpoint.segments
+    assert (segment.facts, segment.last_fact, rig.store.checkpoint.sequence) == (0, 0, 3)
+    rig.reopen()
+    assert rig.store.schedule.pending == 0
+    rig.checkpoint()
+    [segment] = rig.store.checkpoint.segments
+    assert (segment.facts, segment.last_fact, rig.store.checkpoint.sequence) == (2, 5, 5)
+    rig.finish()
+
+
+# -- facts that are durable and not committed ------------------------------------------------------
+
+
+def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start() -> None:
+    count, sent, due_ms = 1_000_100, 1_000_000, START_MS + 10 * MINUTE_MS
+    disk = SimDisk(random.Random(1), plan=CALM)
+
+    def begin(committed: int | None = None) -> Store:
+        store, _ = Store.open(
+            disk,
+            StoreSettings(),
+            chance=random.Random(1),
+            now_ms=START_MS,
+            on_damage=lambda damage: pytest.fail(str(damage)),
+        )
+        end = store.message_log.next_sequence
+        store.apply_tail(end if committed is None else committed, now_ms=START_MS)
+        return store
+
+    def load(store: Store) -> Int64s:
+        schedule, found = store.schedule, [np.empty(0, np.int64)]
+        while schedule.begin_split(START_MS) is not None:
+            pytest.fail("all is near")
+        job = schedule.begin_load(due_ms + MINUTE_MS, rows_max=10**7, now_ms=START_MS)
+        done = job is None
+        while job is not None and not done:
+            entries, done = job.step(10**7)
+            found.append(entries["sequence"])
+        return np.concatenate(found)
+
+    store = begin()
+    store.schedule.begin_split(START_MS)
+    part = count // 10
+    messages = Draft(
+        kind=RecordKind.MESSAGE,
+        count=part,
+        names=[b"boarding"],
+        arrays={
+            "due_ms": np.full(part, due_ms, np.int64),
+            "id_hash": np.zeros(part, np.uint64),
+            "size": np.ones(part, np.uint32),
+            "subject": np.zeros(part, np.uint16),
+        },
+        blob=[bytes(part)],
+    )
+    for batch in store.message_log.append([messages] * 10, append_ms=START_MS):
+        store.schedule.apply(batch, now_ms=START_MS)
+    committed = store.message_log.next_sequence
+    work = store.prepare_checkpoint(START_MS)
+    work.write()
+    store.finish_checkpoint(work)
+    sequences = np.arange(committed - count, committed - count + sent)
+    for told in np.array_split(sequences, 50):
+        facts = FactBlock(
+            sequence=told,
+            minute=np.full(len(told), due_ms // MINUTE_MS, np.uint32),
+            at_ms=np.full(len(told), due_ms, np.int64),
+            target=np.zeros(len(told), np.uint16),
+            outcome=np.full(len(told), Outcome.DELIVERED, np.uint8),
+            record=np.zeros(len(told), np.int64),
+            targets=[b"g1"],
+        )
+        draft = Draft(
+            kind=RecordKind.FACTS, count=len(told), names=facts.targets, arrays=facts.arrays
+        )
+        store.message_log.append([draft], append_ms=START_MS)
+    disk.power_cut()
+    disk = disk.revive()
+    store = begin(committed)
+    assert (store.recovery.known, store.schedule.pending) == (sent, count)
+    assert load(store).tolist() == list(range(committed - (count - sent), committed))
+    disk = disk.revive()
+    # When another node has them they are facts like others.
+    store = begin()
+    assert (store.recovery.known, store.schedule.pending) == (0, count - sent)
+    assert len(load(store)) == count - sent

@@ -14,16 +14,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from storage.batch.batches import Damage
+from storage.batch.columns import RecordKind
 from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, Outcome
 from storage.batch.item_formats import qmq_item_fault
 from storage.batch.rows import RowBlock
 from storage.disk.disk import Disk, ReadableFile
 from storage.disk.spans import key_of_name
-from storage.logs.dispatch_log import FactsJournal
+from storage.logs.message_log import Draft
 from storage.readers.arrow import COLUMNS, ArrowReader, Kind, schema_of
 from storage.readers.manifest import (
-    JournalFile,
     Manifest,
     MessageLogFile,
     SealedSegment,
@@ -35,14 +35,21 @@ from tests.damage.directory import populated
 from tests.seeds import examples
 from tests.simulation.disk import SimDisk
 from tests.storage.dead_rig import DeadRig
-from tests.storage.plain_logs import Row, batches, plain_create_ms, plain_id, plain_rows
+from tests.storage.plain_logs import (
+    Row,
+    batches,
+    plain_create_ms,
+    plain_facts,
+    plain_id,
+    plain_rows,
+)
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, disk_of, messages, recover
-from tests.storage.small_segments import KEY, delivered, new_journal, rows_of, segment_disk
+from tests.storage.small_segments import KEY, delivered, rows_of, segment_disk
 
 Found = list[pa.RecordBatch | Damage]
 Segments = UnsealedSegment | SealedSegment
-Part = Segments | JournalFile | MessageLogFile
+Part = Segments | MessageLogFile
 
 POPULATED = [1, 2, 3]
 DEAD = [11, 12, 13]
@@ -72,21 +79,17 @@ def parts_of(manifest: Manifest) -> Iterator[tuple[Kind, str, int, Part]]:
         for segment in segments:
             yield kind, segment.file, segment.length, segment
             yield Kind.DISPATCH, segment.facts_file, segment.facts_length, segment
-    for journal in manifest.journal:
-        yield Kind.DISPATCH, journal.file, journal.length, journal
     for log in manifest.message_log:
         yield Kind.MESSAGE, log.file, log.length, log
+        yield Kind.DISPATCH, log.file, log.length, log
 
 
 def read(reader: ArrowReader, path: str, length: int, part: Part) -> Found:
     """Read one part with a reader for its kind."""
     match part:
-        case JournalFile():
-            found = reader.journal(
-                path, length=length, first_number=part.first_number, next_number=part.next_number
-            )
         case MessageLogFile():
-            found = reader.messages(
+            whose = reader.stated_facts if reader.kind is Kind.DISPATCH else reader.messages
+            found = whose(
                 path,
                 length=length,
                 first_sequence=part.first_sequence,
@@ -124,12 +127,8 @@ def tables_in(found: Found) -> list[pa.RecordBatch]:
 def expected_of(kind: Kind, data: bytes, path: str, length: int, part: Part) -> list[Row]:
     """Return what the plain way finds, in the columns of a table."""
     rows = []
-    for row in plain_rows(path, data, length):
-        if isinstance(part, JournalFile):
-            number = row["number"]
-            assert isinstance(number, int)
-            if not part.first_number <= number < part.next_number:
-                continue
+    is_stated = kind is Kind.DISPATCH and isinstance(part, MessageLogFile)
+    for row in (plain_facts if is_stated else plain_rows)(path, data, length):
         if kind is Kind.SCHEDULE:
             row["is_sealed"] = isinstance(part, SealedSegment)
             key = key_of_name(path.rpartition("/")[2])
@@ -157,10 +156,13 @@ def test_tables_say_what_a_loop_over_the_records_says(seed: int) -> None:
         assert reader.bad_items == 0
         seen[kind] += len(rows)
         seen.update(str(row["kind"]) for row in rows if kind is Kind.MESSAGE)
+        if isinstance(part, MessageLogFile):
+            seen.update(str(row["outcome"]) for row in rows if kind is Kind.DISPATCH)
         seen.update(str(row["span"]) for row in rows if kind is Kind.SCHEDULE)
     wanted = {"message", "schedule", "dispatch", "epoch_start", "floor", "minute", "hour", "day"}
+    wanted |= {"delivered"}
     if seed in DEAD:
-        wanted |= {"dead", "cancel", "move"}
+        wanted |= {"dead", "cancel", "move", "moved", "dropped"}
     assert wanted <= seen.keys(), "the directory does not have everything"
 
 
@@ -354,47 +356,57 @@ def test_a_range_of_the_message_log_is_exactly_that_range(begin: int, end: int) 
         assert row["payload"] == (items[(sequence - 2) % 10] if sequence > 1 else None)
 
 
-def journal_disk() -> tuple[SimDisk, str, int]:
-    """Return a disk with a journal of three batches of four facts, its file and length."""
+def facts_disk() -> tuple[SimDisk, str, int]:
+    """Return a disk with a message_log of three batches of four facts, its file and length.
+
+    They are about messages 1 to 12, and two messages come behind each batch: records are 1
+    (EPOCH_START), 2 to 5, 8 to 11 and 14 to 17, of 19.
+    """
     disk = segment_disk()
-    journal: FactsJournal = new_journal(disk)
+    disk.make_directory("message_log")
+    log, _ = recover(disk, file_bytes_max=1 << 24)
     for number in range(3):
-        journal.append(
-            [delivered([4 * number + place for place in range(1, 5)])], append_ms=1, epoch=1
-        )
-    path = "dispatch_log/journal/00000000000000000001.log"
+        facts = delivered([4 * number + place for place in range(1, 5)])
+        draft = Draft(kind=RecordKind.FACTS, count=4, names=facts.targets, arrays=facts.arrays)
+        log.append([draft], append_ms=1)
+        log.append([messages([b"x", b"y"])], append_ms=1)
+    path = "message_log/00000000000000000001.log"
     return disk, path, len(disk.contents()[path])
 
 
-@pytest.mark.parametrize(("begin", "end"), [(1, 13), (2, 4), (4, 6), (12, 13), (7, 7)])
-def test_a_range_of_the_journal_is_exactly_that_range(begin: int, end: int) -> None:
-    disk, path, length = journal_disk()
+@pytest.mark.parametrize(("begin", "end"), [(1, 20), (3, 5), (4, 10), (17, 18), (8, 8)])
+def test_facts_of_a_range_of_the_message_log_are_those_of_its_records(begin: int, end: int) -> None:
+    disk, path, length = facts_disk()
     reader = reader_on(disk, Kind.DISPATCH)
-    found = reader.journal(path, length=length, first_number=begin, next_number=end)
-    rows = rows_in(found)
-    assert [row["number"] for row in rows] == [row["sequence"] for row in rows]
-    assert [row["number"] for row in rows] == list(range(begin, end))
+    found = reader.stated_facts(path, length=length, first_sequence=begin, next_sequence=end)
+    about = dict(zip([*range(2, 6), *range(8, 12), *range(14, 18)], range(1, 13), strict=True))
+    wanted = {record: about[record] for record in range(begin, end) if record in about}
+    assert {row["record"]: row["sequence"] for row in rows_in(found)} == wanted
 
 
-def test_what_a_crash_left_behind_the_last_fact_of_the_journal_is_no_damage() -> None:
-    disk, path, length = journal_disk()
-    disk.open(path).write_at(length, [b"DWB1 torn"])
-    reader = reader_on(disk, Kind.DISPATCH)
-    found = reader.journal(path, length=length + 9, first_number=1, next_number=13)
-    assert len(rows_in(found)) == 12
+def test_records_of_facts_are_no_messages_and_not_missing() -> None:
+    disk, path, length = facts_disk()
+    reader = reader_on(disk, Kind.MESSAGE)
+    found = rows_in(reader.messages(path, length=length, first_sequence=1, next_sequence=20))
+    assert [row["sequence"] for row in found] == [1, 6, 7, 12, 13, 18, 19]
 
 
-def test_facts_that_are_missing_in_the_journal_are_told() -> None:
-    disk, path, length = journal_disk()
-    reader = reader_on(disk, Kind.DISPATCH, ["number"])
-    found = list(reader.journal(path, length=length, first_number=1, next_number=20))
-    assert sum(table.num_rows for table in tables_in(found)) == 12
-    assert damages_in(found)[0].reason == "records 13 to 19 are missing"
+@pytest.mark.parametrize("kind", [Kind.MESSAGE, Kind.DISPATCH])
+@pytest.mark.parametrize(("batch", "gone"), [(3, (8, 12)), (4, (12, 14))])
+def test_records_that_are_damaged_or_missing_are_told_to_who_reads_facts_or_messages(
+    kind: Kind, batch: int, gone: tuple[int, int]
+) -> None:
+    disk, path, length = facts_disk()
+    reader = reader_on(disk, kind, ["sequence"])
+    read_by = reader.stated_facts if kind is Kind.DISPATCH else reader.messages
+    found = list(read_by(path, length=length, first_sequence=1, next_sequence=22))
+    [damage] = damages_in(found)
+    assert damage.reason == "records 20 to 21 are missing"
     positions = [position for position, _ in batches(disk.contents()[path], length)]
-    disk.damage(path, positions[1] + 20, b"\xff")
-    found = list(reader.journal(path, length=length, first_number=1, next_number=13))
-    assert [row["number"] for row in rows_in(tables_in(found))] == [1, 2, 3, 4, 9, 10, 11, 12]
-    assert [damage.position for damage in damages_in(found)] == [positions[1]]
+    disk.damage(path, positions[batch] + 20, b"\xff")
+    [damage] = damages_in(list(read_by(path, length=length, first_sequence=1, next_sequence=20)))
+    assert damage.position == positions[batch]
+    assert (damage.first_sequence, damage.next_sequence) == gone
 
 
 # -- what producers and time have done -------------------------------------------------------
@@ -484,13 +496,14 @@ def test_an_outcome_that_nobody_knows_is_shown_by_its_number() -> None:
         at_ms=facts.at_ms,
         target=facts.target,
         outcome=outcomes,
+        record=facts.record,
         targets=facts.targets,
     )
     segment.append_facts(told, epoch=2**64 - 1, append_ms=NOW_MS)
-    reader = reader_on(segment.file.disk, Kind.DISPATCH, ["outcome", "target", "number"])
+    reader = reader_on(segment.file.disk, Kind.DISPATCH, ["outcome", "target", "record"])
     rows = rows_in(reader.filed_facts(KEY.facts_path, length=segment.facts_file.length))
     assert [row["outcome"] for row in rows] == ["expired", "unknown (9)", "delivered"]
-    assert {(row["target"], row["number"]) for row in rows} == {("g\\xff", None)}
+    assert {(row["target"], row["record"]) for row in rows} == {("g\\xff", None)}
 
 
 # -- what is damaged -------------------------------------------------------------------------
@@ -666,8 +679,8 @@ def test_an_error_of_the_operating_system_is_told_too() -> None:
         ),
         (
             Kind.DISPATCH,
-            lambda reader: reader.journal(
-                "message_log/00000000000000000001.log", length=9, first_number=1, next_number=2
+            lambda reader: reader.stated_facts(
+                KEY.facts_path, length=9, first_sequence=1, next_sequence=2
             ),
         ),
     ],

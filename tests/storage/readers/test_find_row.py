@@ -25,8 +25,7 @@ def rig() -> StoreRig:
     for _ in range(150):
         rig.random_step()
     rig.file(count=10**6)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.flush()
     return rig
 

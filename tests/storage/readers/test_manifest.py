@@ -13,7 +13,7 @@ import pytest
 from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
-from storage.disk.spans import MINUTE_MS, SegmentKey, dead_minute, key_of_name
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_name
 from storage.readers.arrow import ArrowReader, Kind
 from storage.readers.manifest import (
     MANIFEST_SCHEMA,
@@ -37,6 +37,7 @@ from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, SWEPT, StoreRig
 
 Segments = UnsealedSegment | SealedSegment
+END_PATH = "message_log/durable_end"
 
 
 class StirredDisk:
@@ -116,7 +117,10 @@ class Known:
 
 
 def tables(rig: StoreRig, disk: Disk, manifest: Manifest, kind: Kind) -> list[dict[str, Any]]:
-    """Return all rows of a kind that the manifest commits; none of them may be damaged."""
+    """Return all rows of a kind that the manifest commits; none of them may be damaged.
+
+    Of facts those that are filed, and all that the message_log states.
+    """
     reader = ArrowReader(disk, rig.store.identity.log_uuid, kind)
     found: list[Any] = []
     if kind is Kind.MESSAGE:
@@ -130,12 +134,12 @@ def tables(rig: StoreRig, disk: Disk, manifest: Manifest, kind: Kind) -> list[di
     elif kind is Kind.DISPATCH:
         for segment in there(manifest, dead=None):
             found += reader.filed_facts(segment.facts_file, length=segment.facts_length)
-        for journal in manifest.journal:
-            found += reader.journal(
-                journal.file,
-                length=journal.length,
-                first_number=journal.first_number,
-                next_number=journal.next_number,
+        for log in manifest.message_log:
+            found += reader.stated_facts(
+                log.file,
+                length=log.length,
+                first_sequence=log.first_sequence,
+                next_sequence=log.next_sequence,
             )
     else:
         for segment in there(manifest, dead=kind is Kind.DEAD):
@@ -164,15 +168,13 @@ def key_of(segment: Segments) -> SegmentKey:
     return key
 
 
-def last_sequences(manifest: Manifest) -> dict[int, int]:
-    """Return the last sequence of each unsealed segment by filed minute."""
-    last: dict[int, int] = {}
-    for segment in manifest.segments:
-        key = key_of(segment)
-        last |= dict.fromkeys(range(key.start, key.end), segment.last_sequence)
-    for segment in manifest.dead_segments:
-        last[dead_minute(key_of(segment))] = segment.last_sequence
-    return last
+def unsealed(manifest: Manifest) -> dict[int, UnsealedSegment]:
+    """Return the unsealed segment of each filed minute."""
+    return {
+        minute: segment
+        for segment in (*manifest.segments, *manifest.dead_segments)
+        for minute in range(*key_of(segment).filed_minutes)
+    }
 
 
 def check(rig: StoreRig, disk: Disk, manifest: Manifest, before: Known) -> None:
@@ -189,17 +191,24 @@ def check(rig: StoreRig, disk: Disk, manifest: Manifest, before: Known) -> None:
         if seal.deleted
         for minute in range(key_of(seal).start, key_of(seal).end)
     }
-    dead_deleted = {dead_minute(key_of(seal)) for seal in manifest.dead_sealed if seal.deleted}
-    last = last_sequences(manifest)
-    log = tables(rig, disk, manifest, Kind.MESSAGE)
-    assert [row["sequence"] for row in log] == list(
-        range(manifest.message_log[0].first_sequence, manifest.log_next_sequence)
+    # As the rig knows it: the manifest does not tell of those whose seals are gone, too.
+    dead_deleted = any(
+        seal.deleted and seal.key.span is Span.DEAD for seal in rig.memory.sealed.values()
     )
+    open_segments = unsealed(manifest)
+    log = tables(rig, disk, manifest, Kind.MESSAGE)
+    told = tables(rig, disk, manifest, Kind.DISPATCH)
+    records = {row["sequence"] for row in log} | {row["record"] for row in told} - {None}
+    assert records == set(range(manifest.message_log[0].first_sequence, manifest.log_next_sequence))
     assert manifest.message_log[0].first_sequence <= manifest.sequence + 1
     unfiled = [
         row
         for row in log
-        if row["sequence"] > max(manifest.sequence, last.get(row["filed_minute"], 0))
+        if row["sequence"] > manifest.sequence
+        and (
+            (home := open_segments.get(row["filed_minute"])) is None
+            or row["sequence"] > home.last_sequence
+        )
     ]
     # Messages: each one once.
     rows = Counter(row["sequence"] for row in tables(rig, disk, manifest, Kind.SCHEDULE))
@@ -223,11 +232,19 @@ def check(rig: StoreRig, disk: Disk, manifest: Manifest, before: Known) -> None:
     if not dead_deleted:
         assert before.dead <= dead.keys() <= after.dead
     # Facts: each one once, and of a message that the manifest knows.
-    facts = Counter(row["sequence"] for row in tables(rig, disk, manifest, Kind.DISPATCH))
-    numbers = [
-        row["number"] for row in tables(rig, disk, manifest, Kind.DISPATCH) if not row["is_filed"]
-    ]
-    assert numbers == list(range(manifest.fact_number + 1, manifest.journal_next_number))
+    waiting = {row["filed_minute"] for row in unfiled}
+    facts = Counter(row["sequence"] for row in told if row["is_filed"])
+    facts.update(
+        row["sequence"]
+        for row in told
+        if not row["is_filed"]
+        and row["record"] > manifest.sequence
+        and (
+            row["filed_minute"] in waiting
+            if (home := open_segments.get(row["filed_minute"])) is None
+            else row["record"] > home.last_fact
+        )
+    )
     assert set(facts.values()) <= {1}
     assert facts.keys() <= rig.memory.attempted_facts
     if not dead_deleted:
@@ -294,7 +311,6 @@ def test_it_says_whose_data_this_is_and_what_the_checkpoint_does(files: dict[str
     for name in (
         "written_ms",
         "sequence",
-        "fact_number",
         "first_sequence",
         "floor_minute",
         "hour_mark",
@@ -371,7 +387,7 @@ def test_a_new_directory_has_an_empty_manifest() -> None:
     rig.open()
     manifest = read_manifest(rig.disk, now_ms=5)
     assert manifest.faults == ()
-    assert [len(one) for one in (manifest.segments, manifest.sealed, manifest.journal)] == [0, 0, 0]
+    assert (manifest.segments, manifest.sealed) == ((), ())
     assert [log.next_sequence for log in manifest.message_log] == [2], "EPOCH_START"
 
 
@@ -389,7 +405,7 @@ def test_a_start_that_was_killed_leaves_no_fault() -> None:
     left = disk.contents()
     assert CHECKPOINT_PATH in left
     assert manifest_of(left).faults == ()
-    for path in (CHECKPOINT_PATH, "message_log/durable_end", "dispatch_log/journal/durable_end"):
+    for path in (CHECKPOINT_PATH, END_PATH):
         del left[path]
         assert manifest_of(left).faults == ()
 
@@ -400,10 +416,8 @@ _LOGS = ("checkpoint", "message_log", "dispatch_log", "schedule_log", "seals")
 @pytest.mark.parametrize(
     "gone",
     [
-        *((name,) for name in (*_LOGS, "dispatch_log/journal")),
-        ("checkpoint", "dispatch_log/journal"),
+        *((name,) for name in _LOGS),
         ("checkpoint", "seals", "message_log", "dispatch_log"),
-        ("checkpoint", "seals", "message_log", "schedule_log", "dispatch_log/2"),
         ("checkpoint", "seals", "schedule_log", "dispatch_log"),
     ],
 )
@@ -417,16 +431,13 @@ def test_a_directory_of_which_a_part_is_there_has_faults(
     assert found.lacks_segments is (not {"checkpoint", "seals"}.isdisjoint(gone))
 
 
-@pytest.mark.parametrize("directory", ["message_log", "dispatch_log/journal"])
-def test_a_checkpoint_is_never_without_a_durable_end(directory: str) -> None:
+def test_a_checkpoint_is_never_without_a_durable_end() -> None:
     rig = StoreRig(1)
     rig.open()
     files = rig.disk.contents()
-    left = {path: data for path, data in files.items() if not path.startswith(directory)}
-    assert [one.file for one in manifest_of(left).faults] == [f"{directory}/durable_end"] or (
-        directory == "message_log"
-    )
-    assert manifest_of(left).faults
+    for gone in ("message_log", END_PATH):
+        left = {path: data for path, data in files.items() if not path.startswith(gone)}
+        assert END_PATH in [one.file for one in manifest_of(left).faults]
 
 
 def test_a_directory_without_an_identity_or_a_readable_checkpoint_has_none(
@@ -453,31 +464,24 @@ def test_a_file_that_counts_and_is_gone_is_a_fault(files: dict[str, bytes], dire
         assert decode_manifest(encode_manifest(found), path="m") == found
 
 
-@pytest.mark.parametrize("directory", ["message_log", "dispatch_log/journal"])
-def test_a_durable_end_that_is_gone_or_damaged_is_a_fault(
-    files: dict[str, bytes], directory: str
-) -> None:
-    path = f"{directory}/durable_end"
-    assert manifest_of({name: files[name] for name in files if name != path}).faults
-    assert manifest_of(files | {path: bytes(1024)}).faults
+def test_a_durable_end_that_is_gone_or_damaged_is_a_fault(files: dict[str, bytes]) -> None:
+    assert manifest_of({name: files[name] for name in files if name != END_PATH}).faults
+    assert manifest_of(files | {END_PATH: bytes(1024)}).faults
 
 
-@pytest.mark.parametrize("directory", ["message_log", "dispatch_log/journal"])
 @pytest.mark.parametrize("slot", SLOT_POSITIONS)
 def test_a_flipped_bit_in_a_slot_of_a_durable_end_is_a_fault(
-    files: dict[str, bytes], directory: str, slot: int
+    files: dict[str, bytes], slot: int
 ) -> None:
     """It may have been the newest one: what was durable behind the other is named nowhere then."""
-    path = f"{directory}/durable_end"
-    found = manifest_of(files | {path: flipped(files[path], (slot + 40) * 8)})
+    found = manifest_of(files | {END_PATH: flipped(files[END_PATH], (slot + 40) * 8)})
     [fault] = found.faults
-    assert (fault.file, fault.position) == (path, slot)
+    assert (fault.file, fault.position) == (END_PATH, slot)
     assert "may have been the newest end" in fault.reason
 
 
 def test_a_slot_that_was_just_being_written_is_looked_at_again(files: dict[str, bytes]) -> None:
-    path = "message_log/durable_end"
-    disk = disk_of(files)
+    path, disk = END_PATH, disk_of(files)
     torn, open_whole, looks = disk_of({path: flipped(files[path], 40 * 8)}), disk.open_read, 0
 
     def open_read(name: str) -> SimFile:
@@ -512,8 +516,8 @@ def test_a_file_that_is_gone_in_the_middle_of_a_log_is_missed_by_who_reads_the_o
 
 def test_a_manifest_of_another_schema_or_of_other_bytes_is_refused(files: dict[str, bytes]) -> None:
     text = encode_manifest(manifest_of(files))
-    newer = text.replace(b'"schema":1', b'"schema":2')
-    with pytest.raises(UnsupportedFormatError, match="schema 2"):
+    newer = text.replace(b'"schema":2', b'"schema":3')
+    with pytest.raises(UnsupportedFormatError, match="schema 3"):
         decode_manifest(newer, path="m")
     for bad in (b"", b"[]", text[:-5], text.replace(b'"rows"', b'"lines"'), b"\xff", b"{}"):
         with pytest.raises(DamagedError):
@@ -523,6 +527,6 @@ def test_a_manifest_of_another_schema_or_of_other_bytes_is_refused(files: dict[s
 def test_each_file_has_a_line_of_its_own(files: dict[str, bytes]) -> None:
     manifest = manifest_of(files)
     lines = encode_manifest(manifest).decode().splitlines()
-    assert msgspec.json.decode("\n".join(lines))["schema"] == 1
+    assert msgspec.json.decode("\n".join(lines))["schema"] == MANIFEST_SCHEMA
     for segment in there(manifest, dead=None):
         assert sum(f'"file":"{segment.file}"' in line for line in lines) == 1

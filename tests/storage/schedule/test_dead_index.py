@@ -69,8 +69,7 @@ def bury_what_is_due(rig: DeadRig) -> None:
     rig.now_ms += 1000
     rig.bury()
     rig.file()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
 
 
 def buried(count: int = 6, *, damage_expected: bool = False) -> DeadRig:
@@ -92,20 +91,14 @@ def steps_of(rig: DeadRig) -> list[object]:
         lambda: setattr(rig, "now_ms", rig.now_ms + 1000),
         rig.bury,
         rig.file,
-        rig.journal,
-        rig.note,
         rig.checkpoint,
         lambda: rig.settle(3, requeue=True),
         rig.file,
         rig.checkpoint,
-        rig.journal,
-        rig.note,
         rig.bury,
         lambda: rig.settle(1, requeue=False),
         lambda: rig.file(5),
         rig.checkpoint,
-        rig.journal,
-        rig.note,
         rig.checkpoint,
     ]
 
@@ -141,19 +134,19 @@ def with_one_buried() -> DeadRig:
     return rig
 
 
-def test_no_checkpoint_covers_a_record_whose_fact_is_not_durable() -> None:
+def test_a_record_settles_what_it_names_in_the_step_that_applies_it() -> None:
     rig = with_one_buried()
+    assert rig.store.schedule.pending == 1
     rig.file()
+    assert (rig.store.schedule.pending, rig.store.schedule.dead_pending) == (0, 1)
     rig.checkpoint()
     [record] = rig.dead.rows
-    assert rig.store.checkpoint.sequence < record
-    rig.journal()
-    rig.note()
-    rig.checkpoint()
-    assert rig.store.checkpoint.sequence >= record
+    [minute] = [one for one in rig.store.checkpoint.segments if one.span == Span.MINUTE]
+    assert (minute.facts, minute.last_fact) == (1, record)
+    assert rig.store.checkpoint.sequence == record
 
 
-def test_a_fact_that_a_crash_cut_off_is_told_at_the_next_start_and_never_twice() -> None:
+def test_what_a_record_settled_before_a_crash_is_settled_after_it() -> None:
     rig = DeadRig(3)
     rig.open()
     rig.split()
@@ -168,7 +161,6 @@ def test_a_fact_that_a_crash_cut_off_is_told_at_the_next_start_and_never_twice()
     rig.reopen()
     assert rig.store.schedule.pending == 1
     rig.reopen()
-    assert rig.store.untold is None
     assert rig.store.schedule.pending == 1
     rig.check_dead()
 
@@ -214,8 +206,7 @@ def test_facts_about_dead_letters_are_not_counted_for_the_minutes_of_their_day()
     pending = schedule.pending
     rig.settle(4, requeue=False)
     rig.file()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     assert {segment.key: segment.facts_seen for segment in schedule.of_time()} == before
     assert schedule.pending == pending
@@ -345,8 +336,7 @@ def test_what_the_system_fails_to_read_is_no_damage_and_is_read_later() -> None:
     for kind in ("schedule_log/", "dispatch_log/"):
         rig.settle(1, requeue=False)
         rig.file()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.checkpoint()
         rows = rig.listed()
 
@@ -374,8 +364,7 @@ def test_the_index_is_bounded_and_the_others_are_counted_until_there_is_room() -
     assert (schedule.dead_pending, len(schedule.dead)) == (6, 3)
     rig.settle(3, requeue=False)
     rig.file()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     assert (schedule.dead_pending, len(schedule.dead)) == (3, 0)
     schedule.read_dead(3)
     rig.check_dead()
@@ -457,8 +446,7 @@ def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
     full = Trap(action=Action.FULL, kinds={"write", "create"}, when=inside_dead)
     rig.disk.arm(*[full] * 9)
     rig.file()
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     schedule = rig.store.schedule
     assert (schedule.full, schedule.dead_pending) == (True, 1)
     rig.checkpoint()
@@ -476,8 +464,7 @@ def test_dump_and_verify_know_dead_letters(tmp_path: Path) -> None:
     rig.settle(1, requeue=True)
     rig.settle(1, requeue=False)
     rig.file(5)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     root = written(rig.disk.contents(), tmp_path)
     assert [report["damage"] for report in verify_files(root) if report["damage"]] == []
@@ -498,8 +485,7 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
     rig.settle(1, requeue=True)
     rig.settle(1, requeue=False)
     rig.file(5)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
     states = {sequence: item.state for sequence, item in found.items()}
@@ -516,7 +502,7 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
     assert all(item.is_served for item in found.values() if item.state == DEAD_LETTER)
 
 
-def test_salvage_knows_of_records_whose_facts_a_crash_cut_off() -> None:
+def test_salvage_knows_of_records_that_were_not_applied() -> None:
     rig = buried(4)
     rig.settle(1, requeue=True)
     rig.settle(1, requeue=False)
@@ -524,9 +510,7 @@ def test_salvage_knows_of_records_whose_facts_a_crash_cut_off() -> None:
     rig.file(5)
     rig.load(steps=10)
     rig.bury()
-    # Nothing of these is in the journal.
     found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
-    assert rig.dead.settled.keys() | rig.memory.given_up > rig.memory.attempted_facts
     for sequence, row in rig.dead.rows.items():
         assert found[row.old].state == "dead"
         settled = rig.dead.settled.get(sequence)
@@ -540,8 +524,7 @@ def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:
     rows = rig.listed()
     rig.settle(2, requeue=False)
     rig.file(5)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     # As after damage: of two rows facts are told that were told before, of the third none.
     [segment] = [one for one in schedule.segments.values() if one.key.span is Span.DEAD]
     segment.facts_seen += 2

@@ -26,7 +26,7 @@ from storage.schedule.segment import Segment, SegmentBatch
 from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
-from tests.storage.small_logs import log_batch
+from tests.storage.small_logs import facts_batch, log_batch
 
 LOG_UUID = UUID(int=7)
 START_MS = 29_000_000 * MINUTE_MS
@@ -61,6 +61,7 @@ class Model:
         self.damages: list[Damage] = []
         self.now_ms = START_MS
         self.rows: dict[int, Row] = {}
+        self.next_sequence = 1
         self.floor = START_MS // MINUTE_MS
         self.wheel: dict[int, Row] = {}
         self.sender: dict[int, Row] = {}
@@ -139,7 +140,8 @@ class Model:
 
     def file(self, due_ms: list[int], subjects: list[int]) -> None:
         self.floor = max(self.floor, self.now_ms // MINUTE_MS)
-        first = len(self.rows) + 1
+        first = self.next_sequence
+        self.next_sequence += len(due_ms)
         for place, (due, subject) in enumerate(zip(due_ms, subjects, strict=True)):
             row = Row(first + place, subject, due, max(due // MINUTE_MS, self.floor))
             self.rows[row.sequence] = row
@@ -224,16 +226,19 @@ class Model:
         if not rows:
             return
         count = len(rows)
-        self.log.note_facts(
-            FactBlock(
-                sequence=np.array([row.sequence for row in rows], np.int64),
-                minute=np.array([row.minute for row in rows], np.uint32),
-                at_ms=np.full(count, self.now_ms, np.int64),
-                target=np.zeros(count, np.uint16),
-                outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-                targets=[b"g1"],
-            )
+        facts = FactBlock(
+            sequence=np.array([row.sequence for row in rows], np.int64),
+            minute=np.array([row.minute for row in rows], np.uint32),
+            at_ms=np.full(count, self.now_ms, np.int64),
+            target=np.zeros(count, np.uint16),
+            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+            record=np.zeros(count, np.int64),
+            targets=[b"g1"],
         )
+        self.log.apply(
+            facts_batch(self.next_sequence, facts, floor_minute=self.floor), now_ms=self.now_ms
+        )
+        self.next_sequence += count
         for row in rows:
             self.done.add(row.sequence)
             del self.unnoted[row.sequence]
@@ -372,7 +377,8 @@ class Model:
         """Forget what is in memory; what has a fact has one."""
         self.log.flush(self.now_ms)
         self.note(1)
-        assert self.log.file_facts(self.now_ms)
+        self.log.file_facts(self.now_ms)
+        assert self.log.replayed_sequence() == self.log.last_filed
         before, self.log = self.log, self._new_log()
         for code, segment in before.segments.items():
             self.log.segments[code] = Segment.of_state(self.disk, LOG_UUID, segment.state())

@@ -35,8 +35,8 @@ def test_more_of_anything_is_never_owed_less() -> None:
     assert EXACT.splitting(10, 1000, 60) < EXACT.splitting(10, 1001, 60)
 
 
-def test_the_journal_is_owed_no_more_than_two_of_its_files() -> None:
-    small = Provision(journal_bytes_max=1000)
+def test_facts_are_owed_no_more_batches_of_their_own_than_the_log_holds_commits() -> None:
+    small = Provision(fact_commits_max=1000)
     numbers = {"unfiled_facts": 0, "segments": 0, "sealed": 0, "retired": 0, "seals_bytes": 0}
     grown = small.bookkeeping(pending=10_001, **numbers) - small.bookkeeping(
         pending=10_000, **numbers

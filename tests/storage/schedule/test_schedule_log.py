@@ -20,7 +20,7 @@ from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
-from tests.storage.small_logs import log_batch
+from tests.storage.small_logs import facts_batch, log_batch
 
 LOG_UUID = UUID(int=7)
 START_MINUTE = 29_000_000
@@ -96,16 +96,17 @@ class Bench:
         entries = np.concatenate(self.wheel)
         picked = entries[np.isin(entries["sequence"], sequences)]
         count = len(picked)
-        self.log.note_facts(
-            FactBlock(
-                sequence=picked["sequence"].copy(),
-                minute=picked["minute"].copy(),
-                at_ms=np.full(count, self.now_ms, np.int64),
-                target=np.zeros(count, np.uint16),
-                outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-                targets=[b"g1"],
-            )
+        facts = FactBlock(
+            sequence=picked["sequence"].copy(),
+            minute=picked["minute"].copy(),
+            at_ms=np.full(count, self.now_ms, np.int64),
+            target=np.zeros(count, np.uint16),
+            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
+            record=np.zeros(count, np.int64),
+            targets=[b"g1"],
         )
+        self.log.apply(facts_batch(self.next_sequence, facts), now_ms=self.now_ms)
+        self.next_sequence += count
 
 
 def test_rows_of_all_three_spans_come_out_once_as_time_passes() -> None:
@@ -312,11 +313,13 @@ def test_a_fact_told_again_after_its_segment_was_sealed_is_dropped() -> None:
     bench.file([START_MS])
     bench.load_all(START_MS + MINUTE_MS)
     bench.cross_off([1])
-    assert bench.log.file_facts(bench.now_ms)
+    bench.log.file_facts(bench.now_ms)
     bench.log.drop_sealed([segment.key for segment in bench.log.segments.values()])
     bench.cross_off([1])
-    assert bench.log.file_facts(bench.now_ms)
+    bench.log.file_facts(bench.now_ms)
     assert bench.log.segments == {}
+    assert bench.log.pending == 0
+    assert bench.log.replayed_sequence() == bench.log.last_filed == 3
 
 
 def test_the_next_load_is_that_of_the_first_row_that_is_not_in_the_wheel() -> None:
@@ -341,7 +344,7 @@ def test_a_floor_is_wanted_when_all_rows_of_an_open_segment_have_facts() -> None
     assert bench.log.wants_floor() == START_MINUTE + 2
     bench.cross_off([1])
     assert bench.log.wants_floor() == START_MINUTE + 1
-    bench.log.apply(log_batch(RecordKind.FLOOR, 3, floor_minute=START_MINUTE + 1), now_ms=0)
+    bench.log.apply(log_batch(RecordKind.FLOOR, 5, floor_minute=START_MINUTE + 1), now_ms=0)
     assert bench.log.wants_floor() == START_MINUTE + 2
 
 

@@ -124,17 +124,16 @@ def test_an_append_that_finds_no_space_changes_nothing() -> None:
     assert segment.state() == before
 
 
-def test_facts_come_back_and_can_be_taken_back() -> None:
+def test_facts_come_back_and_can_be_forgotten() -> None:
     disk, segment, _ = made()
-    segment.append_facts(delivered([2, 3]), epoch=1, append_ms=NOW_MS)
-    before = segment.state()
-    segment.append_facts(delivered([4] * 200), epoch=1, append_ms=NOW_MS)
-    segment.take_back_facts(before)
-    assert segment.state() == before
-    segment.append_facts(delivered([5]), epoch=1, append_ms=NOW_MS)
+    segment.append_facts(delivered([2, 3], first_record=7), epoch=1, append_ms=NOW_MS)
+    assert segment.state().last_fact == 8
+    segment.append_facts(delivered([5], first_record=12), epoch=1, append_ms=NOW_MS)
+    assert (segment.state().last_fact, segment.facts) == (12, 3)
     found = [block for block in segment.read_facts(disk) if isinstance(block, FactBlock)]
     assert [block.sequence.tolist() for block in found] == [[2, 3], [5]]
     segment.forget_facts()
+    assert (segment.state().last_fact, segment.facts) == (0, 0)
     assert list(segment.read_facts(disk)) == []
 
 

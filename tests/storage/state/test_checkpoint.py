@@ -53,6 +53,7 @@ def checkpoint_of(number: int) -> Checkpoint:
                 facts=3,
                 facts_length=4,
                 facts_last_crc=5,
+                last_fact=2**62,
             )
             for place in range(number)
         ),

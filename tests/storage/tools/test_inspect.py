@@ -14,13 +14,21 @@ from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
 from storage.disk.errors import DataDirectoryError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.node.retention import RetentionRules
 from storage.schedule.seals import SealsEnd, SealsLog, columns_of_seals
+from storage.schedule.segment import Segment
 from storage.state.identity import decode_identity
 from storage.tools.inspect import dump_records, verify_files
 from tests.seeds import each_seed
 from tests.simulation.faults import HARSH
 from tests.storage.small_logs import LOG_UUID, disk_of
-from tests.storage.small_segments import EXAMPLE_SEAL, delivered, new_journal, segment_disk
+from tests.storage.small_segments import (
+    EXAMPLE_SEAL,
+    KEY,
+    delivered,
+    example_segment,
+    segment_disk,
+)
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS, StoreRig
 
@@ -38,8 +46,7 @@ def lived_in() -> StoreRig:
         rig.load(steps=10)
         rig.now_ms += 100
         rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.checkpoint()
         rig.sync_durable_end()
     for minutes in (2, 3):
@@ -47,8 +54,7 @@ def lived_in() -> StoreRig:
         rig.split()
         rig.load(steps=10)
         rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
         rig.commit_floor()
         rig.file()
         rig.checkpoint()
@@ -59,8 +65,7 @@ def lived_in() -> StoreRig:
     rig.load(steps=10)
     rig.now_ms += 12
     rig.deliver(2)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     rig.checkpoint()
     return rig
 
@@ -98,7 +103,6 @@ def test_a_running_directory_is_healthy_and_everything_is_looked_at(tmp_path: Pa
         "MESSAGE_LOG",
         "SCHEDULE_LOG",
         "DISPATCH_LOG",
-        "DISPATCH_JOURNAL",
         "SEALS",
     }
 
@@ -192,7 +196,16 @@ def test_what_no_directory_is_without_is_missed(path: str, tmp_path: Path) -> No
         assert path in damage_in(written(cut, tmp_path / str(size)))
 
 
-def test_a_numbered_file_that_is_missing_is_named_by_the_one_before_it(tmp_path: Path) -> None:
+def missing_behind(rig: StoreRig, records: range) -> str:
+    """Return what verify says of records that are in no file of the message_log."""
+    unfiled = records.stop - max(records.start, rig.store.checkpoint.sequence + 1)
+    again = f"; up to {unfiled} messages may be sent again" if unfiled > 0 else ""
+    return f"{records.start} to {records.stop - 1} are missing{again}"
+
+
+def test_a_file_of_the_message_log_that_is_missing_is_named_by_the_one_before_it(
+    tmp_path: Path,
+) -> None:
     rig = lived_in()
     for place in range(120):
         rig.commit([rig.now_ms + place])
@@ -200,34 +213,71 @@ def test_a_numbered_file_that_is_missing_is_named_by_the_one_before_it(tmp_path:
         rig.load(steps=10)
         rig.now_ms += 200
         rig.deliver()
-        rig.journal()
+        rig.state_facts()
     files = rig.disk.contents()
-    for directory in ("message_log", "dispatch_log/journal"):
-        numbered = numbered_files(files, directory)
-        assert len(numbered) > 2
-        found = damage_in(without(files, numbered[-2], tmp_path / directory))
-        assert list(found) == [numbered[-3]]
-        assert "are missing" in found[numbered[-3]][0]
+    *_, before, gone, last = numbered_files(files, "message_log")
+    found = damage_in(without(files, gone, tmp_path))
+    records = range(int(gone[-24:-4]), int(last[-24:-4]))
+    assert records.start > rig.store.checkpoint.sequence
+    assert [text.partition(": ")[2] for text in found.pop(before)] == [missing_behind(rig, records)]
+    assert found == {}
 
 
-def test_a_file_of_the_journal_that_nothing_needs_any_more_may_be_missing(tmp_path: Path) -> None:
-    # A power cut after files were deleted may bring back the first of them and not the next.
+def test_the_first_files_of_the_message_log_are_missed(tmp_path: Path) -> None:
     rig = lived_in()
+    last = max(numbered_files(rig.disk.contents(), "message_log"))
+    while max(numbered_files(rig.disk.contents(), "message_log")) == last:
+        rig.commit([rig.now_ms])
     files = rig.disk.contents()
-    numbered = numbered_files(files, "dispatch_log/journal")
-    assert len(numbered) > 2
-    assert int(numbered[2][-24:-4]) <= rig.store.checkpoint.fact_number + 1
-    assert damage_in(without(files, numbered[1], tmp_path)) == {}
+    numbered = numbered_files(files, "message_log")
+    filed = rig.store.checkpoint.sequence
+    # A start would replay some of the first, and none of the second.
+    for first_left, is_needed in ((numbered[-1], True), (numbered[1], False)):
+        first = int(first_left[-24:-4])
+        assert (filed + 1 < first) is is_needed
+        left = {
+            path: data for path, data in files.items() if path not in numbered or path >= first_left
+        }
+        assert damage_in(written(left, tmp_path / str(first))) == {
+            first_left: [f"0: {missing_behind(rig, range(1, first))}"]
+        }
+
+
+def test_what_damaged_records_may_cost_is_told_if_no_checkpoint_covers_them(
+    tmp_path: Path,
+) -> None:
+    rig = lived_in()
+    filed = rig.store.checkpoint.sequence
+    rig.commit([rig.now_ms + place for place in range(7)])
+    rig.commit([rig.now_ms])
+    files = rig.disk.contents()
+    path = max(numbered_files(files, "message_log"))
+    begin = files[path].rindex(b"DWB1", 0, files[path].rindex(b"DWB1"))
+    struck = bytearray(files[path])
+    struck[begin + 90] ^= 1
+    damage, lost = damage_in(written(files | {path: bytes(struck)}, tmp_path / "one"))[path]
+    assert damage.startswith(f"{begin}: ")
+    assert lost == f"{begin}: {missing_behind(rig, range(filed + 1, filed + 8))}"
+    assert "up to 7 messages" in lost
+    cut = damage_in(written(files | {path: files[path][:begin]}, tmp_path / "cut"))[path]
+    assert cut[0] == f"{begin}: {missing_behind(rig, range(filed + 1, filed + 9))}"
 
 
 def test_a_retired_file_before_one_that_is_deleted_already_is_no_damage(tmp_path: Path) -> None:
-    rig = lived_in()
+    # A power cut after files were deleted may bring back the first of them and not the next.
+    rules = RetentionRules(message_log_keep_ms=0, duplicate_window_ms=0)
+    rig = StoreRig(1, settings=replace(SETTINGS, retention=rules))
+    rig.open()
+    for place in range(200):
+        rig.commit([rig.now_ms + place])
+        rig.file()
+    rig.checkpoint()
+    rig.checkpoint()
     files = rig.disk.contents()
-    retired = sorted(x.path for x in rig.store.checkpoint.retired if x.path in files)
-    journal = [path for path in retired if path.startswith("dispatch_log/journal/")]
-    assert len(journal) > 1
-    left = {name: data for name, data in files.items() if name != journal[1]}
-    assert damage_in(written(left, tmp_path)) == {}
+    retired = sorted(x.path for x in rig.store.checkpoint.retired)
+    assert len(retired) > 2
+    assert retired == numbered_files(files, "message_log")[: len(retired)]
+    assert damage_in(without(files, retired[1], tmp_path)) == {}
 
 
 def test_what_lies_beyond_what_is_vouched_for_is_a_tail(tmp_path: Path) -> None:
@@ -261,8 +311,13 @@ def test_dump_shows_every_record(tmp_path: Path) -> None:
     assert messages == rig.memory.accepted.keys()
     rows = [record["sequence"] for record in records if record.get("kind") == "ROWS"]
     assert set(rows) == rig.memory.accepted.keys()
-    facts = {record["sequence"] for record in records if "fact" in record and "at" in record}
-    assert facts == rig.memory.durable_facts
+    facts = [record for record in records if record.get("kind") == "FACTS"]
+    stated = {record["of"]: record["sequence"] for record in facts if "sequence" in record}
+    assert stated.keys() == rig.memory.durable_facts
+    assert rig.memory.accepted.keys().isdisjoint(stated.values())
+    filed = {record["of"] for record in facts if "fact" in record}
+    assert filed == rig.memory.durable_facts
+    assert {record["outcome"] for record in facts} == {"delivered"}
     seals = [record for record in records if "seal" in record]
     assert len({(seal["start minute"], seal["span"]) for seal in seals}) == len(rig.seals())
     assert {seal["span"] for seal in seals} == {"minute"}
@@ -276,11 +331,12 @@ def test_dump_shows_every_record(tmp_path: Path) -> None:
 
 def test_dump_shows_a_fact_of_an_outcome_that_it_does_not_know(tmp_path: Path) -> None:
     disk = segment_disk()
+    segment = Segment.new(disk, LOG_UUID, KEY)
     facts = replace(delivered([2]), outcome=np.array([99], np.uint8))
-    new_journal(disk).append([facts], append_ms=0, epoch=1)
-    [path] = [path for path in disk.contents() if path.endswith(".log")]
-    records = list(dump_records(written(disk.contents(), tmp_path) / path))
-    assert [record["outcome"] for record in records] == ["unknown (99)"]
+    segment.append_facts(facts, epoch=1, append_ms=0)
+    [record] = dump_records(written(disk.contents(), tmp_path) / KEY.facts_path)
+    assert (record["fact"], record["of"]) == (1, 2)
+    assert record["outcome"] == "unknown (99)"
 
 
 def test_a_batch_of_a_newer_version_ends_the_dump_of_its_file_and_of_no_other(
@@ -315,10 +371,9 @@ def test_a_seal_of_no_segment_is_damage_to_verify_and_shown_by_dump(tmp_path: Pa
 
 def test_a_file_named_by_digits_that_are_no_number_is_told(tmp_path: Path) -> None:
     disk = segment_disk()
-    new_journal(disk).append([delivered([2])], append_ms=0, epoch=1)
-    [path] = [path for path in disk.contents() if path.endswith(".log")]
+    example_segment(disk)
     other = tmp_path / "\u00b2\u00b2.log"
-    other.write_bytes(disk.contents()[path])
+    other.write_bytes(disk.contents()[KEY.facts_path])
     assert [record["damage"] for record in verify_files(other)] == [[]]
 
 
@@ -335,13 +390,14 @@ def test_dump_shows_damage_in_its_place_and_goes_on(tmp_path: Path) -> None:
     assert len([record for record in records if record.get("kind") == "MESSAGE"]) > 20
 
 
-@pytest.mark.parametrize("log", ["message_log", "dispatch_log/journal"])
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_log_that_is_gone_whole_is_reported_as_the_server_does(
-    log: str, whole: bool, tmp_path: Path
+    whole: bool, tmp_path: Path
 ) -> None:
     rig = lived_in()
-    gone = f"{log}/" if whole else f"{log}/0"
+    gone = "message_log/" if whole else "message_log/0"
+    last, filed = rig.store.message_log.next_sequence - 1, rig.store.checkpoint.sequence
+    rig.commit([rig.now_ms] * 5)
     left = {path: data for path, data in rig.disk.contents().items() if not path.startswith(gone)}
     found = damage_in(written(left, tmp_path))
     _, summary = start(
@@ -351,10 +407,12 @@ def test_a_log_that_is_gone_whole_is_reported_as_the_server_does(
         now_ms=rig.now_ms,
         on_damage=lambda _: None,
     )
-    [said] = [damage for damage in summary.damages if damage.path == log]
-    assert found[log] == [f"0: {said.reason}"]
-    if log == "message_log":
-        assert f"no file is left of a log that had {max(rig.memory.accepted)}" in said.reason
+    [said] = [damage for damage in summary.damages if damage.path == "message_log"]
+    # Without the durable end nobody knows of what was committed since the checkpoint.
+    last += 0 if whole else 5
+    again = f"; up to {last - filed} messages may be sent again" if last > filed else ""
+    assert said.reason == f"no file is left of a log that had {last} records"
+    assert found["message_log"] == [f"0: {said.reason}{again}"]
 
 
 def test_records_that_the_checkpoint_knows_must_be_there_with_the_durable_end_gone_too(

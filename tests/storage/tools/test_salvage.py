@@ -1,11 +1,14 @@
 """What lies whole in its place is found; of each message is told what is known, no more."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from storage.disk.spans import MINUTE_MS
-from storage.logs.dispatch_log import JOURNAL_DIRECTORY, JOURNAL_END_PATH
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.state.identity import IDENTITY_PATH
+from storage.tools.inspect import DURABLE_END_PATH, facts_are_whole
 from storage.tools.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem, SequenceSet
 from tests.damage.overlay import OverlayDisk
 from tests.storage.store_rig import START_MS, StoreRig
@@ -25,8 +28,7 @@ def lived_in() -> tuple[StoreRig, dict[str, bytes]]:
         rig.load(steps=10)
         rig.now_ms += 100
         rig.deliver()
-        rig.journal()
-        rig.note()
+        rig.cross_off()
     rig.checkpoint()
     rig.commit([rig.now_ms + 10, rig.now_ms + 20])
     rig.file()
@@ -35,8 +37,7 @@ def lived_in() -> tuple[StoreRig, dict[str, bytes]]:
     rig.load(steps=10)
     rig.now_ms += 50
     rig.deliver(1)
-    rig.journal()
-    rig.note()
+    rig.cross_off()
     return rig, rig.disk.contents()
 
 
@@ -137,32 +138,85 @@ def test_the_header_of_another_file_hides_no_batch_behind_it() -> None:
     assert any((gap.path, gap.position) == (log, 0) for gap in work.gaps)
 
 
+def last_log_file(files: dict[str, bytes]) -> str:
+    return max(path for path in files if path.startswith(f"{MESSAGE_LOG_DIRECTORY}/0"))
+
+
+def due_of(rig: StoreRig, sequences: Iterable[int]) -> set[int]:
+    return {seq for seq in sequences if rig.memory.accepted[seq].due_ms <= rig.now_ms}
+
+
 def test_what_facts_may_have_told_of_is_in_doubt_when_they_are_damaged() -> None:
     rig, files = lived_in()
-    journal = max(path for path in files if path.startswith(f"{JOURNAL_DIRECTORY}/0"))
-    last = files[journal].rindex(b"DWB1")
-    known, _ = salvaged(rig, struck(files, journal, last + 90, b"\xff"))
+    log = last_log_file(files)
+    last = files[log].rindex(b"DWB1")
+    known, _ = salvaged(rig, struck(files, log, last + 90, b"\xff"))
     doubtful = {seq for seq, item in known.items() if item.state == IN_DOUBT}
-    due = {seq for seq in undelivered(rig) if rig.memory.accepted[seq].due_ms <= rig.now_ms}
-    # What is not due yet was not sent, whatever the journal said.
-    assert (
-        due
-        < doubtful
-        <= {seq for seq, message in rig.memory.accepted.items() if message.due_ms <= rig.now_ms}
-    )
+    due = due_of(rig, undelivered(rig))
+    # What is not due yet was not sent, whatever the facts said.
+    assert due < doubtful <= due_of(rig, rig.memory.accepted)
     assert {seq for seq, item in known.items() if item.state == PENDING} == undelivered(rig) - due
+
+
+def test_facts_that_are_not_filed_are_read_from_the_message_log() -> None:
+    rig, files = lived_in()
+    told = rig.memory.durable_facts
+    left = {path: data for path, data in files.items() if not path.startswith("dispatch_log/")}
+    known, _ = salvaged(rig, left)
+    assert {seq for seq, item in known.items() if item.state == "delivered"} == told
+    # And the other way round, but for what no checkpoint has filed.
+    left = {path: data for path, data in files.items() if not path.startswith("message_log/0")}
+    known, _ = salvaged(rig, left)
+    delivered = {seq for seq, item in known.items() if item.state == "delivered"}
+    assert delivered < told
+    assert told - delivered <= {seq for seq, item in known.items() if item.state == IN_DOUBT}
+
+
+def test_damage_to_records_whose_facts_are_filed_puts_nothing_in_doubt() -> None:
+    rig, files = lived_in()
+    log = min(path for path in files if path.startswith(f"{MESSAGE_LOG_DIRECTORY}/0"))
+    bad = struck(files, log, files[log].index(b"DWB1", 64 + 4) + 90, b"\xff")
+    known, work = salvaged(rig, bad)
+    assert [gap.path for gap in work.gaps] == [log]
+    assert {item.state for item in known.values()} == {PENDING, "delivered"}
+    assert {seq for seq, item in known.items() if item.state == PENDING} == undelivered(rig)
+    # Without a checkpoint nobody knows that they are.
+    del bad[CHECKPOINT_PATH]
+    assert due_of(rig, undelivered(rig)) == {
+        seq for seq, item in salvaged(rig, bad)[0].items() if item.state == IN_DOUBT
+    }
 
 
 def test_the_newest_facts_gone_are_noticed_by_the_durable_end() -> None:
     rig, files = lived_in()
-    journal = max(path for path in files if path.startswith(f"{JOURNAL_DIRECTORY}/0"))
-    last = files[journal].rindex(b"DWB1")
-    known, _ = salvaged(rig, files | {journal: files[journal][:last]})
-    assert IN_DOUBT in {item.state for item in known.values()}
-    blind = files | {journal: files[journal][:last]}
-    del blind[JOURNAL_END_PATH]
+    log = last_log_file(files)
+    cut = files | {log: files[log][: files[log].rindex(b"DWB1")]}
+    assert IN_DOUBT in {item.state for item in salvaged(rig, cut)[0].values()}
+    del cut[DURABLE_END_PATH]
     # Nobody knows whether any are gone.
-    assert IN_DOUBT in {item.state for item in salvaged(rig, blind)[0].values()}
+    assert IN_DOUBT in {item.state for item in salvaged(rig, cut)[0].values()}
+
+
+@pytest.mark.parametrize("path", ["message_log/0", DURABLE_END_PATH, IDENTITY_PATH])
+def test_facts_are_not_whole_without_what_could_tell_so(path: str) -> None:
+    rig, files = lived_in()
+    assert facts_are_whole(OverlayDisk(files, {}))
+    left = {name: data for name, data in files.items() if not name.startswith(path)}
+    assert not facts_are_whole(OverlayDisk(left, {}))
+    junk = {name: b"\xff" * len(data) for name, data in files.items() if name.startswith(path)}
+    assert not facts_are_whole(OverlayDisk(files | junk, {}))
+    # A log from its first record on says everything, a checkpoint or not.
+    del files[CHECKPOINT_PATH]
+    assert facts_are_whole(OverlayDisk(files, {}))
+    assert {seq for seq, item in salvaged(rig, files)[0].items() if item.is_wanted} == undelivered(
+        rig
+    )
+
+
+def test_what_a_crash_left_at_the_end_of_the_log_was_never_a_fact() -> None:
+    _, files = lived_in()
+    log = last_log_file(files)
+    assert facts_are_whole(OverlayDisk(files | {log: files[log] + b"DWB1" + b"\xff" * 300}, {}))
 
 
 def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
@@ -175,8 +229,8 @@ def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
     known, _ = salvaged(rig, files := rig.disk.contents())
     assert {item.state for item in known.values()} == {PENDING}
     assert len(known) == 2
-    # Where the journal is gone there may have been facts.
-    gone = {path: data for path, data in files.items() if not path.startswith(JOURNAL_DIRECTORY)}
+    # Where the log is gone, and how long it was, there may have been facts.
+    gone = {path: data for path, data in files.items() if not path.startswith("message_log/")}
     assert {item.state for item in salvaged(rig, gone)[0].values()} == {IN_DOUBT}
 
 
@@ -217,7 +271,7 @@ def test_what_the_node_delivers_itself_is_told_from_what_it_cannot_deliver() -> 
     assert not any(item.is_served for item in salvaged(rig, refusing)[0].values())
 
 
-@pytest.mark.parametrize("log", ["message_log/", f"{JOURNAL_DIRECTORY}/", "schedule_log/"])
+@pytest.mark.parametrize("log", ["message_log/", "schedule_log/"])
 def test_what_is_gone_whole_is_told(log: str) -> None:
     rig, files = lived_in()
     left = {path: data for path, data in files.items() if not path.startswith(log)}
@@ -228,9 +282,9 @@ def test_what_is_gone_whole_is_told(log: str) -> None:
     assert known.keys() == rig.memory.accepted.keys()
 
 
-def test_with_the_journal_gone_what_is_due_is_in_doubt() -> None:
+def test_with_the_message_log_gone_what_is_due_is_in_doubt() -> None:
     rig, files = lived_in()
-    left = {path: data for path, data in files.items() if not path.startswith(JOURNAL_DIRECTORY)}
+    left = {path: data for path, data in files.items() if not path.startswith("message_log/")}
     known, _ = salvaged(rig, left)
     # A fact that was not filed yet went with it.
     due = {seq for seq, item in known.items() if item.due_ms <= rig.now_ms and item.is_wanted}

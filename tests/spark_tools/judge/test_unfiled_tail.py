@@ -1,0 +1,185 @@
+"""What the end of the message_log tells beside the files of segments counts, and counts once."""
+
+import random
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from spark_tools.run.plan import Request
+from spark_tools.run.reconcile import Verdict
+from storage.batch.columns import RecordKind
+from storage.batch.facts import Outcome
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.logs.message_log import Draft
+from storage.readers.manifest import UnsealedSegment
+from tests.spark_tools.run.test_reconcile import check, rig_source, run
+from tests.spark_tools.worlds import NAMING, T0, Builder, Fact, Message, World
+from tests.storage.dead_rig import DeadRig
+from tests.storage.plain_logs import batches, plain_facts, plain_rows
+from tests.storage.qmq_items import qmq_item
+
+KEY = SegmentKey(T0 - 5, Span.MINUTE)
+"""A segment of which all is due."""
+REQUEST = Request(grace_ms=0)
+
+
+def builder_of(count: int = 4) -> Builder:
+    """Return a builder of messages that are filed in one segment, which is not sealed."""
+    builder = Builder(random.Random(1), grows=True, filed_sequence=count + 1, log_next=count + 2)
+    due_ms = KEY.start * MINUTE_MS
+    builder.messages = [
+        Message(sequence, due_ms + sequence, 0, b"gate", sequence, b"")
+        for sequence in range(2, count + 2)
+    ]
+    builder.batches = [(RecordKind.MESSAGE, 0, [one]) for one in builder.messages]
+    builder.rows[KEY] = list(builder.messages)
+    return builder
+
+
+def fact_of(message: Message, outcome: Outcome = Outcome.DELIVERED) -> Fact:
+    target = b"" if outcome in NAMING else b"g1"
+    return Fact(message.sequence, KEY.start, message.due_ms + 5, target, outcome)
+
+
+def totals_of(world: World, root: Path) -> dict[str, int]:
+    """Return what is found, which is what the slow loop finds."""
+    return dict(check(world, root, REQUEST).groups[0].account.totals)
+
+
+def segment_of(world: World) -> UnsealedSegment:
+    [segment] = world.manifest.segments
+    return segment
+
+
+def test_a_fact_that_is_filed_and_stated_in_the_tail_is_counted_once(tmp_path: Path) -> None:
+    builder = builder_of()
+    first, second, *_ = builder.messages
+    builder.filed[KEY] = [fact_of(first)]
+    builder.unfiled = [fact_of(second)]
+    world = builder.build()
+    segment = segment_of(world)
+    assert world.manifest.sequence < segment.last_fact < world.manifest.log_next_sequence - 1
+    totals = totals_of(world, tmp_path / "guarded")
+    assert (totals["facts"], totals["delivered"], totals["overdue"]) == (2, 2, 2)
+    assert totals["repeated"] == 0
+    # It is the segment's last fact that says so.
+    unguarded = msgspec.structs.replace(segment, last_fact=segment.last_fact - 1)
+    world.manifest = msgspec.structs.replace(world.manifest, segments=(unguarded,))
+    totals = totals_of(world, tmp_path / "unguarded")
+    assert (totals["facts"], totals["repeated"], totals["delivered"]) == (3, 1, 2)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.DEAD])
+def test_a_record_that_names_a_message_states_a_fact(outcome: Outcome, tmp_path: Path) -> None:
+    builder = builder_of()
+    builder.unfiled = [fact_of(builder.messages[2], outcome)]
+    world = builder.build()
+    log = world.manifest.message_log[-1]
+    rows = plain_rows(log.file, world.files[log.file], log.length)
+    kinds = {str(row["kind"]) for row in rows}
+    assert kinds & {"cancel", "dead"} == {"cancel" if outcome is Outcome.CANCELLED else "dead"}
+    totals = totals_of(world, tmp_path)
+    assert (totals["accepted"], totals[outcome.name.lower()], totals["overdue"]) == (4, 1, 3)
+
+
+def test_a_message_that_was_moved_is_done_and_is_one_anew(tmp_path: Path) -> None:
+    builder = builder_of()
+    due_ms = (T0 + 7) * MINUTE_MS
+    item = qmq_item(due_ms, b"gate", b"moved", b"")
+    builder.more = [
+        Draft(
+            kind=RecordKind.MOVE,
+            count=1,
+            names=[b"gate"],
+            arrays={
+                "old_sequence": np.array([builder.messages[0].sequence], np.int64),
+                "due_ms": np.array([due_ms], np.int64),
+                "id_hash": np.array([1], np.uint64),
+                "size": np.array([len(item)], np.uint32),
+                "old_minute": np.array([KEY.start], np.uint32),
+                "subject": np.array([0], np.uint16),
+            },
+            blob=[item],
+        )
+    ]
+    totals = totals_of(builder.build(), tmp_path)
+    assert (totals["accepted"], totals["moved"], totals["waiting"]) == (5, 1, 1)
+
+
+def test_dead_letters_and_what_became_of_them_are_known_before_they_are_filed(
+    tmp_path: Path,
+) -> None:
+    rig = DeadRig(7)
+    rig.open()
+    rig.split(100)
+    rig.commit([rig.now_ms + 10 * place for place in range(6)])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.checkpoint()
+    rig.now_ms += 1000
+    rig.bury(4)
+    rig.file(10)
+    for requeue in (True, False):
+        rig.settle(1, requeue=requeue)
+    rig.file(10)
+    world, _ = rig_source(rig, tmp_path)
+    assert {one.facts for one in world.manifest.segments} == {0}
+    # One is requeued, and so is accepted once more.
+    totals = totals_of(world, tmp_path)
+    assert (totals["accepted"], totals["dead"], totals["facts"]) == (7, 4, 4)
+
+
+def test_a_fact_about_a_sealed_segment_or_of_no_segment_is_dropped(tmp_path: Path) -> None:
+    builder = builder_of()
+    builder.filed[KEY] = [fact_of(one) for one in builder.messages[1:]]
+    builder.sealed.add(KEY)
+    nowhere = Fact(2, T0 + 300, 1, b"g1", Outcome.DELIVERED)
+    builder.unfiled = [fact_of(one) for one in builder.messages[:2]] + [nowhere]
+    totals = totals_of(builder.build(), tmp_path)
+    assert (totals["delivered"], totals["lost"]) == (3, 1)
+    assert (totals["facts"], totals["repeated"], totals["phantom"]) == (3, 0, 0)
+
+
+def test_a_fact_about_rows_that_are_only_in_the_tail_counts(tmp_path: Path) -> None:
+    builder = builder_of()
+    builder.rows.clear()
+    builder.filed_sequence = 1
+    builder.unfiled = [fact_of(one) for one in builder.messages[:3]]
+    totals = totals_of(builder.build(), tmp_path)
+    assert (totals["accepted"], totals["delivered"], totals["overdue"]) == (4, 3, 1)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_damaged_facts_in_the_tail_are_unknown_where_they_would_count(
+    is_sealed: bool, tmp_path: Path
+) -> None:
+    builder = builder_of()
+    builder.filed[KEY] = [fact_of(builder.messages[0])]
+    if is_sealed:
+        builder.sealed.add(KEY)
+    builder.unfiled = [fact_of(one) for one in builder.messages[1:]]
+    world = builder.build()
+    log = world.manifest.message_log[-1]
+    data = world.files[log.file]
+    filed = segment_of(world).last_fact if not is_sealed else world.manifest.sequence + 1
+    places = {
+        int(row["position"])  # type: ignore[call-overload]
+        for row in plain_facts(log.file, data, log.length)
+        if row["record"] > filed  # type: ignore[operator]
+    }
+    assert places <= {position for position, _ in batches(data, log.length)}
+    for place in places:
+        data = data[: place + 90] + b"\xff\xfe" + data[place + 92 :]
+    world.files[log.file] = data
+    result, findings = run([world.written(tmp_path)], REQUEST)
+    totals = result.groups[0].account.totals
+    assert totals["delivered"] == 1
+    assert any(log.file in problem for _, _, _, problem in result.problems)
+    if is_sealed:
+        # All of its facts are filed: whatever is damaged, nobody has told of these.
+        assert (totals["lost"], totals["unknown"], findings.num_rows) == (3, 0, 3)
+    else:
+        assert (totals["overdue"], totals["unknown"], findings.num_rows) == (0, 3, 0)
+        assert result.verdict is Verdict.INCOMPLETE
