@@ -183,7 +183,7 @@ class Node:
         self.commit_point = CommitPoint(
             durable=self.store.message_log.next_sequence,
             # What the checkpoint covers was committed before it was written.
-            committed=self.store.checkpoint.sequence + 1,
+            committed=self.store.checkpoint.last_known + 1,
             is_sole=not self.config.has_meta,
         )
         self._pacer.recall(self.store.clock_known)

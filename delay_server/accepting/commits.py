@@ -110,7 +110,7 @@ class _Uncommitted:
     """What is durable and not committed."""
 
     batches: Sequence[LogBatch]
-    taken: Sequence[_Taken]
+    waiting: Sequence[_Waiting]
 
     @property
     def end(self) -> int:
@@ -182,8 +182,8 @@ class Committer:
         If it was not there was no space, and nothing of it was. `take` is asked for it when its
         commit begins, since it may grow until then. What has no items waits for nothing and passes
         the floor of free disk; what has some waits for room in filing, and has to leave disk for
-        what was accepted. `on_durable` hears the last record of the commit as soon as it is
-        durable. What may linger so many seconds has no commit begun for its sake before.
+        what was accepted. `on_durable` hears its last record as soon as that is durable. What
+        may linger so many seconds has no commit begun for its sake before.
         """
         begins_at = trio.current_time() + linger_s if linger_s else 0.0
         self._waiting.append(_Waiting(take, on_end, on_durable, has_items, begins_at))
@@ -254,7 +254,7 @@ class Committer:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
         now_ms, began = self._pacer.now_ms(), trio.current_time()
         try:
-            batches = await self._executor.run(
+            batches, ends = await self._executor.run(
                 MESSAGE_WORKER,
                 self._write,
                 [one.work for one in taken],
@@ -267,13 +267,13 @@ class Committer:
             return False
         self.commits += 1
         self.seconds.observe(trio.current_time() - began)
-        durable = _Uncommitted(batches, taken)
+        durable = _Uncommitted(batches, [one.waiting for one in taken])
         self._uncommitted.append(durable)
         self.uncommitted_bytes += durable.size
         self._commit_point.durable_to(durable.end)
         self._on_commit(not durable.size)
-        for one in taken:
-            one.waiting.on_durable(durable.end - 1)
+        for one, last in zip(taken, ends, strict=True):
+            one.waiting.on_durable(last)
         self.hand_on()
         return True
 
@@ -283,17 +283,25 @@ class Committer:
             committed = self._uncommitted.popleft()
             self.uncommitted_bytes -= committed.size
             self._filer.submit(committed.batches)
-            for one in committed.taken:
-                one.waiting.on_end(True)  # noqa: FBT003
+            for one in committed.waiting:
+                one.on_end(True)  # noqa: FBT003
         self._more.wake()
 
-    def _write(self, work: Sequence[Work], floor_minute: int, now_ms: int) -> list[LogBatch]:
-        """Append and fsync; runs in the log's worker."""
-        drafts = [draft for one in work for draft in one.drafts()]
+    def _write(
+        self, work: Sequence[Work], floor_minute: int, now_ms: int
+    ) -> tuple[list[LogBatch], list[int]]:
+        """Append and fsync, in the log's worker; return the last record of each, too."""
+        drafts: list[Draft] = []
+        counts: list[int] = []
+        for one in work:
+            drafts += one.drafts()
+            counts.append(len(drafts))
         rows = sum(draft.count for draft in drafts if draft.blob)
         if rows:
             self._budget.require(rows, sum(draft.blob_bytes for draft in drafts))
-        return self._message_log.append(drafts, floor_minute=floor_minute, append_ms=now_ms)
+        batches = self._message_log.append(drafts, floor_minute=floor_minute, append_ms=now_ms)
+        lasts = [0, *(batch.header.next_sequence - 1 for batch in batches)]
+        return batches, [lasts[count] for count in counts]
 
     def _next_floor(self, now_ms: int) -> int:
         if self._pacer.runs():

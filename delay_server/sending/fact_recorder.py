@@ -109,7 +109,7 @@ class FactRecorder:
         self._writing: list[FactBlock] = []
         self._unapplied: deque[tuple[Int64s, int]] = deque()
         """Of each commit that the schedule_log lacks, the sequences with a durable outcome, and the
-        last record."""
+        last record that states one."""
         self._is_submitted = False
         """Whether a commit will take what waits."""
         self._are_durable = trio.Event()
@@ -184,7 +184,7 @@ class FactRecorder:
         return Facts(self._writing)
 
     def _durable_to(self, last: int) -> None:
-        """Note that what was taken last is durable; `last` is the last record of its commit."""
+        """Note that what was taken last is durable, up to this record."""
         now = trio.current_time()
         for at, count in self._since_of_writing:
             self.ages.observe(now - at, count)

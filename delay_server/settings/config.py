@@ -35,7 +35,7 @@ from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.node.retention import RetentionRules
 from storage.node.store import StoreSettings
-from storage.schedule.provision import Provision
+from storage.schedule.provision import FACT_COMMIT_BYTES, Provision
 from storage.schedule.schedule_log import ScheduleLimits
 from storage.state.audit_file import AUDIT_BYTES_MAX
 
@@ -242,6 +242,13 @@ class StorageConfig:
     read_retry_ms_max: int = constant(30_000)
     """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
     where that keeps nothing else waiting."""
+
+    @property
+    def fact_commits_max(self) -> int:
+        """Commits of facts alone that the message_log may hold: by their age, and in one file."""
+        keep_ms = max(self.message_log_keep_ms, self.duplicate_window_ms)
+        commits = keep_ms // max(self.fact_sync_ms_max // 2, 1)
+        return commits + self.message_log_file_bytes_max // FACT_COMMIT_BYTES
 
     def __post_init__(self) -> None:
         """Refuse values under which the logs could not move on."""
@@ -692,7 +699,7 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
         return Provision(
             reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
-            fact_commits_max=storage.message_log_keep_ms // max(storage.fact_sync_ms_max, 1),
+            fact_commits_max=storage.fact_commits_max,
             # Of each span there can be some more: the marks move by whole hours and days.
             segments_max=storage.minute_horizon_minutes
             + 60

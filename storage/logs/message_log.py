@@ -201,9 +201,6 @@ class MessageLog:
 
         May be called in another thread than the log's own.
         """
-        self._messages_before = {
-            first: count for first, count in self._messages_before.items() if first >= sequence
-        }
         self._first_sequence = max(self._first_sequence, sequence)
 
     def start_epoch(self, epoch: int, *, append_ms: int) -> LogBatch:
@@ -362,8 +359,13 @@ class MessageLog:
             if self._file is not None:
                 self._file.close()
             self._file, self._new_file = self._new_file, None
-            self._files = (*self.files(), log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
-            self._messages_before[end.file_sequence] = self._messages
+            files = self.files()
+            kept = {file.first_sequence for file in files}
+            # Never changed in place, and there before the file is: others look at both.
+            self._messages_before = {
+                first: count for first, count in self._messages_before.items() if first in kept
+            } | {end.file_sequence: self._messages}
+            self._files = (*files, log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
         self._end = end
 
     def _undo(self) -> None:
@@ -476,6 +478,7 @@ class MessageLog:
             self._failure = error
             raise
         self._index.forget(left.file_sequence)
+        self._messages, self._messages_before = 0, {}
         self._end = left
         return path
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import ChainedFile
-from storage.batch.facts import FactBlock, Outcome, facts_stated
+from storage.batch.facts import FactBlock, Outcome, facts_stated, join_facts
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk, File, next_data
@@ -212,6 +212,8 @@ class Store:
         self.sealed = 0
         """Segments sealed since the start."""
         self.recovery = recovery
+        self._has_tail = False
+        """Whether what is committed of the log was applied: rows may wait for that until then."""
         self._locks = contextlib.ExitStack()
         self._end_recovery()
 
@@ -276,22 +278,27 @@ class Store:
         # has its room already.
         schedule.is_patient, schedule.owed.keep_free = False, None
         above = schedule.last_filed
+        known: list[FactBlock] = []
         for batch in self.message_log.read(above + 1):
             if isinstance(batch, Damage):
                 schedule.report(batch)
                 continue
             if batch.header.base_sequence >= committed:
                 facts = facts_stated(batch.header, batch.columns)
-                if facts is not None:
-                    schedule.know(facts)
-                    summary.known += len(facts)
+                known += [] if facts is None else [facts]
                 continue
             summary.replayed += batch.header.count
             facts = schedule.apply(batch, now_ms=now_ms, above=above).facts
             summary.facts += 0 if facts is None else len(facts)
             if schedule.pile_is_full:
                 schedule.flush(now_ms)
+            schedule.join_pile()
         schedule.last_filed = max(above, committed - 1)
+        if known:
+            facts = join_facts(known)
+            schedule.know(facts)
+            summary.known = len(facts)
+        self._has_tail = True
         self._end_recovery()
 
     def _end_recovery(self) -> None:
@@ -429,10 +436,11 @@ class Store:
         """Return the seals of segments that are complete, none of which a replay would touch.
 
         A replay files what is above `sequence` again: rows of a sealed segment would be taken for
-        new ones there, and so a row that waits in memory keeps its segment open.
+        new ones there, and so a row that waits in memory keeps its segment open. Before a start has
+        applied the tail of the log nobody knows which rows wait.
         """
-        seals = []
-        for segment in self.schedule.covered_segments():
+        seals: list[Seal] = []
+        for segment in self.schedule.covered_segments() if self._has_tail else ():
             key = segment.key
             if segment.last_sequence > sequence or self.schedule.waits(key):
                 continue
@@ -591,13 +599,12 @@ class _Recovery:
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.
         self._require_known_formats(checkpoint)
-        known = [max(one.last_sequence, one.last_fact) for one in checkpoint.segments]
         epochs = checkpoint.epochs
         message_log, report = MessageLog.recover(
             disk,
             log_uuid=uuid,
             checkpoint_sequence=checkpoint.sequence,
-            known_sequence=max(known, default=0),
+            known_sequence=checkpoint.last_known,
             had_checkpoint=found is not None,
             first_sequence=checkpoint.first_sequence,
             checkpoint_epoch=epochs[-1].epoch if epochs else 0,

@@ -28,6 +28,9 @@ _LOG_FACT_BYTES = 24
 _LOG_FACTS_BYTES = 192
 """A batch of facts in the message_log, beside them."""
 
+FACT_COMMIT_BYTES = _LOG_FACTS_BYTES + _LOG_FACT_BYTES
+"""A commit of one fact alone."""
+
 _FILED_FACT_BYTES = 48
 """A fact beside its segment, with its share of headers."""
 
@@ -54,7 +57,7 @@ class Provision:
     block_bytes: int = 4096
     """Every file takes a multiple of it."""
 
-    fact_commits_max: int = 24 * 60 * 60 * 50
+    fact_commits_max: int = 24 * 60 * 60 * 100
     """Commits of facts alone that the message_log holds at a time, by the age at which it leaves
     and by how often there is one."""
 

@@ -323,6 +323,11 @@ class ScheduleLog:
         known = self._pile_earliest_ms
         self._pile_earliest_ms = earliest if known is None else min(known, earliest)
 
+    def join_pile(self) -> None:
+        """Make one block of the pile if it has many: in a replay it is searched for each fact."""
+        if len(self._pile) > _PILE_BLOCKS_MAX:
+            self._pile = [join_blocks(self._pile)]
+
     @property
     def pile_bytes(self) -> int:
         """Bytes of rows that wait in memory for a flush, those held by a split included."""
@@ -1056,6 +1061,8 @@ _KINDS_OF_LOG = STATING_KINDS | {
     RecordKind.FLOOR,
 }
 
+
+_PILE_BLOCKS_MAX = 256
 
 _WAITS, _SEALED = -1, -2
 """In the place of a segment's code: facts that wait for its first rows, or that nobody needs."""

@@ -141,6 +141,12 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     clock: ClockMark | msgspec.UnsetType = msgspec.UNSET
     """Of the second part; not in the JSON of the first."""
 
+    @property
+    def last_known(self) -> int:
+        """The last record that it speaks of: some behind `sequence` are in the segments already."""
+        known = (max(one.last_sequence, one.last_fact) for one in self.segments)
+        return max(self.sequence, *known, 0)
+
 
 def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None:
     """Replace the checkpoint; it is durable when this returns.

@@ -148,6 +148,8 @@ class _Place:
     those that are known to have been durable."""
     fault: str | None = None
     """What is wrong with the place as a whole, whatever lies there."""
+    last_crc: int | None = None
+    """CRC of the last batch that the checkpoint counts, if it counts any."""
 
 
 def verify_files(path: Path) -> Iterator[Record]:
@@ -179,12 +181,14 @@ class _Neighbour:
 class Vouchers:
     """What a data directory says about its own files: whose they are, and how long at least.
 
-    filed: up to which record facts are in the files of segments.
+    filed: up to which record facts are in the files of segments; last_crcs: of the last batch
+    within the length.
     """
 
     log_uuid: UUID | None
     filed: int
     lengths: Mapping[str, int]
+    last_crcs: Mapping[str, int]
     neighbours: Mapping[str, _Neighbour]
 
 
@@ -192,7 +196,13 @@ def read_vouchers(disk: Disk) -> Vouchers:
     """Return what identity, durable end, checkpoint and seals say, as far as they are readable."""
     # What is known is read before the files are listed: a running server goes on.
     known = _known(disk)
-    return Vouchers(known.log_uuid, known.filed, _vouched(disk, known), _neighbours(disk, known))
+    return Vouchers(
+        log_uuid=known.log_uuid,
+        filed=known.filed,
+        lengths=_vouched(disk, known),
+        last_crcs=_last_crcs(disk, known),
+        neighbours=_neighbours(disk, known),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +395,17 @@ def _place(disk: Disk, path: str, vouchers: Vouchers) -> _Place:
         neighbour.first,
         neighbour.following,
         neighbour.fault,
+        vouchers.last_crcs.get(path),
     )
+
+
+def _last_crcs(disk: Disk, known: _Known) -> dict[str, int]:
+    """Return the CRC of the last batch of each file of a segment that the checkpoint counts."""
+    checkpoint = checkpoint_if_whole(disk, known.log_uuid)
+    crcs: dict[str, int] = {}
+    for state in checkpoint.segments if checkpoint is not None else ():
+        crcs |= {state.key.path: state.last_crc, state.key.facts_path: state.facts_last_crc}
+    return crcs
 
 
 def _neighbours(disk: Disk, known: _Known) -> dict[str, _Neighbour]:
@@ -614,6 +634,8 @@ def _verify_log(place: _Place, report: _Report) -> None:
         report.records += found.header.count
         _note_missing(place, report, end, range(first, min(found.records.start, until)))
         end, first = found.position + found.header.size, found.records.stop
+        if end == place.vouched and place.last_crc not in {None, found.header.crc}:
+            report.add(found.position, "an older batch than the one that the checkpoint counts")
         _verify_batch(place, report, header, found)
     for _path, block in unreadable:
         report.add(block, "the disk cannot read this block")

@@ -89,7 +89,7 @@ def test_a_segment_is_known_by_its_name(name: str) -> None:
 
 
 def test_other_names_are_no_segments() -> None:
-    assert reader.read_segment_name("journal") is None
+    assert reader.read_segment_name("durable_end") is None
     assert reader.read_segment_name("20131127T0000Z.week") is None
 
 

@@ -322,3 +322,15 @@ async def test_facts_are_none_of_the_bytes_that_may_wait_to_be_committed() -> No
         b.commit_point.commit_to(b.commit_point.durable)
         b.committer.hand_on()
         assert b.committer.uncommitted_bytes == 0
+
+
+async def test_a_commit_of_which_the_facts_alone_are_applied_leaves_no_outcome_behind() -> None:
+    async with books(Books()) as b:
+        b.cross_off(1, 2)
+        await b.commit_beside(lambda: intake_of(*some_items(3)))
+        [facts] = b.blocks
+        assert facts.record.tolist() == [2, 3], "in front of the messages of their commit"
+        b.fact_recorder.applied_to(2)
+        assert len(b.fact_recorder.unapplied()) == 1
+        b.fact_recorder.applied_to(3)
+        assert b.fact_recorder.unapplied() == []

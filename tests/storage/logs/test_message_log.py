@@ -435,3 +435,22 @@ def test_the_worked_example_is_what_the_code_writes() -> None:
     assert example == disk.contents()[log.files()[0].path]
     seed = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
     assert decode_header(example[64:], seed=seed, path="", position=64).next_sequence == 2
+
+
+def test_messages_are_counted_from_the_file_on_in_which_they_are() -> None:
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=600)
+    for _ in range(6):
+        log.append([messages([b"x" * 100] * 2)], append_ms=NOW_MS)
+    log.append([Draft(kind=RecordKind.FLOOR, count=1)], append_ms=NOW_MS)
+    firsts = [file.first_sequence for file in log.files()]
+    assert len(firsts) >= 3
+    assert log.messages_from(firsts[0]) == 12
+    # Each file has the records up to the next; the first has the EPOCH_START, the last the FLOOR.
+    assert [log.messages_from(first) for first in firsts[1:]] == [
+        14 - first for first in firsts[1:]
+    ]
+    log.drop_before(firsts[1])
+    assert log.messages_from(firsts[1]) == 14 - firsts[1]
+    log.cut_to(1, firsts[2], not_below=1)
+    assert log.messages_from(firsts[1]) == 0, "what is cut is counted no more, nor what is left"

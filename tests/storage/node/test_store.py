@@ -1253,3 +1253,61 @@ def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start()
     store = begin()
     assert (store.recovery.known, store.schedule.pending) == (0, count - sent)
     assert len(load(store)) == count - sent
+
+
+def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> None:
+    rig = StoreRig(5)
+    rig.open()
+    rig.split()
+    rig.load(steps=10)
+    due_ms = rig.now_ms + 1000
+    rig.commit([due_ms])
+    rig.file()
+    rig.now_ms += 2000
+    rig.deliver()
+    rig.cross_off()
+    rig.checkpoint()
+    rig.store.schedule.owed.keep_free = lambda: 10**15  # Rows find no space, facts do.
+    rig.commit([due_ms])
+    rig.file()
+    minute = key_of_minute(START_MS // MINUTE_MS, Span.MINUTE)
+    assert rig.store.schedule.waits(minute)
+    rig.now_ms += 3 * MINUTE_MS
+    rig.commit_floor()
+    rig.file()
+    rig.checkpoint()
+    assert rig.store.checkpoint.floor_minute > minute.start
+    # A node that waits for its role writes checkpoints, and makes room.
+    store, _ = Store.open(
+        rig.disk.revive(),
+        SETTINGS,
+        chance=random.Random(1),
+        now_ms=rig.now_ms,
+        on_damage=lambda damage: pytest.fail(str(damage)),
+    )
+    for wanted in (None, 10**15, 10**15):
+        work = store.prepare_checkpoint(rig.now_ms, wanted)
+        assert not work.seals
+        work.write()
+        store.finish_checkpoint(work)
+    store.apply_tail(store.message_log.next_sequence, now_ms=rig.now_ms)
+    for wanted in (None, 10**15, 10**15):
+        work = store.prepare_checkpoint(rig.now_ms, wanted)
+        work.write()
+        store.finish_checkpoint(work)
+    assert store.schedule.pending == 1
+    assert [state.rows for state in store.checkpoint.segments] == [2]
+    store.close()
+
+
+def test_a_replay_of_many_small_batches_joins_what_waits() -> None:
+    rig = StoreRig(1)
+    rig.open()
+    rig.split()
+    rig.settings = replace(SETTINGS, schedule=replace(SETTINGS.schedule, gather_bytes_max=10**9))
+    for place in range(600):
+        rig.commit([START_MS + 200 * HOUR_MS + place])
+    rig.reopen()
+    schedule = rig.store.schedule
+    assert schedule.pending == 600
+    assert len(schedule.unwritten()) <= 300
