@@ -66,20 +66,22 @@ class Unfiled:
     """How to tell what of the tail is in no file; it can be pickled.
 
     logs: the records above `sequence`, up to which all are filed; cover: of the segments whose
-    facts are asked for.
+    facts are asked for; lacks_segments: there may be others, of which nobody tells.
     """
 
     node: Node
     logs: tuple[LogRange, ...]
     cover: Cover
     sequence: int
+    lacks_segments: bool
 
     @classmethod
     def of(
         cls, node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover
     ) -> "Unfiled":
         """Return the tail that a manifest commits; logs: as `tail_of` takes them."""
-        return cls(node, tuple(tail_of(manifest, logs)), cover, manifest.sequence)
+        ends = tuple(tail_of(manifest, logs))
+        return cls(node, ends, cover, manifest.sequence, manifest.lacks_segments)
 
     def has_row(self, sequence: Int64s, minute: Int64s) -> Mask:
         """Say which records make a row that is in no segment; minute: their filed minutes."""
@@ -89,10 +91,11 @@ class Unfiled:
         """Say which records state a fact that counts and is in no file.
 
         minute: the filed minutes that the facts tell; minutes: those of rows that are in no
-        segment, as `minutes` returns them.
+        segment, as `minutes` returns them. What becomes of a minute is not known if no segment
+        covers it that is told of, and others may.
         """
         places = self.cover.places(minute)
-        is_open = np.isin(minute, minutes)
+        is_open = np.isin(minute, minutes) & (not self.lacks_segments)
         if not len(self.cover.start):
             return is_open
         return np.where(places >= 0, record > self.cover.last_fact[places], is_open)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from spark_tools.files.errors import ReconcileError
@@ -45,6 +45,7 @@ def without_seals(world: World, chance: random.Random, file: str = SEALS) -> Wor
 
 @examples(40)
 @given(seed=st.integers(0, 2**32), faults=st.frozensets(st.sampled_from(FAULTS)))
+@example(seed=1698, faults=frozenset({"deleted"}))
 def test_less_is_found_without_seals_and_never_more(seed: int, faults: frozenset[str]) -> None:
     world = builder_of(seed, faults).build()
     with TemporaryDirectory() as root:
