@@ -7,13 +7,11 @@ moment are in the log, and the next mastership may send them again.
 
 import contextlib
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import chain
 from typing import Final
 
-import numpy as np
 import structlog
 import trio
 
@@ -40,6 +38,7 @@ from delay_server.sending.dispatch import Dispatch
 from delay_server.sending.fact_recorder import FactRecorder
 from delay_server.sending.lateness import Lateness
 from delay_server.sending.outlet import Outlet
+from delay_server.sending.undeliverable import Undeliverable
 from delay_transport.meta.address import MetaLocator
 from delay_transport.meta.routes import MetaRoutes
 from delay_transport.seams.runtime import Runtime
@@ -55,7 +54,6 @@ from storage.readers.item_reader import ItemReader
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_UNDELIVERABLE_KEPT: Final = 10_000
 _ROUNDS: Final = 5
 """How often all subjects' use is looked at while one may go unused."""
 _STOP_FACTS_S: Final = 0.5
@@ -87,12 +85,7 @@ class Mastership:
         self._weights: dict[str, float] = {}
         """Of groups, as an operator says."""
         self._dispatching = trio.CancelScope()
-        self.undeliverable_sequences: set[int] = set()
-        """Those of the first of them; beyond, each look counts."""
-        self.undeliverable = 0
-        """Messages whose bytes are damaged; they wait on disk."""
-        self.undeliverable_by_subject: Counter[bytes] = Counter()
-        """How many of them each subject has, of the first subjects with any."""
+        self.undeliverable = Undeliverable(self._store.schedule.subjects.names.__getitem__)
         self.routes: SubjectRoutes | None = None
         """None where every message goes to any of the brokers in the settings."""
         self.new_subjects: NewSubjects | None = None
@@ -491,22 +484,8 @@ class Mastership:
         """
         entries = self.read_retries.keep(entries)
         if len(entries):
-            self._count_undeliverable(entries)
+            self.undeliverable.note(entries)
             self._left_sender(entries)
-
-    def _count_undeliverable(self, entries: Entries) -> None:
-        """Count each once: what waits on disk may be come by again."""
-        known = self.undeliverable_sequences
-        is_new = [sequence not in known for sequence in entries["sequence"].tolist()]
-        new = entries[np.array(is_new, bool)]
-        self.undeliverable += len(new)
-        room = max(_UNDELIVERABLE_KEPT - len(known), 0)
-        known.update(new["sequence"][:room].tolist())
-        names = self._store.schedule.subjects.names
-        counts = self.undeliverable_by_subject
-        for number, count in Counter(new["subject"].tolist()).items():
-            if names[number] in counts or len(counts) < _UNDELIVERABLE_KEPT:
-                counts[names[number]] += count
 
     # -- what can be seen --------------------------------------------------------------------
 
@@ -519,4 +498,4 @@ class Mastership:
         """
         minute = self._runtime.clock.now_ms() // MINUTE_MS
         overdue = self._store.schedule.pending_before(minute * MINUTE_MS)
-        return max(self._held_beside_wheel + self.undeliverable, overdue)
+        return max(self._held_beside_wheel + self.undeliverable.count, overdue)

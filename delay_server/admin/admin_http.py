@@ -291,7 +291,7 @@ class _Admin:
         number = await parts.node.access.run(subjects.ids.get, subject)
         rules, lanes = parts.master.lane_rules, parts.master.lanes
         pattern = rules.pattern_of(name)
-        damaged = parts.master.undeliverable_by_subject[subject]
+        damaged = parts.master.undeliverable.by_subject[subject]
         dead = len(await parts.master.dead_letters.count(Wanted(subject=name)))
         reason = None
         if rules.is_paused(name):

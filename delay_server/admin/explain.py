@@ -104,7 +104,7 @@ def reason_now(
         due_ms=due_ms,
         kind=kind,
         groups=groups,
-        is_damaged=sequence in parts.master.undeliverable_sequences,
+        is_damaged=sequence in parts.master.undeliverable.sequences,
         around=around,
     )
     return reason, group
@@ -197,7 +197,7 @@ def counts(parts: Parts) -> dict[str, int]:
         "rate_limited": master.rate_limits.count,
         "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
-        "damaged": master.undeliverable,
+        "damaged": master.undeliverable.count,
         "in_wheel": len(master.wheel),
     }
     # Messages whose outcome is not yet applied are pending in the schedule_log, and delivered.

@@ -400,7 +400,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "undeliverable",
         "gauge",
         "Due messages whose bytes are damaged.",
-        lambda parts: parts.master.undeliverable,
+        lambda parts: parts.master.undeliverable.count,
     ),
     # Where messages are
     Family("undelivered", "gauge", "Messages without an outcome, by place.", "place", counts),

@@ -4,6 +4,7 @@
     dispatch         takes due messages out of the wheel
     fact_recorder    has outcomes committed
     outlet           pauses and limits before the sender
+    undeliverable    counts what is damaged
 
 Imported by the server.
 """

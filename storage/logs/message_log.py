@@ -232,8 +232,13 @@ class MessageLog:
         assert floor_minute >= self._end.floor_minute, (
             f"floor {floor_minute} after {self._end.floor_minute}"
         )
-        batches, buffers = self._encode(
-            drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms
+        batches, buffers = _encode(
+            drafts,
+            after=self._end,
+            seed=self._seed,
+            epoch=epoch,
+            floor_minute=floor_minute,
+            append_ms=append_ms,
         )
         self._append_encoded(batches, buffers)
         return batches
@@ -290,33 +295,6 @@ class MessageLog:
         except BaseException as error:
             self._failure = error
             raise
-
-    def _encode(
-        self, drafts: Sequence[Draft], *, epoch: int, floor_minute: int, append_ms: int
-    ) -> tuple[list[LogBatch], list[Bytes]]:
-        sequence, crc = self._end.next_sequence, self._end.last_crc
-        batches: list[LogBatch] = []
-        buffers: list[Bytes] = []
-        for draft in drafts:
-            _require_whole(draft)
-            header, parts = encode_batch(
-                seed=self._seed,
-                kind=draft.kind,
-                epoch=epoch,
-                base_sequence=sequence,
-                count=draft.count,
-                floor_minute=floor_minute,
-                append_ms=append_ms,
-                previous_crc=crc,
-                columns=encode_columns(draft.kind, draft.names, draft.arrays),
-                blob=draft.blob,
-            )
-            _, _, *items = parts
-            blob = items[0] if len(items) == 1 else b"".join(items)
-            batches.append(LogBatch(header, Columns(list(draft.names), dict(draft.arrays)), blob))
-            buffers += parts
-            sequence, crc = header.next_sequence, header.crc
-        return batches, buffers
 
     def _write(self, size: int, buffers: Sequence[Bytes]) -> DurableEnd:
         """Write and sync batches of `size` bytes, in a new file where it is time.
@@ -525,6 +503,41 @@ class MessageLog:
                 f"the message_log stopped when an append failed ({self._failure}); a restart "
                 "recovers it"
             ) from self._failure
+
+
+def _encode(
+    drafts: Sequence[Draft],
+    *,
+    after: DurableEnd,
+    seed: int,
+    epoch: int,
+    floor_minute: int,
+    append_ms: int,
+) -> tuple[list[LogBatch], list[Bytes]]:
+    """Return the batches that come behind the end of a log, and their bytes."""
+    sequence, crc = after.next_sequence, after.last_crc
+    batches: list[LogBatch] = []
+    buffers: list[Bytes] = []
+    for draft in drafts:
+        _require_whole(draft)
+        header, parts = encode_batch(
+            seed=seed,
+            kind=draft.kind,
+            epoch=epoch,
+            base_sequence=sequence,
+            count=draft.count,
+            floor_minute=floor_minute,
+            append_ms=append_ms,
+            previous_crc=crc,
+            columns=encode_columns(draft.kind, draft.names, draft.arrays),
+            blob=draft.blob,
+        )
+        _, _, *items = parts
+        blob = items[0] if len(items) == 1 else b"".join(items)
+        batches.append(LogBatch(header, Columns(list(draft.names), dict(draft.arrays)), blob))
+        buffers += parts
+        sequence, crc = header.next_sequence, header.crc
+    return batches, buffers
 
 
 def _require_whole(draft: Draft) -> None:

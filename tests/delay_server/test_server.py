@@ -838,7 +838,7 @@ async def test_due_messages_that_cannot_be_read_just_now_are_delivered_once_when
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10)]
         assert (
             server.master.read_retries.count
-            == server.master.undeliverable
+            == server.master.undeliverable.count
             == server.damages.count
             == 0
         )
@@ -859,7 +859,7 @@ async def test_due_messages_that_cannot_be_read_for_long_are_told_as_damage() ->
         assert server.master.read_retries.failures == 12
         assert (
             server.master.read_retries.count,
-            server.master.undeliverable,
+            server.master.undeliverable.count,
             server.damages.count,
         ) == (0, 1, 1)
         assert server.node.store.schedule.pending == 1
@@ -878,17 +878,17 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         world.disk.damage(path, place, b"M")
         await trio.sleep(80)
         assert sorted(world.broker.ids) == [f"m{n}" for n in range(10) if n != 4]
-        assert server.master.undeliverable == 1
+        assert server.master.undeliverable.count == 1
         assert server.damages.count == 1
         assert server.damages.first[0].path == path
         assert server.damages.first[0].size > 0
         assert server.node.store.schedule.pending == 1
         # Come by again, as when a lane is begun anew, it is the same message.
-        (sequence,) = server.master.undeliverable_sequences
+        (sequence,) = server.master.undeliverable.sequences
         again = np.zeros(1, ENTRY)
         again["sequence"] = sequence
         server.master._undeliverable(again)
-        assert server.master.undeliverable == 1
+        assert server.master.undeliverable.count == 1
 
 
 async def test_s8_a_restart_takes_no_more_into_memory_than_it_may_and_delivers_all() -> None:
