@@ -232,7 +232,9 @@ class FactRecorder:
         is_old = oldest is not None and trio.current_time() - oldest >= OUTCOME_AGE_MAX_S
         behind = ""
         if is_old or self._not_durable >= OUTCOMES_MAX:
-            behind = "outcomes of deliveries are not durable in time: the disk stalls"
+            behind = (
+                "outcomes of deliveries are not durable in time: the disk stalls, or it is full"
+            )
         elif self._unapplied_bytes >= UNAPPLIED_BYTES_MAX:
             behind = (
                 "too many outcomes of deliveries are not committed or not filed: add a replica, or "

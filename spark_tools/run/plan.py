@@ -543,7 +543,10 @@ def faults_of(manifest: Manifest) -> list[tuple[str, str]]:
         for fault in manifest.faults
     ]
     return found + [
-        (path, f"{path} was put aside with damaged batches: run `delaywheel log salvage`")
+        (
+            path,
+            f"{path} was put aside, since it may have what damage took elsewhere: run `delaywheel log salvage`",
+        )
         for path in manifest.quarantined
     ]
 

@@ -163,7 +163,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     retired: tuple[str, ...]
     """Files that nothing needs any more; they may leave at any moment."""
     quarantined: tuple[str, ...]
-    """Files with damaged batches, kept for salvage; nothing reads them."""
+    """Files that damage befell, or that may have what it took elsewhere; kept for salvage."""
     faults: tuple[Fault, ...]
     """If there are any, what is missing in the logs may be in what is missing here."""
 

@@ -47,7 +47,7 @@ _PREFIX = struct.Struct("<II")
 CHECKPOINT_BYTES_MAX = 256 * 1024 * 1024
 """A segment has 100 bytes in it, a retired file 60: this is room for two millions of them. A larger
 file is refused, unread."""
-CHECKPOINT_FORMAT = 2
+CHECKPOINT_FORMAT = 3
 """Raised with every change of batches in segments or filed facts, since a checkpoint is read before
 they are."""
 
@@ -137,7 +137,7 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     segments: tuple[SegmentState, ...] = ()
     retired: tuple[RetiredFile, ...] = ()
     quarantined: tuple[str, ...] = ()
-    """Files with damaged batches, kept for salvage; nothing reads them."""
+    """Files that damage befell, or that may have what it took elsewhere; kept for salvage."""
     clock: ClockMark | msgspec.UnsetType = msgspec.UNSET
     """Of the second part; not in the JSON of the first."""
 
@@ -194,6 +194,9 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
     data = _read(disk)
     decode_file_header(data, kind=LogKind.CHECKPOINT, log_uuid=log_uuid, path=CHECKPOINT_PATH)
     seed, body = log_seed(log_uuid, LogKind.CHECKPOINT), FILE_HEADER_SIZE + _PREFIX.size
+    # First of all: one of another format may have other fields.
+    told, _ = _part(data, FILE_HEADER_SIZE, _Versioned, seed)
+    require_version("manifest", told.format, CHECKPOINT_FORMAT, path=CHECKPOINT_PATH, position=body)
     checkpoint, end = _part(data, FILE_HEADER_SIZE, Checkpoint, seed)
     if end < len(data):
         clock, end = _part(data, end, ClockMark, seed)
@@ -202,9 +205,6 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
         raise DamagedError(
             path=CHECKPOINT_PATH, position=end, reason="something follows that nobody wrote"
         )
-    require_version(
-        "manifest", checkpoint.format, CHECKPOINT_FORMAT, path=CHECKPOINT_PATH, position=body
-    )
     for state in checkpoint.segments:
         if not can_begin(state.start, Span(state.span)):
             reason = f"the manifest has a segment of span {state.span} from {state.start} on"
@@ -212,7 +212,11 @@ def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:
     return checkpoint
 
 
-_Part = TypeVar("_Part", Checkpoint, ClockMark)
+class _Versioned(msgspec.Struct):
+    format: int = 0
+
+
+_Part = TypeVar("_Part", Checkpoint, ClockMark, _Versioned)
 
 
 def _part(data: bytes, position: int, as_type: type[_Part], seed: int) -> tuple[_Part, int]:

@@ -18,7 +18,7 @@ from tests.simulation.scenario import Scenario
 from tests.simulation.witness import Receipt, Witness
 from tests.simulation.world import World, judge
 
-_SEEDS = range(1, 25)
+_SEEDS = range(1, 41)
 _QUIET = Scenario(name="quiet", disturbances={"drift": 1}, gating=0.0, small_disk=0.0)
 _POISONED = dataclasses.replace(_QUIET, name="quiet, with poison", poison=1.0)
 _GATED = dataclasses.replace(_QUIET, name="an operator", gating=1.0, hot_ahead_s=(10, 600))

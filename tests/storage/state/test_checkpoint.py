@@ -192,7 +192,7 @@ def holding(text: bytes) -> SimDisk:
 @pytest.mark.parametrize(
     "change",
     [
-        lambda manifest: manifest.update(format=3),
+        lambda manifest: manifest.update(format=4),
         lambda manifest: manifest.update(something_new=1),
         lambda manifest: manifest["segments"][0].append(7),
         lambda manifest: manifest["retired"].append(["a", 1, 2]),
@@ -216,14 +216,18 @@ def test_a_dead_segment_is_read_as_any_other() -> None:
     assert found.segments[0].key.path == "schedule_log/20241004T0000Z.dead"
 
 
-def test_a_manifest_of_the_first_format_is_refused() -> None:
-    with pytest.raises(UnsupportedFormatError, match=r"version 1 .*start .* on an empty data dir"):
-        read_checkpoint(rewritten(lambda manifest: manifest.update(format=1)), LOG_UUID)
+@pytest.mark.parametrize("format_", [1, 2])
+def test_a_manifest_of_an_older_format_is_refused_whatever_it_has(format_: int) -> None:
+    older = rewritten(lambda manifest: manifest.update(format=format_, fact_number=7))
+    with pytest.raises(
+        UnsupportedFormatError, match=rf"version {format_} .*start .* on an empty data dir"
+    ):
+        read_checkpoint(older, LOG_UUID)
 
 
 @pytest.mark.parametrize(
     "text",
-    [b"", b"{", b'{"quarantined":["\xff"]}'],
+    [b"", b"{", b'{"format":3,"quarantined":["\xff"]}'],
     ids=["nothing", "a beginning", "no UTF-8"],
 )
 def test_a_manifest_that_is_no_json_is_damage(text: bytes) -> None:
