@@ -545,7 +545,7 @@ def faults_of(manifest: Manifest) -> list[tuple[str, str]]:
     return found + [
         (
             path,
-            f"{path} was put aside, maybe with what is lost elsewhere: run `delaywheel log salvage`",
+            f"{path} was put aside, maybe with lost rows: run `delaywheel log salvage`",
         )
         for path in manifest.quarantined
     ]

@@ -853,19 +853,19 @@ class ScheduleLog:
         """
         self.given.forget(facts.sequence)
         self.dead.forget(facts.sequence[facts.of_dead])
-        minutes, places, counts = np.unique(facts.minute, return_inverse=True, return_counts=True)
+        minutes, counts = np.unique(facts.minute, return_counts=True)
         kept = np.ones(len(facts), np.bool_)
-        for place, minute in enumerate(minutes.tolist()):
-            segment, count = self._covering(minute), int(counts[place])
+        for minute, count in zip(minutes.tolist(), counts.tolist(), strict=True):
+            segment = self._covering(minute)
             if segment is None:
                 if not self._waits_for(minute, minute + 1):
-                    kept &= places != place
+                    kept &= facts.minute != minute
                     continue
             else:
                 if segment.last_fact >= facts.record[0]:
-                    here = places == place
+                    here = facts.minute == minute
                     kept &= ~here | (facts.record > segment.last_fact)
-                    count = int(np.count_nonzero(kept & here))
+                    count = int(np.count_nonzero(kept & here))  # noqa: PLW2901
                 segment.facts_seen += count
             span = Span.DEAD if minute >= DEAD_MINUTES_FROM else Span.MINUTE
             self._count_pending(span, -count)
@@ -908,9 +908,9 @@ class ScheduleLog:
             return
         self.full = bool(self._near)
         facts, waiting = join_facts(self._unfiled), []
-        minutes, places = np.unique(facts.minute, return_inverse=True)
+        minutes = np.unique(facts.minute)
         codes = np.array([self._filed_in(minute) for minute in minutes.tolist()], np.int64)
-        for code, part in facts.split_by(codes[places]):
+        for code, part in facts.split_by(codes[np.searchsorted(minutes, facts.minute)]):
             if code == _SEALED:
                 continue
             # All of a segment's or none, so that the last record says which.

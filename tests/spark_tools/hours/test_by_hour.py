@@ -295,7 +295,7 @@ def test_what_is_mended_in_time_is_complete(tmp_path: Path) -> None:
     assert watcher.run(with_problem(source)).verdict is Verdict.INCOMPLETE
     [told] = watcher.json("summary.json")["not_final"]
     assert told["problems"] == [
-        "c g n1 schedule_log/x was put aside, maybe with what is lost elsewhere: run `delaywheel log salvage`"
+        "c g n1 schedule_log/x was put aside, maybe with lost rows: run `delaywheel log salvage`"
     ]
     outcome = watcher.run(later(source, 60))
     assert outcome.verdict is Verdict.CLEAN
