@@ -376,7 +376,7 @@ def read_checkpoint(data: bytes) -> Checkpoint:
         names = {"boot_id", "wall_ms", "boot_ms", "held"}
         _require(json.loads(clock[8:]).keys() == names, "what is said of the clock")
     manifest: dict[str, Any] = json.loads(text)
-    _require(manifest["format"] == 2, f"manifest format {manifest['format']}")
+    _require(manifest["format"] == 3, f"manifest format {manifest['format']}")
     return Checkpoint(
         **{
             name: manifest[name]
