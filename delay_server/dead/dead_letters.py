@@ -4,7 +4,7 @@ A dead letter is a row of a dead segment (storage/batch/dead_rows.py). What it i
 memory, in the index of the schedule_log; its item and its whole reason are read from the file.
 Requeueing appends a MOVE record with the same item, which is due at once as its time has passed;
 dropping appends a CANCEL record. A row is named by one record only: in the index it counts as named
-from the step before that is appended until the fact that the record makes takes it out of there.
+from the step before that is appended until the record is applied, which takes it out of there.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -40,8 +40,8 @@ _CHANGED_AT_ONCE: Final = 1000
 """Rows of one append."""
 _BYTES_AT_ONCE: Final = 1024 * 1024
 """Bytes of their items, unless a single one has more."""
-_FACTS_WAIT_S: Final = 10.0
-"""How long a change waits for its facts: the records are durable, the facts follow by all means."""
+_APPLIED_WAIT_S: Final = 10.0
+"""How long a change waits until its records are applied: they are durable, and will be."""
 _READ_WITHIN_S: Final = 3.0
 """How long a request waits for the index: a start reads it beside everything else."""
 _READ_AGAIN_S: Final = 10.0
@@ -278,7 +278,7 @@ class DeadLetters:
         return True
 
     async def _append(self, kind: RecordKind, rows: Sequence[DeadRow], items: list[bytes]) -> bool:
-        """Append the records, and wait for their facts; False if there was no space for them."""
+        """Append the records, and wait for them to be applied; False if there was no space."""
         draft = _move(rows, items) if kind is RecordKind.MOVE else _cancel(rows)
         sequences = draft.arrays["old_sequence"]
         before = self._schedule.dead.named
@@ -293,7 +293,7 @@ class DeadLetters:
             self.requeued += len(rows)
         else:
             self.dropped += len(rows)
-        with trio.move_on_after(_FACTS_WAIT_S):
+        with trio.move_on_after(_APPLIED_WAIT_S):
             while self._schedule.dead.named > before:
                 await self._noted.wait()
         return True

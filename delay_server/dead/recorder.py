@@ -1,6 +1,6 @@
 """Records messages that the sender gives up as DEAD records.
 
-    sender gives up --> waits --> is appended --> is filed --> its fact is on its way
+    sender gives up --> waits --> is appended --> is filed, which crosses the message off
 
 Until the last step the recorder holds the message, which counts as out of the wheel and in its
 lane, so that no other part delivers it again. After a crash a message without a record is loaded
@@ -89,9 +89,8 @@ class DeadLetterRecorder:
     ) -> None:
         """Take over the parts.
 
-        on_damaged: for messages whose items cannot be read; on_buried: for those whose fact is on
-        its way: both are held here no longer. on_changed: something was appended, or found no
-        space.
+        on_damaged: for messages whose items cannot be read; on_buried: for those that are crossed
+        off: both are held here no longer. on_changed: something was appended, or found no space.
         """
         self._committer = committer
         self._reader = reader

@@ -9,10 +9,10 @@ Three kinds of files leave while the server runs:
   sealed, and never a quarantined file;
 * those of the **seals log**, when they are old enough and no segment they tell of has files.
 
-All of them, and files that splits leave behind, take the same way: a seal
-marks a segment as deleted, durably; a checkpoint lists the files as *retired* and is durable; they
-are unlinked when the grace is over, and their directories fsynced, before a checkpoint drops them
-from its list. So a crash at any point leaves files that are named, or gone.
+All of them, and files that splits leave behind, take the same way: a seal marks a segment as
+deleted, durably; a checkpoint lists the files as *retired* and is durable; they are unlinked when
+the grace is over, and their directories fsynced, before a checkpoint drops them from its list. So a
+crash at any point leaves files that are named, or gone.
 
 Below the floor of free disk the grace is over at once, and what is kept for its age only goes too,
 oldest first, as far as needed.

@@ -24,6 +24,7 @@ from tests.simulation.clock import EPOCH_MS
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import CALM, HARSH, Action, Trap
+from tests.storage.small_segments import delivered
 
 
 class Books(Bench):
@@ -292,16 +293,7 @@ async def test_outcomes_that_are_durable_in_time_pause_nothing() -> None:
 
 
 def test_more_facts_than_a_batch_holds_become_several_drafts() -> None:
-    count = 250_000
-    block = FactBlock(
-        sequence=np.arange(count, dtype=np.int64),
-        minute=np.full(count, 5, np.uint32),
-        at_ms=np.full(count, EPOCH_MS, np.int64),
-        target=np.zeros(count, np.uint16),
-        outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-        record=np.zeros(count, np.int64),
-        targets=[b"g1"],
-    )
+    block = delivered(list(range(250_000)))
     drafts = fact_recorder.Facts([block]).drafts()
     assert [draft.count for draft in drafts] == [100_000, 100_000, 50_000]
 

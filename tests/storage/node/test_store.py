@@ -17,7 +17,6 @@ import pytest
 from storage.batch.batches import BATCH_BYTES_MAX, LogBatch
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
 from storage.batch.rows import Int64s
 from storage.disk.errors import (
     DataDirectoryError,
@@ -38,6 +37,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_che
 from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, Trap
+from tests.storage.small_segments import delivered
 from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
 
@@ -1230,15 +1230,7 @@ def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start()
     store.finish_checkpoint(work)
     sequences = np.arange(committed - count, committed - count + sent)
     for told in np.array_split(sequences, 50):
-        facts = FactBlock(
-            sequence=told,
-            minute=np.full(len(told), due_ms // MINUTE_MS, np.uint32),
-            at_ms=np.full(len(told), due_ms, np.int64),
-            target=np.zeros(len(told), np.uint16),
-            outcome=np.full(len(told), Outcome.DELIVERED, np.uint8),
-            record=np.zeros(len(told), np.int64),
-            targets=[b"g1"],
-        )
+        facts = delivered(told.tolist(), minute=due_ms // MINUTE_MS, at_ms=due_ms)
         draft = Draft(
             kind=RecordKind.FACTS, count=len(told), names=facts.targets, arrays=facts.arrays
         )
