@@ -8,15 +8,15 @@
                 +---------------------------------+-------------+
 
 Everything here is index entries in arrays; bytes are read just before a request is written. Which
-group gets what is decided by a Routing, how a group is doing by group.py. What waits for a time is
-kept by put_off.py, what is known from earlier tries by history.py.
+group gets what is decided by a Routing, which groups there are by group_set.py, how one is doing by
+group.py. What waits for a time is kept by put_off.py, what is known from earlier tries by
+history.py.
 """
 
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Final
 
 import numpy as np
@@ -26,8 +26,9 @@ import trio
 from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
-from sender.groups.group import Group
-from sender.groups.group_rules import NO_RULE, GroupRule
+from sender.groups.group import Group, Shared
+from sender.groups.group_rules import GroupRule
+from sender.groups.group_set import GroupSet
 from sender.groups.group_status import GroupStatus
 from sender.groups.requests import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
@@ -130,44 +131,26 @@ class Sender:
         self._history = History(config=config, on_dead=on_dead)
         self._routing = routing or Weighted(batch_items=config.batch_items)
         self._routes = routes
-        self._turns = BulkTurns()
-        self._make_group = partial(
-            Group,
-            hello=hello,
-            config=config,
-            clock=clock,
-            network=network,
-            chance=chance,
-            read_items=read_items,
-            owner=self,
-            turns=self._turns,
+        self._groups = GroupSet(
+            targets,
+            shared=Shared(
+                hello=hello,
+                config=config,
+                clock=clock,
+                network=network,
+                chance=chance,
+                read_items=read_items,
+                owner=self,
+                turns=BulkTurns(),
+            ),
+            routes=routes,
         )
-        self._rules: dict[str, GroupRule] = {}
-        """What operators allow, by the group's name; also of groups that are not there."""
-        self._groups: list[Group] = []
-        """Those that entries may go to, in the order in which they came."""
-        self._leaving: list[Group] = []
-        """Those that get nothing more and wait for what is in flight."""
-        self._by_number: dict[int, Group] = {}
-        self._made = 0
-        """Groups made so far: the number of the next one."""
-        self._of_lane: dict[int, list[Group]] = {}
-        """The groups of each lane, as they were looked up."""
         self._blocked: dict[int, dict[int, None]] = {}
         """For each group's number the lanes that were set aside until it has room for them."""
         self._misplaced: dict[int, None] = {}
         """Lanes whose entries may belong in others by now."""
-        self._nursery: trio.Nursery | None = None
-        for target in targets:
-            self._add_group(target)
         self._waiting = LaneQueue(turn_items=config.lane_turn_items)
-        self._put_off = PutOff(
-            retry=Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s),
-            retry_refused=Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s),
-            clock_check_s=config.clock_check_s,
-            clock=clock,
-            chance=chance,
-        )
+        self._put_off = _put_off_of(config, clock, chance)
         self._is_draining = False
         self._tend_now = trio.Event()
         self._stopped = trio.Event()
@@ -181,7 +164,7 @@ class Sender:
     @property
     def in_flight(self) -> int:
         """Entries sent and not answered."""
-        return sum(group.in_flight for group in self._groups + self._leaving)
+        return self._groups.in_flight
 
     @property
     def room(self) -> int:
@@ -193,12 +176,12 @@ class Sender:
         self.hand_out()
         if self._waiting.next_lane is not None:
             return False
-        return any(group.is_hungry for group in self._groups)
+        return any(group.intake.is_hungry for group in self._groups.in_use)
 
     def unsent(self) -> Unsent:
         """Return how many entries wait, and for what."""
         return Unsent(
-            queued=self._waiting.count + sum(group.queued for group in self._groups),
+            queued=self._waiting.count + self._groups.queued,
             in_flight=self.in_flight,
             retrying=self._put_off.retrying,
             early=self._put_off.early,
@@ -208,7 +191,7 @@ class Sender:
     def queued_by_lane(self) -> dict[int, int]:
         """Return what `unsent().queued` is in each lane that has any; costs a look at each lane."""
         counts = Counter(self._waiting.counts())
-        for group in self._groups:
+        for group in self._groups.in_use:
             counts.update(group.queued_by_lane)
         for lane in [lane for lane in counts if lane != lane_of(lane)]:
             counts[lane_of(lane)] += counts.pop(lane)
@@ -218,8 +201,7 @@ class Sender:
         """Return how many entries of a lane wait to be sent for the first time, or given back."""
         queued = 0
         for beside in both_of(lane):
-            queued += self._waiting.count_of(beside)
-            queued += sum(group.count_of(beside) for group in self._groups)
+            queued += self._waiting.count_of(beside) + self._groups.count_of(beside)
         return queued
 
     def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
@@ -231,8 +213,7 @@ class Sender:
         taken, from_groups = [], []
         for beside in both_of(lane):
             taken += self._waiting.take_where(beside, wanted)
-            for group in self._groups:
-                from_groups += group.withdraw(beside, wanted)
+            from_groups += self._groups.withdraw(beside, wanted)
         if from_groups:
             # There is room where they were.
             self.groups_changed()
@@ -257,12 +238,15 @@ class Sender:
         for parcel in self._waiting.parcels():
             yield HeldPart(Where.QUEUED, parcel.lane, None, parcel.entries)
         yield from self._put_off.parts()
-        for group in self._groups + self._leaving:
-            yield from group.parts()
+        yield from self._groups.parts()
+
+    def is_in_doubt(self, sequence: int) -> bool:
+        """Say whether a broker may have an entry that did not answer for it."""
+        return self._history.is_in_doubt(sequence)
 
     def status(self) -> list[GroupStatus]:
         """Return a look at each group: those that leave, then the others as they came."""
-        return [group.status() for group in self._leaving + self._groups]
+        return self._groups.status()
 
     def set_groups(self, targets: Iterable[BrokerGroup]) -> None:
         """Deliver to these groups from now on, at these addresses.
@@ -270,28 +254,7 @@ class Sender:
         A group that is not among them any more gives back what is queued for it, has what is in
         flight answered, and its connection is closed. Beyond `groups_max` none is added.
         """
-        wanted = {target.name: target for target in targets}
-        for group in list(self._groups):
-            target = wanted.pop(group.name, None)
-            if target is not None:
-                group.move(target)
-                continue
-            self._groups.remove(group)
-            self._leaving.append(group)
-            _log.info("broker group is not used any more", group=group.name, address=group.address)
-            group.stop()
-            if self._nursery is None or group.has_ended:
-                self._forget(group)
-        for target in wanted.values():
-            if len(self._groups) >= self._config.groups_max:
-                _log.error(
-                    "too many broker groups; raise sender.groups_max",
-                    group=target.name,
-                    groups_max=self._config.groups_max,
-                )
-            elif not self._is_draining:
-                self._add_group(target)
-        self._of_lane.clear()
+        self._groups.replace(targets)
         self.groups_changed()
 
     def set_group_rules(self, rules: Mapping[str, GroupRule]) -> None:
@@ -299,37 +262,15 @@ class Sender:
 
         A rule holds for the group of its name whenever there is one.
         """
-        self._rules = dict(rules)
-        for group in self._groups + self._leaving:
-            group.set_rule(self._rules.get(group.name, NO_RULE))
+        self._groups.set_rules(rules)
 
     def routes_changed(self, lanes: Iterable[int]) -> None:
         """Look up anew which groups these lanes may use, and whether their entries belong there."""
         for lane in lanes:
             for beside in both_of(lane):
-                self._of_lane.pop(beside, None)
+                self._groups.route_changed(beside)
                 self._misplaced[beside] = None
         self._tend_now.set()
-
-    def _add_group(self, target: BrokerGroup) -> None:
-        rule = self._rules.get(target.name, NO_RULE)
-        group = self._make_group(self._made, target, rule=rule)
-        self._made += 1
-        self._groups.append(group)
-        self._by_number[group.number] = group
-        if self._nursery is not None:
-            self._nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
-
-    async def _run_group(self, group: Group) -> None:
-        await group.run()
-        if group in self._leaving:
-            self._forget(group)
-
-    def _forget(self, group: Group) -> None:
-        """Forget a group of which nothing is left."""
-        self._leaving.remove(group)
-        del self._by_number[group.number]
-        self._turns.forget(group.number)
 
     def offer(self, entries: Entries, *, lane: int = 0, late: bool = False) -> None:
         """Take due entries, in the order in which they should be sent. The array is not copied.
@@ -347,7 +288,7 @@ class Sender:
 
     def hand_out(self) -> None:
         """Queue with the groups what was offered, now and not only when run() has its turn."""
-        if self._nursery is not None and not (self._is_draining or self._misplaced):
+        if self._groups.is_running and not (self._is_draining or self._misplaced):
             if self._put_off.retrying or self._put_off.early:
                 # What has waited long enough by now is older.
                 self._release()
@@ -360,30 +301,27 @@ class Sender:
     def resume(self) -> None:
         """Go on after pause()."""
         self.is_paused = False
-        for group in self._groups:
-            group.wake()
+        self._groups.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Deliver until drained or cancelled. Does not wait for any broker to be ready."""
         self._stopped = trio.Event()
         try:
             async with trio.open_nursery() as beside:
-                beside.start_soon(self._turns.run, name="sender turns")
-                try:
-                    await self._run_groups(task_status)
-                finally:
-                    self._nursery = None
+                beside.start_soon(self._groups.turns.run, name="sender turns")
+                await self._run_groups(task_status)
                 beside.cancel_scope.cancel()
         finally:
             self._stopped.set()
 
     async def _run_groups(self, task_status: trio.TaskStatus[None]) -> None:
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            for group in self._groups:
-                nursery.start_soon(self._run_group, group, name=f"sender group {group.name}")
-            nursery.start_soon(self._tend, name="sender")
-            task_status.started()
+        try:
+            async with trio.open_nursery() as nursery:
+                self._groups.start(nursery)
+                nursery.start_soon(self._tend, name="sender")
+                task_status.started()
+        finally:
+            self._groups.ended()
 
     async def drain(self, *, deadline: float) -> int:
         """Send nothing more, wait for what is in flight, close the connections; run() returns.
@@ -393,12 +331,10 @@ class Sender:
         """
         self._is_draining = True
         self._tend_now.set()
-        for group in self._groups:
-            group.stop()
+        self._groups.stop()
         with trio.move_on_at(deadline):
             await self._stopped.wait()
-        for group in self._groups + self._leaving:
-            group.abort()
+        self._groups.abort()
         await self._stopped.wait()
         return self.in_flight
 
@@ -449,7 +385,7 @@ class Sender:
         if self._routes is not None:
             strays = misrouted(codes)
             if count_of(strays):
-                name = self._by_number[avoid].name
+                name = self._groups.name_of(avoid)
                 self._routes.refused(batch.where(strays).entries, name)
         hopeless = permanent(codes)
         count = count_of(hopeless)
@@ -468,14 +404,12 @@ class Sender:
 
     def group_is_better(self, number: int) -> None:
         """Hand out anew what waits, for slow groups as well."""
-        for group in self._groups:
-            if group.number != number:
-                group.yield_queue()
+        self._groups.yield_queues(but=number)
         self.groups_changed()
 
     def _refused_for_good(self, batch: Batch, codes: Codes, number: int) -> Batch:
         """Note a refusal for good; return the entries that are tried again."""
-        group = self._by_number[number].name
+        group = self._groups.name_of(number)
         subject = self._subject_name(int(batch.entries["subject"][0]))
         self._history.log_refusal(batch, codes, group=group, subject=subject)
         if not self.gives_up:
@@ -485,7 +419,7 @@ class Sender:
             codes,
             group=group,
             at_ms=self._clock.now_ms(),
-            has_others=any(len(self._groups_of(lane)) > 1 for lane, _ in batch.lanes),
+            has_others=any(len(self._groups.of_lane(lane)) > 1 for lane, _ in batch.lanes),
         )
 
     def room_changed(self, number: int) -> None:
@@ -513,21 +447,10 @@ class Sender:
         to avoid.
         """
         self._waiting.set_aside(lane, rest)
-        groups = self._groups_of(lane)
+        groups = self._groups.of_lane(lane)
         well = [place for place, view in enumerate(views) if view.is_well and place != avoid]
         for place in well or range(len(groups)):
             self._blocked.setdefault(groups[place].number, {})[lane] = None
-
-    def _groups_of(self, lane: int) -> list[Group]:
-        """Return the groups that the entries of a lane may go to."""
-        if self._routes is None:
-            return self._groups
-        found = self._of_lane.get(lane)
-        if found is None:
-            names = set(self._routes.groups_of(lane_of(lane)))
-            found = [group for group in self._groups if group.name in names]
-            self._of_lane[lane] = found
-        return found
 
     def _place_anew(self) -> None:
         """Move what waits in lanes that have changed to where it belongs, in its order."""
@@ -564,11 +487,11 @@ class Sender:
             lane = self._waiting.next_lane
             if lane is None:
                 return False
-            groups = self._groups_of(lane)
+            groups = self._groups.of_lane(lane)
             now = trio.current_time()
-            views = [group.seen_by(lane, now) for group in groups]
+            views = [group.intake.seen_by(lane, now) for group in groups]
             if not any(view.room for view in views):
-                if not any(group.is_open for group in self._groups):
+                if not any(group.intake.is_open for group in self._groups.in_use):
                     return False
                 self._set_aside(lane, views)
                 continue
@@ -586,6 +509,17 @@ class Sender:
             if left.any():
                 self._set_aside(lane, views, [parcel.where(left)], avoid=avoid)
         return True
+
+
+def _put_off_of(config: SenderConfig, clock: Clock, chance: random.Random) -> PutOff:
+    """Return the place for what waits for a time, empty, with the backoffs of the settings."""
+    return PutOff(
+        retry=Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s),
+        retry_refused=Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s),
+        clock_check_s=config.clock_check_s,
+        clock=clock,
+        chance=chance,
+    )
 
 
 def _place_of(number: int, groups: Sequence[Group]) -> int:

@@ -7,6 +7,8 @@
     group_health   how a group does: circuit, window, weight and refusals
     group_queue    what waits for a group, and what its next request takes
     group_status   the state of a group, as values
+    group_set      the groups of a sender: which there are, and which a lane may use
+    intake         what a group may be given
     requests       what requests are built of, and what their answers settle
     routing        which group gets which entries
 

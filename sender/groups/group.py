@@ -8,6 +8,7 @@ states are drawn in group_status.py.
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 import structlog
@@ -24,8 +25,8 @@ from sender.groups.group_health import GroupHealth
 from sender.groups.group_queue import GroupQueue
 from sender.groups.group_rules import NO_RULE, GroupRule
 from sender.groups.group_status import MOVES, GroupState, GroupStatus
+from sender.groups.intake import Intake
 from sender.groups.requests import ReadItems, Requests, Settlement
-from sender.groups.routing import LaneView
 from sender.health.circuit import CircuitState, Failure
 from sender.outcomes.answers import is_broker_sick
 from sender.queues.bulk_turns import BulkTurns
@@ -77,12 +78,29 @@ class GroupOwner(Settlement, Protocol):
         """Hear that a group has room for more of this lane, though perhaps of no other."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shared:
+    """What all groups of one sender are made with."""
+
+    hello: Hello
+    """Said on each new connection."""
+    config: SenderConfig
+    clock: Clock
+    network: Network
+    chance: random.Random
+    read_items: ReadItems
+    owner: GroupOwner
+    turns: BulkTurns
+    """By which one group at a time makes a large request."""
+
+
 class Group:
     """The queue, the connection and the health of one broker group.
 
     Its parts keep what it consists of: the queue what waits, the requests what is in flight, the
-    health how it does, and the connector the way to its next connection. The group itself is the
-    state of the connection, and what follows for one part from what another one hears.
+    health how it does, and the connector the way to its next connection. The intake says by these
+    what it may be given. The group itself is the state of the connection, and what follows for one
+    part from what another one hears.
 
     Invariant: only in the state UP is anything queued or sent, while the circuit is HALF_OPEN
     probes only, one at a time, and while it is OPEN nothing.
@@ -92,30 +110,24 @@ class Group:
         self,
         number: int,
         target: BrokerGroup,
-        *,
-        hello: Hello,
-        config: SenderConfig,
-        clock: Clock,
-        network: Network,
-        chance: random.Random,
-        read_items: ReadItems,
-        owner: GroupOwner,
-        turns: BulkTurns,
+        shared: Shared,
         rule: GroupRule = NO_RULE,
     ) -> None:
+        """Begin without a connection."""
+        config, owner = shared.config, shared.owner
         self.name = target.name
         self.number = number
         """Never that of another group."""
         self.state = GroupState.DOWN
         self._target = target
-        self._hello = hello
+        self._hello = shared.hello
         self._config = config
-        self._connector = Connector(hello=hello, network=network, config=config)
+        self._connector = Connector(hello=shared.hello, network=shared.network, config=config)
         self._requests = Requests(
             target.name,
             number,
-            clock=clock,
-            read_items=read_items,
+            clock=shared.clock,
+            read_items=shared.read_items,
             settlement=owner,
             remark_bytes=config.answer_remark_bytes,
         )
@@ -124,7 +136,7 @@ class Group:
             target.name,
             target.weight,
             config=config,
-            chance=chance,
+            chance=shared.chance,
             counts=self._requests.counts,
             waits_since=self._waits_since,
         )
@@ -132,10 +144,19 @@ class Group:
             number,
             config=config,
             limits=self._health.limits,
-            turns=turns,
+            turns=shared.turns,
             rule=rule,
             wake=self.wake,
         )
+        self.intake = Intake(
+            target.name,
+            config=config,
+            queue=self._queue,
+            requests=self._requests,
+            health=self._health,
+            is_up=lambda: self.state is GroupState.UP,
+        )
+        """What the group may be given."""
         self._connection: BrokerConnection | None = None
         self._last_end = ""
         self._stopping = False
@@ -164,76 +185,9 @@ class Group:
         """Entries that wait for this group, by lane."""
         return self._queue.lanes.counts()
 
-    @property
-    def is_open(self) -> bool:
-        """Whether there is room for a lane of which nothing is queued here."""
-        if self._health.is_trial:
-            return self._takes and self._trial_room() > 0
-        return self._takes
-
-    @property
-    def is_hungry(self) -> bool:
-        """Whether little waits for the group for what it can be sent in a while."""
-        if not self._takes or self._health.is_trial or not self._queue.is_low:
-            return False
-        # A slow one is given a few at a time, and what is more goes back.
-        return not self._health.is_slow(trio.current_time())
-
-    @property
-    def _takes(self) -> bool:
-        """Whether entries may be queued here at all."""
-        return (
-            self.state is GroupState.UP
-            and self._health.circuit.state is not CircuitState.OPEN
-            and not self._queue.rule.paused
-        )
-
-    def _trial_room(self) -> int:
-        """Return how many more entries may be risked here."""
-        return max(0, self._config.trial_items - self.queued - self.in_flight)
-
-    def room(self, lane: int) -> int:
-        """Return how many entries of a lane may be queued for this group now."""
-        if not self._takes:
-            return 0
-        if self._health.is_trial:
-            return self._trial_room()
-        return self._queue.room(lane)
-
     def _waits_since(self) -> float | None:
         """Return when what waits longest for its answer was sent; None if nothing waits."""
         return None if self._connection is None else self._connection.waits_since()
-
-    def seen_by(self, lane: int, now: float) -> LaneView:
-        """Return the group as entries of this lane find it now (trio's time)."""
-        if not self._takes:
-            return LaneView(
-                name=self.name,
-                room=0,
-                is_well=False,
-                room_beside=0,
-                weight=self._health.weight.configured,
-            )
-        room = beside = self.room(lane)
-        # What has a rate may have no room for long: nobody is to wait for it.
-        is_well = not (self._health.is_trial or self._queue.has_rate)
-        if self._queue.has_rate:
-            # Others take at once what would wait here for its turn within the rate.
-            beside = min(beside, self._queue.sent_soon(now))
-        if self._health.is_slow(now):
-            is_well = False
-            beside = min(beside, self._trial_room())
-        if self._health.refusals.is_long:
-            is_well = False
-            may_try = self._health.refusals.may_try(now)
-            beside = min(beside, self._config.trial_items) if may_try else 0
-        return LaneView(
-            name=self.name,
-            room=room,
-            is_well=is_well,
-            room_beside=beside,
-            weight=self._health.effective_weight(now),
-        )
 
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""
@@ -252,7 +206,7 @@ class Group:
             circuit_reason=self._health.circuit_reason,
             rule=self._queue.rule,
             weight=self._health.weight.configured,
-            effective_weight=self._health.stated_weight(now) if self._takes else 0.0,
+            effective_weight=self._health.stated_weight(now) if self.intake.takes else 0.0,
             window_requests=self._health.window.requests,
             queue_items=self._queue.items_max,
             answer_s=self._health.answer_s(now),
@@ -279,7 +233,7 @@ class Group:
 
     def enqueue(self, parcel: Parcel) -> None:
         """Queue entries for this group; it must have room for them."""
-        room = self.room(parcel.lane)
+        room = self.intake.room(parcel.lane)
         assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
         if self._health.refusals.is_long:
             self._health.refusals.tried(trio.current_time())
@@ -356,8 +310,7 @@ class Group:
                 self._last_end = f"{end.value}: {detail}"
                 if end is End.FENCED:
                     self._move(GroupState.FENCED)
-                    self._health.is_given_up = True
-                    self._health.circuit.failed(trio.current_time(), Failure.FENCED, detail)
+                    self._health.give_up(trio.current_time(), Failure.FENCED, detail)
                     _log.error(
                         "broker group fences us off",
                         group=self.name,
@@ -379,8 +332,7 @@ class Group:
 
     async def _wait_for_another_address(self, detail: str) -> None:
         """Be given up for good, unless the group moves."""
-        self._health.is_given_up = True
-        self._health.circuit.failed(trio.current_time(), Failure.NO_BROKER, detail)
+        self._health.give_up(trio.current_time(), Failure.NO_BROKER, detail)
         _log.error(
             "broker group is a delay server: it gets nothing until it has another address",
             group=self.name,
@@ -413,7 +365,7 @@ class Group:
             self._look_at_health()
             end = await connection.run()
             self._connection = None
-            self._take_back(connection)
+            self._requests.connection_ended(connection)
             return end
         finally:
             await trio.aclose_forcefully(stream)
@@ -496,7 +448,7 @@ class Group:
         """Say whether anything but a rate keeps the next request back."""
         if self._owner.is_paused or not self._queue.lanes.count or self._connection is None:
             return False
-        if not self._takes:
+        if not self.intake.takes:
             return False
         most = 1 if self._health.is_trial else self._health.window.requests
         return len(self._connection.in_flight) < most
@@ -534,7 +486,7 @@ class Group:
 
     def _look_at_health(self) -> None:
         """Have entries handed out anew if the group has become well, or slow, or worse."""
-        before, level = self._health.look(trio.current_time(), takes=self._takes)
+        before, level = self._health.look(trio.current_time(), takes=self.intake.takes)
         if level > before:
             self._owner.group_is_better(self.number)
         elif level < before:
@@ -554,13 +506,6 @@ class Group:
             self._give_back()
             self._look_at_health()
         self._connection.retire(end, detail)
-
-    def _take_back(self, connection: BrokerConnection) -> None:
-        """Try again what was in flight when the connection ended: it may have arrived or not."""
-        self._requests.counts.answers_unmatched += connection.answers_unmatched
-        for request in connection.in_flight.values():
-            if request is not None:
-                self._requests.lost(request)
 
     def _give_back(self) -> None:
         parcels = self._queue.lanes.clear()

@@ -10,7 +10,7 @@ import structlog
 
 from delay_transport.seams.backoff import Backoff
 from sender.groups.group_status import GroupCounts
-from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event
+from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
 from sender.health.refusal_run import RefusalRun
 from sender.health.weight import Weight
 from sender.health.window import Window, WindowLimits
@@ -144,6 +144,11 @@ class GroupHealth:
                 self.weight.recovered(now)
             self._slow_since = math.inf
         return before, level
+
+    def give_up(self, now: float, failure: Failure, detail: str) -> None:
+        """Open the circuit and let no probes follow, unless the group moves."""
+        self.is_given_up = True
+        self.circuit.failed(now, failure, detail)
 
     def refused_for_good(self, items: int) -> None:
         """Hear that all items of a request were refused for good."""

@@ -8,7 +8,7 @@ import numpy as np
 
 from delay_protocol.basics.codes import ItemCode
 from delay_transport.seams.runtime import Clock
-from sender.groups.connection import Request
+from sender.groups.connection import BrokerConnection, Request
 from sender.groups.group_status import GroupCounts
 from sender.outcomes.answers import Codes, Items, item_codes, permanent
 from sender.outcomes.outcomes import Outcome
@@ -143,6 +143,13 @@ class Requests:
         self._landed(request)
         self.counts.requests_lost += 1
         self.doubtful(request.batch)
+
+    def connection_ended(self, connection: BrokerConnection) -> None:
+        """Have tried again what was in flight on a connection: it may have arrived or not."""
+        self.counts.answers_unmatched += connection.answers_unmatched
+        for request in connection.in_flight.values():
+            if request is not None:
+                self.lost(request)
 
     def doubtful(self, batch: Batch) -> None:
         """Have entries tried again that the group may have taken."""

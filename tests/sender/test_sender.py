@@ -1041,8 +1041,7 @@ async def test_a_refused_subject_and_a_failing_group_have_their_routes_asked_for
 async def test_there_are_no_more_groups_than_are_allowed() -> None:
     routes = TableRoutes({0: ["g-b0", "g-b1", "g-b2"]})
     async with rig_of(3, config=SenderConfig(groups_max=3), routes=routes) as rig:
-        limited = SenderConfig(groups_max=2)
-        rig.sender._config = limited
+        rig.sender._groups._groups_max = 2
         rig.sender.set_groups([])
         await trio.sleep(1)
         assert rig.sender.status() == []

@@ -609,7 +609,7 @@ async def test_a_group_that_goes_while_its_connection_is_closed_gives_back_what_
         rig.sender.set_groups([rig.group(1)])
 
     def setup(made: Rig) -> None:
-        connector = made.sender._groups[0]._connector
+        connector = made.sender._groups.in_use[0]._connector
         connector._network = ToldNetwork(connector._network, leaves)  # type: ignore[assignment]
 
     config = SenderConfig(batch_items=10, turn_items=10, in_flight_requests_max=1)
