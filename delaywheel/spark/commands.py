@@ -17,7 +17,8 @@ from delaywheel.spark.sources import ResultType, judged, knowing_repairs, readin
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
-    from spark_tools.run.plan import Request
+    from spark_tools.run.plan import Plan, Request
+    from spark_tools.run.reconcile import Result
 
 
 @click.group()
@@ -104,14 +105,8 @@ def reconcile(
         raise click.UsageError("--verify join knows no --repairs: run it without them")
     with extra_required():
         from spark_tools.files.errors import ReconcileError, SparkFailedError
-        from spark_tools.files.outputs import Output
         from spark_tools.judge.tasks import FOREVER
-        from spark_tools.page.page import page as html_of
-        from spark_tools.repaired.repairs import read_repairs
-        from spark_tools.run.document import document_of
         from spark_tools.run.plan import make_plan
-        from spark_tools.run.reconcile import reconcile as run
-        from spark_tools.run.report import Details, encode_report, report, summary
     request = asked(
         from_minute=from_minute or 0,
         to_minute=FOREVER if to_minute is None else to_minute,
@@ -120,24 +115,56 @@ def reconcile(
     )
     try:
         plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
-        with (
-            Output(output) as json_file,
-            Output(page_file) as html_file,
-            Details(details) as kept,
-            running(choice) as engine,
-        ):
-            result = run(plan, engine.run, kept.add, read_repairs(audits))
-            engine.verify(result)
-            kept.add_tables(result)
-            document = report(result)
-            json_file.write(encode_report(document))
-            if page_file is not None:
-                html_file.write(html_of(document_of(document)).encode())
+        result = _carry_out(
+            plan, choice, audits=audits, output=output, details=details, page_file=page_file
+        )
     except (ReconcileError, SparkFailedError, OSError) as error:
         raise Failure(str(error), ERROR) from error
+    _print_summary(result)
+    click.echo(f"{choice.engine}: {result.verdict.name.lower()}")
+    sys.exit(int(result.verdict))
+
+
+def _carry_out(
+    plan: "Plan",
+    choice: EngineChoice,
+    *,
+    audits: tuple[Path, ...],
+    output: Path | None,
+    details: Path | None,
+    page_file: Path | None,
+) -> "Result":
+    """Reconcile by a plan and write the files that are wanted: all of them, or none.
+
+    Raises ReconcileError, SparkFailedError or OSError.
+    """
+    with extra_required():
+        from spark_tools.files.outputs import Output
+        from spark_tools.page.page import page as html_of
+        from spark_tools.repaired.repairs import read_repairs
+        from spark_tools.run.document import document_of
+        from spark_tools.run.reconcile import reconcile as run
+        from spark_tools.run.report import Details, encode_report, report
+    with (
+        Output(output) as json_file,
+        Output(page_file) as html_file,
+        Details(details) as kept,
+        running(choice) as engine,
+    ):
+        result = run(plan, engine.run, kept.add, read_repairs(audits))
+        engine.verify(result)
+        kept.add_tables(result)
+        document = report(result)
+        json_file.write(encode_report(document))
+        if page_file is not None:
+            html_file.write(html_of(document_of(document)).encode())
+    return result
+
+
+def _print_summary(result: "Result") -> None:
+    from spark_tools.run.report import summary
+
     for name, text in summary(result):
         click.echo(f"{name}: {text}")
     for _, group, node, problem in result.problems[:10]:
         click.echo(f"not complete: {group} {node}: {problem}", err=True)
-    click.echo(f"{choice.engine}: {result.verdict.name.lower()}")
-    sys.exit(int(result.verdict))

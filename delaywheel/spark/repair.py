@@ -21,7 +21,7 @@ from delaywheel.spark.sources import RootType, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 if TYPE_CHECKING:
-    from spark_tools.repair.repair import LeftOut, Message, Sent
+    from spark_tools.repair.repair import LeftOut, Message, RepairRequest, Sent
     from spark_tools.repair.resender import Outcome, Run
 
 _EXAMPLES = 5
@@ -142,35 +142,19 @@ def repair(
         raise click.UsageError("give --root or --manifest: messages are read again from the logs")
     with extra_required():
         from spark_tools.files.errors import ReconcileError
-        from spark_tools.repair.repair import Repair, RepairRequest
-        from spark_tools.repair.resender import Run
-        from spark_tools.repaired.repairs import KINDS, LOST
+        from spark_tools.repair.repair import Repair
     from storage.disk.errors import StorageError
 
-    now_ms = _now_ms()
-    kinds = KINDS if missing else (LOST,)
-    due_from_ms = None if max_age is None else now_ms - int(max_age.total_seconds() * 1000)
-    request = RepairRequest(kinds=kinds, final=final, due_from_ms=due_from_ms)
+    request = _request(missing=missing, final=final, max_age=max_age)
     told = _Told()
     try:
         sent = _sent_before(audit_file)
         found = Repair(sources_of(roots, manifests, 0), request, sent).messages(details)
         if not send:
-            for one in found:
-                told.add(one)
-            told.print()
-            click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
+            _list(found, told)
             sys.exit(told.exit_code())
         assert audit_file is not None
-        run = Run(
-            run=str(uuid.uuid4()),
-            who=_who(),
-            to=metas or nodes,
-            kinds=kinds,
-            details=str(details),
-            rate=rate,
-            timeout_s=None if timeout is None else timeout.total_seconds(),
-        )
+        run = _run_of(details, request, to=metas or nodes, rate=rate, timeout=timeout)
         outcome = _send(run, audit_file, sent, found, told, is_meta=bool(metas))
     except (ReconcileError, StorageError, OSError) as error:
         failure = failure_of(error)
@@ -188,6 +172,49 @@ def _require_ways_to_send(
         raise click.UsageError("--send needs --audit FILE, in which each message is accounted for")
     if bool(nodes) == bool(metas):
         raise click.UsageError("--send needs either --node or --meta")
+
+
+def _request(*, missing: bool, final: bool, max_age: timedelta | None) -> "RepairRequest":
+    """Return which findings are wanted: those due in the last `max_age`, by the clock as it is."""
+    from spark_tools.repair.repair import RepairRequest
+    from spark_tools.repaired.repairs import KINDS, LOST
+
+    now_ms = _now_ms()
+    return RepairRequest(
+        kinds=KINDS if missing else (LOST,),
+        final=final,
+        due_from_ms=None if max_age is None else now_ms - int(max_age.total_seconds() * 1000),
+    )
+
+
+def _run_of(
+    details: Path,
+    request: "RepairRequest",
+    *,
+    to: tuple[str, ...],
+    rate: int,
+    timeout: timedelta | None,
+) -> "Run":
+    """Return a new run, as the audit will know it."""
+    from spark_tools.repair.resender import Run
+
+    return Run(
+        run=str(uuid.uuid4()),
+        who=_who(),
+        to=to,
+        kinds=tuple(request.kinds),
+        details=str(details),
+        rate=rate,
+        timeout_s=None if timeout is None else timeout.total_seconds(),
+    )
+
+
+def _list(found: Iterator["Message | LeftOut"], told: "_Told") -> None:
+    """Print what would be sent."""
+    for one in found:
+        told.add(one)
+    told.print()
+    click.echo("nothing was sent: add --send --audit FILE and --node or --meta to send")
 
 
 def _sent_before(audit_file: Path | None) -> "Sent":

@@ -242,16 +242,9 @@ class Registry:
                 _check_version("broker group", group.name, self.groups, group.version + 1)
                 yield _take(self.groups, group.name)
             case SaveBroker(broker):
-                key = (broker.hostname, broker.serve_port)
-                _check_version("broker", key, self.brokers, broker.version)
-                self._check_role(broker)
-                yield from self._drop_broker(key)
-                yield _put(self.brokers, key, broker)
-                yield _put(self._brokers_in.setdefault(broker.group, {}), key, None)
+                yield from self._save_broker(broker)
             case RemoveBroker(broker):
-                key = (broker.hostname, broker.serve_port)
-                _check_version("broker", key, self.brokers, broker.version + 1)
-                yield from self._drop_broker(key)
+                yield from self._remove_broker(broker)
             case SaveSubject(subject):
                 _check_version("subject", subject.name, self.subjects, subject.version)
                 yield _put(self.subjects, subject.name, subject)
@@ -259,15 +252,9 @@ class Registry:
                 _check_version("subject", subject.name, self.subjects, subject.version + 1)
                 yield _take(self.subjects, subject.name)
             case SaveRoute(route):
-                table = self.prefixes if route.is_prefix else self.routes
-                _check_version("route", route.name, table, route.version)
-                yield _put(table, route.name, route)
-                self._measure_prefixes()
+                yield from self._save_route(route)
             case RemoveRoute(route):
-                table = self.prefixes if route.is_prefix else self.routes
-                _check_version("route", route.name, table, route.version + 1)
-                yield _take(table, route.name)
-                self._measure_prefixes()
+                yield from self._remove_route(route)
             case SetOffline(state):
                 yield _put(self.offline, state, None)
             case UnsetOffline(state):
@@ -283,15 +270,9 @@ class Registry:
                 yield _take(self.clients, client_key)
                 yield from _take_from(self._clients_of, client_key.subject, client_key)
             case SaveDelayNode(node):
-                node_key = _node_key(node)
-                _check_version("delay node", node_key, self.nodes, node.version)
-                yield _put(self.nodes, node_key, node)
-                yield _put(self._nodes_in.setdefault(node_key[:2], {}), node_key, None)
+                yield from self._save_node(node)
             case RemoveDelayNode(node):
-                node_key = _node_key(node)
-                _check_version("delay node", node_key, self.nodes, node.version + 1)
-                yield _take(self.nodes, node_key)
-                yield from _take_from(self._nodes_in, node_key[:2], node_key)
+                yield from self._remove_node(node)
             case SaveDelayGroup(delay_group, expected):
                 self._check_record(delay_group, expected)
                 yield _put(self.delay_groups, delay_group.name, delay_group)
@@ -312,6 +293,19 @@ class Registry:
             case Audit() | ForgetAudit():
                 pass
 
+    def _save_broker(self, broker: Broker) -> Iterator[_Undo]:
+        key = (broker.hostname, broker.serve_port)
+        _check_version("broker", key, self.brokers, broker.version)
+        self._check_role(broker)
+        yield from self._drop_broker(key)
+        yield _put(self.brokers, key, broker)
+        yield _put(self._brokers_in.setdefault(broker.group, {}), key, None)
+
+    def _remove_broker(self, broker: Broker) -> Iterator[_Undo]:
+        key = (broker.hostname, broker.serve_port)
+        _check_version("broker", key, self.brokers, broker.version + 1)
+        yield from self._drop_broker(key)
+
     def _check_role(self, broker: Broker) -> None:
         key = (broker.hostname, broker.serve_port)
         for other in self._brokers_in.get(broker.group, {}):
@@ -327,6 +321,30 @@ class Registry:
         if before is not None:
             yield _take(self.brokers, key)
             yield from _take_from(self._brokers_in, before.group, key)
+
+    def _save_route(self, route: Route) -> Iterator[_Undo]:
+        table = self.prefixes if route.is_prefix else self.routes
+        _check_version("route", route.name, table, route.version)
+        yield _put(table, route.name, route)
+        self._measure_prefixes()
+
+    def _remove_route(self, route: Route) -> Iterator[_Undo]:
+        table = self.prefixes if route.is_prefix else self.routes
+        _check_version("route", route.name, table, route.version + 1)
+        yield _take(table, route.name)
+        self._measure_prefixes()
+
+    def _save_node(self, node: DelayNode) -> Iterator[_Undo]:
+        key = _node_key(node)
+        _check_version("delay node", key, self.nodes, node.version)
+        yield _put(self.nodes, key, node)
+        yield _put(self._nodes_in.setdefault(key[:2], {}), key, None)
+
+    def _remove_node(self, node: DelayNode) -> Iterator[_Undo]:
+        key = _node_key(node)
+        _check_version("delay node", key, self.nodes, node.version + 1)
+        yield _take(self.nodes, key)
+        yield from _take_from(self._nodes_in, key[:2], key)
 
     def _check_record(self, group: DelayGroup, expected: tuple[int, int] | None) -> None:
         self._check_pair(group.name, expected)

@@ -57,6 +57,8 @@ BATCH_BYTES_MAX = 4 * 1024 * 1024
 
 _HEADER = struct.Struct("<4sHHQBBHIQqqIIIIIIII")
 assert _HEADER.size == HEADER_SIZE
+_HEADER_BEFORE_CRC = struct.Struct("<4sHHQBBHIQqqIIIIIII")
+"""What the header CRC covers."""
 _PREFIX = struct.Struct("<4sHH")
 _CRC = struct.Struct("<I")
 _COVERED = struct.Struct("<BI")
@@ -216,8 +218,10 @@ def encode_batch(
     by default what the kind asks for. ValueError for a batch without records or larger than
     BATCH_BYTES_MAX: what is more belongs in the next one.
     """
-    if item_format is None:
-        item_format = ItemFormat.QMQ if kind in KINDS_WITH_ITEMS else ItemFormat.NONE
+    if item_format is not None:
+        known_format = ItemFormat(item_format)
+    else:
+        known_format = ItemFormat.QMQ if kind in KINDS_WITH_ITEMS else ItemFormat.NONE
     raw_size = sum(map(len, blob))
     if count < 1 or HEADER_SIZE + len(columns) + raw_size > BATCH_BYTES_MAX:
         raise ValueError(
@@ -228,15 +232,7 @@ def encode_batch(
     for part in stored:
         blob_crc = zlib.crc32(part, blob_crc)
     blob_size = sum(map(len, stored))
-    columns_crc = zlib.crc32(columns, seed)
-    prefix = _HEADER.pack(
-        MAGIC,
-        FORMAT_VERSION,
-        HEADER_SIZE,
-        features,
-        kind,
-        codec,
-        item_format,
+    numbers = (
         count,
         epoch,
         base_sequence,
@@ -246,28 +242,14 @@ def encode_batch(
         len(columns),
         blob_size,
         raw_size,
-        columns_crc,
+        zlib.crc32(columns, seed),
         blob_crc,
-        0,
-    )[:-4]
-    crc = zlib.crc32(prefix, seed)
-    header = BatchHeader(
-        kind=kind,
-        codec=codec,
-        item_format=ItemFormat(item_format),
-        count=count,
-        epoch=epoch,
-        base_sequence=base_sequence,
-        append_ms=append_ms,
-        floor_minute=floor_minute,
-        previous_crc=previous_crc,
-        columns_size=len(columns),
-        blob_size=blob_size,
-        blob_raw_size=raw_size,
-        columns_crc=columns_crc,
-        blob_crc=blob_crc,
-        crc=crc,
     )
+    prefix = _HEADER_BEFORE_CRC.pack(
+        MAGIC, FORMAT_VERSION, HEADER_SIZE, features, kind, codec, known_format, *numbers
+    )
+    crc = zlib.crc32(prefix, seed)
+    header = _header_of(kind, codec, known_format, numbers, crc)
     return header, [prefix + _CRC.pack(crc), columns, *stored]
 
 
@@ -306,6 +288,42 @@ def decode_header(data: Bytes, *, seed: int, path: str, position: int) -> BatchH
     return _header_from_fields(_HEADER.unpack_from(data), path, position)
 
 
+def _header_of(
+    kind: RecordKind, codec: Codec, item_format: ItemFormat, numbers: tuple[int, ...], crc: int
+) -> BatchHeader:
+    """Return a header; `numbers` are those between item format and header CRC, as on disk."""
+    (
+        count,
+        epoch,
+        base_sequence,
+        append_ms,
+        floor_minute,
+        previous_crc,
+        columns_size,
+        blob_size,
+        blob_raw_size,
+        columns_crc,
+        blob_crc,
+    ) = numbers
+    return BatchHeader(
+        kind=kind,
+        codec=codec,
+        item_format=item_format,
+        count=count,
+        epoch=epoch,
+        base_sequence=base_sequence,
+        append_ms=append_ms,
+        floor_minute=floor_minute,
+        previous_crc=previous_crc,
+        columns_size=columns_size,
+        blob_size=blob_size,
+        blob_raw_size=blob_raw_size,
+        columns_crc=columns_crc,
+        blob_crc=blob_crc,
+        crc=crc,
+    )
+
+
 def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> BatchHeader:
     """Return the header made of fields whose CRC was right, if this version knows them all."""
     features, kind, codec, item_format = fields[3:7]
@@ -317,23 +335,7 @@ def _header_from_fields(fields: tuple[int, ...], path: str, position: int) -> Ba
     except ValueError:
         reason = f"batch of record kind {kind}, codec {codec}, item format {item_format}"
         raise _unsupported(path, position, f"{reason}, not all of them known") from None
-    header = BatchHeader(
-        kind=known[0],
-        codec=known[1],
-        item_format=known[2],
-        count=fields[7],
-        epoch=fields[8],
-        base_sequence=fields[9],
-        append_ms=fields[10],
-        floor_minute=fields[11],
-        previous_crc=fields[12],
-        columns_size=fields[13],
-        blob_size=fields[14],
-        blob_raw_size=fields[15],
-        columns_crc=fields[16],
-        blob_crc=fields[17],
-        crc=fields[18],
-    )
+    header = _header_of(known[0], known[1], known[2], fields[7:18], fields[18])
     if header.base_sequence < 0 or header.next_sequence > _SEQUENCE_MAX:
         reason = f"batch of {header.count} records from {header.base_sequence} on"
         raise _damaged(path, position, reason)
