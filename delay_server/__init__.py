@@ -6,6 +6,7 @@ Nothing is imported here, so that the pure parts can be had without an event loo
     admin        What operators see and change
     server       One running server: listener, node, mastership; `serve` reads top to bottom
     mastership   What the master has besides: it takes, loads, sends
+    target_groups  To which broker groups it delivers
     node         What every node has: its directory, opened, and what looks after it
     membership   The node in its group
     settings     What can be set, and how a process ends

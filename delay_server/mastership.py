@@ -6,31 +6,24 @@ moment are in the log, and the next mastership may send them again.
 """
 
 import contextlib
-import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from itertools import chain
 from typing import Final
 
 import structlog
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from delay_protocol.meta.requests import ClientType
-from delay_protocol.meta.session import MetaSession
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
-from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.read_retries import ReadRetries
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
-from delay_server.lanes.new_subjects import NewSubjects
 from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
-from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Damages, Node
 from delay_server.sending.backlog_reader import BacklogReader
@@ -39,18 +32,21 @@ from delay_server.sending.fact_recorder import FactRecorder
 from delay_server.sending.lateness import Lateness
 from delay_server.sending.outlet import Outlet
 from delay_server.sending.undeliverable import Undeliverable
-from delay_transport.meta.address import MetaLocator
-from delay_transport.meta.routes import MetaRoutes
+from delay_server.sending.withdrawals import Answer, Withdrawals
+from delay_server.target_groups import TargetGroups
 from delay_transport.seams.runtime import Runtime
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
+from sender.queues.places import Where
 from sender.sender import Sender
+from sender.settings.config import BrokerGroup
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
 from storage.readers.item_reader import ItemReader
+from storage.schedule.handout import held_rows
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -82,27 +78,31 @@ class Mastership:
         self._damages = damages
         self._lateness = lateness
         self._store = node.store
-        self._weights: dict[str, float] = {}
-        """Of groups, as an operator says."""
+        self.handout = node.store.schedule.hand_out()
         self._dispatching = trio.CancelScope()
         self.undeliverable = Undeliverable(self._store.schedule.subjects.names.__getitem__)
-        self.routes: SubjectRoutes | None = None
-        """None where every message goes to any of the brokers in the settings."""
-        self.new_subjects: NewSubjects | None = None
-        """Likewise."""
-        self.meta_routes: MetaRoutes | None = None
+        self.targets = self._make_targets()
         reader = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
+        self.withdrawals = Withdrawals(
+            handout=self.handout,
+            access=node.access,
+            pacer=pacer,
+            reader=reader,
+            why_not=self._why_not_withdrawn,
+            on_released=self._released,
+        )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
         self._make_committer()
         self.fact_recorder = FactRecorder(
             submit=self.committer.submit,
             sync_ms_max=config.storage.fact_sync_ms_max,
+            settle=self.handout.settle,
             on_behind=duty_changed,
         )
-        self.sender = self._make_sender(reader)
+        self.sender = self._make_sender()
         self._make_loading()
-        self._make_dead_letters(reader)
+        self._make_dead_letters()
         self.outlet = Outlet(
             node.controls,
             lane_rules=self.lane_rules,
@@ -111,9 +111,10 @@ class Mastership:
             sender=self.sender,
             loader=self.loader,
             executor=runtime.executor,
-            set_weights=self._set_weights,
+            set_weights=self.targets.set_weights,
             on_room=self._room_has_grown,
             on_barred=self._barred,
+            taking=node.taking_controls,
         )
         self.lanes.on_changed = self.outlet.lanes_changed
         node.take_controls = self.outlet.take
@@ -122,16 +123,18 @@ class Mastership:
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
         config, subjects = self._config, self._store.schedule.subjects
-        if config.has_routes:
-            self.routes = self._make_routes()
-            self.new_subjects = NewSubjects(self.routes, subjects.ids)
         self.lane_rules = LaneRules(
             name_of=subjects.names.__getitem__,
-            routes=self.routes,
+            routes=self.targets.routes,
             groups=tuple(config.brokers),
             buffer_s=config.controls.buffer_seconds,
         )
-        self.lanes = Lanes(config.lane_limits(), self.lane_rules, unrouted_max=config.unrouted_max)
+        self.lanes = Lanes(
+            config.lane_limits(),
+            self.lane_rules,
+            on_disk=self.withdrawals,
+            unrouted_max=config.unrouted_max,
+        )
         self.lane_rules.attach(self.lanes)
         self.rate_limits = RateLimits(burst_s=config.controls.burst_seconds)
 
@@ -158,16 +161,6 @@ class Mastership:
         self.read_retries = ReadRetries(
             offer=self._offer_again, tries=limits.read_tries, wait_ms=limits.read_retry_ms
         )
-        out_of_wheel = OutOfWheel(
-            count=lambda: self._held_beside_wheel,
-            held=lambda: chain(
-                self.sender.held(),
-                self.rate_limits.parts(),
-                self.dead_recorder.held(),
-                self.read_retries.held(),
-            ),
-            unapplied=self.fact_recorder.unapplied,
-        )
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=pacer,
@@ -180,37 +173,39 @@ class Mastership:
         )
         self.loader = Loader(
             store=store,
+            handout=self.handout,
+            give_back=self.withdrawals.give_back,
             wheel=self.wheel,
             limits=limits,
             checkpoints=self._node.checkpoints,
             access=self._node.access,
             pacer=pacer,
             lanes=self.lanes,
-            out_of_wheel=out_of_wheel,
+            held_elsewhere=lambda: self._held_beside_wheel,
             on_wheel_grown=self.dispatch.wheel_has_grown,
             append_floor=self.committer.append_floor,
             on_facts=self._applied,
         )
         self.backlog_reader = BacklogReader(
-            schedule=store.schedule,
+            handout=self.handout,
+            give_back=self.withdrawals.give_back,
+            subject_name=store.schedule.subjects.names.__getitem__,
             loader=self.loader,
             lanes=self.lanes,
-            wheel=self.wheel,
-            out_of_wheel=out_of_wheel,
             pacer=pacer,
             offer=self._offer,
             room=lambda: self._room,
             on_unreserved=self.dispatch.room_has_grown,
         )
 
-    def _make_dead_letters(self, reader: ItemReader) -> None:
+    def _make_dead_letters(self) -> None:
         """Make what records messages that brokers refuse for good, and what is done about them."""
         self.dead_recorder = DeadLetterRecorder(
             committer=self.committer,
-            reader=reader,
+            read_items=self.withdrawals.read,
             subject_name=self._store.schedule.subjects.names.__getitem__,
             on_damaged=self._undeliverable,
-            on_buried=self._left_sender,
+            on_buried=self._buried,
             on_changed=self._node.appended,
             reason_bytes_max=self._config.dead.reason_bytes_max,
         )
@@ -225,7 +220,7 @@ class Mastership:
         )
         self._bound_dead_letters()
 
-    def _make_sender(self, reader: ItemReader) -> Sender:
+    def _make_sender(self) -> Sender:
         schedule = self._store.schedule
         return Sender(
             self._config.broker_groups(),
@@ -234,7 +229,7 @@ class Mastership:
             clock=TrustedClock(self._runtime.clock, self._pacer),
             network=self._runtime.network,
             chance=self._node.own_chance(),
-            read_items=reader.read,
+            read_items=self.withdrawals.read,
             subject_name=schedule.subjects.names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
@@ -256,8 +251,8 @@ class Mastership:
         nursery.start_soon(self.dead_recorder.run)
         nursery.start_soon(self.dead_letters.run)
         await nursery.start(self.sender.run)
-        if self.meta_routes is not None:
-            nursery.start_soon(self.meta_routes.run)
+        if self.targets.meta_routes is not None:
+            nursery.start_soon(self.targets.meta_routes.run)
         nursery.start_soon(self._run_rounds)
         nursery.start_soon(self._run_dispatch)
 
@@ -348,8 +343,7 @@ class Mastership:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
         self.sender.hand_out()
         self.loader.wheel_has_shrunk()
-        if self.lanes.anyone_waits:
-            self.backlog_reader.wake()
+        self._wake_backlog_reader()
 
     def _left_sender(self, entries: Entries) -> None:
         """Forget what has an outcome; it makes room."""
@@ -362,62 +356,27 @@ class Mastership:
         self.outlet.sender_has_room()
         self.dispatch.room_has_grown()
         self.loader.wheel_has_shrunk()
-        if self.lanes.anyone_waits:
-            self.backlog_reader.wake()
+        self._wake_backlog_reader()
 
     # -- groups and routes -------------------------------------------------------------------
 
-    def _set_weights(self, weights: Mapping[str, float]) -> None:
-        """Have groups weigh as an operator says."""
-        if weights != self._weights:
-            self._weights = dict(weights)
-            self._set_groups()
-
-    def _set_groups(self) -> None:
-        """Deliver to the groups of the settings, or to those that any route leads to."""
-        routes = self.routes
-        groups = self._config.broker_groups() if routes is None else routes.targets()
-        self.sender.set_groups(
-            dataclasses.replace(group, weight=self._weights.get(group.name, group.weight))
-            for group in groups
+    def _make_targets(self) -> TargetGroups:
+        """Make what says which broker groups there are to deliver to."""
+        return TargetGroups(
+            self._config,
+            subjects=self._store.schedule.subjects,
+            network=self._runtime.network,
+            chance=self._node.own_chance,
+            set_groups=self._deliver_to,
+            on_followed=self._wake_backlog_reader,
         )
 
-    def _make_routes(self) -> SubjectRoutes:
-        """Have a meta server asked for the route of each subject, as a producer would."""
-        config = self._config
-        session = MetaSession(
-            client_type=ClientType.PRODUCER,
-            # As QMQ's delay server asks; whoever it is, it gets the same answer.
-            client_id="",
-            config=config.routes.session_config(),
-            chance=self._node.own_chance(),
-        )
-        network = self._runtime.network
-        self.meta_routes = MetaRoutes(
-            session,
-            locator=MetaLocator(network, config.meta.http_addresses(), config.meta),
-            network=network,
-            chance=self._node.own_chance(),
-            on_changed=self._route_changed,
-        )
-        return SubjectRoutes(
-            session,
-            now=trio.current_time,
-            name_of=self._store.schedule.subjects.names.__getitem__,
-            on_wanted=self.meta_routes.wake,
-        )
+    def _deliver_to(self, groups: Iterable[BrokerGroup]) -> None:
+        self.sender.set_groups(groups)
 
-    def _route_changed(self, subject: str) -> None:
-        """Send a subject's messages where a meta server says that they go from now on."""
-        assert self.routes is not None
-        self.routes.changed(subject)
-        self._follow_routes()
-
-    def _follow_routes(self) -> None:
-        assert self.routes is not None
-        if self.routes.targets_changed:
-            self._set_groups()
-        if self.lanes.anyone_waits:
+    def _wake_backlog_reader(self) -> None:
+        """Have backlogs read that wait for room, or for a lane that leads anywhere."""
+        if self.lanes.parked.anyone_waits:
             self.backlog_reader.wake()
 
     async def _run_rounds(self) -> None:
@@ -429,14 +388,14 @@ class Mastership:
         rounds = 0
         while True:
             await trio.sleep(self._config.routes.unused_ms / 1000 / _ROUNDS)
-            if self.routes is not None:
-                for _ in self.routes.round():
-                    self._follow_routes()
-                    await trio.lowlevel.checkpoint()
+            for _ in self.targets.round():
+                await trio.lowlevel.checkpoint()
             rounds += 1
-            if self.lanes.forgotten and (self.lanes.has_room_for_unrouted or not rounds % _ROUNDS):
-                self.lanes.loads_anew()
-                await self.loader.reload()
+            if self.lanes.backlog.forgotten and (
+                self.lanes.parked.has_room_for_unrouted or not rounds % _ROUNDS
+            ):
+                self.lanes.remember()
+                self.loader.wake()
 
     # -- outcomes ----------------------------------------------------------------------------
 
@@ -444,6 +403,11 @@ class Mastership:
         self.fact_recorder.cross_off(entries, at_ms, target, Outcome(outcome))
         self._left_sender(entries)
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
+
+    def _buried(self, entries: Entries) -> None:
+        """Let go of messages whose DEAD records are applied."""
+        self.handout.settle(held_rows(entries))
+        self._left_sender(entries)
 
     def _applied(self, found: Sequence[FactBlock], last: int) -> None:
         """Let go of what the schedule_log knows the outcome of."""
@@ -480,12 +444,33 @@ class Mastership:
     def _undeliverable(self, entries: Entries) -> None:
         """Leave damaged messages on disk: they stay pending until they are salvaged.
 
-        Those that could only not be read are kept, to be tried again.
+        Those that could only not be read are kept, to be tried again; what was withdrawn has left.
         """
+        entries, withdrawn = self.withdrawals.part_marked(entries)
+        if len(withdrawn):
+            self._left_sender(withdrawn)
         entries = self.read_retries.keep(entries)
         if len(entries):
             self.undeliverable.note(entries)
             self._left_sender(entries)
+
+    def _released(self) -> None:
+        """Read what was withdrawn and is to be sent after all."""
+        self.loader.wake()
+        self._wake_backlog_reader()
+
+    def _why_not_withdrawn(self, sequence: int, entries: Entries) -> Answer | None:
+        """Say why a message that is held cannot be withdrawn; None if it can be."""
+        if self.fact_recorder.has(entries):
+            return Answer.DONE
+        if self.dead_recorder.is_recording(sequence):
+            return Answer.DYING
+        is_in_flight = any(
+            part.where is Where.IN_FLIGHT and sequence in part.entries["sequence"]
+            for part in self.sender.parts()
+        )
+        # Of what is in doubt a broker has not answered whether it has taken it.
+        return Answer.BEING_SENT if is_in_flight or self.sender.is_in_doubt(sequence) else None
 
     # -- what can be seen --------------------------------------------------------------------
 

@@ -1,8 +1,9 @@
 """The parts of a node in any role: its open data directory, and the tasks that maintain it.
 
 A node is opened, then keeps its registration, checkpoints, disk and directory, and waits until it
-is the master of its group; a `Mastership` does the rest. Where it loses its role it is closed and
-opened again, as a start would (its incarnation is counted): so nothing of a mastership stays.
+is the master of its group; a `Mastership` does the rest. Where it loses its role the directory
+stays open. What the mastership had in memory is dropped, the start is counted as any other (its
+incarnation), and what is in the log and was not applied is applied when a role is known again.
 """
 
 import contextlib
@@ -211,6 +212,16 @@ class Node:
             ),
         )
         self._tell_of_recovery()
+        if self.config.has_meta:
+            self.registration = self._make_registration(self._outside.address)
+
+    async def start_again(self) -> None:
+        """Be as after a start, once the tasks of a mastership that lost its role have ended."""
+        self.take_controls = self.flush = None
+        self.filer.forget()
+        self.commit_point.is_sole = False
+        with self._telling_where_space_is_missing():
+            await self._runtime.executor.run(SCHEDULE_WORKER, self.store.start_again)
         if self.config.has_meta:
             self.registration = self._make_registration(self._outside.address)
 

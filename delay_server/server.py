@@ -4,7 +4,7 @@ Read `serve` from top to bottom to see what a delay server is made of. Order of 
 (it holds requests), the data directory with its recovery, the node's role and epoch where a meta
 server says them, then everything behind the listener, and at last admission. Order of stop:
 admission, commits, dispatch, deliveries in flight, facts, filing, a last checkpoint. A node that
-loses its role ends its mastership at once, opens its directory again, and waits for a role.
+loses its role ends its mastership at once, and waits for a role with its directory open.
 """
 
 from collections.abc import AsyncIterator
@@ -231,14 +231,24 @@ class DelayServer:
         try:
             self._node, self.config = node, node.config
             self.ingest.limits = node.config.admission.ingest_limits()
-            self.ingest.hello = encode_hello(node.hello(node.store.message_log.last_epoch))
             yield node
         finally:
             self._node = None
+            node.close()
+
+    @asynccontextmanager
+    async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
+        """Have tasks run until the node loses its role, or stops; what they had in memory goes."""
+        self.ingest.hello = encode_hello(node.hello(node.store.message_log.last_epoch))
+        try:
+            async with trio.open_nursery() as term:
+                yield term
+        finally:
             if self.fenced is not None and node.flush is not None:
                 with trio.move_on_after(_FLUSH_S, shield=True):
                     await node.flush()
-            node.close()
+        if not self.stopping:
+            await node.start_again()
 
     @asynccontextmanager
     async def master_of(self, node: Node) -> AsyncIterator[Mastership]:
@@ -255,8 +265,8 @@ class DelayServer:
             )
             self._mastership, self.fenced = mastership, None
         try:
-            if mastership.new_subjects is not None:
-                self.ingest.puts_off = mastership.new_subjects.refusal
+            if mastership.targets.new_subjects is not None:
+                self.ingest.puts_off = mastership.targets.new_subjects.refusal
             self.follow_duty()
             yield mastership
         finally:
@@ -369,25 +379,26 @@ async def serve(
             server.config.listener,
         )
         nursery.start_soon(server.ingest.run_expiry)
-        while not server.stopping:
-            async with server.opened() as node, trio.open_nursery() as term:
-                # What every node does.
-                if node.registration is not None:
-                    term.start_soon(server.stay_registered, node, term.cancel_scope)
-                    term.start_soon(server.end_without_role, stop, term.cancel_scope)
-                await node.keep(term)
-                await node.take_epoch()
-                # What the master does.
-                async with server.master_of(node) as mastership:
-                    await mastership.begin(term)
-                    server.ingest.commit_by(mastership.committer.submit)
-                    server.take_messages()
-                    if not has_started:
-                        task_status.started()
-                        has_started = True
-                    await server.until_asked(stop)
-                    await server.stop()
-                    term.cancel_scope.cancel()
+        async with server.opened() as node:
+            while not server.stopping:
+                async with server.term_of(node) as term:
+                    # What every node does.
+                    if node.registration is not None:
+                        term.start_soon(server.stay_registered, node, term.cancel_scope)
+                        term.start_soon(server.end_without_role, stop, term.cancel_scope)
+                    await node.keep(term)
+                    await node.take_epoch()
+                    # What the master does.
+                    async with server.master_of(node) as mastership:
+                        await mastership.begin(term)
+                        server.ingest.commit_by(mastership.committer.submit)
+                        server.take_messages()
+                        if not has_started:
+                            task_status.started()
+                            has_started = True
+                        await server.until_asked(stop)
+                        await server.stop()
+                        term.cancel_scope.cancel()
         nursery.cancel_scope.cancel()
 
 

@@ -321,8 +321,8 @@ class _Admin:
         found |= {
             "in_wheel": parts.master.wheel.pending_of(number),
             "held": lanes.held(number),
-            "left_on_disk": lanes.dropped_of(number),
-            "oldest_left_due_ms": lanes.oldest_of(number),
+            "left_on_disk": lanes.backlog.left_of(number),
+            "oldest_left_due_ms": lanes.backlog.oldest_of(number),
         }
         if lanes.is_known(number):
             lane = lanes.lane_of(number)

@@ -166,8 +166,8 @@ def _look_by_name(parts: Parts, subject: bytes) -> tuple[LaneKind, Collection[st
     if parts.master.lane_rules.is_paused(name):
         return LaneKind.PAUSED, ()
     groups = [status.name for status in parts.master.sender.status()]
-    if parts.master.routes is not None:
-        groups = list(parts.master.routes.groups_of_name(name))
+    if parts.master.targets.routes is not None:
+        groups = list(parts.master.targets.routes.groups_of_name(name))
     pattern = parts.master.lane_rules.pattern_of(name)
     is_limited = pattern is not None and pattern in parts.master.lane_rules.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups

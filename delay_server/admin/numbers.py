@@ -95,11 +95,13 @@ def _dead_age_s(parts: Parts) -> float:
 
 def _of_routes(value: Callable[[SubjectRoutes], Value]) -> Callable[[Parts], Value]:
     """Return a number of the routes; None where every message goes to the brokers of a setting."""
-    return lambda parts: None if parts.master.routes is None else value(parts.master.routes)
+    return lambda parts: (
+        None if parts.master.targets.routes is None else value(parts.master.targets.routes)
+    )
 
 
 def _of_unrouted(value: Callable[[Parts], Value]) -> Callable[[Parts], Value]:
-    return lambda parts: None if parts.master.routes is None else value(parts)
+    return lambda parts: None if parts.master.targets.routes is None else value(parts)
 
 
 def _unrouted_messages(parts: Parts) -> int:
@@ -108,12 +110,12 @@ def _unrouted_messages(parts: Parts) -> int:
 
 
 def _routes_connected(parts: Parts) -> int:
-    meta = parts.master.meta_routes
+    meta = parts.master.targets.meta_routes
     return int(meta is not None and meta.peer is not None)
 
 
 def _put_off(parts: Parts) -> Value:
-    new = parts.master.new_subjects
+    new = parts.master.targets.new_subjects
     return None if new is None else new.put_off_count
 
 
@@ -307,7 +309,7 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
         "unreadable_files",
         "gauge",
         "Files whose reading failed and is retried.",
-        lambda node: len(node.store.schedule.unread),
+        lambda node: len(node.store.schedule.troubles.unread),
     ),
     Number(
         "disk_free_bytes",
@@ -442,13 +444,13 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "lanes_waiting",
         "gauge",
         "Subjects whose backlog waits on disk.",
-        lambda parts: parts.master.lanes.waiting_count,
+        lambda parts: parts.master.lanes.parked.waiting_count,
     ),
     Number(
         "lanes_opened",
         "counter",
         "Times that a backlog of a subject went to disk.",
-        lambda parts: parts.master.backlog_reader.opened,
+        lambda parts: parts.master.lanes.parked.opened,
     ),
     Number(
         "lane_messages",
@@ -460,7 +462,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "lane_dropped",
         "counter",
         "Index entries dropped from memory to be read again.",
-        lambda parts: parts.master.lanes.dropped,
+        lambda parts: parts.master.lanes.backlog.total,
     ),
     Number(
         "unrouted.subjects",
@@ -472,7 +474,7 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "unrouted.subjects_max",
         "gauge",
         "Limit of the subjects that wait for a route.",
-        _of_unrouted(lambda parts: parts.master.lanes.unrouted_max),
+        _of_unrouted(lambda parts: parts.master.lanes.parked.unrouted_max),
     ),
     Number(
         "subjects_put_off",

@@ -32,10 +32,11 @@ def failing_checks(observed: Observed) -> list[str]:
     failing = list(observed.duty.why)
     if observed.listener is not None and (fullness := observed.listener.fullness):
         failing.append(fullness)
-    if observed.parts is not None and observed.parts.master.lanes.is_full_of_unrouted:
+    parked = None if observed.parts is None else observed.parts.master.lanes.parked
+    if parked is not None and parked.is_full_of_unrouted:
         failing.append(
-            f"{observed.parts.master.lanes.unrouted_max} subjects wait for a route, which is the "
-            "limit: further ones without a route are late; subjects with a route are delivered"
+            f"{parked.unrouted_max} subjects wait for a route, which is the limit: further ones "
+            "without a route are late; subjects with a route are delivered"
         )
     return failing
 
@@ -45,7 +46,7 @@ def warnings_of(observed: Observed) -> list[str]:
     warnings = []
     if observed.listener is not None and (crowding := observed.listener.crowding):
         warnings.append(crowding)
-    new = None if observed.parts is None else observed.parts.master.new_subjects
+    new = None if observed.parts is None else observed.parts.master.targets.new_subjects
     if new is not None and new.puts_off:
         warnings.append(
             "messages of new subjects are put off: one producer, or all together, sent too many"
@@ -131,7 +132,7 @@ def _of_master(parts: Parts) -> dict[str, Any]:
         "checkpoint_sequence": store.checkpoint.sequence,
         "unreadable": [
             {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
-            for x in islice(list(store.schedule.unread.values()), SUBJECTS_SHOWN_MAX)
+            for x in islice(list(store.schedule.troubles.unread.values()), SUBJECTS_SHOWN_MAX)
         ],
         "damages": [
             {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
@@ -207,14 +208,13 @@ def _membership(registration: Registration) -> dict[str, Any]:
 def _waiting(parts: Parts) -> Iterator[int]:
     """Yield the subjects whose backlog waits on disk; there may be very many."""
     lanes = parts.master.lanes
-    for place in (lanes.opened, lanes.unopened, lanes.leaving):
-        for subjects in place.values():
-            yield from subjects
+    for subjects in lanes.parked.waiting_in.values():
+        yield from subjects
 
 
 def unrouted_of(parts: Parts) -> dict[str, Any]:
     """Return the oldest message without a route, and some subjects; empty without a meta server."""
-    routes = parts.master.routes
+    routes = parts.master.targets.routes
     if routes is None:
         return {}
     unrouted = parts.master.lanes.unrouted(_EXAMPLES)
@@ -254,7 +254,7 @@ def following_of(parts: Parts) -> dict[str, Any] | None:
 
 def routes_of(parts: Parts) -> dict[str, Any]:
     """Return the connection that asks for routes; empty without a meta server."""
-    routes, meta = parts.master.routes, parts.master.meta_routes
+    routes, meta = parts.master.targets.routes, parts.master.targets.meta_routes
     if routes is None or meta is None:
         return {}
     return {

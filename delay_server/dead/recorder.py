@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import numpy as np
+import numpy.typing as npt
 import structlog
 import trio
 from xxhash import xxh3_64_intdigest
@@ -28,7 +29,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.logs.message_log import Draft
-from storage.readers.item_reader import ItemReader
+from storage.readers.item_reader import Items
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -80,7 +81,7 @@ class DeadLetterRecorder:
         self,
         *,
         committer: Committer,
-        reader: ItemReader,
+        read_items: Callable[[Entries], tuple[Items, npt.NDArray[np.bool_] | None]],
         subject_name: Callable[[int], bytes],
         on_damaged: Callable[[Entries], None],
         on_buried: Callable[[Entries], None],
@@ -93,7 +94,7 @@ class DeadLetterRecorder:
         off: both are held here no longer. on_changed: something was appended, or found no space.
         """
         self._committer = committer
-        self._reader = reader
+        self._read_items = read_items
         self._subject_name = subject_name
         self._on_damaged = on_damaged
         self._on_buried = on_buried
@@ -123,6 +124,11 @@ class DeadLetterRecorder:
             yield doomed.entries
         if self._writing is not None:
             yield self._writing.entries
+
+    def is_recording(self, sequence: int) -> bool:
+        """Say whether the record of a message is being appended, or is, and not filed yet."""
+        under_way = [*self._recorded] if self._writing is None else [*self._recorded, self._writing]
+        return any(sequence in doomed.entries["sequence"] for doomed in under_way)
 
     def filed(self, facts: FactBlock) -> None:
         """Hear of records that were filed; let go of the messages that these are about."""
@@ -199,7 +205,7 @@ class DeadLetterRecorder:
 
         Those that are damaged are taken out of `doomed`.
         """
-        found, damaged = self._reader.read(doomed.entries)
+        found, damaged = self._read_items(doomed.entries)
         items = [item for item in found if len(item)]
         if damaged is not None and damaged.any():
             self._let_go(doomed.entries[damaged], self._on_damaged)

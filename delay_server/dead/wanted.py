@@ -9,7 +9,7 @@ from xxhash import xxh3_64_intdigest
 
 from delay_server.dead.reason import code_of
 from storage.schedule.dead_index import DeadIndex, LastRefusal
-from storage.schedule.loading import Mask
+from storage.schedule.row_places import Mask
 
 Millis = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Code = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]

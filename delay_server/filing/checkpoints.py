@@ -74,7 +74,7 @@ class Checkpoints:
         while True:
             is_news = self._pacer.is_news(self._store.clock_known)
             if not is_news and not self._store.needs_checkpoint(self._pacer.trusted_ms()):
-                with trio.move_on_after(self._next_deletion_s()):
+                with trio.move_on_after(self._next_s()):
                     await self._check.sleep()
                 continue
             with trio.move_on_after(self._limits.checkpoint_interval_ms / 1000):
@@ -86,9 +86,9 @@ class Checkpoints:
         self._hurry.set()
         self._check.wake()
 
-    def _next_deletion_s(self) -> float:
-        """Return seconds until something has to be deleted, though nothing else happens."""
-        next_ms = self._store.retention.next_ms
+    def _next_s(self) -> float:
+        """Return seconds until there is something to do though nothing else happens."""
+        next_ms = self._store.next_ms
         if next_ms is None:
             return math.inf
         return max(next_ms - self._pacer.trusted_ms(), 1) / 1000
@@ -112,23 +112,30 @@ class Checkpoints:
         async with self._writing:
             self._hurry = trio.Event()
             self._filed_bytes = 0
-            # Ages are counted by it, so a clock that leapt ahead deletes nothing.
-            now_ms = self._pacer.trusted_ms()
-            store = self._store
-            work = await self._call(
-                store.prepare_checkpoint, now_ms, free_bytes_wanted, self._pacer.mark()
-            )
-            try:
-                await self._executor.run(CHECKPOINT_WORKER, work.write)
-            except StorageFullError as error:
-                await self._call(store.abandon_checkpoint, work)
-                _log.error("no space for a checkpoint", error=str(error))
+            # What one step takes down the next one needs, also where the role is lost meanwhile.
+            with trio.CancelScope(shield=True):
+                was_written = await self._write(free_bytes_wanted)
+            if not was_written:
                 await trio.sleep(FULL_RETRY_S)
-                return
-            await self._call(store.finish_checkpoint, work)
-            self.written += 1
-            if work.seals:
-                _log.info("segments sealed", count=len(work.seals))
+
+    async def _write(self, free_bytes_wanted: int | None) -> bool:
+        # Ages are counted by it, so a clock that leapt ahead deletes nothing.
+        now_ms = self._pacer.trusted_ms()
+        store = self._store
+        work = await self._call(
+            store.prepare_checkpoint, now_ms, free_bytes_wanted, self._pacer.mark()
+        )
+        try:
+            await self._executor.run(CHECKPOINT_WORKER, work.write)
+        except StorageFullError as error:
+            await self._call(store.abandon_checkpoint, work)
+            _log.error("no space for a checkpoint", error=str(error))
+            return False
+        await self._call(store.finish_checkpoint, work)
+        self.written += 1
+        if work.seals:
+            _log.info("segments sealed", count=len(work.seals))
+        return True
 
     async def _call(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         return await self._executor.run(SCHEDULE_WORKER, fn, *args)

@@ -35,7 +35,7 @@ class FilingLimits:
     """How long before they are due messages are loaded into the wheel."""
 
     wheel_entries_max: int = 8_000_000
-    """Index entries in memory (36 bytes each, 72 while sorted), those of the sender included."""
+    """Index entries in memory (40 bytes each, 80 while sorted), those of the sender included."""
 
     load_step_rows: int = 50_000
     """Rows loaded in one step; filing goes on between steps."""
@@ -81,11 +81,15 @@ class Filed:
     full: bool
 
 
+def nobody_waits() -> None:
+    """Hear of room where nobody waits for it."""
+
+
 class Taker(Protocol):
     """Whoever holds for delivery what is filed so late that it is loaded already."""
 
     async def take_filed(self, filed: Filed, /) -> None:
-        """Take what is due soon, and the facts; called while nobody else takes."""
+        """Take what is due soon, and the facts."""
 
     async def filed(self, filed: Filed, /) -> None:
         """Hear that batches were filed, after that; may wait until there is room for more."""
@@ -121,7 +125,7 @@ class Filer:
         self._batches_filed = 0
         self._more = Wakeup()
         self._room = trio.Event()
-        self.on_room: Callable[[], None] = lambda: None
+        self.on_room: Callable[[], None] = nobody_waits
         """Set by a mastership: hears that some of the backlog has been filed."""
 
     def submit(self, batches: Sequence[LogBatch]) -> None:
@@ -131,6 +135,12 @@ class Filer:
             self.backlog_bytes += batch.header.size
             self.backlog_rows += _rows_of(batch)
         self._more.wake()
+
+    def forget(self) -> None:
+        """Forget what waits: it is applied from the log before more is submitted."""
+        self._backlog.clear()
+        self.on_room = nobody_waits
+        self.backlog_bytes = self.backlog_rows = 0
 
     @property
     def has_room(self) -> bool:
@@ -144,13 +154,12 @@ class Filer:
             if not self._backlog and not schedule.full:
                 await self._more.sleep()
                 continue
-            async with self._access.taking:
-                found = await self._access.run(self._file, list(self._backlog))
-                for _ in range(found.batches):
-                    self._forget(self._backlog.popleft())
-                self._room.set()
-                self.on_room()
-                await taker.take_filed(found)
+            found = await self._access.run(self._file, list(self._backlog))
+            for _ in range(found.batches):
+                self._forget(self._backlog.popleft())
+            self._room.set()
+            self.on_room()
+            await taker.take_filed(found)
             self._checkpoints.wake()
             await taker.filed(found)
             if found.full:
@@ -187,7 +196,7 @@ class Filer:
             found.append(schedule.flush_near(now_ms))
         # Before the flush, which forgets it: rows that are written have to be loaded all the same.
         earliest_ms = schedule.pile_earliest_ms
-        if schedule.pile_is_full:
+        if schedule.pile_is_full or schedule.full:
             schedule.flush(now_ms)
         last, is_full = schedule.last_filed, schedule.full
         return Filed(filed, found, facts, crossed_off, last, earliest_ms, is_full)

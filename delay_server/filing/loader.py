@@ -4,10 +4,9 @@ Nothing wakes up unless there is something to do.
 
 Memory is bounded: wheel and sender together hold `wheel_entries_max` entries. Loading leaves a
 quarter of that to messages that arrive when they are nearly due; if they exceed it, what is due
-last is thrown out of the wheel and the cursor of the schedule_log set back: it is loaded again when
-there is room.
+last is thrown out of the wheel and given back: it is loaded again when there is room.
 
-What the operating system cannot read is tried again, each file at its own pace, while everything
+What the operating system cannot read is tried again, each minute at its own pace, while everything
 else goes on (docs/decisions/0020-an-error-of-the-system-is-no-damage.md).
 
 Names of subjects are bounded as well, in bytes (storage.subjects_bytes_max). A name stays in memory
@@ -19,8 +18,6 @@ import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import structlog
 import trio
 
@@ -28,7 +25,6 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import Checkpoints
 from delay_server.filing.filer import Filed, FilingLimits
 from delay_server.filing.schedule_access import ScheduleAccess
-from delay_server.holding.out_of_wheel import OutOfWheel
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
 from delay_transport.seams.outbox import Wakeup
@@ -37,8 +33,10 @@ from storage.batch.facts import FactBlock
 from storage.disk.errors import ReadFailedError, StorageFullError
 from storage.disk.spans import MINUTE_MS, SegmentKey
 from storage.node.store import Store
-from storage.schedule.loading import CloseJob, LoadJob
-from storage.schedule.schedule_log import SplitJob
+from storage.schedule.handout import Handout
+from storage.schedule.keys import Key
+from storage.schedule.loading import ALL_ROWS, LoadJob, Reading
+from storage.schedule.splitting import SplitJob
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -68,27 +66,37 @@ class Loader:
         self,
         *,
         store: Store,
+        handout: Handout,
+        give_back: Callable[[Entries], None],
         wheel: Wheel,
         limits: FilingLimits,
         checkpoints: Checkpoints,
         access: ScheduleAccess,
         pacer: Pacer,
         lanes: Lanes,
-        out_of_wheel: OutOfWheel,
+        held_elsewhere: Callable[[], int],
         on_wheel_grown: Callable[[], None],
         append_floor: Callable[[int], Awaitable[None]],
         on_facts: Callable[[Sequence[FactBlock], int], None],
     ) -> None:
-        """`on_facts` hears what records state about older messages, and of the last one applied."""
+        """Take over the parts.
+
+        held_elsewhere: how many messages have left the wheel and have no outcome; on_facts: hears
+        what records state about older messages, and of the last one applied.
+        """
         self._on_facts = on_facts
         self._store = store
+        self._handout = handout
+        self._give_back = give_back
         self._wheel = wheel
         self._limits = limits
         self._checkpoints = checkpoints
         self.access = access
         self._pacer = pacer
         self._lanes = lanes
-        self._out_of_wheel = out_of_wheel
+        self._held_elsewhere = held_elsewhere
+        self.filling = trio.Lock()
+        """Held while something is put into wheel or sender and what is too much is thrown out."""
         self._on_wheel_grown = on_wheel_grown
         self._append_floor = append_floor
         self._waits_for_room = False
@@ -112,8 +120,8 @@ class Loader:
         """Entries thrown out of the wheel."""
         self.slices = 0
         """Slices loaded."""
-        self._unread_jobs: list[tuple[float, LoadJob | CloseJob]] = []
-        """Jobs of which nothing is left but what could not be read, and when to go on with each."""
+        self._unread: dict[int, float] = {}
+        """Minutes of which something could not be read, and when each is read again."""
         self._unread_splits: dict[SegmentKey, float] = {}
         """Segments whose split could not read them, and when it is begun again."""
         self.read_failures = 0
@@ -122,7 +130,7 @@ class Loader:
     # -- what is filed -----------------------------------------------------------------------
 
     async def take_filed(self, filed: Filed) -> None:
-        """Take what is due soon into the wheel; to be called holding `taking`."""
+        """Take what is due soon into the wheel."""
         self._on_facts(filed.facts, filed.last)
         await self.take(filed.entries)
 
@@ -133,7 +141,7 @@ class Loader:
             due_ms - self._limits.load_ahead_ms < self._wake_load_at_ms
         )
         if is_sooner or filed.crossed_off:
-            self._wake_loading()
+            self.wake()
         await self._bound_names()
 
     # -- memory ------------------------------------------------------------------------------
@@ -141,7 +149,7 @@ class Loader:
     @property
     def held(self) -> int:
         """Entries in the wheel and in the sender."""
-        return len(self._wheel) + self._out_of_wheel.count()
+        return len(self._wheel) + self._held_elsewhere()
 
     @property
     def room_to_load(self) -> int:
@@ -170,7 +178,7 @@ class Loader:
     def wheel_has_shrunk(self) -> None:
         """Go on loading if that had to wait for room."""
         if self._waits_for_room and self._has_room():
-            self._wake_loading()
+            self.wake()
 
     def _has_room(self) -> bool:
         """Say whether there is room for a slice; with small ones a segment is read many times."""
@@ -178,20 +186,19 @@ class Loader:
         return self.room_to_load >= least and not self._lacks_names_room
 
     async def take(self, entries: Sequence[Entries]) -> None:
-        """Put entries into the wheel, but not more than fit; to be called holding `taking`."""
-        grown = False
+        """Put entries into the wheel, but not more than fit."""
         for part in entries:
             for _ in self._lanes.ask(part):
                 await trio.lowlevel.checkpoint()
-            kept = self._lanes.keep(part)
-            grown |= bool(len(kept))
-            self._wheel.add(kept)
-        if grown:
-            self._on_wheel_grown()
-        await self.bound()
+            async with self.filling:
+                kept = self._lanes.keep(part)
+                if len(kept):
+                    self._wheel.add(kept)
+                    self._on_wheel_grown()
+                    await self.bound()
 
     async def bound(self) -> None:
-        """Throw out of the wheel what is too much; to be called holding `taking`."""
+        """Throw out of the wheel what is too much; to be called holding `filling`."""
         excess = self.held - self._limits.wheel_entries_max
         if excess <= 0 or not len(self._wheel):
             return
@@ -200,7 +207,7 @@ class Loader:
         await self._throw_out(max(len(self._wheel) - excess, 0))
 
     async def _throw_out(self, keep: int, *, rests: bool = False) -> None:
-        """Throw all but about `keep` entries out of the wheel; to be called holding `taking`.
+        """Throw all but about `keep` entries out of the wheel; to be called holding `filling`.
 
         What `rests` is loaded again when half of the time is over until the first of it is due.
         """
@@ -209,43 +216,26 @@ class Loader:
         if before <= keep:
             return
         key = self._wheel.eviction_key(keep)
-        for _ in self._wheel.evict(key):
+        for gone in self._wheel.evict(key):
+            self._give_back(gone)
             await trio.lowlevel.checkpoint()
+        # What is being read behind that would only be thrown out as well.
+        self._handout.cap(key)
         self.evicted += before - len(self._wheel)
         _log.info(
             "the wheel is full; what is due last waits on disk", entries=before - len(self._wheel)
         )
-        await self.access.run(self._store.schedule.lower_cursor, key, self._out_of_wheel.after(key))
         now_ms = self._pacer.now_ms()
         if rests and now_ms < key[0]:
             # Else what does not fit would come and go without end. It ends before any of that is
             # due, whatever becomes of the clock.
             self._names_rest = key[0], now_ms + (key[0] - now_ms) // 2
-        self._wake_loading()
+        self.wake()
 
     async def _until_popped(self) -> None:
         """Wait until nothing is being popped from the wheel in steps, which takes some ms."""
         while self._wheel.is_popping:
             await trio.lowlevel.checkpoint()
-
-    async def reload(self) -> None:
-        """Load everything anew that was not delivered, since some of it is known by nothing else.
-
-        What is in the wheel goes back to disk meanwhile, so this is for rare occasions.
-        """
-        async with self.access.taking:
-            await self._until_popped()
-            for _ in self._wheel.evict((0, 0)):
-                await trio.lowlevel.checkpoint()
-            await self.take_back_returned()
-            given = self._out_of_wheel.after((0, 0))
-            await self.access.run(self._store.schedule.lower_cursor, (0, 0), given)
-        self._wake_loading()
-
-    async def take_back_returned(self) -> None:
-        """Tell the schedule_log of all that the sender gave back; to be called holding `taking`."""
-        while len(returned := self._lanes.take_returned()):
-            await self.access.run(self._store.schedule.take_back, returned)
 
     # -- names of subjects -------------------------------------------------------------------
 
@@ -257,17 +247,15 @@ class Loader:
                     await self._check_names.sleep()
             await self._collect_names()
             while self._has_too_many_names():
-                async with self.access.taking:
-                    # Meanwhile much of it may have become due.
-                    if self._has_too_many_names():
-                        share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
-                        keep = int(len(self._wheel) * share)
-                        await self._throw_out(max(keep, self._limits.load_step_rows), rests=True)
+                async with self.filling:
+                    share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
+                    keep = int(len(self._wheel) * share)
+                    await self._throw_out(max(keep, self._limits.load_step_rows), rests=True)
                 await self._collect_names()
             self._names_collected.set()
             self._names_collected = trio.Event()
             if self._waits_for_names:
-                self._wake_loading()
+                self.wake()
 
     def _has_too_many_names(self) -> bool:
         """Say whether something has to leave the wheel for its names; one step's worth may stay."""
@@ -280,29 +268,19 @@ class Loader:
         if self._names_room < self._subjects.bytes_max // 8:
             # Rows that are written need their names no longer.
             await self.access.run(self._store.schedule.flush, self._pacer.now_ms())
-        async with self.access.taking:
-            held = await self._subjects_held()
-            for _ in self._lanes.forget_numbers(held):
-                await trio.lowlevel.checkpoint()
-            await self.access.run(self._store.schedule.condemn_subjects, held)
+        held = await self.access.run(self._store.schedule.condemn_subjects)
+        # Nothing else comes to be held of a subject of which nothing was, but with its name.
+        for first in range(0, len(held), _MARKED_AT_ONCE):
+            part = held[first : first + _MARKED_AT_ONCE]
+            part |= self._lanes.holds_subjects(first, len(part))
+            await trio.lowlevel.checkpoint()
+        for _ in self._lanes.forget_numbers(held):
+            await trio.lowlevel.checkpoint()
+        await self.access.run(self._subjects.spare, held)
         while not await self.access.run(self._subjects.sweep, _SWEPT_AT_ONCE):
             pass
         if most := max(self.held, len(self._subjects)):
             self._bytes_an_entry = self._subjects.bytes_held // most
-
-    async def _subjects_held(self) -> npt.NDArray[np.bool_]:
-        """Say which subject numbers wheel and sender hold; to be called holding `taking`.
-
-        Nothing comes to them meanwhile, and what goes from the one to the other does so within a
-        step: each number is looked up at once in both.
-        """
-        held = np.empty(len(self._subjects.names), np.bool_)
-        for first in range(0, len(held), _MARKED_AT_ONCE):
-            part = held[first : first + _MARKED_AT_ONCE]
-            part[:] = self._wheel.holds_subjects(first, len(part))
-            part |= self._lanes.holds_subjects(first, len(part))
-            await trio.lowlevel.checkpoint()
-        return held
 
     async def _bound_names(self) -> None:
         """Have names collected if there are enough of them, and wait if there are too many."""
@@ -328,14 +306,14 @@ class Loader:
             with trio.move_on_after(max(self._wake_load_at_ms - now_ms, 1) / 1000):
                 await self._check_load.sleep()
 
-    def _wake_loading(self) -> None:
+    def wake(self) -> None:
         """Have run_loading look around, once more if it is just doing so."""
         self._look_again = True
         self._check_load.wake()
 
     def _next_wake(self, view: _View, now_ms: int) -> float:
         times: list[float] = [now_ms + self._pacer.sleep_ms_max]
-        times += [now_ms + self._ms_until(at) for at, _ in self._unread_jobs]
+        times += [now_ms + self._ms_until(at) for at in self._unread.values()]
         waits_for_names = False
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
@@ -367,6 +345,8 @@ class Loader:
                 may_split = await self._split(found)
             elif isinstance(found, LoadJob):
                 await self._load(found)
+                if not found.started:
+                    break  # There is something to wait for first.
             else:
                 if found.wants_floor is not None and self._pacer.runs():
                     await self._append_floor(found.wants_floor)
@@ -380,7 +360,7 @@ class Loader:
         """
         job: SplitJob | LoadJob | None = None
         if may_split:
-            job = self._store.schedule.begin_split(
+            job = self._store.schedule.splits.begin(
                 self._pacer.now_ms(), postponed=self._unread_splits
             )
         if job is None:
@@ -393,9 +373,9 @@ class Loader:
             while not await self.access.run(job.step, self._pacer.now_ms()):
                 await self._bound_names()
         except ReadFailedError as error:
-            deadline_ms = self._store.schedule.split_deadline_ms(job.key)
+            deadline_ms = self._store.schedule.splits.deadline_ms(job.key)
             is_urgent = self._pacer.now_ms() >= deadline_ms
-            wait_s = await self.read_failed(error, may_give_up=is_urgent)
+            wait_s = await self._read_failed(error, may_give_up=is_urgent)
             self._unread_splits[job.key] = trio.current_time() + wait_s
             return True
         except StorageFullError as error:
@@ -415,45 +395,53 @@ class Loader:
     def _begin_load(self, until_ms: int) -> LoadJob | None:
         if not self._has_room():
             return None
-        schedule, now_ms = self._store.schedule, self._pacer.now_ms()
+        handout, now_ms = self._handout, self._pacer.now_ms()
         rest_from_ms, rest_until_ms = self._names_rest
-        if now_ms < rest_until_ms and (schedule.next_load_ms() or 0) >= rest_from_ms:
+        if now_ms < rest_until_ms and (handout.next_load_ms() or 0) >= rest_from_ms:
             return None
-        return schedule.begin_load(until_ms, rows_max=self._rows_to_load, now_ms=now_ms)
+        return handout.begin_load(until_ms, rows_max=self._rows_to_load, now_ms=now_ms)
 
-    async def _load(self, job: LoadJob | CloseJob) -> None:
-        done, before = False, job.started
+    async def _load(self, job: LoadJob) -> None:
+        done = False
         while not done:
-            try:
-                async with self.access.taking:
-                    entries, done = await self.access.run(job.step, self._limits.load_step_rows)
-                    await self.take([entries])
-            except ReadFailedError as error:
-                await self.leave_unread(job, error)
-                break
+            entries, done = await self.access.run(job.step, self._limits.load_step_rows)
+            await self.take([entries])
             await self._bound_names()
-        self.slices += job.started and not before
+        self.slices += job.started
+        await self.leave_unread(job)
+
+    async def load_up_to(self, until: Key) -> None:
+        """Load at once what lane 0 has got from a lane that ended, up to where others have come."""
+        job = await self.access.run(self._begin_load_to, until)
+        if job is not None:
+            await self._load(job)
+        self.wake()
+
+    def _begin_load_to(self, until: Key) -> LoadJob | None:
+        return self._handout.begin_load(until[0], rows_max=ALL_ROWS, now_ms=self._pacer.now_ms())
 
     # -- what cannot be read -----------------------------------------------------------------
 
-    async def leave_unread(self, job: LoadJob | CloseJob, error: ReadFailedError) -> None:
-        """Go on later with a job of which the rest cannot be read now."""
-        wait_s = await self.read_failed(error)
-        self._unread_jobs.append((trio.current_time() + wait_s, job))
-        self._wake_loading()
+    async def leave_unread(self, job: Reading) -> None:
+        """Have what a reading could not read be read again later."""
+        for minute, error in job.unread.items():
+            wait_s = await self._read_failed(error)
+            self._unread[minute] = trio.current_time() + wait_s
+        if job.unread:
+            self.wake()
 
-    async def read_failed(self, error: ReadFailedError, *, may_give_up: bool = True) -> float:
+    async def _read_failed(self, error: ReadFailedError, *, may_give_up: bool = True) -> float:
         """Count and tell that a file could not be read; return seconds until it is to be tried.
 
         After the last try what cannot be read is taken for damage, where it may be given up.
         """
         self.read_failures += 1
-        unread = self._store.schedule.unread.get(error.path)
+        unread = self._store.schedule.troubles.unread.get(error.path)
         failures = 1 if unread is None else unread.failures
         wait_ms = self._limits.read_retry_ms(failures)
         given_up = unread is not None and unread.given_up
         if may_give_up and not given_up and failures >= self._limits.read_tries:
-            await self.access.run(self._store.schedule.give_up_on, error.path)
+            await self.access.run(self._store.schedule.troubles.give_up_on, error.path)
             _log.error(
                 "a file cannot be read: what of it cannot be is taken for damage",
                 path=error.path,
@@ -480,17 +468,16 @@ class Loader:
         """Go on with what could not be read, where it is time to."""
         now = trio.current_time()
         self._unread_splits = {key: at for key, at in self._unread_splits.items() if at > now}
-        ready = [job for at, job in self._unread_jobs if at <= now]
-        self._unread_jobs = [(at, job) for at, job in self._unread_jobs if at > now]
-        for job in ready:
-            await self._load(job)
-            if all(job is not other for _, other in self._unread_jobs):
-                _log.info("what could not be read has been read")
+        for minute in [minute for minute, at in self._unread.items() if at <= now]:
+            del self._unread[minute]
+            await self._load(await self.access.run(self._handout.read_again, minute))
+            if minute not in self._unread:
+                _log.info("what could not be read has been read", minute=minute)
 
     def _view(self) -> _View:
         schedule = self._store.schedule
         return _View(
-            next_load_ms=schedule.next_load_ms(),
-            next_split_ms=schedule.next_split_ms(),
+            next_load_ms=self._handout.next_load_ms(),
+            next_split_ms=schedule.splits.next_ms(),
             wants_floor=schedule.wants_floor(),
         )

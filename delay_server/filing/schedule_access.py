@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-import trio
-
 from delay_server.filing.checkpoints import SCHEDULE_WORKER
 from delay_transport.seams.runtime import Executor
 
@@ -15,15 +13,11 @@ Ts = TypeVarTuple("Ts")
 class ScheduleAccess:
     """Calls of the schedule_log, in a worker of the executor of their own.
 
-    That order is what makes a message enter the wheel exactly once
-    (storage/schedule/schedule_log.py).
+    That order is what makes a message enter the wheel exactly once (storage/schedule/handout.py).
     """
 
     def __init__(self, executor: Executor) -> None:
         self._executor = executor
-        self.taking = trio.Lock()
-        """Held from a call of the schedule_log that gives entries until they are in the wheel or
-        the sender, and while cursors, facts or what is given out must not change in between."""
 
     async def run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         """Call something of the schedule_log."""

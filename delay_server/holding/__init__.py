@@ -1,6 +1,5 @@
 """Messages in memory until they are due.
 
-    out_of_wheel   what left the wheel and has no durable fact
     read_retries   due messages whose bytes cannot be read now
     sorted_runs    entries in exact order
     wheel          the timing wheel

@@ -22,7 +22,7 @@ import numpy.typing as npt
 
 from storage.batch.entries import ENTRY
 from storage.disk.spans import MINUTE_MS
-from storage.schedule.loading import Key
+from storage.schedule.keys import Key
 
 RAW: Final = np.dtype(("V", ENTRY.itemsize))
 """One entry as a value without fields."""

@@ -1,4 +1,4 @@
-"""The timing wheel: which messages are due. It knows their index only, 36 bytes each.
+"""The timing wheel: which messages are due. It knows their index only, 40 bytes each.
 
     fresh   rows as they were added; spread over the slots when full, or when one of them is due
     slots   {26562500: [2000, 2063], 26562501: [2064, 2127], ...}     unsorted, by due time
@@ -33,7 +33,7 @@ from delay_server.holding.sorted_runs import (
 )
 from storage.batch.entries import ENTRY, Entries
 from storage.disk.spans import MINUTE_MS
-from storage.schedule.loading import Key, NumberSet
+from storage.schedule.keys import Key
 
 FRESH_ROWS: Final = 16_384
 """Rows gathered before they are spread: the more, the more of them share the work on a slot."""
@@ -41,12 +41,6 @@ FRESH_ROWS: Final = 16_384
 _SLOT_BYTES: Final = 16_384 * ENTRY.itemsize
 """More than this of a slot is sorted at once and kept as a run, so that opening a slot is cheap
 however many rows are due in it."""
-
-_LOOKED_AT_ONCE: Final = 16_384
-"""Rows looked at in one step to find those of some subjects."""
-
-_PIECE_ROWS: Final = 128
-"""To look at a piece of a slot takes as long as to look at so many rows, however few it has."""
 
 _SUBJECTS_AT_ONCE: Final = 16_384
 """Counts of subjects compared at a time to find the largest."""
@@ -96,30 +90,6 @@ class _Slot:
         self.runs = [kept.copy() for kept, _ in pairs if len(kept)]
         self._find_earliest()
         return [removed for _, removed in pairs]
-
-    def remove_of(self, subjects: NumberSet) -> Iterator[tuple[int, Rows]]:
-        """Remove the rows of these subjects, piece by piece; yield how many it had, and what went.
-
-        In between rows of others may be added.
-        """
-        if self.rows:
-            yield self._remove_unsorted(subjects)
-        # What is added meanwhile comes behind these.
-        for place in reversed(range(len(self.runs))):
-            run = self.runs[place]
-            goes = _is_of(run, subjects)
-            if goes.any():
-                self.runs[place : place + 1] = [] if goes.all() else [run[~goes]]
-                self._find_earliest()
-            yield len(run), run[goes]
-
-    def _remove_unsorted(self, subjects: NumberSet) -> tuple[int, Rows]:
-        rows = np.frombuffer(self.rows, RAW)
-        goes = _is_of(rows, subjects)
-        if goes.any():
-            self.rows = bytearray(rows[~goes])
-            self._find_earliest()
-        return len(rows), rows[goes]
 
     def _find_earliest(self) -> None:
         due = [int(run[:1].view(ENTRY)["due_ms"][0]) for run in self.runs]
@@ -198,20 +168,9 @@ class Wheel:
         shown = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
         return shown, self._count - int(pending.sum())
 
-    def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
-        """Say for each of so many subject numbers from `first` on whether there are entries."""
-        held = np.zeros(count, np.bool_)
-        pending = self._pending[first : first + count]
-        held[: len(pending)] = pending > 0
-        return held
-
     def pending_of(self, subject: int) -> int:
         """Return how many entries of a subject are held."""
         return int(self._pending[subject]) if subject < len(self._pending) else 0
-
-    def pending_among(self, subjects: npt.NDArray[np.intp]) -> int:
-        """Return how many entries are held of these subjects."""
-        return int(self._pending[subjects[subjects < len(self._pending)]].sum())
 
     def next_due_ms(self) -> int | None:
         """Return the earliest due time held, exactly; None if the wheel is empty.
@@ -374,8 +333,8 @@ class Wheel:
         # The row with that key is the first that goes.
         return first[0], max(first[1] - 1, 0)
 
-    def evict(self, key: Key) -> Iterator[None]:
-        """Throw out the rows after `key`, by effective due time and sequence, in steps.
+    def evict(self, key: Key) -> Iterator[Entries]:
+        """Throw out the rows after `key`, by effective due time and sequence; yield them, in steps.
 
         What counts of a row is when it is loaded: for one that the floor moved, the start of its
         filed minute.
@@ -386,61 +345,20 @@ class Wheel:
         moved = self._moved_to_ms >= key[0]
         for number, slot in self._slots.items():
             if moved or (number + 1) * self._slot_ms > key[0]:
-                for rows in slot.remove_after(key, moved=moved):
-                    self._forget(rows)
-                yield
+                yield self._forget(slot.remove_after(key, moved=moved))
         self._slots = {number: slot for number, slot in self._slots.items() if len(slot)}
         self._slot_numbers = list(self._slots)
         heapify(self._slot_numbers)
         for rows in self._runs.remove_after(key, moved=moved):
-            self._forget(rows)
-            yield
+            yield self._forget([rows])
         self.is_evicting = False
 
-    def remove_ahead(self, subjects: NumberSet) -> Iterator[Entries]:
-        """Throw out what is held of these subjects in slots that time has not reached, in steps.
-
-        Yields what was thrown out. In between everything may be done but to evict; what is added of
-        these subjects meanwhile may stay.
-        """
-        assert not self.is_evicting
-        self._spread_fresh()
-        removed: list[Rows] = []
-        emptied: list[int] = []
-        looked = 0
-        for number, slot in list(self._slots.items()):
-            # Once it is opened its rows are due any moment.
-            if self._slots.get(number) is not slot:
-                continue
-            for count, rows in slot.remove_of(subjects):
-                if len(rows):
-                    self._forget(rows)
-                    removed.append(rows)
-                    if not len(slot):
-                        emptied.append(number)
-                looked += count + _PIECE_ROWS
-                if looked >= _LOOKED_AT_ONCE:
-                    self._drop_slots(emptied)
-                    yield _joined(removed)
-                    removed, emptied, looked = [], [], 0
-                    if self._slots.get(number) is not slot:
-                        break
-        self._drop_slots(emptied)
-        yield _joined(removed)
-
-    def _drop_slots(self, numbers: list[int]) -> None:
-        """Forget slots that are empty."""
-        if numbers:
-            for number in numbers:
-                del self._slots[number]
-            self._slot_numbers = list(self._slots)
-            heapify(self._slot_numbers)
-
-    def _forget(self, rows: Rows) -> None:
-        """Count rows that were thrown out."""
-        if len(rows):
-            self._count -= len(rows)
-            np.subtract.at(self._pending, rows.view(ENTRY)["subject"], 1)
+    def _forget(self, removed: list[Rows]) -> Entries:
+        """Count rows that were thrown out, and return them; they are nobody else's."""
+        gone = _joined(removed)
+        self._count -= len(gone)
+        np.subtract.at(self._pending, gone["subject"], 1)
+        return gone
 
     def _next_slot_ms(self) -> int:
         """Return the earliest due time of all slots, or NEVER."""
@@ -518,11 +436,6 @@ class Wheel:
             grown[: len(self._pending)] = self._pending
             self._pending = grown
         np.add.at(self._pending, subjects, 1)
-
-
-def _is_of(rows: Rows, subjects: NumberSet) -> npt.NDArray[np.bool_]:
-    """Say which rows are of these subjects."""
-    return subjects.contains(rows.view(ENTRY)["subject"].astype(np.intp))
 
 
 def _joined(parts: list[Rows]) -> Entries:

@@ -1,8 +1,11 @@
 """Which queue of the sender a subject's messages go to.
 
     agenda          which lanes to check next
-    lanes           lanes of subjects, and what waits on disk
+    backlog         what was left on disk, by subject
+    lanes           lanes of subjects, and who has to wait
     new_subjects    bounds first-seen subjects
+    own_lanes       lanes of single subjects
+    parked          subjects whose messages wait on disk
     rate_limits     token buckets of limited subjects
     routes          broker groups of subjects, from the meta server
     subject_rules   pauses and limits of subjects

@@ -10,28 +10,30 @@ A *lane* is a number; in the sender lanes take turns. Which one a subject has:
     base + BARRED        while the meta server refuses it for good: dead letters are made of it
     base + route         that of all others which go to the same broker groups (routes.py)
 
-If more is to be held of a lane than its share, the messages beyond it are dropped, and their
-subjects are *parked*: whatever is popped of them, or would enter the wheel, is dropped as well, and
-comes from disk again as fast as the lane leaves (draining.py). A subject without a route, or one
-that is paused, is parked whenever a message of it is due, and stays so until it may go. The share
-is half of what is free, as in the shared buffers of network switches: k lanes that wait leave
+If more is to be held of a lane than its share, the messages beyond it are given back, and their
+subjects are *parked*: whatever is popped of them, or would enter the wheel, is given back as well,
+and comes from disk again as fast as the lane leaves (backlog_reader.py). A subject without a route,
+or one that is paused, is parked whenever a message of it is due, and stays so until it may go. The
+share is half of what is free, as in the shared buffers of network switches: k lanes that wait leave
 2/(2+k) of the room free for all others. Lane 0 has no share: beside it there is nobody.
 
-What is parked is kept by number: a few bytes each, however many messages it has.
+What is parked is kept by number: a few bytes each, however many messages it has. A parked subject
+is in the same lane of the handout (storage/schedule/handout.py), any other in its lane 0.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from itertools import pairwise
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from delay_server.lanes.backlog import Backlog, Unrouted
+from delay_server.lanes.own_lanes import OwnLanes
+from delay_server.lanes.parked import UNROUTED_MAX, Parked
 from storage.batch.entries import Entries
 from storage.disk.sorting import each_once
-from storage.schedule.loading import NumberSet
 
 NO_ROUTE: Final = 0
 """The route of subjects that have none or are paused; the lanes of rules are routes below it."""
@@ -39,8 +41,6 @@ NO_ROUTE: Final = 0
 BARRED: Final = 1
 """The route of subjects that will never have one; those that lead to broker groups are numbered
 from 2."""
-
-_NEVER: Final = 2**62
 
 _ASKED_AT_ONCE: Final = 2048
 """Entries looked at in one step; a subject that is new takes some 3 us."""
@@ -68,6 +68,19 @@ class RouteNumbers(Protocol):
         """Say which subjects, of those that Lanes knows, are paused."""
 
 
+class OnDisk(Protocol):
+    """What Lanes tells the handout."""
+
+    def give_back(self, entries: Entries, *, is_forgotten: bool = False) -> None:
+        """Have rows on disk only again; nothing comes by those that are forgotten."""
+
+    def assign(self, subjects: npt.NDArray[np.intp], lane: int) -> None:
+        """Put subjects into a lane, which comes by what is on disk only of them."""
+
+    def remember(self) -> None:
+        """Have all lanes come by what was forgotten."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaneLimits:
     """When a subject gets a lane."""
@@ -88,43 +101,29 @@ class LaneLimits:
                 raise ValueError(f"{name} must be positive")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unrouted:
-    """What waits for want of a route."""
-
-    subjects: int
-    messages: int
-    """That were due, or nearly, and are left on disk. Some that had to leave the wheel for want of
-    room are counted once more."""
-    oldest_due_ms: int | None
-    forgotten: int
-    """Messages of subjects beyond the limit, of which nothing is kept but this number."""
-    numbers: list[int]
-    """Of a few of the subjects, those that wait longest."""
-
-
 class Lanes:
     """Counts what the sender holds of each subject and lane, and decides who has to wait.
 
-    Invariants: every number from 1 to lanes_max is free or has one subject; `_held_in[lane]` is the
-    sum of `_held` over the subjects of the lane (but not kept for lane 0); a parked subject of a
-    lane that leads anywhere is in exactly one of `unopened`, `opened` and `leaving`, any other in
-    none.
+    Invariant: `_held_in[lane]` is the sum of `_held` over the subjects of the lane (but not kept
+    for lane 0).
     """
 
     def __init__(
-        self, limits: LaneLimits, routes: RouteNumbers | None = None, *, unrouted_max: int = 100_000
+        self,
+        limits: LaneLimits,
+        routes: RouteNumbers | None = None,
+        *,
+        on_disk: OnDisk,
+        unrouted_max: int = UNROUTED_MAX,
     ) -> None:
         """Give lanes by these limits; at most `unrouted_max` subjects are parked without a route.
 
         What is due of further ones without a route is on disk only, and nothing here leads to it:
-        it has to be loaded anew (`forgotten`).
+        it is `forgotten`, until it is remembered.
         """
+        self._on_disk = on_disk
         self._limits = limits
         self.lanes_max = limits.lanes_max
-        self._unrouted_max = unrouted_max
-        self.forgotten = 0
-        """Messages that were left on disk, though their subject could not be parked."""
         self._routes = routes
         self.base = limits.lanes_max + limits.gated_max + 2
         """The lane of the route 0."""
@@ -138,53 +137,18 @@ class Lanes:
         """The lane in which what has waited on disk comes back that belongs in lane 0, which has no
         share."""
         self._held = np.zeros(64, np.int64)
-        self._numbers = np.zeros(64, np.int32)
-        """The number of each subject, 0 for none."""
+        self._own = OwnLanes(limits.lanes_max)
         self._lane_of = np.zeros(64, np.int32)
         """The lane of each subject of which anything is held, or that is parked, as it was counted
         last."""
-        self._dropped = np.zeros(64, np.int64)
-        self._oldest = np.full(64, _NEVER, np.int64)
-        """Of what was dropped and did not come back: how much, and the earliest due time."""
+        self.backlog = Backlog()
         self._held_in = np.zeros(max(64, self.base + 1), np.int64)
-        self._subject_of: dict[int, int] = {}
-        """The subject of each number that is not free."""
-        self._free = list(range(1, limits.lanes_max + 1))
-        self._parked = NumberSet()
-        self.unopened: dict[int, set[int]] = {}
-        """By lane: parked subjects that are to come from disk, but whose lane there is not open."""
-        self.opened: dict[int, set[int]] = {}
-        """By lane: those that are in an open lane of the schedule_log."""
-        self.leaving: dict[int, set[int]] = {}
-        """By the lane of the schedule_log in which they are: those that belong into another."""
-        self._eased: set[int] = set()
-        """Lanes of which less is held than before, or for which somebody waits anew; none need be
-        there for which nobody waits."""
+        self.parked = Parked(on_disk, nowhere=self.base, unrouted_max=unrouted_max)
         self._changed: set[int] = set()
         self.on_changed: Callable[[set[int]], None] = _nobody_minds
         """Called with lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
-        self.dropped = 0
-        """Entries that were in memory and are read from disk again, since their subject waits."""
-        self._returned: list[npt.NDArray[np.int64]] = []
-        """Sequences of those that were with the sender: what was given out is not any more."""
 
     # -- looks -------------------------------------------------------------------------------
-
-    @property
-    def waiting(self) -> set[int]:
-        """Subjects whose messages wait on disk until there is room for them."""
-        return set().union(*self.unopened.values(), *self.opened.values(), *self.leaving.values())
-
-    @property
-    def waiting_count(self) -> int:
-        """How many such subjects there are."""
-        places = (self.unopened, self.opened, self.leaving)
-        return sum(len(subjects) for place in places for subjects in place.values())
-
-    @property
-    def anyone_waits(self) -> bool:
-        """Whether there are such subjects."""
-        return bool(self.unopened or self.opened or self.leaving)
 
     def held(self, subject: int) -> int:
         """Return how many entries the sender holds of a subject."""
@@ -196,33 +160,31 @@ class Lanes:
 
     def number(self, subject: int) -> int:
         """Return the lane that is a subject's own; 0 if it has none."""
-        return int(self._numbers[subject]) if subject < len(self._numbers) else 0
+        return self._own.number(subject)
 
     def subject_of(self, lane: int) -> int | None:
         """Return the subject whose own lane this is."""
-        return self._subject_of.get(lane)
+        return self._own.subject_of(lane)
 
     def is_parked(self, subject: int) -> bool:
         """Whether what comes of a subject is dropped for now."""
-        return subject in self._parked
+        return subject in self.parked
 
     def holders(self) -> npt.NDArray[np.intp]:
         """Return the subjects of which the sender holds anything."""
         return np.flatnonzero(self._held)
 
-    def parked(self) -> npt.NDArray[np.intp]:
+    def oldest_parked(self) -> npt.NDArray[np.intp]:
         """Return the subjects whose messages wait on disk, for room or a route, oldest first."""
-        parked = self._parked.numbers()
-        oldest_first: npt.NDArray[np.intp] = parked[np.argsort(self._oldest[parked], kind="stable")]
-        return oldest_first
+        return self.backlog.oldest_first(self.parked.numbers())
 
     def holds_subjects(self, first: int, count: int) -> npt.NDArray[np.bool_]:
         """Say of which of so many subject numbers from `first` on anything is known here."""
         held = np.zeros(count, np.bool_)
         part = slice(first, first + count)
-        known = (self._held[part] > 0) | (self._numbers[part] > 0)
+        known = (self._held[part] > 0) | (self._own.of_subject[part] > 0)
         held[: len(known)] = known
-        return held | self._parked.contains(np.arange(first, first + count))
+        return held | self.parked.contains(np.arange(first, first + count))
 
     def forget_numbers(self, held: npt.NDArray[np.bool_]) -> Iterator[None]:
         """Hear, in steps, which subject numbers anybody holds, before the others are freed."""
@@ -231,7 +193,7 @@ class Lanes:
 
     def _blocked(self, *, paused: bool) -> npt.NDArray[np.intp]:
         """Return the subjects that are parked because they are paused, or for want of a route."""
-        parked = self._parked.numbers()
+        parked = self.parked.numbers()
         blocked: npt.NDArray[np.intp] = parked[self._lane_of[parked] == self.base]
         if self._routes is not None and len(blocked):
             blocked = blocked[self._routes.paused(blocked) == paused]
@@ -239,63 +201,26 @@ class Lanes:
 
     def unrouted(self, shown: int) -> Unrouted:
         """Return what waits for want of a route, with the numbers of so many subjects."""
-        return self._waiting_among(self._blocked(paused=False), shown)
+        return self.backlog.of(self._blocked(paused=False), shown)
 
     def paused(self, shown: int) -> Unrouted:
         """Return what waits because it is paused, with the numbers of so many subjects."""
-        return self._waiting_among(self._blocked(paused=True), shown)
-
-    def _waiting_among(self, waits: npt.NDArray[np.intp], shown: int) -> Unrouted:
-        oldest = self._oldest[waits]
-        first = np.argsort(oldest, kind="stable")[:shown]
-        due = int(oldest.min()) if len(waits) else _NEVER
-        return Unrouted(
-            subjects=len(waits),
-            messages=int(self._dropped[waits].sum()),
-            oldest_due_ms=due if due < _NEVER else None,
-            forgotten=self.forgotten,
-            numbers=waits[first].tolist(),
-        )
+        return self.backlog.of(self._blocked(paused=True), shown)
 
     def is_idle(self, lane: int) -> bool:
         """Whether nothing is held of a lane and nobody waits for it."""
-        places = (self.unopened, self.opened, self.leaving)
-        return not self.held_in(lane) and not any(lane in place for place in places)
+        return not self.held_in(lane) and lane not in self.parked.waiting_in
 
     def place_known(self, subjects: npt.NDArray[np.intp]) -> None:
         """Put subjects into the lanes where they belong now, but for those not known any more."""
         known = self._held[subjects] > 0
-        known |= self._parked.contains(subjects) | (self._numbers[subjects] > 0)
+        known |= self.parked.contains(subjects) | (self._own.of_subject[subjects] > 0)
         if known.any():
             self._place(subjects[known].astype(np.uint32), coming=0)
 
-    @property
-    def unrouted_max(self) -> int:
-        """How many subjects may wait for want of a route."""
-        return self._unrouted_max
-
-    @property
-    def is_full_of_unrouted(self) -> bool:
-        """Whether what is due of further subjects without a route has to be loaded anew later."""
-        return self._unrouted() >= self._unrouted_max
-
-    @property
-    def has_room_for_unrouted(self) -> bool:
-        """Whether half as many subjects as there may be wait for want of a route, at the most."""
-        return self._unrouted() <= self._unrouted_max // 2
-
-    def dropped_of(self, subject: int) -> int:
-        """Return how much of a subject was left on disk that is due, or nearly."""
-        return int(self._dropped[subject]) if subject < len(self._dropped) else 0
-
-    def oldest_of(self, subject: int) -> int | None:
-        """Return when the earliest of that was due."""
-        oldest = int(self._oldest[subject]) if self.dropped_of(subject) else _NEVER
-        return oldest if oldest < _NEVER else None
-
     def is_known(self, subject: int) -> bool:
         """Whether anything of a subject is held, or it waits, or has a lane."""
-        return bool(self.held(subject) or self.number(subject)) or subject in self._parked
+        return bool(self.held(subject) or self.number(subject)) or subject in self.parked
 
     def lane_of(self, subject: int) -> int:
         """Return the lane of a subject as it was counted last; 0 for one that is not known."""
@@ -304,20 +229,14 @@ class Lanes:
     def known(self) -> npt.NDArray[np.intp]:
         """Return the subjects of which the sender holds anything, or that wait, or have a lane."""
         known = self._held > 0
-        known[self._parked.numbers()] = True
-        known[list(self._subject_of.values())] = True
+        known[self.parked.numbers()] = True
+        known[self._own.subjects()] = True
         return np.flatnonzero(known)
 
-    def _unrouted(self) -> int:
-        """Return how many subjects are parked because nothing of them may leave."""
-        return len(self._parked) - self.waiting_count
-
-    def loads_anew(self) -> None:
-        """Hear that everything is loaded again which is not held, or in an open lane."""
-        self.forgotten = 0
-        dropped = self._parked.numbers()
-        self._dropped[dropped] = 0
-        self._oldest[dropped] = _NEVER
+    def remember(self) -> None:
+        """Have everything loaded again to which nothing here leads."""
+        self.backlog.forgotten = 0
+        self._on_disk.remember()
 
     def share(self, room: int, lane: int) -> int:
         """Return how much may be held of a lane while there is room for `room` more of all."""
@@ -345,8 +264,8 @@ class Lanes:
                 return [(0, entries)]
             np.subtract.at(self._held, subjects, 1)
         room = max(room - len(entries), 0)
-        if len(self._parked):
-            waits = self._parked.contains(subjects.astype(np.intp))
+        if len(self.parked):
+            waits = self.parked.contains(subjects.astype(np.intp))
             if waits.any():
                 self._drop(entries[waits])
                 entries, subjects = entries[~waits], subjects[~waits]
@@ -356,7 +275,7 @@ class Lanes:
     def _is_plain(self) -> bool:
         """Whether all lanes but the first are out of use."""
         directs = self._routes is not None and self._routes.directs
-        return not (directs or self._subject_of or len(self._parked))
+        return not (directs or len(self._own) or len(self.parked))
 
     def _admit(self, entries: Entries, subjects: Subjects, room: int) -> list[tuple[int, Entries]]:
         self._place(subjects)
@@ -365,7 +284,7 @@ class Lanes:
             taken = self._admitted(lane, len(part), room)
             if taken < len(part):
                 late = part[taken:]
-                self._park(each_once(late["subject"]).astype(np.intp), lane)
+                self.parked.park(each_once(late["subject"]).astype(np.intp), lane)
                 self._drop(late)
             if taken:
                 self._hold(part["subject"][:taken], lane)
@@ -384,17 +303,13 @@ class Lanes:
         """Return entries that came from disk by lane, counted as held."""
         subjects = np.ascontiguousarray(entries["subject"])
         self._grow(subjects)
-        np.subtract.at(self._dropped, subjects, 1)
-        self._dropped[subjects] = np.maximum(self._dropped[subjects], 0)
-        # They come in the order in which they are due.
-        np.maximum.at(self._oldest, subjects, entries["due_ms"])
+        self.backlog.returned(entries)
         self._place(subjects)
         offers: list[tuple[int, Entries]] = []
         for lane, part in _by_lane(entries, self._lane_of[subjects]):
             if lane == self.base:
                 # While they were read their subjects were paused, or lost their routes.
                 self._drop(part)
-                self._returned.append(part["sequence"].copy())
             else:
                 self._hold(part["subject"], lane)
                 offers.append((lane, part))
@@ -404,17 +319,8 @@ class Lanes:
         """Leave entries on disk, in due time, that the sender has given back; nothing may leave."""
         self.settled(entries)
         subjects = each_once(entries["subject"]).astype(np.intp)
-        self._park(subjects[~self._parked.contains(subjects)], self.base)
+        self.parked.park(subjects[~self.parked.contains(subjects)], self.base)
         self._drop(entries)
-        self._returned.append(entries["sequence"].copy())
-
-    def take_returned(self) -> npt.NDArray[np.int64]:
-        """Return, once, what the sender held and has no more, though it was not delivered.
-
-        The schedule_log has to hear of it before a lane is opened, or the cursor set back.
-        """
-        returned, self._returned = self._returned, []
-        return np.concatenate([np.empty(0, np.int64), *returned])
 
     def settled(self, entries: Entries) -> None:
         """Count entries that the sender has done with."""
@@ -424,13 +330,8 @@ class Lanes:
         if lanes.any():
             np.subtract.at(self._held_in, lanes, 1)
             self._held_in[0] = 0
-            if self.anyone_waits:
-                self._eased.update(lanes.tolist())
-
-    def take_eased(self) -> list[int]:
-        """Return, once, the lanes of which more may be held than before, where anyone waits."""
-        eased, self._eased = self._eased, set()
-        return sorted(lane for lane in eased if lane in self.unopened or lane in self.opened)
+            if self.parked.anyone_waits:
+                self.parked.ease(lanes.tolist())
 
     def ask(self, entries: Entries) -> Iterator[None]:
         """Have the routes asked for, in steps, of entries that will be due soon."""
@@ -442,20 +343,14 @@ class Lanes:
 
     def keep(self, entries: Entries) -> Entries:
         """Return the entries for the wheel: without those of subjects that are parked."""
-        if not len(self._parked) or not len(entries):
+        if not len(self.parked) or not len(entries):
             return entries
-        waits = self._parked.contains(entries["subject"].astype(np.intp))
+        waits = self.parked.contains(entries["subject"].astype(np.intp))
         if not waits.any():
             return entries
         self._grow(entries["subject"])
         self._drop(entries[waits])
         return entries[~waits]
-
-    def removed(self, entries: Entries) -> None:
-        """Leave entries on disk that were taken out of the wheel, since their subjects wait."""
-        if len(entries):
-            self._grow(entries["subject"])
-            self._drop(entries)
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry that is held belongs now."""
@@ -469,13 +364,13 @@ class Lanes:
 
     def _drop(self, entries: Entries) -> None:
         """Leave entries on disk, of parked subjects as a rule."""
-        self.dropped += len(entries)
-        parked = self._parked.contains(entries["subject"].astype(np.intp))
+        parked = self.parked.contains(entries["subject"].astype(np.intp))
         if not parked.all():
-            self.forgotten += int(np.count_nonzero(~parked))
+            self.backlog.forget(entries[~parked])
+            self._on_disk.give_back(entries[~parked], is_forgotten=True)
             entries = entries[parked]
-        np.add.at(self._dropped, entries["subject"], 1)
-        np.minimum.at(self._oldest, entries["subject"], entries["due_ms"])
+        self.backlog.leave(entries)
+        self._on_disk.give_back(entries)
 
     # -- lanes of subjects -------------------------------------------------------------------
 
@@ -490,7 +385,7 @@ class Lanes:
             if not self._may_be_alone(np.array([route], np.int32)).all():
                 self._release_numbers(np.array([subject], np.uint32))
         lane = self.number(subject) or self.base + route
-        if not lane and subject in self._parked:
+        if not lane and subject in self.parked:
             lane = self.catching_up
         self._count_in(lane)
         if self._lane_of[subject] != lane:
@@ -510,16 +405,16 @@ class Lanes:
         else:
             routes = np.full(len(present), self.anywhere, np.int32)
         held = self._held[present] + coming * counts
-        hot = (held > self._limits.lane_entries_min) & (self._numbers[present] == 0)
+        hot = (held > self._limits.lane_entries_min) & (self._own.of_subject[present] == 0)
         alone = self._may_be_alone(routes)
         for subject in present[hot & alone].tolist():
             self._new_number(subject)
-        self._release_numbers(present[~alone & (self._numbers[present] > 0)])
-        numbers = self._numbers[present]
+        self._release_numbers(present[~alone & (self._own.of_subject[present] > 0)])
+        numbers = self._own.of_subject[present]
         lanes = np.where(numbers > 0, numbers, self.base + routes).astype(np.int32)
-        if len(self._parked):
+        if len(self.parked):
             in_first = np.flatnonzero(lanes == 0)
-            waits = self._parked.contains(present[in_first].astype(np.intp))
+            waits = self.parked.contains(present[in_first].astype(np.intp))
             lanes[in_first[waits]] = self.catching_up
         self._count_in(int(lanes.max()))
         moved = self._lane_of[present] != lanes
@@ -536,6 +431,7 @@ class Lanes:
             self._held_in = np.concatenate([self._held_in, more])
 
     def _tell_changed(self) -> None:
+        self.parked.tell()
         if self._changed:
             changed, self._changed = self._changed, set()
             self.on_changed(changed)
@@ -554,86 +450,38 @@ class Lanes:
             self._held_in[before] -= held
             self._held_in[lane] += held
             self._held_in[0] = 0
-            self._eased.add(before)
+            self.parked.ease([before])
             self._changed.add(before)
-        if subject not in self._parked:
-            return
-        if subject in self.opened.get(before, ()):
-            _take(self.opened, before, subject)
-            self.leaving.setdefault(before, set()).add(subject)
-            return
-        if any(subject in subjects for subjects in self.leaving.values()):
-            return
-        if subject in self.unopened.get(before, ()):
-            _take(self.unopened, before, subject)
-        self._await_opening(subject, lane)
-
-    def _await_opening(self, subject: int, lane: int) -> None:
-        if lane != self.base:
-            self.unopened.setdefault(lane, set()).add(subject)
-            self._eased.add(lane)
+        if subject in self.parked:
+            self.parked.move(subject, before, lane)
 
     def _new_number(self, subject: int) -> None:
         """Give a subject a number, if there is one left."""
-        if not self._free:
+        if not self._own.has_free:
             # Those of which nothing is held any more need theirs no longer.
             idle = [
                 other
-                for other in self._subject_of.values()
-                if not self._held[other] and other not in self._parked
+                for other in self._own.subjects()
+                if not self._held[other] and other not in self.parked
             ]
             self._release_numbers(np.array(sorted(idle), np.uint32))
-        if self._free:
-            number = heappop(self._free)
-            self._numbers[subject] = number
-            self._subject_of[number] = subject
+        if self._own.has_free:
+            number = self._own.take(subject)
             self._held_in[number] = 0
             self._changed.add(number)
 
     def _release_numbers(self, subjects: Subjects) -> None:
         for subject in subjects.tolist():
-            number = self.number(subject)
-            heappush(self._free, number)
-            del self._subject_of[number]
-            self._numbers[subject] = 0
-            if not self._held[subject] and subject not in self._parked:
+            self._own.release(subject)
+            if not self._held[subject] and subject not in self.parked:
                 self._lane_of[subject] = 0
 
-    # -- parking -----------------------------------------------------------------------------
-
-    def _park(self, subjects: npt.NDArray[np.intp], lane: int) -> None:
-        """Leave what comes of these on disk; they are of this lane, and not parked."""
-        if lane == self.base:
-            subjects = subjects[: max(self._unrouted_max - self._unrouted(), 0)]
-        self._parked.add(subjects)
-        for subject in subjects.tolist():
-            self._await_opening(subject, lane)
-
-    def open(self, lane: int) -> npt.NDArray[np.intp]:
-        """Return the subjects that are put into the open lane of the schedule_log now."""
-        subjects = self.unopened.pop(lane)
-        self.opened.setdefault(lane, set()).update(subjects)
-        return _as_array(subjects)
-
-    def leave(self, lane: int) -> npt.NDArray[np.intp]:
-        """Return the subjects that are taken out of the open lane of the schedule_log now."""
-        subjects = self.leaving.pop(lane)
-        for subject in subjects:
-            self._await_opening(subject, int(self._lane_of[subject]))
-        return _as_array(subjects)
-
-    def close(self, lane: int) -> None:
-        """Let the messages of an open lane's subjects come from the wheel again.
-
-        Those that have come to belong elsewhere in the meantime wait on: the sender may have given
-        back what it held of them, which only another lane will come by.
-        """
-        numbers = _as_array(self.opened.pop(lane, set()))
-        self._parked.remove(numbers)
-        self._dropped[numbers] = 0
-        self._oldest[numbers] = _NEVER
-        if lane in self.leaving:
-            self.leave(lane)
+    def close(self, lane: int) -> list[int]:
+        """Let the messages of a lane's subjects come by way of the wheel again; return these."""
+        subjects = self.parked.close(lane)
+        self.backlog.end(subjects)
+        numbers: list[int] = subjects.tolist()
+        return numbers
 
     def _grow(self, subjects: Subjects) -> None:
         """Have a place for each of these numbers."""
@@ -642,10 +490,9 @@ class Lanes:
         if size > before:
             more = max(size, 2 * before) - before
             self._held = np.concatenate([self._held, np.zeros(more, np.int64)])
-            self._numbers = np.concatenate([self._numbers, np.zeros(more, np.int32)])
             self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
-            self._dropped = np.concatenate([self._dropped, np.zeros(more, np.int64)])
-            self._oldest = np.concatenate([self._oldest, np.full(more, _NEVER, np.int64)])
+            self._own.grow(before + more)
+            self.backlog.grow(before + more)
 
 
 def _by_lane(entries: Entries, lanes: npt.NDArray[np.int32]) -> list[tuple[int, Entries]]:
@@ -668,16 +515,5 @@ def _by_lane(entries: Entries, lanes: npt.NDArray[np.int32]) -> list[tuple[int, 
     return list(zip(present, parts, strict=True))
 
 
-def _as_array(subjects: set[int]) -> npt.NDArray[np.intp]:
-    """Return them ascending; there may be a hundred thousand."""
-    return np.sort(np.fromiter(subjects, np.intp, len(subjects)))
-
-
 def _nobody_minds(_lanes: set[int]) -> None:
     """Take the news where every lane leads to any group."""
-
-
-def _take(sets: dict[int, set[int]], lane: int, subject: int) -> None:
-    sets[lane].remove(subject)
-    if not sets[lane]:
-        del sets[lane]

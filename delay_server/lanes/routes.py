@@ -264,7 +264,7 @@ class SubjectRoutes:
         """
         used = np.flatnonzero(self._used)
         self._used[used] = False
-        waiting = self.lanes.parked()
+        waiting = self.lanes.oldest_parked()
         others = each_once(np.concatenate([used, self.lanes.holders()]))
         needed = np.concatenate([waiting, others[~np.isin(others, waiting)]])
         untaken: deque[str] = deque()

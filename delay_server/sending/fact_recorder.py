@@ -22,8 +22,8 @@ from delay_transport.seams.outbox import Wakeup
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome, join_facts
-from storage.batch.rows import Int64s
 from storage.logs.message_log import Draft
+from storage.schedule.handout import HeldRows, held_rows
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -96,9 +96,13 @@ class FactRecorder:
         *,
         submit: Submit,
         sync_ms_max: int,
+        settle: Callable[[HeldRows], None],
         on_behind: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_behind` hears when `behind` has changed.
+        """Take over the parts.
+
+        settle: hears of rows of which the schedule_log has the facts; until then they are held
+        here. on_behind: hears when `behind` has changed.
 
         A commit begins at most half of `sync_ms_max` after the first outcome; the other half is for
         the commit.
@@ -107,9 +111,12 @@ class FactRecorder:
         self._linger_s = sync_ms_max / 2000
         self._waiting: list[FactBlock] = []
         self._writing: list[FactBlock] = []
-        self._unapplied: deque[tuple[Int64s, int]] = deque()
-        """Of each commit that the schedule_log lacks, the sequences with a durable outcome, and the
-        last record that states one."""
+        self._rows_waiting: list[HeldRows] = []
+        self._rows_writing: list[HeldRows] = []
+        """The rows of the messages that these are about, in the same order."""
+        self._unapplied: deque[tuple[HeldRows, int]] = deque()
+        """Of each commit that the schedule_log lacks, the rows with a durable outcome, and the last
+        record that states one."""
         self._is_submitted = False
         """Whether a commit will take what waits."""
         self._are_durable = trio.Event()
@@ -119,6 +126,7 @@ class FactRecorder:
         """The same of those that are being written."""
         self._not_durable = 0
         self._unapplied_bytes = 0
+        self._settle = settle
         self._on_behind = on_behind
         self.behind = ""
         """Why nothing more should be sent until more is durable, or applied; empty if it may be."""
@@ -142,6 +150,7 @@ class FactRecorder:
                 targets=[target.encode()],
             )
         )
+        self._rows_waiting.append(held_rows(entries))
         self._since.append((trio.current_time(), count))
         self._not_durable += count
         self._offer(self._linger_s)
@@ -153,14 +162,17 @@ class FactRecorder:
         """Outcomes that no commit has taken yet."""
         return sum(map(len, self._waiting))
 
-    def unapplied(self) -> list[Int64s]:
-        """Return the sequences of outcomes that the schedule_log may not have yet."""
-        blocks = (block.sequence for block in (*self._writing, *self._waiting))
-        return [*(sequences for sequences, _ in self._unapplied), *blocks]
+    def has(self, entries: Entries) -> bool:
+        """Say whether one message, given by its entry, has an outcome that is not applied yet."""
+        place = held_rows(entries)[0]
+        rows = [rows for rows, _ in self._unapplied]
+        return any(
+            (some == place).any() for some in (*rows, *self._rows_writing, *self._rows_waiting)
+        )
 
     def unapplied_count(self, *, beyond: int) -> int:
         """Return how many outcomes the schedule_log lacks that has applied all up to a record."""
-        durable = sum(len(sequences) for sequences, last in self._unapplied if last > beyond)
+        durable = sum(len(rows) for rows, last in self._unapplied if last > beyond)
         return durable + sum(map(len, (*self._writing, *self._waiting)))
 
     # -- commits -----------------------------------------------------------------------------
@@ -180,6 +192,7 @@ class FactRecorder:
         """Hand over what waits; what comes now is for the next commit."""
         self._is_submitted = False
         self._writing, self._waiting = self._waiting, []
+        self._rows_writing, self._rows_waiting = self._rows_waiting, []
         self._since_of_writing, self._since = self._since, []
         return Facts(self._writing)
 
@@ -189,10 +202,10 @@ class FactRecorder:
         for at, count in self._since_of_writing:
             self.ages.observe(now - at, count)
             self._not_durable -= count
-        sequences = np.concatenate([block.sequence for block in self._writing])
-        self._unapplied.append((sequences, last))
-        self._unapplied_bytes += _bytes_of(sequences)
-        self._writing, self._since_of_writing = [], []
+        rows = np.concatenate(self._rows_writing)
+        self._unapplied.append((rows, last))
+        self._unapplied_bytes += _bytes_of(rows)
+        self._writing, self._rows_writing, self._since_of_writing = [], [], []
         self._look_at_gate()
         if not self._not_durable:
             self._are_durable.set()
@@ -203,14 +216,17 @@ class FactRecorder:
         # The disk's floor leaves room for facts; somebody else has used it up.
         _log.error("no disk space for facts; a crash now would deliver twice")
         self._waiting = self._writing + self._waiting
+        self._rows_waiting = self._rows_writing + self._rows_waiting
         self._since = self._since_of_writing + self._since
-        self._writing, self._since_of_writing = [], []
+        self._writing, self._rows_writing, self._since_of_writing = [], [], []
         self._offer(_FULL_RETRY_S)
 
     def applied_to(self, sequence: int) -> None:
         """Hear that the schedule_log has all facts up to this record."""
         while self._unapplied and self._unapplied[0][1] <= sequence:
-            self._unapplied_bytes -= _bytes_of(self._unapplied.popleft()[0])
+            rows, _ = self._unapplied.popleft()
+            self._unapplied_bytes -= _bytes_of(rows)
+            self._settle(rows)
         self._look_at_gate()
 
     def count(self, facts: FactBlock) -> None:
@@ -269,6 +285,6 @@ class FactRecorder:
         return Facts(blocks).drafts() if blocks else []
 
 
-def _bytes_of(sequences: Int64s) -> int:
+def _bytes_of(rows: HeldRows) -> int:
     """Return the memory of one commit of outcomes."""
-    return _COMMIT_BYTES + _UNAPPLIED_BYTES * len(sequences)
+    return _COMMIT_BYTES + _UNAPPLIED_BYTES * len(rows)

@@ -42,11 +42,13 @@ class Outlet:
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
         on_barred: Callable[[Entries], None],
+        taking: trio.Lock,
     ) -> None:
         """Have the controls that are stored hold from the start; nothing was offered yet.
 
         on_room: there may be more room in the sender, and for what is held at all. on_barred: for
-        what the meta server refuses for good.
+        what the meta server refuses for good. taking: held while controls change, and while another
+        mastership is made that goes by them.
         """
         self._store = store
         self._lane_rules = lane_rules
@@ -59,6 +61,7 @@ class Outlet:
         self._on_room = on_room
         self._on_barred = on_barred
         self._more = Wakeup()
+        self._taking = taking
         self._changing = trio.Lock()
         self._stale: set[int] = set()
         """Lanes of which something belongs elsewhere, as far as rate limits have not followed."""
@@ -81,7 +84,7 @@ class Outlet:
         """
         # Whoever asked may go away meanwhile: half a change would be worse than none.
         with trio.CancelScope(shield=True):
-            async with self._changing:
+            async with self._taking, self._changing:
                 before = self._store.controls
                 after = await self._executor.run(CONTROLS_WORKER, self._store.change, plan, entry)
                 if after is not before:
@@ -90,7 +93,7 @@ class Outlet:
         return after
 
     async def take(self, told: Controls, entry: AuditEntry) -> None:
-        """Store and apply controls of a meta server. Raises as `change`."""
+        """Store and apply controls of a meta server, holding `taking`. Raises as `change`."""
         with trio.CancelScope(shield=True):
             async with self._changing:
                 before = self._store.controls
@@ -125,12 +128,10 @@ class Outlet:
         self._sort_limited()
         self._more.wake()
         self._on_room()
-        async with self._loader.access.taking:
-            await self._loader.take_back_returned()
-        if self._lanes.forgotten and self._lanes.has_room_for_unrouted:
+        if self._lanes.backlog.forgotten and self._lanes.parked.has_room_for_unrouted:
             # Some of them may go now, and nothing else leads to them.
-            self._lanes.loads_anew()
-            await self._loader.reload()
+            self._lanes.remember()
+            self._loader.wake()
 
     def _follow(self) -> None:
         """Have all that is decided from now on go by the stored controls."""

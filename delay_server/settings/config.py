@@ -296,7 +296,7 @@ class WheelConfig:
     memory. A lower one leaves less time for reads when the disk is slow."""
 
     entries_max: int = 8_000_000
-    """Messages in memory, 36 to 72 bytes each: those due soon and those in delivery. At most half
+    """Messages in memory, 40 to 80 bytes each: those due soon and those in delivery. At most half
     of them are in delivery. Further messages wait on disk, and the node loads them in the order of
     their due time as there is room."""
 

@@ -13,13 +13,15 @@ ENTRY = np.dtype(
         ("size", "<u4"),
         ("minute", "<u4"),
         ("subject", "<u4"),
+        ("row", "<u4"),
     ]
 )
-"""One entry, 36 bytes.
+"""One entry, 40 bytes.
 
 sequence: of the message's row; due_ms: as the producer asked, wall ms; position, size: the item's
 bytes in its minute segment; minute: the filed minute (minutes since the epoch), which names the
-segment; subject: an id of the process's SubjectTable.
+segment; subject: an id of the process's SubjectTable; row: the row's ordinal among those of its
+minute (storage/schedule/row_places.py).
 """
 
 Entries = npt.NDArray[np.void]
@@ -39,6 +41,7 @@ def make_entries(
     size: npt.NDArray[np.uint32],
     minute: int,
     subject: npt.NDArray[np.uint32],
+    row: npt.NDArray[np.uint32],
 ) -> Entries:
     """Return the entries of rows of one minute segment; the arrays have one length."""
     entries = np.empty(len(sequence), ENTRY)
@@ -48,6 +51,7 @@ def make_entries(
     entries["size"] = size
     entries["minute"] = minute
     entries["subject"] = subject
+    entries["row"] = row
     return entries
 
 
@@ -65,8 +69,9 @@ class SubjectTable:
     Invariants: `names[ids[name]] == name`. A number keeps its name as long as anything holds it,
     and is given again only after a collection has found that nothing does:
 
-    1. `condemn` is told which numbers are held anywhere at one moment;
-    2. `sweep` takes the names of the others away, step by step, except of those that were given
+    1. `condemn` is told which numbers are held at one moment by those of its own lane;
+    2. `spare` is told, of the others, which somebody else holds;
+    3. `sweep` takes the names of the rest away, step by step, except of those that were given
        since: whoever asks for the number of a name may keep it until the next collection.
 
     All methods belong to one lane; `names`, of numbers that are held, and the counts may be read
@@ -144,6 +149,10 @@ class SubjectTable:
         count = len(self.names)
         self._used[:count] = held
         self._condemned = np.flatnonzero(self._named[:count] & ~held)
+
+    def spare(self, held: npt.NDArray[np.bool_]) -> None:
+        """Keep the names of these numbers as well; `held` as in `condemn`."""
+        self._used[: len(held)] |= held
 
     def sweep(self, count: int) -> bool:
         """Look at the next `count` numbers to be freed; return whether that was all."""

@@ -10,7 +10,6 @@ data directory/
 """
 
 import contextlib
-import hashlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,20 +19,20 @@ import numpy as np
 
 from storage.batch.batches import Damage
 from storage.batch.chained_file import ChainedFile
-from storage.batch.facts import FactBlock, Outcome, facts_stated, join_facts
+from storage.batch.facts import FactBlock, facts_stated, join_facts
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk, File, next_data
 from storage.disk.errors import DamagedError, LogStateError, ReadFailedError
 from storage.disk.read_ahead import PIECE
-from storage.disk.sorting import each_once
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
 from storage.node.retention import Retention, RetentionRules, Sweep
-from storage.schedule.loading import contained
+from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
+from storage.schedule.sealing import Candidate, Look, look_through
 from storage.schedule.seals import (
     SEALS_DIRECTORY,
     Seal,
@@ -43,7 +42,7 @@ from storage.schedule.seals import (
     join_seals,
     seals_end,
 )
-from storage.schedule.segment import Segment, SegmentBatch
+from storage.schedule.segment import Segment
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
@@ -52,7 +51,7 @@ from storage.state.checkpoint import (
     write_checkpoint,
 )
 from storage.state.durable_end import DURABLE_END_NAME
-from storage.state.identity import IDENTITY_PATH, Identity, open_identity
+from storage.state.identity import IDENTITY_PATH, Identity, count_start, open_identity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,9 +121,18 @@ class CheckpointWork:
     seals_log: SealsLog
     files: list[File]
     sync_names: bool
-    seals: list[Seal]
+    candidates: list[Candidate]
+    """Segments that may be complete: `write` reads them, and seals those that are."""
     sweep: Sweep
     checkpoint: Checkpoint
+    """Names the candidates, until `write` has taken out those that it sealed."""
+    looks: list[Look] = field(default_factory=list)
+    """What reading the candidates came to, of those that were read."""
+
+    @property
+    def seals(self) -> list[Seal]:
+        """The seals of the candidates that are complete, as far as they were read."""
+        return [look.seal for look in self.looks if look.seal is not None]
 
     def write(self) -> None:
         """Make everything durable in the order that recovery relies on. May take its time."""
@@ -135,12 +143,17 @@ class CheckpointWork:
         for directory in sorted(changed):
             self.disk.sync_directory(directory)
         self.seals_log.compact()
+        written_ms = self.checkpoint.written_ms
+        for candidate in self.candidates:
+            self.looks.append(look_through(self.disk, candidate, sealed_ms=written_ms))
         seals = self._seals()
         if seals is not None:
-            self.seals_log.append(seals, append_ms=self.checkpoint.written_ms)
+            self.seals_log.append(seals, append_ms=written_ms)
         end = self.seals_log.end
+        sealed = {seal.key for seal in self.seals}
         self.checkpoint = msgspec.structs.replace(
             self.checkpoint,
+            segments=tuple(x for x in self.checkpoint.segments if x.key not in sealed),
             seals_file=end.file,
             seals_length=end.length,
             seals_count=end.count,
@@ -162,7 +175,9 @@ class CheckpointWork:
         return {path.rpartition("/")[0] for path in self.sweep.unlink}
 
     def _seals(self) -> Seals | None:
-        parts = [columns_of_seals(self.seals)] if self.seals else []
+        """Return all that goes into the seals log, None if nothing does."""
+        sealed = self.seals
+        parts = [columns_of_seals(sealed)] if sealed else []
         parts += [self.sweep.marks] if self.sweep.marks is not None else []
         return join_seals(parts) if parts else None
 
@@ -175,6 +190,9 @@ _DIRECTORIES = (
     "checkpoint",
 )
 
+
+SEAL_AGAIN_MS = 30_000
+"""Time until a segment that could not be read for its seal is read again, if nothing happens."""
 
 QUARANTINE_DIRECTORY = "quarantine"
 """Files that nothing names, of starts that found damage: `<directory>.<incarnation>.<name>`."""
@@ -212,6 +230,8 @@ class Store:
         self.sealed = 0
         """Segments sealed since the start."""
         self.recovery = recovery
+        self._seal_again_ms: int | None = None
+        """When to read segments again that could not be read for their seals."""
         self._has_tail = False
         """Whether what is committed of the log was applied: rows may wait for that until then."""
         self._locks = contextlib.ExitStack()
@@ -264,24 +284,42 @@ class Store:
         """Take over the directory's lock."""
         self._locks = locks
 
+    def start_again(self) -> None:
+        """Be as after a start, without a mastership: nothing is held, and the start is counted.
+
+        What is beyond the last record that was applied is to be applied by `apply_tail`. Nothing
+        else may use the store meanwhile. Raises StorageFullError or FatalDiskError.
+        """
+        schedule = self.schedule
+        schedule.end_handout()
+        schedule.facts.forget_known()
+        if schedule.splits.active is not None:
+            # It passes on errors of the disk, to somebody who tries again.
+            schedule.splits.abandon(schedule.splits.active)
+        self.recovery.replayed = self.recovery.facts = self.recovery.known = 0
+        self.recovery.had_checkpoint = True
+        schedule.dead = DeadIndex()
+        self.identity = count_start(self.disk, self.identity)
+
     # -- the tail of the log -----------------------------------------------------------------
 
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
         """Apply the records below `committed` that the checkpoint does not cover.
 
         And have nobody send again what facts behind these tell of: they are durable here, whether
-        they are ever committed or not. To be called once, before anything is appended. What was
-        done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
+        they are ever committed or not. To be called once after a start or `start_again`, before
+        anything is appended. What was done is in `recovery`. Raises StorageFullError,
+        UnsupportedFormatError or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
         # As in recovery: nobody else is there to try again what cannot be read, and what is written
         # has its room already.
-        schedule.is_patient, schedule.owed.keep_free = False, None
+        schedule.troubles.is_patient, schedule.owed.keep_free = False, None
         above = schedule.last_filed
         known: list[FactBlock] = []
         for batch in self.message_log.read(above + 1):
             if isinstance(batch, Damage):
-                schedule.report(batch)
+                schedule.troubles.report(batch)
                 continue
             if batch.header.base_sequence >= committed:
                 facts = facts_stated(batch.header, batch.columns)
@@ -292,18 +330,18 @@ class Store:
             summary.facts += 0 if facts is None else len(facts)
             if schedule.pile_is_full:
                 schedule.flush(now_ms)
-            schedule.join_pile()
+            schedule.waiting.join_pile()
         schedule.last_filed = max(above, committed - 1)
         if known:
             facts = join_facts(known)
-            schedule.know(facts)
+            schedule.facts.know(facts)
             summary.known = len(facts)
         self._has_tail = True
         self._end_recovery()
 
     def _end_recovery(self) -> None:
         """Try again from now on what cannot be read, and leave free what others need."""
-        self.schedule.is_patient = True
+        self.schedule.troubles.is_patient = True
         self.schedule.owed.keep_free = self.keep_free
 
     # -- epochs ------------------------------------------------------------------------------
@@ -355,12 +393,21 @@ class Store:
             return None
         return ClockMark(boot_id="", wall_ms=last.written_ms, boot_ms=0, held=False)
 
+    @property
+    def next_ms(self) -> int | None:
+        """When a checkpoint is due though nothing happens; None if none is.
+
+        Something gets old enough to be deleted, or a segment is to be read again for its seal.
+        """
+        times = [at for at in (self.retention.next_ms, self._seal_again_ms) if at is not None]
+        return min(times, default=None)
+
     def needs_checkpoint(self, now_ms: int) -> bool:
         """Say whether a checkpoint would say anything new. May be called outside the lane."""
-        schedule, last, next_ms = self.schedule, self.checkpoint, self.retention.next_ms
+        schedule, last, next_ms = self.schedule, self.checkpoint, self.next_ms
         return (
             schedule.last_filed != last.sequence
-            or schedule.names_changed
+            or schedule.files.names_changed
             or bool(schedule.retired)
             or (next_ms is not None and now_ms >= next_ms)
         )
@@ -373,6 +420,7 @@ class Store:
     ) -> CheckpointWork:
         """Write what waits in memory and take down what a checkpoint shall say.
 
+        No segment is read, however many may be complete: `CheckpointWork.write` does that.
         With less free disk than `free_bytes_wanted`, what is kept for its age only goes as well.
         Without `clock` it says of the clock what the last one did.
         """
@@ -380,9 +428,7 @@ class Store:
         schedule.flush(now_ms)
         schedule.file_facts(now_ms)
         sequence = schedule.replayed_sequence()
-        seals = self._find_seals(sequence, now_ms)
-        sealed = {seal.key for seal in seals}
-        names_changed, schedule.names_changed = schedule.names_changed, False
+        names_changed, schedule.files.names_changed = schedule.files.names_changed, False
         sweep = self._sweep(now_ms, free_bytes_wanted)
         checkpoint = Checkpoint(
             written_ms=now_ms,
@@ -390,9 +436,9 @@ class Store:
             first_sequence=sweep.first_sequence,
             epochs=tuple(schedule.epochs),
             floor_minute=schedule.floor_minute,
-            hour_mark=schedule.hour_mark,
-            day_mark=schedule.day_mark,
-            segments=tuple(state for state in schedule.states() if state.key not in sealed),
+            hour_mark=schedule.splits.hour_mark,
+            day_mark=schedule.splits.day_mark,
+            segments=tuple(schedule.states()),
             retired=tuple(sweep.retired),
             quarantined=tuple(schedule.quarantined),
             clock=self.checkpoint.clock if clock is None else clock,
@@ -401,9 +447,9 @@ class Store:
             disk=self.disk,
             identity=self.identity,
             seals_log=self.seals_log,
-            files=schedule.take_dirty(),
+            files=schedule.files.take_dirty(),
             sync_names=names_changed,
-            seals=seals,
+            candidates=self._candidates(sequence),
             sweep=sweep,
             checkpoint=checkpoint,
         )
@@ -414,92 +460,65 @@ class Store:
         sweep = self.retention.sweep(retired, now_ms=now_ms, free_bytes_wanted=free_bytes_wanted)
         schedule.quarantined += sweep.unreadable
         for damage in sweep.damages:
-            schedule.report(damage)
+            schedule.troubles.report(damage)
         return sweep
 
     def finish_checkpoint(self, work: CheckpointWork) -> None:
         """Forget what the checkpoint, durable now, allows to forget."""
         self.checkpoint = work.checkpoint
-        self.schedule.drop_sealed([seal.key for seal in work.seals])
-        self.sealed += len(work.seals)
+        self._heed(work.looks)
+        sealed = [seal.key for seal in work.seals]
+        self.schedule.drop_sealed(sealed)
+        self.sealed += len(sealed)
         self.seals_log.settle()
         self.retention.listed(work.sweep, work.checkpoint)
-        self.schedule.close_clean_files()
+        self.schedule.files.close_clean()
 
     def abandon_checkpoint(self, work: CheckpointWork) -> None:
-        """Take back a checkpoint that found no space; the next one does its work."""
-        self.schedule.put_back_dirty(work.files)
-        self.schedule.names_changed |= work.sync_names
+        """Take back a checkpoint that found no space; the next one does its work.
+
+        What is known of segments by having read them stays known.
+        """
+        self._heed(work.looks)
+        self.schedule.files.put_back_dirty(work.files)
+        self.schedule.files.names_changed |= work.sync_names
         self.seals_log.take_back()
 
-    def _find_seals(self, sequence: int, now_ms: int) -> list[Seal]:
-        """Return the seals of segments that are complete, none of which a replay would touch.
+    def _candidates(self, sequence: int) -> list[Candidate]:
+        """Return the segments that may be complete, none of which a replay would touch.
 
         A replay files what is above `sequence` again: rows of a sealed segment would be taken for
         new ones there, and so a row that waits in memory keeps its segment open. Before a start has
         applied the tail of the log nobody knows which rows wait.
         """
-        seals: list[Seal] = []
-        for segment in self.schedule.covered_segments() if self._has_tail else ():
-            key = segment.key
-            if segment.last_sequence > sequence or self.schedule.waits(key):
-                continue
-            try:
-                seal = self._seal_of(segment, now_ms)
-            except ReadFailedError:
-                continue  # The next checkpoint tries again.
-            if seal is None:
-                segment.facts_at_last_look = segment.facts
-            else:
-                seals.append(seal)
-        return seals
-
-    def _seal_of(self, segment: Segment, now_ms: int) -> Seal | None:
-        """Return the seal of a segment whose facts cover its rows, None if they do not.
-
-        Raises ReadFailedError.
-        """
         schedule = self.schedule
-        digests = [hashlib.blake2b(digest_size=16) for _ in _DIGESTED]
-        sequences = [np.empty(0, np.int64)]
-        path, length = segment.file.path, segment.file.length
-        with schedule.trying(path):
-            patient = schedule.is_patient_with(path)
-            for batch in segment.read_rows(self.disk, length, patient=patient):
-                if not isinstance(batch, SegmentBatch):
-                    return None
-                sequences.append(batch.sequence)
-                for name, digest in zip(_DIGESTED, digests, strict=True):
-                    digest.update(batch.columns.arrays[name].data)
-        rows = np.concatenate(sequences)
-        path = segment.facts_file.path
-        with schedule.trying(path):
-            patient = schedule.is_patient_with(path)
-            found = list(segment.read_facts(self.disk, patient=patient))
-        facts = [block for block in found if isinstance(block, FactBlock)]
-        told = each_once(np.concatenate([rows[:0], *(block.sequence for block in facts)]))
-        is_told = contained(rows, told)
-        settled = int(np.count_nonzero(is_told))
-        if len(rows) != segment.rows:
-            return None
-        schedule.note_surplus(segment, segment.facts - settled)
-        if settled < len(rows):
-            return None
-        outcomes = np.zeros(max(Outcome) + 1, np.int64)
-        for block in facts:
-            outcomes += np.bincount(block.outcome, minlength=len(outcomes))[: len(outcomes)]
-        return Seal(
-            key=segment.key,
-            rows=len(rows),
-            distinct=len(each_once(rows[is_told])),
-            last_sequence=segment.last_sequence,
-            length=segment.file.length,
-            facts_length=segment.facts_file.length,
-            digest=_digest(b"".join(digest.digest() for digest in digests)),
-            facts_digest=_digest(told.tobytes()),
-            outcomes=tuple(outcomes.tolist()[1:]),
-            sealed_ms=now_ms,
-        )
+        return [
+            Candidate(
+                segment=Segment.of_state(self.disk, self.identity.log_uuid, segment.state()),
+                is_patient=schedule.troubles.is_patient_with(segment.file.path),
+                is_patient_with_facts=schedule.troubles.is_patient_with(segment.facts_file.path),
+            )
+            for segment in (schedule.covered_segments() if self._has_tail else ())
+            if segment.last_sequence <= sequence and not schedule.waits(segment.key)
+        ]
+
+    def _heed(self, looks: Sequence[Look]) -> None:
+        """Take over what reading the candidates of a checkpoint came to."""
+        schedule = self.schedule
+        has_failed = any(look.has_failed for look in looks)
+        self._seal_again_ms = self.checkpoint.written_ms + SEAL_AGAIN_MS if has_failed else None
+        for look in looks:
+            for path, error in look.tried.items():
+                with contextlib.suppress(ReadFailedError), schedule.troubles.trying(path):
+                    if error is not None:
+                        raise error
+            segment = schedule.segments.get(look.key.code)
+            if segment is None or look.has_failed:
+                continue  # If it could not be read the next checkpoint tries again.
+            if look.surplus is not None:
+                schedule.facts.note_surplus(segment, look.surplus)
+            if look.seal is None:
+                segment.facts_at_last_look = look.facts
 
     def can_free(self, free_bytes_wanted: int, now_ms: int) -> bool:
         """Say whether a checkpoint that wants so much free disk would help to get it."""
@@ -541,14 +560,6 @@ def _files_of_logs(disk: Disk) -> list[str]:
     durable_end = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
     small = (IDENTITY_PATH, CHECKPOINT_PATH, durable_end)
     return found + [path for path in small if disk.exists(path)]
-
-
-_DIGESTED = ("sequence", "due_ms", "size", "id_hash")
-
-
-def _digest(data: bytes) -> tuple[int, int]:
-    digest = hashlib.blake2b(data, digest_size=16).digest()
-    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
 
 
 def _lost_above(sequence: int, damages: Sequence[Damage]) -> bool:
@@ -676,8 +687,8 @@ class _Recovery:
         self, schedule: ScheduleLog, checkpoint: Checkpoint, summary: RecoverySummary
     ) -> None:
         schedule.floor_minute = checkpoint.floor_minute
-        schedule.hour_mark = checkpoint.hour_mark
-        schedule.day_mark = checkpoint.day_mark
+        schedule.splits.hour_mark = checkpoint.hour_mark
+        schedule.splits.day_mark = checkpoint.day_mark
         schedule.quarantined = list(checkpoint.quarantined)
         schedule.last_filed = checkpoint.sequence
         schedule.epochs = list(checkpoint.epochs)
@@ -701,7 +712,7 @@ class _Recovery:
                 file.cut()
                 file.close()
             schedule.restore(segment)
-        schedule.count_splits()
+        schedule.splits.count_costs()
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from storage.batch.batches import Damage
 from storage.batch.rows import Int64s
 from storage.disk.sorting import each_once
-from storage.schedule.loading import contained
+from storage.schedule.row_places import contained
 from storage.schedule.schedule_log import ScheduleLog
 from storage.schedule.segment import SegmentBatch
 

@@ -22,7 +22,7 @@ from storage.batch.rows import Int64s, RowBlock
 from storage.disk.disk import Bytes, Disk, ReadableFile
 from storage.disk.errors import ReadFailedError, may_pass
 from storage.disk.spans import dead_minute
-from storage.schedule.loading import Mask, SequenceSet
+from storage.schedule.row_places import Mask, SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
 
 DEAD_ROW = np.dtype(

@@ -29,6 +29,16 @@ _SAMPLED = 16
 """Batches by which the raw size of a segment is estimated."""
 
 
+@dataclass(frozen=True, slots=True)
+class Appended:
+    """Where rows were put."""
+
+    positions: Int64s
+    """File position of each item."""
+    batches: list[tuple[range, int]]
+    """Of each batch its records, as in `SegmentBatch`, and how many rows it has."""
+
+
 @dataclass(slots=True)
 class Segment:
     """State of an unsealed segment; only the schedule log changes it.
@@ -133,8 +143,8 @@ class Segment:
 
     def append(
         self, block: RowBlock, subjects: SubjectTable, *, epoch: int, append_ms: int
-    ) -> Int64s:
-        """Append rows; return the file position of each item. Not synced.
+    ) -> Appended:
+        """Append rows; return where they are. Not synced.
 
         Raises StorageFullError with nothing appended, or FatalDiskError.
         """
@@ -167,12 +177,14 @@ class Segment:
         self.raw_bytes += len(block.blob)
         self.last_sequence = int(block.sequence[-1])
         self.earliest_due_ms = min(self.earliest_due_ms, int(block.due_ms.min()))
-        return np.concatenate(
-            [
-                _item_positions(position, header, part.size)
-                for (position, header), part in zip(placed, parts, strict=True)
-            ]
-        )
+        positions = [
+            _item_positions(position, header, part.size)
+            for (position, header), part in zip(placed, parts, strict=True)
+        ]
+        batches = [
+            (range(int(part.sequence[0]), int(part.sequence[-1]) + 1), len(part)) for part in parts
+        ]
+        return Appended(np.concatenate(positions), batches)
 
     def append_facts(self, facts: FactBlock, *, epoch: int, append_ms: int) -> None:
         """File facts of this segment, in the order of their records. Not synced.

@@ -92,6 +92,16 @@ def open_identity(
     return identity
 
 
+def count_start(disk: Disk, identity: Identity) -> Identity:
+    """Return the identity of a start without the directory having been closed, durable.
+
+    Raises StorageFullError or FatalDiskError.
+    """
+    identity = replace(identity, incarnation=identity.incarnation + 1)
+    _write_identity(disk, identity)
+    return identity
+
+
 def read_identity(disk: ReadableDisk) -> Identity | None:
     """Return the identity as it is, or None if there is none. Changes nothing.
 

@@ -89,8 +89,8 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
         ),
         "loading": Point(
             (
-                "storage.schedule.schedule_log:ScheduleLog.begin_load",
-                "storage.schedule.loading:Job.step",
+                "storage.schedule.handout:Handout.begin_load",
+                "storage.schedule.loading:Reading.step",
             ),
             12,
         ),
@@ -103,7 +103,7 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
             60,
         ),
         "seal": Point(("storage.schedule.seals:SealsLog.append",), 6),
-        "split": Point(("storage.schedule.schedule_log:SplitJob.step",), 40),
+        "split": Point(("storage.schedule.splitting:SplitJob.step",), 40),
         # Whoever removes files once the server runs (its dispatch has begun).
         "retention": Point(
             ("delay_server.mastership:Mastership._run_dispatch",),

@@ -558,11 +558,12 @@ def _controls(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> Controls
 
 def _deliver(store: Store, disk: OverlayDisk, end_ms: int, aftermath: Aftermath) -> None:
     schedule = store.schedule
+    handout = schedule.hand_out()
     reader = ItemReader(disk, aftermath.damages.append)
-    while (split := schedule.begin_split(end_ms)) is not None:
+    while (split := schedule.splits.begin(end_ms)) is not None:
         while not split.step(end_ms):
             pass
-    while (load := schedule.begin_load(end_ms, rows_max=1 << 30, now_ms=end_ms)) is not None:
+    while (load := handout.begin_load(end_ms, rows_max=1 << 30, now_ms=end_ms)) is not None:
         done = False
         while not done:
             entries, done = load.step(1 << 30)

@@ -18,7 +18,7 @@ from storage.batch.file_header import decode_file_header
 from storage.batch.item_formats import Int64s
 from storage.readers import dead_reader, item_reader
 from storage.schedule import dead_index, schedule_log
-from storage.schedule.loading import SequenceSet
+from storage.schedule.row_places import SequenceSet
 from storage.state.checkpoint import read_checkpoint
 from storage.tools import salvage
 from storage.tools.inspect import verify_disk

@@ -77,11 +77,12 @@ def test_a_node_starts_on_it_and_delivers_what_was_not_delivered(tmp_path: Path)
         disk, SETTINGS, chance=random.Random(1), now_ms=now_ms, on_damage=damages.append
     )
     schedule = store.schedule
-    while (split := schedule.begin_split(now_ms)) is not None:
+    handout = schedule.hand_out()
+    while (split := schedule.splits.begin(now_ms)) is not None:
         while not split.step(now_ms):
             pass
     found = []
-    while (job := schedule.begin_load(now_ms, rows_max=1000, now_ms=now_ms)) is not None:
+    while (job := handout.begin_load(now_ms, rows_max=1000, now_ms=now_ms)) is not None:
         done = False
         while not done:
             entries, done = job.step(1000)

@@ -143,6 +143,7 @@ class StoreRig:
             on_damage=self._damaged,
         )
         self._is_open = True
+        self.handout = self.store.schedule.hand_out()
         self._reader = ItemReader(self.disk, self._damaged)
         self._floor = max(
             self.store.schedule.floor_minute, self.store.message_log.last_floor_minute
@@ -316,7 +317,7 @@ class StoreRig:
     def split(self, steps: int = 1) -> None:
         """Go on with the split that is due."""
         for _ in range(steps):
-            job = self.store.schedule.begin_split(self.now_ms)
+            job = self.store.schedule.splits.begin(self.now_ms)
             if job is None:
                 return
             try:
@@ -328,7 +329,7 @@ class StoreRig:
         """Go on with loading."""
         for _ in range(steps):
             if self._load is None:
-                self._load = self.store.schedule.begin_load(
+                self._load = self.handout.begin_load(
                     self.now_ms + ahead_ms, rows_max=rows_max, now_ms=self.now_ms
                 )
             if self._load is None:
@@ -340,7 +341,7 @@ class StoreRig:
 
     def _take(self, entries: Entries) -> None:
         for entry in entries.tolist():
-            sequence, due_ms, _position, _size, minute, subject = entry
+            sequence, due_ms, _position, _size, minute, subject, _row = entry
             message = self.memory.accepted[sequence]
             assert sequence not in self._in_wheel, f"{sequence} entered the wheel twice"
             self._in_wheel.add(sequence)
@@ -410,10 +411,6 @@ class StoreRig:
         if self.work is None:
             self.memory.was_short |= free_bytes_wanted is not None
             self.work = self.store.prepare_checkpoint(self.now_ms, free_bytes_wanted)
-            schedule = self.store.schedule
-            for seal in self.work.seals:
-                assert seal.key.end <= schedule.floor_minute
-                self._check_seal(seal)
 
     def write_checkpoint(self) -> None:
         """Write the checkpoint that was begun, and finish it."""
@@ -425,6 +422,9 @@ class StoreRig:
         except StorageFullError:
             self.store.abandon_checkpoint(work)
             return
+        for seal in work.seals:
+            assert seal.key.end <= work.checkpoint.floor_minute
+            self._check_seal(seal)
         self.store.finish_checkpoint(work)
         self.remember_seals()
 
@@ -577,7 +577,7 @@ class StoreRig:
             if isinstance(block, FactBlock)
             for sequence in block.sequence.tolist()
         }
-        known |= {seq for block in schedule._unfiled for seq in block.sequence.tolist()}
+        known |= {seq for block in schedule.facts._unfiled for seq in block.sequence.tolist()}
         sealed = [seal for seal in self.memory.sealed.values() if seal.key.span is not Span.DEAD]
         known |= self.sealed_dead()
         known |= {
@@ -652,7 +652,7 @@ class StoreRig:
             left = self.memory.accepted.keys() - self.memory.durable_facts
             if not left:
                 break
-            times = [schedule.next_load_ms(), schedule.next_split_ms()]
+            times = [self.handout.next_load_ms(), schedule.splits.next_ms()]
             times += [entry[1] for entry in self.wheel.values()]
             known = [time for time in times if time is not None]
             self.now_ms = max(self.now_ms + 1, min(known, default=self.now_ms + MINUTE_MS))

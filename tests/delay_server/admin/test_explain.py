@@ -2,13 +2,17 @@
 
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
 from delay_protocol.basics.codes import ResponseCode
 from delay_server.admin.explain import counts
 from delay_server.admin.http import application
+from delay_server.filing.schedule_access import ScheduleAccess
+from delay_server.server import DelayServer
 from delay_server.settings.config import WheelConfig
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
@@ -58,27 +62,49 @@ async def test_what_is_given_up_and_finds_no_space_says_so_and_keeps_a_drain_fro
         assert (await explained(operator, "id=m"))[0]["reason"] == "dead"
 
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
+
+
+@contextmanager
+def nothing_filed(server: DelayServer) -> Iterator[None]:
+    """Have filing wait until the end of the block; other calls of the schedule_log go on."""
+    filer, goes_on = server.node.filer, trio.Event()
+    access = filer._access
+
+    class Waits(ScheduleAccess):
+        async def run(self, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+            await goes_on.wait()
+            return await access.run(fn, *args)
+
+    filer._access = Waits(server.runtime.executor)
+    try:
+        yield
+    finally:
+        filer._access = access
+        goes_on.set()
+
+
 async def test_what_was_acknowledged_a_moment_ago_is_found_once_it_is_filed() -> None:
     world = World()
     async with world.serving() as server:
         operator = Caller(application(server.administered()))
         producer = await world.connect()
-        async with trio.open_nursery() as nursery, server.node.access.taking:
-            # Nothing is filed meanwhile.
-            await producer.send(make_item("m", world.now_ms + 60_000))
-            assert server.node.filer.backlog_rows == 1
-            code, answer = await operator.ask("GET", "/explain?id=m")
-            assert (code, answer["messages"], answer["complete"]) == (200, [], False)
-            found: list[dict[str, Any]] = []
+        found: list[dict[str, Any]] = []
 
-            async def ask() -> None:
-                found.extend(await explained(operator, "id=m"))
+        async def ask() -> None:
+            found.extend(await explained(operator, "id=m"))
 
-            nursery.start_soon(ask)
-            await trio.sleep(1)
-            server.node.access.taking.release()
+        async with trio.open_nursery() as nursery:
+            with nothing_filed(server):
+                await producer.send(make_item("m", world.now_ms + 60_000))
+                assert server.node.filer.backlog_rows == 1
+                code, answer = await operator.ask("GET", "/explain?id=m")
+                assert (code, answer["messages"], answer["complete"]) == (200, [], False)
+                nursery.start_soon(ask)
+                await trio.sleep(1)
+                assert not found
             await until(lambda: found)
-            await server.node.access.taking.acquire()
         assert [one["reason"] for one in found] == ["waiting"]
 
 
@@ -92,7 +118,7 @@ async def test_what_waits_for_its_time_is_not_counted_with_what_is_loaded() -> N
                 *(make_item(f"{after_ms}.{n}", world.now_ms + after_ms) for n in "ab")
             )
         await server.node.filer.drain()
-        async with server.node.access.taking:
+        with nothing_filed(server):
             # As while something is on its way from disk.
             found = counts(server.administered().parts())
         assert found["on_disk"] == sum(found.values()) == 4
@@ -134,7 +160,7 @@ async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_
         await producer.send(*(make_item(f"m{n}", now_ms + 5000) for n in range(50)))
         await producer.send(*(make_item(f"n{n}", now_ms + 3_600_000) for n in range(3)))
         await trio.sleep(4)
-        async with server.node.access.taking:
+        with nothing_filed(server):
             await until(lambda: len(world.broker.deliveries) == 50)
             await until(lambda: server.master.sender.unsent().total == 0)
             for step_s in (0.0, 0.01, 1.0):

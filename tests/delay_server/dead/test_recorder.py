@@ -20,7 +20,7 @@ from sender.outcomes.dead import Refusal
 from storage.batch.entries import ENTRY, Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.logs.message_log import Draft
-from storage.readers.item_reader import ItemReader, Items
+from storage.readers.item_reader import Items
 
 
 def name_of(sequence: int) -> str:
@@ -79,7 +79,7 @@ class Grave:
         self.buried: list[int] = []
         self.dead_recorder = DeadLetterRecorder(
             committer=cast("Committer", self.log),
-            reader=cast("ItemReader", Reader(set(damaged))),
+            read_items=Reader(set(damaged)).read,
             subject_name=lambda number: b"s%d" % number,
             on_damaged=lambda entries: self.damaged.extend(entries["sequence"].tolist()),
             on_buried=lambda entries: self.buried.extend(entries["sequence"].tolist()),

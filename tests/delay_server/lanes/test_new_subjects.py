@@ -43,8 +43,8 @@ async def test_a_flood_of_new_subjects_is_put_off_and_others_are_not() -> None:
         # What was refused is to be sent again.
         assert set(codes) == {0, ItemCode.STORE_ERROR}
         assert share <= codes[0] < 1.3 * share
-        assert server.master.new_subjects is not None
-        assert server.master.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
+        assert server.master.targets.new_subjects is not None
+        assert server.master.targets.new_subjects.put_off_count >= codes[ItemCode.STORE_ERROR]
         assert "new subjects" in warnings_of(server.observe())[0]
         assert not failing_checks(server.observe())
         # Not those that are known, of anybody; nor the new ones of another producer.
@@ -81,7 +81,7 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         await until(lambda: server.master.dead_letters.pending == 2000, seconds=20)
         assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await until(lambda: world.ids() == ["w"])
-        await until(lambda: not server.master.lanes.anyone_waits)
+        await until(lambda: not server.master.lanes.parked.anyone_waits)
         letters = server.master.dead_letters
         rows = await letters.find(Wanted(), rows_max=1)
         [text] = await letters.read(rows, lambda _, found: found.reason)

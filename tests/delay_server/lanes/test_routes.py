@@ -26,6 +26,7 @@ from delay_server.settings.config import RoutesConfig, StorageConfig, WheelConfi
 from sender.groups.connection import End
 from sender.settings.config import SenderConfig
 from storage.batch.entries import ENTRY
+from tests.delay_server.lanes.left_on_disk import LeftOnDisk
 from tests.delay_server.route_rig import FIRST_BROKER_PORT, RouteWorld, routed_config
 from tests.delay_server.server_rig import HOST, MINUTE_MS, PORT, World, make_item, until
 from tests.seeds import each_seed
@@ -126,8 +127,8 @@ async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
         await send(world, [make_item(s, due_ms, subject=s) for s in ("long", "both")])
         await until(lambda: world.ids() == ["both"])
         assert [group.name for group in server.master.sender.status()] == ["g0"]
-        assert server.master.routes is not None
-        assert server.master.routes.counts.nameless == 2
+        assert server.master.targets.routes is not None
+        assert server.master.targets.routes.counts.nameless == 2
         await until(lambda: status_of(server.observe())["unrouted"]["subjects"] == 1)
 
 
@@ -146,7 +147,7 @@ async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_t
         assert delivery.at_ms - due_ms < 100
         asked_at, _ = world.meta.asked_at[0]
         assert trio.current_time() - asked_at > 60
-        assert server.master.backlog_reader.opened == 0
+        assert server.master.lanes.parked.opened == 0
 
 
 async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_order() -> None:
@@ -175,8 +176,8 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         assert world.brokers[1].deliveries[-1].at_ms - world.brokers[1].deliveries[-1].due_ms < 1500
         assert status_of(server.observe())["unrouted"]["subjects"] == 0
         await all_sealed(server)
-        await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
-        assert not server.node.store.schedule.lanes
+        await until(lambda: not server.master.lanes.parked.anyone_waits, seconds=400)
+        assert not len(server.master.handout.lanes)
     assert set(Counter(world.ids()).values()) == {1}
 
 
@@ -241,13 +242,13 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
         started_ms = world.now_ms
         await trio.sleep(2)
         # They come as if nothing had been: nothing is dropped, and read again, when it is due.
-        assert not server.master.lanes.waiting
-        assert not server.node.store.schedule.lanes
+        assert not server.master.lanes.parked.waiting
+        assert not len(server.master.handout.lanes)
         assert len(server.master.wheel) > 1000
-        opened = server.master.backlog_reader.opened
+        opened = server.master.lanes.parked.opened
         assert opened
         await until(lambda: world.taken == count, seconds=120)
-        assert server.master.backlog_reader.opened == opened
+        assert server.master.lanes.parked.opened == opened
         await all_sealed(server)
     assert set(Counter(world.ids()).values()) == {1}
     late = [
@@ -268,7 +269,7 @@ async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_messa
         due_ms = world.now_ms
         await send(world, [make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
         await until(lambda: world.taken == 600, seconds=100)
-        assert server.master.backlog_reader.opened == 1
+        assert server.master.lanes.parked.opened == 1
     assert world.ids() == [f"m{n}" for n in range(600)]
     late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
     assert min(late) >= 0
@@ -287,8 +288,8 @@ async def test_a_refusal_asks_for_the_route_and_the_message_goes_where_it_says_t
         await send(world, [make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.brokers[1].ids == ["m1"], seconds=20)
         assert asked < len(world.meta.asked) < asked + 5
-        assert server.master.routes is not None
-        assert server.master.routes.counts.suspected
+        assert server.master.targets.routes is not None
+        assert server.master.targets.routes.counts.suspected
         # The group that nobody is routed to any more is left.
         await until(lambda: [s.name for s in server.master.sender.status()] == ["g1"])
 
@@ -359,8 +360,8 @@ async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end
         world.meta.rest = ("g0",)
         await until(lambda: world.taken == count, seconds=600)
         await all_sealed(server)
-        assert server.master.routes is not None
-        assert len(server.master.routes.session) <= 40
+        assert server.master.targets.routes is not None
+        assert len(server.master.targets.routes.session) <= 40
     assert set(Counter(world.ids()).values()) == {1}
 
 
@@ -370,7 +371,7 @@ async def test_a_subject_that_is_not_used_is_forgotten_and_its_group_left() -> N
     async with world.routing(config) as (server, _):
         await send(world, [make_item("m0", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0"])
-        routes = server.master.routes
+        routes = server.master.targets.routes
         assert routes is not None
         await until(lambda: not len(routes.session), seconds=30)
         await until(lambda: not server.master.sender.status())
@@ -461,7 +462,7 @@ class Bench:
             on_wanted=lambda: None,
         )
         gates = LaneRules(name_of=self.names.__getitem__, routes=self.routes)
-        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates)
+        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates, on_disk=LeftOnDisk())
         gates.attach(self.lanes)
         self.lanes.on_changed = self.told.append
         self.session.connected(0.0)
@@ -487,12 +488,12 @@ def test_a_hundred_thousand_subjects_without_a_route_take_bytes_each_and_all_com
     unrouted = bench.lanes.unrouted(3)
     assert (unrouted.subjects, unrouted.messages, unrouted.oldest_due_ms) == (count, 10 * count, 7)
     assert len(unrouted.numbers) == 3
-    assert not bench.lanes.anyone_waits
+    assert not bench.lanes.parked.anyone_waits
     for number in range(count):
         bench.answer(bench.subject(number), f"g{number % 3}")
     assert bench.lanes.unrouted(0).subjects == 0
-    assert len(bench.lanes.unopened) == 3
-    assert sorted(chain(*bench.lanes.unopened.values())) == list(range(count))
+    assert len(bench.lanes.parked.waiting_in) == 3
+    assert sorted(chain(*bench.lanes.parked.waiting_in.values())) == list(range(count))
 
 
 def test_groups_and_routes_are_as_many_as_are_in_use() -> None:

@@ -59,7 +59,7 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         paused = server.master.lanes.paused(3)
         assert (paused.subjects, paused.messages, paused.oldest_due_ms) == (1, 3000, due_ms)
         assert server.master.lanes.unrouted(3).subjects == 0
-        assert not server.master.lanes.anyone_waits
+        assert not server.master.lanes.parked.anyone_waits
         await set_rule(server, "p", None)
         late_ms = world.now_ms + 300
         await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
@@ -69,8 +69,8 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "n"]
         assert max(late) < 200
         await all_sealed(server)
-        await until(lambda: not server.master.lanes.anyone_waits, seconds=60)
-        assert not server.node.store.schedule.lanes
+        await until(lambda: not server.master.lanes.parked.anyone_waits, seconds=60)
+        assert not len(server.master.handout.lanes)
         assert server.master.lanes.paused(3).subjects == 0
     assert set(Counter(world.broker.ids).values()) == {1}
 
@@ -155,7 +155,7 @@ async def test_each_delivery_looks_at_few_of_a_thousand_limits(
         free = [make_item(f"f{n}", due_ms + 1500 + 3 * n, subject="free") for n in range(300)]
         await send(world, free)
         await until(lambda: world.now_ms >= due_ms + 1400)
-        assert server.master.lanes.anyone_waits == (of_each == 8)
+        assert server.master.lanes.parked.anyone_waits == (of_each == 8)
         before = len(world.broker.requests)
         # How much the sender has of a limit, and how much it may hold of a lane.
         count(server.master.sender, "queued_in")
@@ -295,8 +295,8 @@ async def test_whatever_is_paused_and_limited_in_between_all_leaves_once_in_the_
         await open_all(server)
         await until(lambda: len(world.broker.taken) == sent, seconds=900)
         await all_sealed(server)
-        await until(lambda: not server.master.lanes.anyone_waits, seconds=400)
-        assert not server.node.store.schedule.lanes
+        await until(lambda: not server.master.lanes.parked.anyone_waits, seconds=400)
+        assert not len(server.master.handout.lanes)
         assert (server.master.rate_limits.count, server.master.sender.unsent().total) == (0, 0)
         assert not server.master.lanes.holders().size
         assert not server.master.lanes._held_in.any()

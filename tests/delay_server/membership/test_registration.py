@@ -143,7 +143,7 @@ async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
             role=NodeRole.MASTER, record=record_of(node, epoch=41), lease_ms=3000
         )
         async with world.serving(meta_config()) as server:
-            assert server.master.sender._groups[0]._hello.epoch == 41
+            assert server.master.sender._groups.in_use[0]._hello.epoch == 41
 
 
 async def test_a_record_is_asked_for_three_times_a_lease() -> None:

@@ -12,6 +12,7 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig, WheelConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import MINUTE_MS, World, make_config, make_item, until
+from tests.simulation.faults import Action, Trap, running
 
 BOUND = 4000
 REQUEST_ITEMS = 500
@@ -87,9 +88,9 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         await until(lambda: len(world.broker.deliveries) == count + others, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
         await until(lambda: not server.node.store.schedule.pending)
-        await until(lambda: not server.master.lanes.waiting, seconds=400)
-        assert server.master.backlog_reader.opened >= 1
-        assert not server.node.store.schedule.lanes
+        await until(lambda: not server.master.lanes.parked.waiting, seconds=400)
+        assert server.master.lanes.parked.opened >= 1
+        assert not len(server.master.handout.lanes)
     assert set(Counter(world.broker.ids).values()) == {1}
     late = {d.message_id: d.at_ms - d.due_ms for d in world.broker.deliveries}
     assert max(late[f"c{n}"] for n in range(others)) < 1000
@@ -129,7 +130,7 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
             sent += len(items)
             await trio.sleep(3600)
         assert server.master.late_now == sent
-        assert server.master.lanes.waiting
+        assert server.master.lanes.parked.waiting
         async with trio.open_nursery() as nursery:
             await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
             await until(lambda: len(world.broker.deliveries) == sent, seconds=600)
@@ -152,3 +153,19 @@ async def test_what_is_being_read_for_a_lane_has_its_place_in_the_sender() -> No
         master.backlog_reader.reserved = 0
         master.dispatch.room_has_grown()
         await until(lambda: master.sender.unsent().total == 10)
+
+
+async def test_what_a_lane_cannot_read_it_reads_again() -> None:
+    world = World()
+    world.broker.answer_after_s = 0.05
+    due_ms = world.now_ms + 2000
+    config = small_config(400)
+    async with world.serving(config) as server:
+        await send(world, [make_item(f"h{n}", due_ms, subject="hot") for n in range(1500)])
+        await until(lambda: server.master.backlog_reader.drained > 0)
+        is_lane = running("DrainJob._read_all")
+        trap = Trap(action=Action.EIO, kinds=frozenset({"open_read", "read"}), when=is_lane)
+        world.disk.arm(trap)
+        await until(lambda: server.master.loader.read_failures == 1)
+        await until(lambda: len(world.broker.deliveries) == 1500, seconds=400)
+    assert set(Counter(world.broker.ids).values()) == {1}

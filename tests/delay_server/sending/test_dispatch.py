@@ -15,6 +15,7 @@ from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import LaneLimits, Lanes
 from delay_server.sending.dispatch import Dispatch
 from storage.batch.entries import ENTRY, Entries
+from tests.delay_server.lanes.left_on_disk import LeftOnDisk
 from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
 
 UUID_OF_LOG = UUID(int=7)
@@ -47,7 +48,7 @@ class Bench:
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=self.pacer,
-            lanes=Lanes(LaneLimits()),
+            lanes=Lanes(LaneLimits(), on_disk=LeftOnDisk()),
             offer=self._offer,
             room=lambda: self.room,
             is_hungry=lambda: self.is_hungry,

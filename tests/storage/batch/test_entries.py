@@ -17,8 +17,8 @@ def held(table: SubjectTable, numbers: Sequence[int] = ()) -> npt.NDArray[np.boo
     return mask
 
 
-def test_an_entry_takes_36_bytes() -> None:
-    assert ENTRY.itemsize == 36
+def test_an_entry_takes_40_bytes() -> None:
+    assert ENTRY.itemsize == 40
     assert no_entries().dtype == ENTRY
     assert len(no_entries()) == 0
 

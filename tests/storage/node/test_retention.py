@@ -575,7 +575,7 @@ def test_segments_are_sealed_while_rows_wait_for_a_long_split() -> None:
     rig.commit([START_MS + 10])
     rig.file_and_deliver()
     rig.now_ms = START_MS + 175 * MINUTE_MS
-    assert rig.store.schedule.begin_split(rig.now_ms) is not None
+    assert rig.store.schedule.splits.begin(rig.now_ms) is not None
     rig.commit([START_MS + 182 * MINUTE_MS])  # It has to wait until the hour is split.
     rig.file()
     rig.now_ms += 1
@@ -597,7 +597,7 @@ def test_a_segment_that_a_replay_would_file_again_is_not_sealed() -> None:
     rig.file()
     rig.checkpoint()
     rig.now_ms = START_MS + 158 * MINUTE_MS
-    assert rig.store.schedule.begin_split(rig.now_ms) is not None
+    assert rig.store.schedule.splits.begin(rig.now_ms) is not None
     rig.commit([START_MS + 182 * MINUTE_MS])  # Waits, so that a replay would begin here.
     rig.commit([rig.now_ms + 10])
     rig.file(2)

@@ -32,7 +32,7 @@ from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_o
 from storage.logs.message_log import Draft
 from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
-from storage.schedule.schedule_log import Unread
+from storage.schedule.read_troubles import Unread
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
 from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
@@ -225,7 +225,7 @@ def test_a_row_replayed_under_a_later_floor_comes_to_the_minute_where_it_lies_al
     rig.now_ms += HOUR_MS - MINUTE_MS
     coarse = next(s for s in rig.store.schedule.segments.values() if s.key.span is Span.HOUR)
     rig.now_ms = (coarse.key.start - 2) * MINUTE_MS
-    assert rig.store.schedule.begin_split(rig.now_ms) is not None
+    assert rig.store.schedule.splits.begin(rig.now_ms) is not None
     rig.commit([START_MS + 3 * HOUR_MS + 1])  # Waits for the split, so replay begins here.
     rig.file()
     rig.load(steps=100)
@@ -530,7 +530,7 @@ def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(seeds: ran
             rig.split(100)
             rig.load(ahead_ms=MINUTE_MS, steps=100)
             rig.deliver()  # The rig holds every entry and item against what was accepted.
-            times = [rig.store.schedule.next_load_ms(), rig.store.schedule.next_split_ms()]
+            times = [rig.handout.next_load_ms(), rig.store.schedule.splits.next_ms()]
             known = [time for time in times if time is not None]
             rig.now_ms = max(rig.now_ms + MINUTE_MS, min(known, default=0))
         missing = rig.memory.accepted.keys() - rig.memory.deliveries.keys()
@@ -603,12 +603,12 @@ def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
         rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"})))
         with pytest.raises(ReadFailedError, match=coarse):
             rig.split(100)
-        assert rig.store.schedule.unread[coarse].failures == 1
+        assert rig.store.schedule.troubles.unread[coarse].failures == 1
         rig.checkpoint()
         assert [state.key.path for state in rig.store.checkpoint.segments] == [coarse]
         assert rig.store.checkpoint.quarantined == ()
-    rig.store.schedule.unread[coarse] = Unread(coarse, 5, "EIO", 12)
-    rig.store.schedule.give_up_on(coarse)
+    rig.store.schedule.troubles.unread[coarse] = Unread(coarse, 5, "EIO", 12)
+    rig.store.schedule.troubles.give_up_on(coarse)
     rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), skip=0))
     rig.split(100)
     assert [damage.path for damage in rig.damages] == [coarse]
@@ -647,7 +647,7 @@ def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_
             rig.split(100)
         except ReadFailedError:
             failed = True
-            [unread] = rig.store.schedule.unread.values()
+            [unread] = rig.store.schedule.troubles.unread.values()
             assert (unread.failures, unread.errno) == (1, 5)
             assert list(rig.store.schedule.segments.values()) == [segment]
             # What comes meanwhile goes to the segment, which the next try finds whole.
@@ -661,7 +661,7 @@ def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_
             assert skip > 0
             break
         rig.split(100)
-        assert not rig.store.schedule.unread
+        assert not rig.store.schedule.troubles.unread
         rig.checkpoint()
         assert rig.store.checkpoint.quarantined == ()
         assert state.key.path in {file.path for file in rig.store.checkpoint.retired}
@@ -713,18 +713,18 @@ def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
     day = max(schedule.segments.values(), key=lambda one: one.key.start).key
     split: set[SegmentKey] = set()
     while rig.now_ms < day_ms:
-        while (job := schedule.begin_split(rig.now_ms, postponed={day})) is not None:
+        while (job := schedule.splits.begin(rig.now_ms, postponed={day})) is not None:
             split.add(job.key)
             while not job.step(rig.now_ms):
                 pass
         assert schedule.hour_mark <= day.start
-        assert schedule.day_mark <= day.start
+        assert schedule.splits.day_mark <= day.start
         rig.now_ms += 10 * MINUTE_MS
     # All that is due before that day has minutes of its own, and nothing of the day is touched.
     coarse = [s.key for s in schedule.segments.values() if s.key.span is not Span.MINUTE]
     assert coarse == [day]
     assert day not in split
-    assert schedule.split_deadline_ms(day) < day_ms
+    assert schedule.splits.deadline_ms(day) < day_ms
 
 
 def test_a_seal_that_could_not_read_its_segment_comes_with_the_next_checkpoint() -> None:
@@ -747,10 +747,10 @@ def test_a_seal_that_could_not_read_its_segment_comes_with_the_next_checkpoint()
     )
     rig.checkpoint()
     assert rig.store.sealed == 0
-    assert list(rig.store.schedule.unread) == [path]
+    assert list(rig.store.schedule.troubles.unread) == [path]
     rig.checkpoint()
     assert rig.store.sealed == 1
-    assert not rig.store.schedule.unread
+    assert not rig.store.schedule.troubles.unread
 
 
 def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
@@ -1080,12 +1080,13 @@ def test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed(
     store.apply_tail(committed, now_ms=rig.now_ms)
     assert store.recovery.known == 1
     schedule = store.schedule
+    handout = schedule.hand_out()
     entries: list[Entries] = []
     assert schedule.pending == committed - 2
-    while (split := schedule.begin_split(rig.now_ms)) is not None:
+    while (split := schedule.splits.begin(rig.now_ms)) is not None:
         split.step(rig.now_ms)
     until_ms = rig.now_ms + MINUTE_MS
-    while (load := schedule.begin_load(until_ms, rows_max=9, now_ms=rig.now_ms)) is not None:
+    while (load := handout.begin_load(until_ms, rows_max=9, now_ms=rig.now_ms)) is not None:
         entries.append(load.step(9)[0])
     for batch in store.message_log.read(committed):
         assert isinstance(batch, LogBatch)
@@ -1198,9 +1199,9 @@ def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start()
 
     def load(store: Store) -> Int64s:
         schedule, found = store.schedule, [np.empty(0, np.int64)]
-        while schedule.begin_split(START_MS) is not None:
+        while schedule.splits.begin(START_MS) is not None:
             pytest.fail("all is near")
-        job = schedule.begin_load(due_ms + MINUTE_MS, rows_max=10**7, now_ms=START_MS)
+        job = schedule.hand_out().begin_load(due_ms + MINUTE_MS, rows_max=10**7, now_ms=START_MS)
         done = job is None
         while job is not None and not done:
             entries, done = job.step(10**7)
@@ -1208,7 +1209,7 @@ def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start()
         return np.concatenate(found)
 
     store = begin()
-    store.schedule.begin_split(START_MS)
+    store.schedule.splits.begin(START_MS)
     part = count // 10
     messages = Draft(
         kind=RecordKind.MESSAGE,
@@ -1279,8 +1280,8 @@ def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> N
     )
     for wanted in (None, 10**15, 10**15):
         work = store.prepare_checkpoint(rig.now_ms, wanted)
-        assert not work.seals
         work.write()
+        assert not work.looks
         store.finish_checkpoint(work)
     store.apply_tail(store.message_log.next_sequence, now_ms=rig.now_ms)
     for wanted in (None, 10**15, 10**15):

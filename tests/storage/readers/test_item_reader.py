@@ -31,7 +31,7 @@ def entries_of(segment: Segment, due_ms: list[int], *, first: int = 2) -> Entrie
     """Append rows with these due times; return their entries."""
     table = SubjectTable()
     block = rows_of(due_ms, table, first=first, floor_minute=segment.key.start)
-    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS)
+    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS).positions
     entries = np.zeros(len(due_ms), ENTRY)
     entries["sequence"] = block.sequence
     entries["due_ms"] = block.due_ms

@@ -1,7 +1,7 @@
-"""Each row is given out exactly once, whatever slices, lanes and lowered cursors do to one another.
+"""Each row is in memory at most once, whatever readings, lanes and cursors do to one another.
 
-The model is what a server does with entries: a wheel that drops rows of subjects with a lane, a
-sender that may hold rows for long, facts that are noted late.
+The model is what a server does with entries: a wheel, a sender that may hold rows for long, lanes
+of subjects whose rows are given back when they are popped, facts that are applied late.
 """
 
 import random
@@ -20,7 +20,9 @@ from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import ReadFailedError
 from storage.disk.spans import MINUTE_MS
-from storage.schedule.loading import CloseJob, DrainJob, GivenOut, Key, LoadJob, SequenceSet
+from storage.schedule.handout import Handout, held_rows
+from storage.schedule.keys import Key
+from storage.schedule.loading import DrainJob, LoadJob
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
 from storage.schedule.segment import Segment, SegmentBatch
 from tests.seeds import seeds_in_parts
@@ -31,6 +33,8 @@ from tests.storage.small_logs import facts_batch, log_batch
 LOG_UUID = UUID(int=7)
 START_MS = 29_000_000 * MINUTE_MS
 SUBJECTS = 4
+NOWHERE = 9
+"""A lane from which nothing is read, of subjects that may not leave."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,6 @@ class Model:
     def __init__(self, chance: random.Random, *, eio_read: float = 0.0) -> None:
         self.chance = chance
         self.eio_read = eio_read
-        self.unread_jobs: list[LoadJob | CloseJob] = []
-        """Jobs of which only what could not be read is left."""
         self.disk = SimDisk(random.Random(0))
         for name in ("schedule_log", "dispatch_log"):
             self.disk.make_directory(name)
@@ -66,19 +68,23 @@ class Model:
         self.wheel: dict[int, Row] = {}
         self.sender: dict[int, Row] = {}
         self.unnoted: dict[int, Row] = {}
+        self.outside: set[int] = set()
+        """Of these, the ones that an earlier mastership held: nobody has their entries."""
         self.done: set[int] = set()
-        self.waiting: set[int] = set()
-        """Subjects whose rows are dropped: they have a lane, or are about to."""
-        self.numbers: dict[int, int] = {}
-        """The subject number with which each row was given out last."""
+        self.forgotten = False
+        self.lane_of: dict[int, int] = {}
+        """The lane of each subject that is not in lane 0."""
+        self.entries: dict[int, Entries] = {}
+        """The entry of each row that is held."""
         self.sweeping = False
         self.job: LoadJob | None = None
-        self.lane_job: DrainJob | CloseJob | None = None
-        self.lane_of: dict[int, int] = {}
-        """The open lane of each subject that has one."""
+        self.lane_job: DrainJob | None = None
+        self.again: set[int] = set()
+        """Minutes of which something could not be read."""
         self.drain_room = 0
-        """How many more rows the lane job that drains was asked for."""
+        """How many more rows the reading of a lane was asked for."""
         self.counts: Counter[str] = Counter()
+        self.handout: Handout
         self.log = self._new_log()
 
     def _new_log(self) -> ScheduleLog:
@@ -88,8 +94,9 @@ class Model:
             limits=ScheduleLimits(gather_bytes_max=3000),
             on_damage=self.damages.append,
         )
-        log.begin_split(self.now_ms)
-        log.is_patient = True
+        log.splits.begin(self.now_ms)
+        log.troubles.is_patient = True
+        self.handout = log.hand_out()
         return log
 
     @contextmanager
@@ -107,30 +114,28 @@ class Model:
         finally:
             self.disk.disarm()
 
-    def read_failed(self, error: ReadFailedError) -> None:
+    def note_unread(self, unread: dict[int, ReadFailedError]) -> None:
         """Now and then take rows for damaged; what is known of facts is never given up here."""
-        self.counts["unread"] += 1
-        if error.path.startswith("schedule_log") and self.chance.random() < 0.2:
-            self.log.give_up_on(error.path)
-            self.counts["given up"] += 1
+        for minute, error in unread.items():
+            self.counts["unread"] += 1
+            self.again.add(minute)
+            if error.path.startswith("schedule_log") and self.chance.random() < 0.2:
+                self.log.troubles.give_up_on(error.path)
+                self.counts["given up"] += 1
 
     def try_again(self) -> None:
-        """Go on with a job of which something could not be read, and with lanes."""
-        for lane in self.log.lanes:
-            if self.lane_job is None or self.lane_job.lane != lane:
-                self.log.retry_lane(lane)
-        if self.unread_jobs:
-            job = self.unread_jobs.pop(self.chance.randrange(len(self.unread_jobs)))
-            done = False
-            while not done:
-                try:
-                    with self.reading():
-                        entries, done = job.step(10)
-                except ReadFailedError as error:
-                    self.read_failed(error)
-                    self.unread_jobs.append(job)
-                    return
-                self.take(entries)
+        """Read a minute again of which something could not be read."""
+        if not self.again:
+            return
+        minute = self.chance.choice(sorted(self.again))
+        self.again.discard(minute)
+        job = self.handout.read_again(minute)
+        done = False
+        while not done:
+            with self.reading():
+                entries, done = job.step(10)
+            self.take(entries)
+        self.note_unread(job.unread)
 
     def number(self, subject: int) -> int:
         return self.log.subjects.number(b"s%d" % subject)
@@ -145,6 +150,10 @@ class Model:
         for place, (due, subject) in enumerate(zip(due_ms, subjects, strict=True)):
             row = Row(first + place, subject, due, max(due // MINUTE_MS, self.floor))
             self.rows[row.sequence] = row
+        if self.chance.random() < 0.1:
+            full = Trap(action=Action.FULL, kinds=frozenset({"write", "create"}))
+            self.disk.arm(*[full] * self.chance.choice([1, 1, 2, 9]))
+            self.counts["full"] += 1
         names = list(dict.fromkeys(subjects))
         entries = self.log.apply(
             log_batch(
@@ -166,67 +175,87 @@ class Model:
         ).entries
         if self.log.pile_is_full:
             self.log.flush(self.now_ms)
+        self.disk.disarm()
         self.take(entries)
 
-    def _enter(self, sequence: int) -> Row:
-        for place in (self.wheel, self.sender, self.unnoted, self.done):
-            # A row of a lane that is still in the wheel will be dropped.
-            if place is not self.wheel or self.rows[sequence].subject not in self.waiting:
-                assert sequence not in place, f"{sequence} was given out twice"
-        return self.rows[sequence]
+    def _hold(self, entries: Entries) -> list[Row]:
+        """Note that rows are in memory from now on; none may be there already."""
+        rows = []
+        for place, (sequence, number) in enumerate(entries[["sequence", "subject"]].tolist()):
+            for where in (self.entries, self.unnoted, self.done):
+                assert sequence not in where, f"{sequence} was handed out twice"
+            row = self.rows[sequence]
+            assert self.subject(number) == row.subject
+            self.entries[sequence] = entries[place : place + 1]
+            rows.append(row)
+        return rows
 
     def take(self, entries: Entries) -> None:
         """Put entries into the wheel."""
-        for sequence, number in entries[["sequence", "subject"]].tolist():
-            assert self.subject(number) == self.rows[sequence].subject
-            if self.rows[sequence].subject not in self.waiting:
-                self.wheel[sequence] = self._enter(sequence)
-                self.numbers[sequence] = number
+        for row in self._hold(entries):
+            self.wheel[row.sequence] = row
+
+    def give_back(self, sequences: list[int]) -> None:
+        if sequences:
+            entries = np.concatenate([self.entries.pop(sequence) for sequence in sequences])
+            self.forgotten = self.chance.random() < 0.1
+            self.handout.give_back(entries, is_forgotten=self.forgotten)
+            self.counts["forgotten"] += self.forgotten
+
+    def throw_out(self, sequence: int) -> None:
+        """Give a row in the wheel back."""
+        del self.wheel[sequence]
+        self.handout.give_back(self.entries.pop(sequence))
 
     def load(self, ahead_ms: int, rows_max: int, step: int) -> None:
         if self.job is None:
-            self.job = self.log.begin_load(
+            self.job = self.handout.begin_load(
                 self.now_ms + ahead_ms, rows_max=rows_max, now_ms=self.now_ms
             )
         if self.job is None:
             return
-        try:
-            with self.reading():
-                entries, done = self.job.step(step)
-        except ReadFailedError as error:
-            self.read_failed(error)
-            self.unread_jobs.append(self.job)
-            self.job = None
-            return
-        for key in self.keys(entries):
-            assert self.job.begin < key <= self.job.until
+        with self.reading():
+            entries, done = self.job.step(step)
+        for sequence in entries["sequence"].tolist():
+            assert self.job.begin < self.rows[sequence].key
         self.take(entries)
         if done:
+            self.note_unread(self.job.unread)
             self.counts["loads"] += self.job.started
             self.job = None
 
-    def keys(self, entries: Entries) -> list[Key]:
-        return [self.rows[sequence].key for sequence in entries["sequence"].tolist()]
-
     def pop(self, count: int) -> None:
-        """Send what is due; what should wait on disk is forgotten."""
+        """Send what is due; what should wait on disk is given back."""
         due = [row for row in self.wheel.values() if row.due_ms <= self.now_ms]
+        waits = []
         for row in sorted(due, key=lambda row: (row.due_ms, row.sequence))[:count]:
             del self.wheel[row.sequence]
-            if row.subject not in self.waiting:
+            if row.subject in self.lane_of:
+                waits.append(row.sequence)
+            else:
                 self.sender[row.sequence] = row
+        self.give_back(waits)
+        self.counts["left"] += len(waits)
+
+    def withdraw(self, share: float) -> None:
+        """Take rows back from the sender that nobody may send."""
+        found = [
+            sequence
+            for sequence, row in self.sender.items()
+            if row.subject in self.lane_of and self.chance.random() < share
+        ]
+        for sequence in found:
+            del self.sender[sequence]
+        self.give_back(found)
 
     def deliver(self, share: float) -> None:
         for sequence in list(self.sender):
             if self.chance.random() < share:
                 self.unnoted[sequence] = self.sender.pop(sequence)
 
-    def note(self, share: float) -> None:
-        rows = [row for row in self.unnoted.values() if self.chance.random() < share]
-        if not rows:
-            return
+    def facts_of(self, rows: list[Row]) -> FactBlock:
         count = len(rows)
-        facts = FactBlock(
+        return FactBlock(
             sequence=np.array([row.sequence for row in rows], np.int64),
             minute=np.array([row.minute for row in rows], np.uint32),
             at_ms=np.full(count, self.now_ms, np.int64),
@@ -235,12 +264,24 @@ class Model:
             record=np.zeros(count, np.int64),
             targets=[b"g1"],
         )
+
+    def note(self, share: float) -> None:
+        """Apply facts, then let go of the rows."""
+        rows = [row for row in self.unnoted.values() if self.chance.random() < share]
+        if not rows:
+            return
         self.log.apply(
-            facts_batch(self.next_sequence, facts, floor_minute=self.floor), now_ms=self.now_ms
+            facts_batch(self.next_sequence, self.facts_of(rows), floor_minute=self.floor),
+            now_ms=self.now_ms,
         )
-        self.next_sequence += count
+        self.next_sequence += len(rows)
+        held = [row for row in rows if row.sequence not in self.outside]
+        if held:
+            entries = np.concatenate([self.entries.pop(row.sequence) for row in held])
+            self.handout.settle(held_rows(entries))
         for row in rows:
             self.done.add(row.sequence)
+            self.outside.discard(row.sequence)
             del self.unnoted[row.sequence]
 
     def evict(self) -> None:
@@ -249,114 +290,58 @@ class Model:
             return
         key = self.chance.choice(list(self.wheel.values())).key
         key = (key[0], self.chance.choice([0, key[1] - 1]))
-        for row in list(self.wheel.values()):
-            if row.key > key:
-                del self.wheel[row.sequence]
-        given = [row.sequence for row in self.sender.values() if row.key > key]
-        self.log.lower_cursor(key, np.array(given + list(self.unnoted), np.int64))
+        gone = [sequence for sequence, row in self.wheel.items() if row.key > key]
+        for sequence in gone:
+            del self.wheel[sequence]
+        self.give_back(gone)
+        self.handout.cap(key)
         self.counts["evictions"] += 1
 
-    def mark_waiting(self, subject: int) -> None:
-        self.waiting.add(subject)
+    def assign(self) -> None:
+        """Put subjects into a lane, together or alone, or back into lane 0."""
+        count = self.chance.choice([1, 1, 2, SUBJECTS])
+        subjects = self.chance.sample(range(SUBJECTS), count)
+        lane = self.chance.choice([0, 0, 1, 2, 3, NOWHERE])
+        self.put(subjects, lane)
 
-    def open_lanes(self) -> None:
-        """Open lanes for subjects that wait, one each or several together, or let them join."""
-        without = sorted(self.waiting - self.lane_of.keys())
-        while without:
-            together = without[: self.chance.choice([1, 1, 9])]
-            without = without[len(together) :]
-            lane = self.chance.randrange(SUBJECTS)
-            if self.lane_job is not None and self.lane_job.lane == lane:
-                if not (isinstance(self.lane_job, CloseJob) and self.lane_job.started):
-                    continue
-                self.counts["opened again while closing"] += 1
-            given = [row.sequence for row in self.sender.values() if row.subject in together]
-            self.counts["joined"] += lane in self.log.lanes
-            self.log.open_lane(
-                lane,
-                np.array(list(map(self.number, together))),
-                np.array(given + list(self.unnoted), np.int64),
-            )
-            self.lane_of.update(dict.fromkeys(together, lane))
-            self.counts["lanes"] += 1
-
-    def leave_lane(self) -> None:
-        """Take a subject out of its lane; it goes on waiting."""
-        lanes = dict(self.lane_of)
-        if self.lane_job is not None:
-            lanes = {s: lane for s, lane in lanes.items() if lane != self.lane_job.lane}
-        if lanes:
-            subject = self.chance.choice(sorted(lanes))
-            self.log.leave_lane(self.lane_of.pop(subject), np.array([self.number(subject)]))
-            self.counts["left"] += 1
-
-    def members(self, lane: int) -> set[int]:
-        return {subject for subject, of in self.lane_of.items() if of == lane}
+    def put(self, subjects: list[int], lane: int) -> None:
+        """Put subjects into a lane."""
+        self.handout.assign(np.array(list(map(self.number, subjects))), lane)
+        self.counts["joined"] += lane in self.lane_of.values()
+        for subject in subjects:
+            self.counts["moved"] += subject in self.lane_of and bool(lane)
+            if lane:
+                self.lane_of[subject] = lane
+            else:
+                self.counts["closed"] += subject in self.lane_of
+                self.lane_of.pop(subject, None)
 
     def serve_lane(self, rows_max: int, step: int) -> None:
-        """Go on with draining or closing a lane."""
-        if self.lane_job is None and self.log.lanes:
-            number = self.chance.choice(sorted(self.log.lanes))
-            if any(row.subject in self.members(number) for row in self.wheel.values()):
-                closable = False
-            else:
-                closable = self.chance.random() < 0.5
-            if closable:
-                self.lane_job = self.log.begin_close(number, rows_max=rows_max, now_ms=self.now_ms)
-            else:
-                self.lane_job = self.log.begin_drain(
-                    number, self.now_ms, rows_max=rows_max, now_ms=self.now_ms
-                )
-                self.drain_room = rows_max
-            if self.lane_job is not None and self.lane_job.started:
-                self._note_closed()
+        """Go on with reading a lane."""
+        lanes = sorted(set(self.lane_of.values()) - {NOWHERE})
+        if self.lane_job is None and lanes:
+            number = self.chance.choice(lanes)
+            self.lane_job = self.handout.begin_drain(number, self.now_ms, rows_max=rows_max)
+            self.drain_room = rows_max
         if self.lane_job is None:
             return
-        job, was_started = self.lane_job, self.lane_job.started
-        try:
-            with self.reading():
-                entries, done = job.step(step)
-        except ReadFailedError as error:
-            self.read_failed(error)
-            assert isinstance(job, CloseJob)
-            if not was_started:
-                self._note_closed()
-            self.unread_jobs.append(job)
-            self.lane_job = None
-            return
-        if job.started and not was_started:
-            self._note_closed()
-        if isinstance(job, CloseJob):
-            self.take(entries)
-        else:
-            self.drain_room -= len(entries)
-            assert self.drain_room >= 0, "a lane gave more than was wanted"
-            keys = [(row.due_ms, row.sequence) for row in self._offer(entries, job)]
-            assert keys == sorted(keys)
-        if done:
-            if isinstance(job, DrainJob) and job.trouble is not None:
-                self.read_failed(job.trouble)
-            self.counts[type(job).__name__] += job.started
-            self.lane_job = None
-
-    def _note_closed(self) -> None:
-        assert self.lane_job is not None
-        if isinstance(self.lane_job, CloseJob):
-            for subject in self.members(self.lane_job.lane):
-                self.waiting.discard(subject)
-                del self.lane_of[subject]
-
-    def _offer(self, entries: Entries, job: DrainJob) -> list[Row]:
-        numbers = dict(entries[["sequence", "subject"]].tolist())
-        rows = [self._enter(sequence) for sequence in numbers]
+        job = self.lane_job
+        with self.reading():
+            entries, done = job.step(step)
+        self.drain_room -= len(entries)
+        assert self.drain_room >= 0, "a lane gave more than was wanted"
+        rows = self._hold(entries)
+        keys = [(row.due_ms, row.sequence) for row in rows]
+        assert keys == sorted(keys)
         for row in rows:
-            number = numbers[row.sequence]
-            assert number in job.members
-            assert row.subject == self.subject(number)
             assert row.due_ms <= self.now_ms
-            self.numbers[row.sequence] = number
             self.sender[row.sequence] = row
-        return rows
+        if done:
+            self.handout.give_back(job.surplus)
+            self.counts["surplus"] += len(job.surplus)
+            self.note_unread(job.unread)
+            self.counts["drains"] += job.started
+            self.lane_job = None
 
     def collect(self, step: int) -> None:
         """Go on with a collection of names; what holds a number must find its name unchanged."""
@@ -364,17 +349,45 @@ class Model:
             self.sweeping = not self.log.subjects.sweep(step)
             self.counts["collections"] += not self.sweeping
         else:
-            held = [self.numbers[sequence] for sequence in (*self.wheel, *self.sender)]
-            held += map(self.number, self.waiting)
-            by_number = np.zeros(len(self.log.subjects.names), np.bool_)
-            by_number[held] = True
-            self.log.condemn_subjects(by_number)
+            held = self.log.condemn_subjects()
+            by_number = np.zeros(len(held), np.bool_)
+            by_number[[n for n in map(self.number, self.lane_of) if n < len(held)]] = True
+            self.log.subjects.spare(by_number)
             self.sweeping = True
-        for row in (*self.wheel.values(), *self.sender.values()):
-            assert self.subject(self.numbers[row.sequence]) == row.subject
+        for sequence, entry in self.entries.items():
+            assert self.subject(int(entry["subject"][0])) == self.rows[sequence].subject
+
+    def demote(self) -> None:
+        """End the mastership and begin another one, with the store open.
+
+        Of what is durable, and not applied yet, the next one knows.
+        """
+        for sequence in list(self.unnoted):
+            if sequence not in self.outside and self.chance.random() < 0.5:
+                del self.unnoted[sequence]
+        if self.unnoted:
+            rows = list(self.unnoted.values())
+            facts = self.facts_of(rows)
+            facts.record[:] = self.next_sequence + 10**6
+            self.log.facts.know(facts)
+            self.outside = set(self.unnoted)
+        self.log.end_handout()
+        self.handout = self.log.hand_out()
+        self._forget()
+        self.counts["demotions"] += 1
+
+    def _forget(self) -> None:
+        self.wheel.clear()
+        self.sender.clear()
+        self.entries.clear()
+        self.lane_of.clear()
+        self.job = self.lane_job = None
+        self.again.clear()
+        self.sweeping = False
 
     def restart(self) -> None:
         """Forget what is in memory; what has a fact has one."""
+        self.take(self.log.flush_near(self.now_ms))
         self.log.flush(self.now_ms)
         self.note(1)
         self.log.file_facts(self.now_ms)
@@ -383,27 +396,32 @@ class Model:
         for code, segment in before.segments.items():
             self.log.segments[code] = Segment.of_state(self.disk, LOG_UUID, segment.state())
         before.close()
-        self.log.hour_mark, self.log.day_mark = before.hour_mark, before.day_mark
+        self.log.splits.hour_mark = before.splits.hour_mark
+        self.log.splits.day_mark = before.splits.day_mark
         self.log.floor_minute, self.log.last_filed = before.floor_minute, before.last_filed
-        self.wheel.clear()
-        self.sender.clear()
-        self.waiting.clear()
-        self.lane_of.clear()
-        self.job = self.lane_job = None
-        self.unread_jobs.clear()
-        self.sweeping = False
+        self._forget()
         self.counts["restarts"] += 1
 
     def finish(self) -> None:
         """Let everything become due and be delivered; no row may be forgotten."""
-        damages = len(self.damages)
         self.eio_read = 0
+        # These may have met what could not be read, and say so now.
+        while self.job is not None:
+            self.load(0, 1, 10_000)
+        while self.lane_job is not None:
+            self.serve_lane(1, 10_000)
+        damages = len(self.damages)
+        if NOWHERE in self.lane_of.values():
+            leave = [subject for subject, lane in self.lane_of.items() if lane == NOWHERE]
+            self.handout.assign(np.array(list(map(self.number, leave))), 3)
+            self.lane_of.update(dict.fromkeys(leave, 3))
         for _ in range(3000):
             if len(self.done) == len(self.rows):
                 break
             self.now_ms += 10_000
-            self.log.begin_split(self.now_ms)
-            self.open_lanes()
+            self.log.splits.begin(self.now_ms)
+            self.handout.remember()
+            self.take(self.log.flush_near(self.now_ms))
             self.try_again()
             self.load(60_000, self.chance.choice([4, 100]), 10_000)
             self.pop(10**6)
@@ -412,11 +430,22 @@ class Model:
             self.note(1)
             self.collect(10)
         assert self.done == self.rows.keys()
-        while self.unread_jobs:
+        while self.again:
             self.try_again()
         assert not self.damages[damages:]
         assert self.damages == [] or self.counts["given up"]
         self.check_segments()
+        self.check_flags()
+
+    def check_flags(self) -> None:
+        """With nothing in memory no minute is open, and nothing is counted as held."""
+        for job in (self.job, self.lane_job):
+            while job is not None and not job.step(10**6)[1]:
+                pass
+        self.handout.heed()
+        assert not self.handout._minutes
+        assert not self.handout._held_of.any()
+        assert self.handout._open_rows == 0
 
     def check_segments(self) -> None:
         """Each row lies on disk with the name of its own subject."""
@@ -429,7 +458,7 @@ class Model:
 
     def act(self) -> None:
         chance = self.chance
-        action = chance.randrange(17 if self.eio_read else 16)
+        action = chance.randrange(18 if self.eio_read else 17)
         if action <= 2:
             spread = chance.choice([1, 3, 2000, 3 * MINUTE_MS])
             first = self.now_ms + chance.choice([-2 * MINUTE_MS, -500, 0, 0, 30_000])
@@ -443,6 +472,8 @@ class Model:
             )
         elif action == 3:
             self.now_ms += chance.choice([1, 100, 20_000])
+            if self.log.full:
+                self.take(self.log.flush_near(self.now_ms))
         elif action <= 6:
             self.load(
                 chance.choice([0, 30_000, 120_000]),
@@ -460,24 +491,29 @@ class Model:
         elif action == 11:
             if chance.random() < 0.4:
                 self.evict()
+            elif chance.random() < 0.3:
+                self.withdraw(0.5)
+            elif chance.random() < 0.1:
+                self.handout.remember()
+            elif chance.random() < 0.3:
+                self.handout.heed()
+                self.handout._thin_out()
+                self.counts["thinned"] += 1
         elif action == 12:
             if chance.random() < 0.4:
-                self.mark_waiting(chance.randrange(SUBJECTS))
-            elif chance.random() < 0.3:
-                self.leave_lane()
-            self.open_lanes()
+                self.assign()
         elif action <= 14:
             self.serve_lane(chance.choice([1, 5, 10**6]), chance.choice([1, 10, 1000]))
-        elif action == 16:
+        elif action == 17:
             self.try_again()
         elif chance.random() < 0.03:
-            self.restart()
+            chance.choice([self.restart, self.demote])()
         else:
             self.collect(chance.choice([1, 5, 1000]))
 
 
 @seeds_in_parts(300, quick=20, part=20)
-def test_whatever_interleaves_every_row_is_given_out_exactly_once(seeds: range) -> None:
+def test_whatever_interleaves_every_row_is_in_memory_at_most_once_and_leaves(seeds: range) -> None:
     counts: Counter[str] = Counter()
     for seed in seeds:
         model = Model(random.Random(seed))
@@ -486,15 +522,16 @@ def test_whatever_interleaves_every_row_is_given_out_exactly_once(seeds: range) 
         model.finish()
         counts += model.counts
     # A test in which nothing happens proves nothing.
-    assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 50
-    assert counts["CloseJob"] > 20
-    assert min(counts[name] for name in ("joined", "left")) > 5
+    assert min(counts[name] for name in ("loads", "evictions", "drains", "left")) > 50
+    assert min(counts[name] for name in ("moved", "closed", "joined", "forgotten")) > 8
     assert counts["collections"] > 50
+    assert min(counts[name] for name in ("full", "thinned", "surplus")) > 8
     assert counts["restarts"]
+    assert counts["demotions"]
 
 
 @seeds_in_parts(200, quick=20, part=20)
-def test_what_the_disk_cannot_read_now_and_then_is_given_out_once_and_no_later_than_it_can(
+def test_what_the_disk_cannot_read_now_and_then_is_handed_out_once_and_no_later_than_it_can(
     seeds: range,
 ) -> None:
     counts: Counter[str] = Counter()
@@ -505,167 +542,164 @@ def test_what_the_disk_cannot_read_now_and_then_is_given_out_once_and_no_later_t
             model.act()
         model.finish()
         counts += model.counts
-    assert min(counts[name] for name in ("loads", "evictions", "lanes", "DrainJob")) > 20
-    assert min(counts[name] for name in ("CloseJob", "joined", "restarts")) > 2
+    assert min(counts[name] for name in ("loads", "evictions", "moved", "drains")) > 20
+    assert min(counts[name] for name in ("closed", "joined", "restarts")) > 2
     assert counts["unread"] > 200
     assert counts["given up"] > 20
 
 
-def test_a_slice_waits_for_nothing_but_the_segment_that_cannot_be_read() -> None:
-    model = Model(random.Random(1))
-    model.file([START_MS + place * MINUTE_MS for place in (5, 6, 7)], [0, 1, 2])
-    model.log.flush(model.now_ms)
-    unreadable = Trap(
-        action=Action.EIO,
-        kinds=frozenset({"open_read"}),
-        when=lambda _kind, path, _label: path == model.log.segments[middle].key.path,
-    )
-    middle = sorted(model.log.segments)[1]
-    model.disk.arm(unreadable, unreadable)
-    job = model.log.begin_load(START_MS + 9 * MINUTE_MS, rows_max=10, now_ms=model.now_ms)
-    assert job is not None
-    entries, done = job.step(1000)
-    assert (entries["sequence"].tolist(), done) == ([1, 3], False)
-    with pytest.raises(ReadFailedError, match=model.log.segments[middle].key.name):
-        job.step(1000)
-    [unread] = model.log.unread.values()
-    assert (unread.path, unread.errno) == (model.log.segments[middle].key.path, 5)
-    # Others come meanwhile, and are loaded: nothing stands before them.
-    model.file([START_MS + 20 * MINUTE_MS], [0])
-    model.load(30 * MINUTE_MS, 10, 1000)
-    assert sorted(model.wheel) == [4]
-    entries, done = job.step(1000)
-    assert (entries["sequence"].tolist(), done) == ([2], True)
-    assert not model.log.unread
-    assert not model.damages
-
-
-def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:
+def _with_a_lane() -> Model:
+    """Return a model of whose lane, of subject 0, six rows are on disk and two have been taken."""
     model = Model(random.Random(0))
-    model.now_ms = START_MS + 3 * MINUTE_MS
-    model.log.begin_split(model.now_ms)
-    model.file([START_MS + 10, START_MS + MINUTE_MS], [1, 0])
-    model.load(60_000, 100, 1000)
-    model.mark_waiting(0)
-    model.open_lanes()
-    number = model.number(0)
-    lane = model.lane_of[0]
-    drain = model.log.begin_drain(lane, model.now_ms, rows_max=10, now_ms=model.now_ms)
-    assert drain is not None
-    done = False
-    while not done:
-        entries, done = drain.step(1000)
-        assert set(entries["subject"].tolist()) <= {number}
-        model._offer(entries, drain)
-    assert model.sender.keys() == {2}
-    # The lane has come further than the cursor, which is set back to the first row.
-    model.wheel.clear()
-    model.log.lower_cursor((START_MS, 0), np.array([2], np.int64))
-    model.file([model.now_ms - 1000], [0])
-    assert not model.wheel
+    model.put([0], 1)
+    model.file([START_MS + second * 1000 for second in range(1, 7)], [0] * 6)
+    model.load(MINUTE_MS, 10, 10)
+    model.now_ms += 20_000
+    model.serve_lane(2, 100)
+    assert (sorted(model.sender), model.lane_job) == ([1, 2], None)
+    return model
+
+
+def test_a_lane_hands_out_no_more_than_was_wanted_though_more_came_since_the_plan() -> None:
+    model = _with_a_lane()
+    model.serve_lane(2, 1)
+    model.file([START_MS + 3500], [0])
+    model.serve_lane(2, 100)
+    assert (sorted(model.sender), model.lane_job) == ([1, 2, 3, 7], None)
     model.finish()
 
 
-def test_a_slice_ends_inside_a_millisecond_in_which_too_much_is_due() -> None:
+def test_what_came_since_the_plan_and_before_the_cursor_of_its_lane_is_come_by() -> None:
+    model = _with_a_lane()
+    model.serve_lane(2, 1)
+    model.file([START_MS + 500], [0])
+    model.finish()
+
+
+def test_a_subject_that_joins_a_lane_of_one_is_read_with_it_though_that_was_planned() -> None:
     model = Model(random.Random(0))
-    model.file([START_MS + 5] * 100, [0] * 100)
-    taken = []
-    while model.log.cursor < (START_MS + 6, 0):
-        before = len(model.wheel)
-        model.load(1000, 30, 10_000)
-        assert model.job is None
-        taken.append(len(model.wheel) - before)
-    assert taken == [30, 30, 30, 10]
-    assert list(model.wheel) == list(range(1, 101))
+    model.put([0], 1)
+    model.put([1], 2)
+    for subject in (1, 0):
+        model.file([START_MS + second * 1000 for second in range(1, 4)], [subject] * 3)
+        model.log.flush(START_MS)
+    model.load(MINUTE_MS, 10, 10)
+    model.now_ms += 20_000
+    model.lane_job = model.handout.begin_drain(1, model.now_ms, rows_max=2)
+    model.drain_room = 2
+    model.serve_lane(2, 1)
+    assert model.lane_job is not None
+    model.put([1], 1)
+    model.handout.heed()
+    model.finish()
 
 
-def test_a_slice_is_drawn_by_rows_that_have_no_fact_yet() -> None:
+def test_a_lane_does_not_pass_what_lane_0_has_not_reached() -> None:
     model = Model(random.Random(0))
-    model.file([START_MS + place for place in range(100)], [0] * 100)
-    model.load(1000, 1000, 10_000)
-    model.now_ms += 90
-    model.pop(90)
-    model.deliver(1)
-    model.note(1)
-    model.wheel.clear()
-    model.log.lower_cursor((START_MS, 0), np.empty(0, np.int64))
-    model.load(1000, 9, 10_000)
-    assert sorted(model.wheel) == list(range(91, 100))
+    model.put([0], 1)
+    model.file([START_MS + 1000], [0])
+    model.load(MINUTE_MS, 10, 10)
+    model.file([START_MS + MINUTE_MS + 2000], [0])
+    model.now_ms += MINUTE_MS + 20_000
+    assert model.log.pile_earliest_ms == START_MS + MINUTE_MS + 2000
+    model.serve_lane(10, 100)
+    assert (sorted(model.sender), model.lane_job) == ([1], None)
+    model.finish()
 
 
-def test_damage_that_several_slices_meet_is_reported_once() -> None:
+def test_what_waits_to_be_written_is_come_by_by_a_lane_that_is_beyond_it() -> None:
+    model = _with_a_lane()
+    model.serve_lane(10, 100)
+    model.file([START_MS], [1])
+    # Lane 0 is behind the other one from now on, and what is due after its cursor is not written.
+    model.throw_out(7)
+    model.file([START_MS + 500], [0])
+    assert model.log.pile_earliest_ms == START_MS + 500
+    model.finish()
+
+
+def _with_half_a_load() -> Model:
+    """Return a model whose load has come by one of two batches, each of another subject."""
     model = Model(random.Random(0))
-    model.file([START_MS + 5] * 50, [0] * 50)
-    model.log.flush(model.now_ms)
-    model.file([START_MS + 5] * 50, [0] * 50)
-    model.log.flush(model.now_ms)
-    segment = next(iter(model.log.segments.values()))
-    file = model.disk.open(segment.file.path)
-    file.write_at(300, [b"damage"])
-    for _ in range(10):
-        model.load(1000, 10, 10_000)
-    assert len(model.wheel) == 50
-    assert len(model.damages) == 1
+    for subject, due_ms in enumerate((START_MS + 2000, START_MS + 1000)):
+        model.file([due_ms], [subject])
+        model.log.flush(START_MS)
+    model.load(MINUTE_MS, 10, 1)
+    assert sorted(model.wheel) == [1]
+    return model
 
 
-def test_a_lane_is_not_closed_while_what_is_to_come_of_it_does_not_fit() -> None:
+def test_what_a_load_that_is_capped_had_yet_to_come_by_is_loaded() -> None:
     model = Model(random.Random(0))
-    model.file([START_MS + 1000 + place for place in range(100)], [0] * 100)
-    model.mark_waiting(0)
-    model.open_lanes()
-    model.load(60_000, 1000, 10_000)
-    lane = model.lane_of[0]
-    job = model.log.begin_close(lane, rows_max=99, now_ms=model.now_ms)
-    assert job is not None
-    assert job.step(10_000)[1]
-    assert not job.started
-    assert lane in model.log.lanes
-    job = model.log.begin_close(lane, rows_max=100, now_ms=model.now_ms)
-    assert job is not None
-    assert job.started
-    assert not model.log.lanes
-    assert len(job.step(10_000)[0]) == 100
-
-
-@pytest.mark.parametrize("spread", [1, 3, 1000, 10**9])
-def test_a_set_of_sequences_knows_its_own_dense_or_not(spread: int) -> None:
-    chance = np.random.default_rng(spread)
-    own = np.unique(chance.integers(1, 500 * spread + 1, 500))
-    asked = np.concatenate([own, own + 1, own - 1, [0, 2**62]])
-    found = SequenceSet([own[:100], own[50:]]).contains(asked)
-    assert found.tolist() == np.isin(asked, own).tolist()
-    assert not SequenceSet([]).contains(asked).any()
-
-
-def test_what_was_given_out_is_forgotten_when_it_has_a_fact_and_memory_stays_bounded() -> None:
-    given = GivenOut()
-    given.add(np.arange(10, 20))
-    before = given.sequences
-    for _ in range(100):
-        given.forget(np.arange(0, 1000))
-    assert before.tolist() == list(range(10, 20))
-    given.add(np.array([5, 7, 5]))
-    assert given.sequences.tolist() == [5, 7]
-    given.forget(np.array([7]))
-    given.add(np.array([9]))
-    assert given.sequences.tolist() == [5, 9]
-
-
-def test_a_load_under_way_leaves_out_a_lane_that_is_opened_and_closed_meanwhile() -> None:
-    model = Model(random.Random(0))
-    for place in range(4):
-        model.file([START_MS + place], [0])
-        model.log.flush(model.now_ms)
-    model.load(1000, 100, 1)
-    assert model.job is not None
-    model.mark_waiting(0)
-    model.open_lanes()
-    model.wheel.clear()
-    lane = model.lane_of[0]
-    model.lane_job = model.log.begin_close(lane, rows_max=100, now_ms=model.now_ms)
-    model._note_closed()
-    while model.lane_job is not None:
-        model.serve_lane(100, 1)
-    assert list(model.wheel) == [1, 2, 3, 4]
+    for due_ms in (2000, 1000, 1800):
+        model.file([START_MS + due_ms], [0])
+        model.log.flush(START_MS)
+    model.load(MINUTE_MS, 10, 1)
+    assert sorted(model.wheel) == [1]
+    model.handout.cap((START_MS + 1500, 0))
     while model.job is not None:
-        model.load(1000, 100, 1)
+        model.load(MINUTE_MS, 10, 100)
+    assert sorted(model.wheel) == [1, 2]
+    model.finish()
+
+
+def test_a_subject_that_gets_a_lane_during_a_load_comes_by_it_with_all_its_rows() -> None:
+    model = _with_half_a_load()
+    model.put([1], 1)
+    model.handout.heed()
+    model.load(MINUTE_MS, 10, 100)
+    assert (sorted(model.wheel), model.job) == ([1], None)
+    model.finish()
+
+
+def test_what_is_given_back_while_a_load_is_planned_is_loaded() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 1000], [0])
+    model.load(1500, 10, 10)
+    model.file([START_MS + 2000 + place for place in range(9)], [0] * 9)
+    model.load(MINUTE_MS, 5, 1)
+    assert model.job is not None
+    assert not model.job.started
+    model.throw_out(1)
+    model.handout.heed()
+    model.finish()
+
+
+def test_what_finds_no_space_is_not_passed_by_a_load() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 1000], [0])
+    model.log.flush(START_MS)
+    model.file([START_MS + MINUTE_MS], [0])
+    is_full = Trap(action=Action.FULL, kinds=frozenset({"write", "create"}), when=lambda *_: True)
+    model.disk.arm(*[is_full] * 9)
+    model.load(3 * MINUTE_MS, 10, 10)
+    model.disk.disarm()
+    assert (sorted(model.wheel), model.job) == ([1], None)
+    model.finish()
+
+
+def test_a_load_does_not_pass_what_has_to_be_split_first() -> None:
+    model = Model(random.Random(0))
+    model.file([START_MS + 360 * MINUTE_MS], [0])
+    model.load(720 * MINUTE_MS, 10, 10)
+    model.now_ms += 300 * MINUTE_MS
+    while (split := model.log.splits.begin(model.now_ms)) is not None:
+        while not split.step(model.now_ms):
+            pass
+    model.finish()
+
+
+def test_a_lane_that_is_behind_opens_no_further_minute_while_many_rows_are_open(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("storage.schedule.handout.PLACES_MAX", 2)
+    model = Model(random.Random(0))
+    model.put([0], 1)
+    for minute in range(2):
+        model.file([START_MS + minute * MINUTE_MS + place for place in range(3)], [0] * 3)
+    model.load(2 * MINUTE_MS, 10, 10)
+    model.now_ms += 2 * MINUTE_MS
+    for _ in range(3):
+        model.serve_lane(3, 100)
+        assert sorted(model.sender) == [1, 2, 3]
+    model.finish()

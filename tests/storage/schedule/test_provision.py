@@ -70,7 +70,7 @@ def test_a_split_takes_no_more_than_is_owed_for_it() -> None:
         bench.log.flush(bench.now_ms)
     bench.now_ms = coarse_ms - MINUTE_MS
     splits = 0
-    while (job := bench.log.begin_split(bench.now_ms)) is not None:
+    while (job := bench.log.splits.begin(bench.now_ms)) is not None:
         owed, used = bench.log.owed.split_bytes, bench.disk.used_bytes
         while not job.step(bench.now_ms):
             assert bench.disk.used_bytes - used + bench.log.owed.split_bytes >= 0

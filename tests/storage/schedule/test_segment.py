@@ -47,7 +47,7 @@ def test_rows_come_back_with_their_bytes_and_positions() -> None:
     dues = [NOW_MS + place for place in range(100)]
     subjects = [b"s%d" % (place % 7) for place in range(100)]
     block = rows_of(dues, table, subjects=subjects)
-    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS)
+    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS).positions
     assert (segment.rows, segment.last_sequence, segment.earliest_due_ms) == (100, 101, NOW_MS)
     [batch] = batches_of(disk, segment)
     assert batch.item_positions().tolist() == positions.tolist()
@@ -69,7 +69,7 @@ def test_more_than_a_batch_holds_becomes_several() -> None:
     disk, segment, table = made()
     bodies = [bytes(100_000)] * 100
     block = rows_of([NOW_MS] * 100, table, bodies=bodies)
-    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS)
+    positions = segment.append(block, table, epoch=1, append_ms=NOW_MS).positions
     batches = batches_of(disk, segment)
     assert len(batches) == 3
     assert all(batch.header.size <= BATCH_BYTES_MAX for batch in batches)

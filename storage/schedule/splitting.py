@@ -1,0 +1,336 @@
+"""Coarse segments are split in good time: a day into hours, an hour into minutes."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+
+from storage.batch.batches import Damage
+from storage.batch.entries import SubjectTable
+from storage.batch.facts import FactBlock, join_facts
+from storage.batch.rows import RowBlock, join_blocks
+from storage.disk.disk import Disk
+from storage.disk.errors import DamagedError, ReadFailedError
+from storage.disk.spans import MINUTE_MS, SegmentKey, Span, codes_of_span, key_of_code
+from storage.schedule.crossing_off import CrossingOff
+from storage.schedule.provision import Owed
+from storage.schedule.read_troubles import ReadTroubles
+from storage.schedule.segment import Segment, SegmentBatch
+from storage.schedule.segment_files import SegmentFiles
+from storage.schedule.waiting_rows import WaitingRows
+
+COARSE: Final = frozenset({Span.HOUR, Span.DAY})
+"""Segments that are split before they are loaded."""
+
+
+class Filing(Protocol):
+    """What splits ask of the schedule_log."""
+
+    subjects: SubjectTable
+    epoch: int
+    waiting: WaitingRows
+    retired: list[str]
+    quarantined: list[str]
+
+    @property
+    def gather_bytes_max(self) -> int:
+        """How many bytes of rows may wait in memory."""
+
+    def flush(self, now_ms: int, /) -> bool:
+        """Write the rows that wait; False if some of them found no space."""
+
+    def require_free(self, size: int, /) -> None:
+        """Raise StorageFullError where so many bytes would take what others need to be free."""
+
+    def new_segment(self, key: SegmentKey, /) -> Segment:
+        """Return an empty segment that does not count yet."""
+
+
+class Splitter:
+    """The split under way, and how far the splits have come.
+
+    What lies before `hour_mark` is in minute segments, what lies before `day_mark` in hour
+    segments or finer ones; both in minutes.
+    """
+
+    def __init__(
+        self,
+        filing: Filing,
+        disk: Disk,
+        *,
+        segments: dict[int, Segment],
+        files: SegmentFiles,
+        facts: CrossingOff,
+        owed: Owed,
+        troubles: ReadTroubles,
+        minute_horizon_minutes: int,
+        hour_horizon_minutes: int,
+    ) -> None:
+        self.filing = filing
+        self.disk = disk
+        self.troubles = troubles
+        self._segments = segments
+        self._files = files
+        self._facts = facts
+        self._owed = owed
+        self._minute_horizon = minute_horizon_minutes
+        self._hour_horizon = hour_horizon_minutes
+        self.hour_mark = 0
+        self.day_mark = 0
+        self.active: SplitJob | None = None
+
+    # -- when --------------------------------------------------------------------------------
+
+    def next_ms(self) -> int | None:
+        """Return the time at which a coarse segment has to be split, None if there is none."""
+        times = []
+        for segment in self._segments.values():
+            if segment.key.span is Span.HOUR:
+                times.append(segment.key.start - self._minute_horizon)
+            elif segment.key.span is Span.DAY:
+                times.append(segment.key.start - self._hour_horizon)
+        return min(times) * MINUTE_MS if times else None
+
+    def deadline_ms(self, key: SegmentKey) -> int:
+        """Return until when the split of a coarse segment delays nothing.
+
+        What is loaded next must be split by then, and of a day its first hour as well.
+        """
+        return (key.start - self._minute_horizon // 2) * MINUTE_MS
+
+    def begin(self, now_ms: int, *, postponed: Collection[SegmentKey] = ()) -> "SplitJob | None":
+        """Return the next split that is due, having moved the marks over empty time before it.
+
+        Those of `postponed` segments are not begun. What is due before them is split meanwhile, and
+        the marks stay where they begin.
+        """
+        if self.active is not None:
+            return self.active
+        now = now_ms // MINUTE_MS
+        day_target = _after(now + self._hour_horizon, Span.DAY)
+        hour_target = _after(now + self._minute_horizon, Span.HOUR)
+        segment = self._first_coarse(Span.DAY, day_target)
+        if segment is None:
+            self.day_mark = max(self.day_mark, day_target)
+            segment = self._first_coarse(Span.HOUR, hour_target)
+        else:
+            self.day_mark = max(self.day_mark, segment.key.start)
+            if segment.key in postponed:
+                hour_target = min(hour_target, segment.key.start)
+                segment = self._first_coarse(Span.HOUR, hour_target)
+        if segment is None:
+            self.hour_mark = max(self.hour_mark, hour_target)
+            return None
+        if segment.key.span is Span.HOUR:
+            self.hour_mark = max(self.hour_mark, segment.key.start)
+            if segment.key in postponed:
+                return None
+        # Rows that wait for this segment go in first, while it is still where they belong.
+        if not self.filing.flush(now_ms):
+            return None
+        self.active = SplitJob(splits=self, source=segment)
+        return self.active
+
+    def _first_coarse(self, span: Span, before: int) -> Segment | None:
+        starts = [
+            segment.key.start
+            for segment in self._segments.values()
+            if segment.key.span is span and segment.key.start < before
+        ]
+        return self._segments[SegmentKey(min(starts), span).code] if starts else None
+
+    # -- how it ends -------------------------------------------------------------------------
+
+    def finish(self, job: "SplitJob") -> None:
+        """Put the finer segments in the place of the coarse one."""
+        source, facts = job.source, self._facts
+        del self._segments[source.key.code]
+        facts.pending += source.facts_seen - source.surplus_facts
+        # Of a damaged one the files stay, for good: what is in them is to survive as well.
+        self._files.replace(source, is_retired=not job.damaged)
+        for segment in job.finer.values():
+            segment.facts_seen = segment.facts + len(facts.unfiled_of(segment.key))
+            facts.pending -= segment.facts_seen
+            self._segments[segment.key.code] = segment
+            for file in (segment.file, segment.facts_file):
+                if file.length:
+                    self._files.written(file)
+        if source.key.span is Span.DAY:
+            self.day_mark = max(self.day_mark, source.key.end)
+        else:
+            self.hour_mark = max(self.hour_mark, source.key.end)
+        self._files.names_changed = True
+        self._end()
+        files = [file.path for file in (source.file, source.facts_file) if file.length]
+        (self.filing.quarantined if job.damaged else self.filing.retired).extend(files)
+
+    def abandon(self, job: "SplitJob") -> None:
+        """Let the coarse segment have its rows again, until the split is begun anew.
+
+        Nothing names the finer segments yet; the next try writes over their files.
+        """
+        for segment in job.finer.values():
+            segment.close()
+        self._end()
+
+    def _end(self) -> None:
+        self.active = None
+        self.filing.waiting.release()
+        self.count_costs()
+
+    # -- what it takes -----------------------------------------------------------------------
+
+    def cost(self, segment: Segment) -> int:
+        """Return the bytes of disk that the split of a segment takes."""
+        minutes = segment.key.end - segment.key.start
+        return self._owed.provision.splitting(segment.rows, segment.raw_bytes, minutes)
+
+    def count_costs(self) -> None:
+        """Find out what the largest split takes that is still to be done."""
+        active = self.active
+        costs = [
+            self.cost(segment) - (active.written if active and segment is active.source else 0)
+            for segment in self._segments.values()
+            if segment.key.span in COARSE
+        ]
+        self._owed.split_bytes = max(costs, default=0)
+
+
+def _after(minute: int, span: Span) -> int:
+    """Return the first minute after the span that covers `minute`."""
+    return minute - minute % span.minutes + span.minutes
+
+
+@dataclass(slots=True)
+class SplitJob:
+    """One coarse segment on its way into finer ones.
+
+    Until `Splitter.finish` the coarse segment is the one that counts: checkpoints name it,
+    and rows that arrive for it are held in memory.
+    """
+
+    splits: "Splitter"
+    source: Segment
+    finer: dict[int, Segment] = field(default_factory=dict)
+    _batches: Iterator[SegmentBatch | Damage] | None = None
+    gathered: list[RowBlock] = field(default_factory=list)
+    """Rows that were read and not written yet."""
+    damaged: bool = False
+    """A batch could not be carried over."""
+    written: int = 0
+    """Bytes of rows in the finer segments."""
+
+    @property
+    def key(self) -> SegmentKey:
+        """The segment being split."""
+        return self.source.key
+
+    def step(self, now_ms: int) -> bool:
+        """Do a bounded part of the work; return True when the finer segments have taken over.
+
+        Raises StorageFullError where a finer segment finds no space; the step can be repeated. And
+        ReadFailedError where the coarse one cannot be read: then this split is over, the segment
+        stays as it is, and another may be begun.
+        """
+        try:
+            return self._step(now_ms)
+        except ReadFailedError:
+            self.splits.abandon(self)
+            raise
+
+    def _step(self, now_ms: int) -> bool:
+        if self._batches is None:
+            self._open()
+        assert self._batches is not None
+        # What found no space is written before anything more is read, or it would pile up.
+        if sum(block.weight for block in self.gathered) >= self.splits.filing.gather_bytes_max:
+            self._write(now_ms)
+            return False
+        path = self.source.file.path
+        with self.splits.troubles.noting(path):
+            batch = next(self._batches, None)
+        if batch is None:
+            self.splits.troubles.unread.pop(path, None)
+            self._write(now_ms)
+            self._write_facts(now_ms)
+            self.splits.finish(self)
+            return True
+        if isinstance(batch, Damage):
+            self.damaged = True
+            self.splits.troubles.report(batch)
+            return False
+        try:
+            with self.splits.troubles.noting(path):
+                rows = batch.rows(self.splits.filing.subjects)
+        except DamagedError as error:
+            self.damaged = True
+            self.splits.troubles.report(
+                Damage(
+                    path=error.path,
+                    position=error.position,
+                    size=batch.header.size,
+                    reason=error.reason,
+                )
+            )
+            return False
+        self.gathered.append(rows)
+        return False
+
+    def _write_facts(self, now_ms: int) -> None:
+        """Copy the facts filed for the coarse segment; nothing else will know of them after it."""
+        for segment in self.finer.values():
+            segment.forget_facts()  # Of a try that found no space.
+            segment.last_fact = self.source.last_fact
+        facts = []
+        path = self.source.facts_file.path
+        patient = self.splits.troubles.is_patient_with(path)
+        with self.splits.troubles.trying(path):
+            for found in self.source.read_facts(self.splits.disk, patient=patient):
+                if isinstance(found, FactBlock):
+                    facts.append(found)
+                else:
+                    self.damaged = True
+                    self.splits.troubles.report(found)
+        if not facts:
+            return
+        span = Span.HOUR if self.source.key.span is Span.DAY else Span.MINUTE
+        joined = join_facts(facts)
+        for code, part in joined.split_by(codes_of_span(joined.minute.astype(np.int64), span)):
+            finer = self.finer.get(code)
+            if finer is not None:
+                finer.append_facts(part, epoch=self.splits.filing.epoch, append_ms=now_ms)
+
+    def _open(self) -> None:
+        self._batches = self.source.read_rows(
+            self.splits.disk,
+            self.source.file.length,
+            patient=self.splits.troubles.is_patient_with(self.source.file.path),
+        )
+
+    def _write(self, now_ms: int) -> None:
+        if not self.gathered:
+            return
+        # Marks that send every row of this segment to the next finer span, whatever the clock says.
+        day = self.source.key.span is Span.DAY
+        marks = {
+            "hour_mark": self.source.key.start if day else self.source.key.end,
+            "day_mark": self.source.key.end,
+        }
+        for code, group in join_blocks(self.gathered).split_by_segment(**marks):
+            segment = self.finer.get(code)
+            if segment is None:
+                segment = self.splits.filing.new_segment(key_of_code(code))
+                self.finer[code] = segment
+            block = group.above(segment.last_sequence)
+            if len(block):
+                self.splits.filing.require_free(block.weight)
+                segment.append(
+                    block,
+                    self.splits.filing.subjects,
+                    epoch=self.splits.filing.epoch,
+                    append_ms=now_ms,
+                )
+                self.written += len(block.blob)
+        self.gathered = []
+        self.splits.count_costs()

@@ -1,0 +1,277 @@
+"""Rows are held by whoever has them; cursors, lanes and open minutes follow, within bounds."""
+
+import random
+from itertools import chain
+
+import numpy as np
+import pytest
+
+from storage.batch.entries import Entries
+from storage.disk.errors import ReadFailedError
+from storage.disk.spans import MINUTE_MS
+from storage.schedule import handout as handout_module
+from storage.schedule.handout import held_rows
+from storage.schedule.loading import DrainJob, LoadJob, Place, Reading
+from storage.schedule.row_places import SequenceSet
+from tests.simulation.faults import Action, Trap
+from tests.storage.schedule.test_loading import START_MS, Model
+
+
+def model_of(*due_ms: list[int], subjects: int = 1) -> Model:
+    """Return a model with a batch of rows for each list, written to disk, of subjects in turn."""
+    model = Model(random.Random(0))
+    for times in due_ms:
+        model.file(times, [place % subjects for place in range(len(times))])
+        model.log.flush(model.now_ms)
+    return model
+
+
+def run(reading: Reading | None, step: int = 10_000) -> Entries:
+    """Read to the end; return what is handed out."""
+    assert reading is not None
+    found, done = [], False
+    while not done:
+        entries, done = reading.step(step)
+        found.append(entries)
+    return np.concatenate(found)
+
+
+def sequences_of(entries: Entries) -> list[int]:
+    found: list[int] = entries["sequence"].tolist()
+    return found
+
+
+def load_of(model: Model, ahead_ms: int = 1000, rows_max: int = 10**6) -> LoadJob | None:
+    return model.handout.begin_load(model.now_ms + ahead_ms, rows_max=rows_max, now_ms=model.now_ms)
+
+
+def drain_of(model: Model, lane: int, rows_max: int = 10**6) -> DrainJob | None:
+    return model.handout.begin_drain(lane, model.now_ms, rows_max=rows_max)
+
+
+def assign(model: Model, lane: int, *subjects: int) -> None:
+    model.handout.assign(np.array([model.number(subject) for subject in subjects]), lane)
+
+
+def test_a_slice_ends_inside_a_millisecond_in_which_too_much_is_due() -> None:
+    model = model_of([START_MS + 5] * 100)
+    taken: list[list[int]] = []
+    while (job := load_of(model, rows_max=30)) is not None:
+        taken.append(sequences_of(run(job)))
+    assert list(map(len, taken)) == [30, 30, 30, 10]
+    assert list(chain(*taken)) == list(range(1, 101))
+
+
+def test_a_slice_is_drawn_by_rows_that_are_neither_held_nor_settled() -> None:
+    model = model_of([START_MS + place for place in range(100)])
+    model.load(1000, 1000, 10_000)
+    model.now_ms += 90
+    model.pop(90)
+    model.deliver(1)
+    model.note(1)
+    model.give_back(list(model.wheel))
+    model.handout.remember()
+    model.wheel.clear()
+    model.load(1000, 9, 10_000)
+    assert sorted(model.wheel) == list(range(91, 100))
+
+
+def test_a_load_waits_for_nothing_but_the_segment_that_cannot_be_read() -> None:
+    model = model_of([START_MS + place * MINUTE_MS for place in (5, 6, 7)], subjects=3)
+    middle = model.log.segments[sorted(model.log.segments)[1]].key
+    unreadable = Trap(
+        action=Action.EIO,
+        kinds=frozenset({"open_read"}),
+        when=lambda _kind, path, _label: path == middle.path,
+    )
+    model.disk.arm(unreadable)
+    job = load_of(model, ahead_ms=9 * MINUTE_MS)
+    assert sequences_of(run(job)) == [1, 3]
+    assert job is not None
+    [(minute, error)] = job.unread.items()
+    assert minute == middle.start
+    assert isinstance(error, ReadFailedError)
+    [unread] = model.log.troubles.unread.values()
+    assert (unread.path, unread.errno) == (middle.path, 5)
+    # Others come meanwhile, and are loaded: nothing stands before them.
+    model.file([START_MS + 20 * MINUTE_MS], [0])
+    assert sequences_of(run(load_of(model, ahead_ms=30 * MINUTE_MS))) == [4]
+    assert sequences_of(run(model.handout.read_again(minute))) == [2]
+    assert not model.log.troubles.unread
+    assert not model.damages
+
+
+def test_damage_that_several_slices_meet_is_reported_once() -> None:
+    model = model_of([START_MS + 5] * 50, [START_MS + 5] * 50)
+    segment = next(iter(model.log.segments.values()))
+    model.disk.open(segment.file.path).write_at(300, [b"damage"])
+    found = 0
+    for _ in range(10):
+        job = load_of(model, rows_max=10)
+        found += 0 if job is None else len(run(job))
+    assert found == 50
+    assert len(model.damages) == 1
+
+
+def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:
+    model = Model(random.Random(0))
+    model.now_ms = START_MS + 3 * MINUTE_MS
+    model.log.splits.begin(model.now_ms)
+    model.file([START_MS + 10, START_MS + MINUTE_MS], [1, 0])
+    wheel = run(load_of(model, ahead_ms=60_000))
+    assign(model, 1, 0)
+    model.handout.give_back(wheel[wheel["sequence"] == 2])
+    assert sequences_of(run(drain_of(model, 1))) == [2]
+    # The lane has come further than the cursor of lane 0, which is lowered to the first row.
+    model.handout.give_back(wheel[wheel["sequence"] == 1])
+    model.file([model.now_ms - 1000], [0])
+    assert not model.wheel
+    assert sequences_of(run(load_of(model, ahead_ms=60_000))) == [1]
+    assert sequences_of(run(drain_of(model, 1))) == [3]
+
+
+def test_a_subject_that_joins_a_lane_while_its_reading_is_planned_is_read() -> None:
+    """The reading began where the lane's cursor stood; it is as low when it starts."""
+    model = model_of([START_MS + place for place in range(10)], subjects=2)
+    assign(model, 1, 1)
+    model.now_ms += 1000
+    wheel = run(load_of(model))
+    assert sequences_of(wheel) == [1, 3, 5, 7, 9]
+    # More than is wanted: it counts, a batch a step, before it starts.
+    job = drain_of(model, 1, rows_max=3)
+    assert job is not None
+    assert not job.started
+    assign(model, 1, 0)
+    model.handout.give_back(wheel)
+    model.handout.heed()
+    found = sequences_of(run(job))
+    while (job := drain_of(model, 1, rows_max=3)) is not None:
+        found += sequences_of(run(job))
+    assert sorted(found) == list(range(1, 11))
+
+
+def test_a_lane_fits_where_what_is_to_come_of_it_does() -> None:
+    model = model_of([START_MS + 1000 + place for place in range(100)])
+    assign(model, 1, 0)
+    assert len(run(load_of(model, ahead_ms=60_000))) == 0
+    for rows_max, fits in ((99, False), (100, True)):
+        job = model.handout.begin_fit(1, model.now_ms, rows_max=rows_max)
+        assert job is not None
+        assert len(run(job)) == 0
+        assert (job.fits, job.until) == (fits, job.until)
+    assign(model, 0, 0)
+    assert len(run(load_of(model, ahead_ms=60_000))) == 100
+
+
+def test_what_is_thrown_out_caps_a_reading_under_way_and_the_rest_is_read_again() -> None:
+    model = model_of(*[[START_MS + place] for place in range(10)])
+    job = load_of(model)
+    assert job is not None
+    entries, done = job.step(3)
+    assert not done
+    # The wheel throws out what is due after the second row.
+    model.handout.give_back(entries[2:])
+    model.handout.cap((START_MS + 1, 2))
+    assert sequences_of(entries[:2]) + sequences_of(run(job)) == [1, 2]
+    assert sequences_of(run(load_of(model))) == list(range(3, 11))
+
+
+def test_a_lane_does_not_end_while_lane_0_is_behind_what_is_due() -> None:
+    model = model_of([START_MS + place for place in range(100)])
+    assign(model, 1, 0)
+    model.now_ms += MINUTE_MS
+    assert model.handout.begin_fit(1, model.now_ms, rows_max=10) is None
+
+
+def test_a_minute_of_which_little_is_held_is_thinned_out_and_its_rows_are_handed_out_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handout_module, "PLACES_MAX", 100)
+    chance = random.Random(3)
+    model = Model(chance)
+    for minute in range(6):
+        for _ in range(10):
+            at = START_MS + minute * MINUTE_MS
+            model.file([at + chance.randrange(1000) for _ in range(8)], [0] * 8)
+            model.log.flush(model.now_ms)
+    model.load(7 * MINUTE_MS, 10**6, 10**6)
+    held = dict(model.entries)
+    assert len(held) == 480
+    kept = set(chance.sample(sorted(held), 9))
+    settled = set(chance.sample(sorted(held.keys() - kept), 200))
+    model.now_ms += 8 * MINUTE_MS
+    model.sender, model.wheel = {n: model.rows[n] for n in held}, {}
+    model.unnoted = {n: model.sender.pop(n) for n in settled}
+    model.note(1)
+    back = sorted(held.keys() - kept - settled)
+    model.handout.give_back(np.concatenate([model.entries.pop(n) for n in back]))
+    for n in back:
+        del model.sender[n]
+    model.handout.heed()
+    model.handout._thin_out()
+    assert model.handout._open_rows == 9
+    again = run(load_of(model, ahead_ms=MINUTE_MS))
+    assert sorted(sequences_of(again)) == back
+    model._hold(again)
+    for part in (kept, back):
+        entries = np.concatenate([model.entries.pop(n) for n in part])
+        model.handout.settle(held_rows(entries))
+    model.handout.heed()
+    assert (model.handout._open_rows, model.handout._minutes) == (0, {})
+    assert not model.handout._held_of.any()
+
+
+def test_lanes_that_are_behind_open_no_minutes_beyond_the_room_and_loading_does(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(handout_module, "PLACES_MAX", 10)
+    minutes = [START_MS + place * MINUTE_MS for place in range(4)]
+    model = model_of(*[[at + place for place in range(6)] for at in minutes])
+    assign(model, 1, 0)
+    run(load_of(model, ahead_ms=6 * MINUTE_MS))
+    model.now_ms += 5 * MINUTE_MS
+    held = run(drain_of(model, 1, rows_max=12))
+    assert len(held) == 12
+    assert model.handout._open_rows == 12
+    # A row of each minute is enough to keep it open.
+    model.handout.give_back(held[[0, 1, 6, 7]])
+    found = run(drain_of(model, 1))
+    assert sequences_of(found) == sequences_of(held[[0, 1, 6, 7]])
+    assert drain_of(model, 1) is None
+    fit = model.handout.begin_fit(1, model.now_ms, rows_max=10**6)
+    run(fit)
+    assert fit is not None
+    assert not fit.fits
+    # What is due now is loaded all the same.
+    model.file([model.now_ms + 100], [1])
+    assert len(model.wheel) + len(run(load_of(model, ahead_ms=6 * MINUTE_MS))) == 1
+    model.handout.settle(held_rows(np.concatenate([held])))
+    assert len(run(drain_of(model, 1))) == 12
+
+
+def test_one_row_is_taken_wherever_it_is_not_held() -> None:
+    model = model_of([START_MS + place for place in range(3)])
+    minute = START_MS // MINUTE_MS
+
+    def take(sequence: int, where: int = minute) -> tuple[Place, list[int]]:
+        job = model.handout.begin_take(sequence, where, now_ms=model.now_ms)
+        entries = run(job)
+        assert job is not None
+        return job.found, sequences_of(entries)
+
+    assert take(2) == (Place.ON_DISK, [2])
+    assert take(2) == (Place.HELD, [2])
+    assert take(9) == take(1, minute + 1) == (Place.NOWHERE, [])
+    assert sequences_of(run(load_of(model))) == [1, 3]
+    model.file([START_MS + 90 * 24 * 60 * MINUTE_MS], [0])
+    assert model.handout.begin_take(4, minute + 90 * 24 * 60, now_ms=model.now_ms) is None
+
+
+@pytest.mark.parametrize("spread", [1, 3, 1000, 10**9])
+def test_a_set_of_sequences_knows_its_own_dense_or_not(spread: int) -> None:
+    chance = np.random.default_rng(spread)
+    own = np.unique(chance.integers(1, 500 * spread + 1, 500))
+    asked = np.concatenate([own, own + 1, own - 1, [0, 2**62]])
+    known = SequenceSet([own[:100], own[50:]]).contains(asked)
+    assert known.tolist() == np.isin(asked, own).tolist()
+    assert not SequenceSet([]).contains(asked).any()
