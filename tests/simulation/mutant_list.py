@@ -41,6 +41,18 @@ def mutant(
 
 _COMMIT = "await self._executor.run(STORE_WORKER, self._store.commit, changes)"
 
+_MODEL = (
+    "storage/schedule/test_loading.py::"
+    "test_whatever_interleaves_every_row_is_in_memory_at_most_once_and_leaves[0 to 19]"
+)
+"""A small server around the schedule_log, of which each row is followed."""
+_MODEL_EIO = (
+    "storage/schedule/test_loading.py::"
+    "test_what_the_disk_cannot_read_now_and_then_is_handed_out_once_and_no_later_than_it_can"
+    "[0 to 19]"
+)
+"""The same on a disk that cannot be read now and then."""
+
 SERVER = {
     "4 message_log": {
         # A message is durable before it is acknowledged.
@@ -70,7 +82,7 @@ SERVER = {
         ),
         # What a full disk let through of an append is taken back.
         "full disk leaves its garbage": mutant(
-            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=1
+            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=2
         ),
     },
     "7 copies of a log": {
@@ -255,13 +267,23 @@ SERVER = {
         ),
         # A start sends nothing again of which it has an outcome, committed or not.
         "outcomes behind the commit are not known": mutant(
-            drop("Store.apply_tail", "schedule.know(facts)"),
+            drop("Store.apply_tail", "schedule.facts.know(facts)"),
             test="storage/node/test_store.py::"
             "test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed",
         ),
+        # A row is settled when the schedule_log has its fact, and not before.
+        "settled before it is applied": mutant(
+            swap("FactRecorder.applied_to", "self._unapplied[0][1] <= sequence", "True"),
+            test="delay_server/sending/test_fact_recorder.py::"
+            "test_a_commit_of_which_the_facts_alone_are_applied_leaves_no_outcome_behind",
+        ),
+        # A row whose fact is applied is held no longer.
+        "what was delivered is held for good": mutant(
+            drop("FactRecorder.applied_to", "self._settle(rows)"), seed=1
+        ),
         # What arrives and has an outcome by then does not enter the wheel.
         "what has an outcome goes straight in": mutant(
-            swap("ScheduleLog._entries", "len(self.given)", "False"),
+            swap("Handout.arrived", "self._schedule.facts.has_unapplied_outcomes", "False"),
             test="storage/node/test_store.py::"
             "test_nothing_is_sent_again_of_which_an_outcome_is_durable_and_not_committed",
         ),
@@ -287,7 +309,7 @@ SERVER = {
         ),
         # Beyond the durable end the first bad batch and what follows is cut.
         "bad tail not cut": mutant(
-            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=10
+            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=12
         ),
         # Bytes kept beyond the durable end are written again before anything uses them.
         "kept bytes not written again": mutant(
@@ -356,7 +378,7 @@ SERVER = {
                 "file.truncate(self.length); return True",
                 "self.length = file.size(); return False",
             ),
-            seed=2,
+            seed=19,
         ),
         # The message_log is replayed from the checkpoint's sequence.
         "nothing replayed": mutant(
@@ -384,9 +406,9 @@ SERVER = {
         # To be sent is what has no fact in all unsealed segments, however old.
         "only the last minutes are sent": mutant(
             after(
-                "_Recovery._restore_segments",
-                "schedule.last_filed = ...",
-                "schedule.cursor = (self._now_ms - 120_000, 0)",
+                "Mastership.__init__",
+                "self.handout = ...",
+                "self.handout.lanes.loading = (runtime.clock.now_ms() - 120_000, 0)",
             ),
             scenario=told.PAUSES,
             seed=1,
@@ -415,11 +437,11 @@ SERVER = {
     "4 schedule_log": {
         # The finer files of a split are durable before a checkpoint names them.
         "split files not synced": mutant(
-            drop("ScheduleLog.finish_split", "self._dirty[file.path] = file.file()"), seed=1
+            drop("Splitter.finish", "self._files.written(file)"), seed=1
         ),
         # Rows that arrive for a segment while it is split wait for the finer ones.
         "rows not held during a split": mutant(
-            drop("ScheduleLog.flush", "self._hold_rows(self._split)"),
+            drop("ScheduleLog.flush", "self.waiting.hold(self.splits.active.key)"),
             scenario=told.SPLIT_IN_TRAFFIC,
             seed=4,
         ),
@@ -448,7 +470,7 @@ SERVER = {
                 ),
             ),
             scenario=told.NO_AGES,
-            seed=3,
+            seed=1,
         ),
         # What a restart would replay stays in the message_log.
         "log deleted above the checkpoint": mutant(
@@ -522,16 +544,13 @@ SERVER = {
         ),
         # A fact that is filed already is not filed again by a replay.
         "facts replayed again": mutant(
-            swap("ScheduleLog._cross_off", "segment.last_fact >= facts.record[0]", "False"),
+            swap("CrossingOff.cross_off", "segment.last_fact >= facts.record[0]", "False"),
             test="storage/node/test_store.py::"
             "test_rows_and_facts_that_are_filed_are_passed_over_by_a_replay",
         ),
         # The checkpoint's sequence is below the oldest fact that is in no file.
         "waiting facts counted as filed": mutant(
-            drop(
-                "ScheduleLog.replayed_sequence",
-                "waiting += [int(block.record.min()) for block in self._unfiled]",
-            ),
+            swap("ScheduleLog.replayed_sequence", "self.facts.oldest_unfiled()", "None"),
             test="storage/node/test_store.py::"
             "test_facts_of_a_segment_that_find_no_space_wait_all_of_them",
         ),
@@ -544,12 +563,12 @@ SERVER = {
         # The facts of a segment are filed all or none: the last one says which.
         "later facts filed before earlier ones": mutant(
             swap(
-                "ScheduleLog.file_facts",
+                "CrossingOff.file",
                 "waiting.append(part)",
                 (
                     "last = len(part) - 1; "
-                    "self._append_facts(self.segments[code], part.slice(last, last + 1), now_ms); "
-                    "waiting.append(part.slice(0, last))"
+                    "self._append(self._segments[code], part.slice(last, last + 1), epoch, "
+                    "now_ms); waiting.append(part.slice(0, last))"
                 ),
             ),
             test="storage/node/test_store.py::"
@@ -573,9 +592,9 @@ SERVER = {
         ),
         # A segment is sealed on distinct facts of its rows, not on the number of its facts.
         "sealed on the number of facts": mutant(
-            swap("Store._seal_of", "settled < len(rows)", "segment.facts < len(rows)"),
+            swap("storage:_seal_of", "settled < len(rows)", "segment.facts < len(rows)"),
             scenario=told.FACTS_ROT,
-            seed=7,
+            seed=15,
         ),
     },
     "4 batches": {
@@ -597,33 +616,111 @@ SERVER = {
         "CRC of items unchecked": mutant(
             swap("_suspects", "heads['crc'] != crcs", "np.zeros(len(crcs), np.bool_)"),
             scenario=told.ROT,
-            seed=9,
+            seed=17,
         ),
     },
     "5 loading": {
-        # From disk come the rows that were there when the loading cursor moved.
-        "no bound to what a load takes": mutant(
-            swap("Job._read", "part.length", "max(_, segment.file.length)"), seed=34
-        ),
-        # The loading cursor moves before the disk part is read: what arrives then goes straight in.
+        # A reading sets its cursor before it reads: what comes meanwhile lowers it, or goes in.
         "cursor moved after the load": mutant(
-            drop("ScheduleLog.start_load", "self.cursor = job.until"),
+            drop("Handout.begin_load", "self.lanes.begin(0, job.until)"),
             after(
-                "Job._run",
-                "yield from self._read_all(parts)",
-                "if type(self).__name__ == 'LoadJob':\n    self._schedule.cursor = self.until",
+                "Reading._run",
+                "yield from self._read_all()",
+                (
+                    "lanes = self._holder.lanes\n"
+                    "if not self.lane:\n    lanes.begin(0, max(lanes.loading, self.until))"
+                ),
             ),
             seed=1,
         ),
-        # What goes straight into the wheel is not loaded as well: each enters exactly once.
+        # A load begins where the cursor is by then, though its plan began after that.
+        "what came back before a load began is passed": mutant(
+            drop("Handout.begin_load", "job.begin = min(...)"),
+            test="storage/schedule/test_loading.py::"
+            "test_what_is_given_back_while_a_load_is_planned_is_loaded",
+        ),
+        # A load ends before the minute of the first row that waits to be written.
+        "loading passes what waits to be written": mutant(
+            swap("Handout._before_pile", "pile_ms is None", "True"),
+            test="storage/schedule/test_loading.py::"
+            "test_what_finds_no_space_is_not_passed_by_a_load",
+        ),
+        # Nor what lies in a segment that has to be split first.
+        "loading passes coarse segments": mutant(
+            swap("Handout.begin_load", "min(until_ms, ...)", "until_ms"),
+            test="storage/schedule/test_loading.py::"
+            "test_a_load_does_not_pass_what_has_to_be_split_first",
+        ),
+        # What goes straight into the wheel is held, so that it is not loaded as well.
         "straight in and loaded": mutant(
-            swap("ScheduleLog._file", "self.cursor[0]", "_ + 120_000"),
-            swap("ScheduleLog._entries", "... > self.cursor[0]", "False"),
+            swap(
+                "Handout.arrived", "self.hold(...)", "entries if wanted.all() else entries[wanted]"
+            ),
+            seed=7,
+        ),
+        # What is held is not handed out again.
+        "what is held is loaded": mutant(
+            swap("Reading._matching", "places.flags(...) == 0", "True"),
+            swap("RowPlaces.hold", "self._look(rows) == 0", "np.ones(len(rows), np.bool_)"),
+            scenario=told.SMALL_WHEEL,
             seed=1,
         ),
-        # What is crossed off is not loaded again.
+        # A row that waits for space is behind none of its minute that came later.
+        "later rows overtake what waits for space": mutant(
+            drop("ScheduleLog._file", "near |= self.waiting.are_behind(block.minute)"),
+            test="storage/schedule/test_schedule_log.py::"
+            "test_no_row_overtakes_one_of_its_minute_that_waits_for_space",
+        ),
+        # Of a minute that is thinned out it stays known what is held.
+        "thinned out with what is held": mutant(
+            drop("RowPlaces.thin_out", "self._thin = ..."),
+            test="storage/schedule/test_handout.py::"
+            "test_a_minute_of_which_little_is_held_is_thinned_out_and_its_rows_are_handed_out_once",
+        ),
+        # What is withdrawn is read by nobody, nor given back.
+        "withdrawn and sent": mutant(
+            swap("Withdrawals.read", "not self._marks", "True"),
+            test="delay_server/sending/test_withdrawals.py::"
+            "test_what_is_in_the_wheel_is_withdrawn_or_sent_after_all_when_it_is_released",
+        ),
+        # What is handed out is held from then on.
+        "nobody holds what is handed out": mutant(
+            drop("RowPlaces.hold", "self._set(...)"),
+            scenario=told.SMALL_WHEEL,
+            seed=1,
+        ),
+        # What has a fact is not loaded again.
         "what has a fact is loaded": mutant(
-            swap("_Gone.contains", "self._crossed_off.contains(...)", "False"), seed=2
+            drop("Reading._first_row", "places.settle(...)"), seed=1
+        ),
+        # What has its fact while its minute is open is not loaded again.
+        "what has its fact by now is loaded": mutant(
+            swap("RowPlaces.let_go", "SETTLED if settled else 0", "0"),
+            scenario=told.SMALL_WHEEL,
+            seed=1,
+        ),
+        # A batch that was met has the ordinals that it had.
+        "other ordinals at each reading": mutant(
+            swap("RowPlaces.first_row", "first if stop == records.stop else None", "None"),
+            swap("RowPlaces.is_free", "not place or ...", "True"),
+            scenario=told.SMALL_WHEEL,
+            seed=4,
+        ),
+        # A minute stays open while something of it is held.
+        "a minute is closed while some of it is held": mutant(
+            swap("Handout._close_if_unused", "not places.held", "True"),
+            scenario=told.SMALL_WHEEL,
+            seed=3,
+        ),
+        # A load that is given up is made again.
+        "the rest of a load is forgotten": mutant(
+            drop("Handout._cap", "self.lanes.lower(0, key)"),
+            test="storage/schedule/test_loading.py::"
+            "test_what_a_load_that_is_capped_had_yet_to_come_by_is_loaded",
+        ),
+        # All lanes come by a minute of which something could not be read.
+        "a minute is read again for lane 0 alone": mutant(
+            drop("Handout.read_again", "self.lanes.lower_others(begin)"), test=_MODEL_EIO
         ),
     },
     "5 clock": {
@@ -730,67 +827,146 @@ SERVER = {
             scenario=told.SMALL_WHEEL,
             seed=1,
         ),
-        # The loading cursor is set back before what was thrown out of the wheel.
+        # The cursor is lowered to what was given back.
         "cursor not set back": mutant(
-            drop("ScheduleLog.lower_cursor", "self.cursor = min(self.cursor, key)"),
-            scenario=told.SMALL_WHEEL,
-            seed=2,
-        ),
-        # A load that is under way gives out nothing beyond a cursor that was set back.
-        "jobs go on beyond the cursor": mutant(
-            drop("ScheduleLog.lower_cursor", "job.cap(key)"),
-            test="storage/schedule/test_loading.py::"
-            "test_whatever_interleaves_every_row_is_given_out_exactly_once[0 to 19]",
-        ),
-        # What the sender holds beyond a cursor that was set back is not loaded again.
-        "what the sender holds is loaded": mutant(
-            swap("_Gone.contains", "contained(sequences, self._given)", "False"),
+            drop("Handout._give_back", "self.lanes.lower_to_rows(lanes, effective_ms)"),
             scenario=told.SMALL_WHEEL,
             seed=1,
         ),
+        # What was given back may be handed out again.
+        "what was given back stays held": mutant(
+            swap("RowPlaces.let_go", "SETTLED if settled else 0", "SETTLED if settled else HELD"),
+            scenario=told.SMALL_WHEEL,
+            seed=1,
+        ),
+        # What was left on disk with nothing that leads to it is come by in the end.
+        "forgotten for good": mutant(
+            drop("Handout._remember", "self.lanes.lower_all(self._forgotten)"), test=_MODEL
+        ),
+        # What is thrown out of the wheel is given back.
+        "thrown out and not given back": mutant(
+            drop("Loader._throw_out", "self._give_back(gone)"),
+            scenario=told.SMALL_WHEEL,
+            seed=1,
+        ),
+        # What is left on disk since its subject waits is given back.
+        "left on disk and not given back": mutant(
+            drop("Lanes._drop", "self._on_disk.give_back(entries)"), scenario=told.HOT, seed=2
+        ),
+        # A minute is closed when nothing of it is held.
+        "minutes stay open": mutant(
+            drop("Handout._let_go", "self._close_if_unused(minute, places)"), test=_MODEL
+        ),
     },
     "5 lanes": {
-        # What is popped of a subject is dropped only if its lane comes by it again.
+        # What is given back of a subject comes by its lane.
         "dropped without a lane": mutant(
-            drop("Lanes._park", "self._await_opening(subject, lane)"), scenario=told.HOT, seed=7
+            drop("Parked.park", "self._wait(subject, lane)"),
+            scenario=told.HOT,
+            seed=2,
         ),
-        # From the moment in which a lane is closed its rows go into the wheel again.
-        "dropped after the lane has closed": mutant(
-            swap("BacklogReader._close", "closed = self._note_closed(lane, job)", "closed = False"),
+        # A subject is in its lane before anything of it is given back.
+        "given back before its lane is known": mutant(
             swap(
-                "BacklogReader._close",
-                "closed = closed or self._note_closed(...); await self._loader.take([entries])",
+                "Lanes._admit",
+                "self.parked.park(...); self._drop(late)",
                 (
-                    "await self._loader.take([entries]); "
-                    "closed = closed or self._note_closed(lane, job)"
+                    "self._on_disk.give_back(late); "
+                    "self.parked.park(each_once(late['subject']).astype(np.intp), lane)"
                 ),
             ),
-            scenario=told.HOT,
-            seed=8,
+            test="delay_server/lanes/test_lanes.py::"
+            "test_a_subject_is_in_its_lane_before_anything_of_it_is_given_back",
         ),
-        # A lane is closed only when the wheel has nothing of its subject.
-        "closed while the wheel has some": mutant(
-            swap(
-                "BacklogReader._close", "... or self._in_wheel(lane)", "lane in self._lanes.leaving"
-            ),
-            scenario=told.HOT_AND_SLOW,
-            seed=7,
+        # From the moment in which a lane is closed its rows go into the wheel again.
+        "a lane ends and keeps its subjects": mutant(
+            drop("Parked.close", "self._on_disk.assign(subjects, 0)"), scenario=told.HOT, seed=2
         ),
         # What arrives of a subject with a lane waits on disk, and its lane comes by it.
         "arrivals pass their lane": mutant(
-            swap("ScheduleLog._entries", "self.lanes", "False"),
-            test="storage/schedule/test_loading.py::"
-            "test_whatever_interleaves_every_row_is_given_out_exactly_once[0 to 19]",
+            drop("Handout._lower_lanes", "self.lanes.lower_to_rows(...)"), test=_MODEL
         ),
-        # A lane does not take what the sender held when it was opened.
-        "what the sender holds is drained": mutant(
-            drop("ScheduleLog.open_lane", "self.given.add(given)"), scenario=told.HOT, seed=7
+        # And what waits to be written.
+        "what waits to be written passes its lane": mutant(
+            drop("Handout.aside", "self._lower_lanes(...)"),
+            test="storage/schedule/test_loading.py::"
+            "test_what_waits_to_be_written_is_come_by_by_a_lane_that_is_beyond_it",
+        ),
+        # A lane comes by what a reading under way has yet to come by of a subject that joins.
+        "a subject joins past a reading": mutant(
+            swap("Handout._assign", "min(...)", "self.lanes.loading"),
+            test="storage/schedule/test_loading.py::"
+            "test_a_subject_that_gets_a_lane_during_a_load_comes_by_it_with_all_its_rows",
+        ),
+        # And by what its lane before had yet to come by.
+        "a subject joins past its lane before": mutant(
+            swap("LaneTable.assign", "min([loaded, ...])", "loaded"), test=_MODEL
+        ),
+        # The cursor of a lane moves before its rows are read.
+        "cursor of a lane moved after its reading": mutant(
+            drop("DrainJob._start", "lanes.begin(self.lane, self.until)"),
+            after(
+                "Reading._run",
+                "yield from self._read_all()",
+                (
+                    "if self.lane in self._holder.lanes:\n"
+                    "    self._holder.lanes.begin(self.lane, self.until)"
+                ),
+            ),
+            test="storage/schedule/test_loading.py::"
+            "test_what_came_since_the_plan_and_before_the_cursor_of_its_lane_is_come_by",
+        ),
+        # It stays where it was lowered to since the reading was planned.
+        "a lane passes what came since the plan": mutant(
+            swap("DrainJob._start", "lanes.loading_of(self.lane) == self.begin", "True"),
+            test="storage/schedule/test_loading.py::"
+            "test_what_came_since_the_plan_and_before_the_cursor_of_its_lane_is_come_by",
+        ),
+        # A subject that joins a lane is read with it from then on.
+        "the only one of a lane after others joined": mutant(
+            drop("DrainJob._start", "self._only = self._find_only()"),
+            test="storage/schedule/test_loading.py::"
+            "test_a_subject_that_joins_a_lane_of_one_is_read_with_it_though_that_was_planned",
+        ),
+        # A lane never overtakes lane 0: what is after its cursor may wait to be written.
+        "a lane overtakes lane 0": mutant(
+            swap(
+                "Handout.begin_drain",
+                "min((until_ms + 1, 0), self.lanes.loading)",
+                "(until_ms + 1, 0)",
+            ),
+            test="storage/schedule/test_loading.py::"
+            "test_a_lane_does_not_pass_what_lane_0_has_not_reached",
+        ),
+        # What could not be read of a lane is read again.
+        "what a lane could not read is forgotten": mutant(
+            drop("BacklogReader._drain_reserved", "await self._loader.leave_unread(job)"),
+            test="delay_server/sending/test_backlog_reader.py::"
+            "test_what_a_lane_cannot_read_it_reads_again",
+        ),
+        # Lanes that are behind open no further minutes where much is open.
+        "any number of open minutes": mutant(
+            swap("Handout.may_open", "minute in self._minutes or ...", "True"),
+            test="storage/schedule/test_loading.py::"
+            "test_a_lane_that_is_behind_opens_no_further_minute_while_many_rows_are_open",
+        ),
+        # A lane hands out no more than was wanted.
+        "a lane hands out whatever it finds": mutant(
+            swap("DrainJob._not_too_many", "len(entries) > self._rows_max", "False"),
+            test="storage/schedule/test_loading.py::"
+            "test_a_lane_hands_out_no_more_than_was_wanted_though_more_came_since_the_plan",
+        ),
+        # What it found beyond that is given back.
+        "what a lane found too much of is lost": mutant(
+            drop("DrainJob._not_too_many", "self.surplus = ..."),
+            test="storage/schedule/test_loading.py::"
+            "test_a_lane_hands_out_no_more_than_was_wanted_though_more_came_since_the_plan",
         ),
     },
     "5 names": {
         # The number of a subject is given again only when nothing holds it.
         "the pile's numbers are given again": mutant(
-            swap("ScheduleLog.condemn_subjects", "self._pile", "()"),
+            swap("ScheduleLog.condemn_subjects", "self.waiting", "()"),
             scenario=told.FEW_NAMES,
             seed=2,
         ),
@@ -800,14 +976,18 @@ SERVER = {
             scenario=told.FEW_NAMES,
             seed=1,
         ),
-        # The number of a subject is given again only when the wheel has none of it.
-        "the wheel's numbers are given again": mutant(
-            swap("Loader._subjects_held", "self._wheel.holds_subjects(...)", "False"),
+        # The number of a subject is given again only when nothing of it is held.
+        "numbers of what is held are given again": mutant(
+            swap("Handout.holds_subjects", "self._held_of[:count] > 0", "np.zeros(0, np.bool_)"),
             scenario=told.HOT_FEW_NAMES,
-            seed=4,
+            seed=2,
         ),
     },
     "4 dead letters": {
+        # A row of which a dead letter was made is held no longer.
+        "what is dead is held for good": mutant(
+            drop("Mastership._buried", "self.handout.settle(...)"), scenario=told.POISON, seed=1
+        ),
         # The fact that a message is dead comes when its record is durable, and not before.
         "fact before record": mutant(
             before(
@@ -851,7 +1031,7 @@ SERVER = {
         ),
         # A dead letter that was requeued or dropped is none any more.
         "a settled dead letter is listed on": mutant(
-            drop("ScheduleLog._cross_off", "self.dead.forget(...)"),
+            drop("ScheduleLog.apply", "self.dead.forget(...)"),
             test="storage/schedule/test_dead_index.py::"
             "test_the_seal_of_a_settled_day_counts_what_became_of_its_rows",
         ),
@@ -876,7 +1056,7 @@ SERVER = {
         ),
         # What has waited on disk comes back when it may leave.
         "a resumed subject is not fetched": mutant(
-            swap("Lanes._await_opening", "lane != self.base", "lane > self.base"),
+            swap("Parked._wait", "lane != self._nowhere", "lane > self._nowhere"),
             scenario=told.OPERATED,
             seed=1,
         ),
@@ -888,7 +1068,7 @@ SERVER = {
         ),
         # Nothing is queued for a broker group that is paused.
         "a paused group is sent to": mutant(
-            swap("Group._takes", "not self._queue.rule.paused", "True"),
+            swap("Intake.takes", "not self._queue.rule.paused", "True"),
             scenario=told.CALM_OPERATED,
             seed=1,
         ),
@@ -1014,7 +1194,7 @@ META = {
             swap("_delay_groups", "taking or open_to_it or known", "taking"), seed=4
         ),
         # A route gets another group only when all it has stay away.
-        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=14),
+        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=33),
         # Groups that went off-line, or are silent, are told to nobody.
         "what is away is told": mutant(
             swap("answer_of", "group.state is not BrokerState.NRW", "True"), seed=1
@@ -1049,12 +1229,12 @@ META = {
     "8 roles": {
         # An incarnation older than one that registered is refused.
         "an older incarnation": mutant(
-            swap("_check_start", "request.incarnation < known.incarnation", "False"), seed=11
+            swap("_check_start", "request.incarnation < known.incarnation", "False"), seed=13
         ),
         # A later incarnation elsewhere is refused while the one before is heard.
         "a later copy of who lives": mutant(swap("_check_start", "is_heard", "False"), seed=2),
         # A disk that is known by another node id is refused.
-        "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=4),
+        "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=6),
         # A node in sync that comes with another disk is refused.
         "a wiped master": mutant(
             swap("_check_identity", "known.node_id in group.record.in_sync", "False"),
@@ -1079,7 +1259,7 @@ META = {
         ),
         # A master that was started again has a new epoch.
         "one epoch for two lives": mutant(
-            swap("_started_again", "max(...) + 1", "max(record.epoch, request.last_epoch)"), seed=4
+            swap("_started_again", "max(...) + 1", "max(record.epoch, request.last_epoch)"), seed=7
         ),
         # A group begins above whatever epoch its first node's log has.
         "a group begins at epoch 1": mutant(
@@ -1241,18 +1421,15 @@ CLUSTER = {
         ),
         # A subject is asked for as long as its messages wait for a route.
         "who waits for a route is forgotten": mutant(
-            swap("SubjectRoutes.round", "self.lanes.parked()", "used"),
+            swap("SubjectRoutes.round", "self.lanes.oldest_parked()", "used"),
             test="delay_server/lanes/test_routes.py::"
             "test_places_that_come_free_are_for_those_that_waited_longest_and_not_for_who_comes",
         ),
         # What waits on disk for a route comes from there when there is one.
         "what waits on disk stays in its lane": mutant(
             drop(
-                "Lanes._move",
-                (
-                    "if subject in self.unopened.get(before, ()):\n    "
-                    "...\nself._await_opening(subject, lane)"
-                ),
+                "Parked.move",
+                "self._moved.setdefault(lane, []).append(subject)",
             ),
             seed=1,
         ),
@@ -1275,7 +1452,7 @@ CLUSTER = {
                 "self._uses.values()",
                 "(use for use in self._uses.values() if use.route is None)",
             ),
-            seed=1,
+            seed=2,
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(
@@ -1283,7 +1460,7 @@ CLUSTER = {
         ),
         # A connection to a meta server that ends is made anew.
         "nobody connects again": mutant(
-            swap("MetaRoutes.run", "trio.sleep(wait_s)", "trio.sleep_forever()"), seed=1
+            swap("MetaRoutes.run", "trio.sleep(wait_s)", "trio.sleep_forever()"), seed=21
         ),
         # What is known of routes stays when no meta server answers.
         "no meta server, no routes": mutant(

@@ -29,12 +29,24 @@ class Probe:
             if held > bound:
                 self._witness.complain(f"bounded: {held} {what}, at most {bound}")
 
+    def look_at_the_end(self) -> None:
+        """Complain of rows that are held though everything has left: they cost memory for good."""
+        if not (self._server.ready.is_set() and self._server.is_master):
+            return
+        master = self._server.master
+        master.handout.heed()
+        held = int(master.handout._held_of.sum())
+        # What is damaged is not handed out again.
+        wanted = master.loader.held + master.undeliverable.count
+        if held > wanted:
+            self._witness.complain(f"bounded: {held} rows are held, by {wanted} messages")
+
     def _bounds(self) -> Iterator[tuple[str, int, int]]:
         """Yield what is held, how much of it, and how much it may be."""
         server = self._server
         config, sender = server.config.sender_config(), server.master.sender
-        if not server.node.access.taking.locked():
-            # While it is, some more may be on their way into the wheel or out of it again.
+        if not server.master.loader.filling.locked():
+            # While it is, some more may have come that are just being thrown out again.
             yield (
                 "entries in wheel and sender",
                 server.master.loader.held,

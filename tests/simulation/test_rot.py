@@ -17,6 +17,8 @@ from tests.simulation.witness import Witness
 from tests.simulation.world import World, quiet
 
 LATER_MS = 1 << 45
+_WAITING = 5
+"""Batches of outcomes that are not filed: so many that a flipped bit hits one of them."""
 Image = dict[str, bytes]
 
 
@@ -43,13 +45,13 @@ def image() -> Image:
         for found in world.images:
             spans = list(rot(1)[0]._spans(found, LATER_MS))
             kinds = {kind for kind, _ in spans}
-            # Of outcomes that are filed nothing is lost.
-            waits = any(
-                reader.told_by(found, path, begin)
+            # Of outcomes that are filed nothing is lost: enough of them are not.
+            waiting = [
+                path
                 for kind, (path, begin, _) in spans
-                if kind == "outcomes"
-            )
-            if kinds >= {"message_log", "segment", "facts", "seals"} and waits:
+                if kind == "outcomes" and reader.told_by(found, path, begin)
+            ]
+            if kinds >= {"message_log", "segment", "facts", "seals"} and len(waiting) >= _WAITING:
                 return found
     raise AssertionError("no story has files of all kinds")
 

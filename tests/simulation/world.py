@@ -444,6 +444,8 @@ class World:
                 self.gating.stop()
             self.network.plan = NetworkPlan()
             await self._see_everything_delivered()
+            if self._probe is not None and self.node.is_alive:
+                self._probe.look_at_the_end()
             self._finished = True
             self._stop.set()
             await trio.sleep_forever()
