@@ -8,8 +8,8 @@ import numpy as np
 from xxhash import xxh3_64_intdigest
 
 from delay_server.dead.reason import code_of
+from storage.batch.number_set import Mask
 from storage.schedule.dead_index import DeadIndex, LastRefusal
-from storage.schedule.row_places import Mask
 
 Millis = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Code = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]

@@ -8,12 +8,10 @@ from typing import Final, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from storage.batch.number_set import NumberSet
+from storage.batch.number_set import Numbers, NumberSet
 
 UNROUTED_MAX: Final = 100_000
 """Subjects parked whose lane leads nowhere, if nothing else is said; each takes some bytes."""
-
-Numbers = npt.NDArray[np.intp]
 
 
 class Assigns(Protocol):

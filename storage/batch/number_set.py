@@ -1,4 +1,6 @@
-"""Sets of small numbers, asked for many at a time."""
+"""Arrays and sets by small numbers that are given anew, such as those of subjects."""
+
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -6,6 +8,19 @@ import numpy.typing as npt
 Numbers = npt.NDArray[np.intp]
 
 Mask = npt.NDArray[np.bool_]
+
+Scalar = TypeVar("Scalar", bound=np.generic)
+
+
+def grown(array: npt.NDArray[Scalar], size: int) -> npt.NDArray[Scalar]:
+    """Return an array with a place for each number below `size`; new places have 0.
+
+    It doubles at the least, so that numbers that come one by one cost little each.
+    """
+    if size <= len(array):
+        return array
+    more = max(size, 2 * len(array)) - len(array)
+    return np.concatenate([array, np.zeros(more, array.dtype)])
 
 
 class NumberSet:
@@ -25,10 +40,7 @@ class NumberSet:
         """Add numbers, some of which may be there already; each is given once."""
         if not len(numbers):
             return
-        size = int(numbers.max()) + 1
-        if size > len(self._has):
-            more = max(size, 2 * len(self._has)) - len(self._has)
-            self._has = np.concatenate([self._has, np.zeros(more, np.bool_)])
+        self._has = grown(self._has, int(numbers.max()) + 1)
         self._count += int(np.count_nonzero(~self._has[numbers]))
         self._has[numbers] = True
 
@@ -48,9 +60,3 @@ class NumberSet:
     def numbers(self) -> Numbers:
         """Return them, ascending."""
         return np.flatnonzero(self._has)
-
-    def copy(self) -> "NumberSet":
-        """Return a set of its own with the same numbers."""
-        other = NumberSet()
-        other._has, other._count = self._has.copy(), self._count
-        return other

@@ -11,13 +11,14 @@ import numpy as np
 
 from storage.batch.batches import Damage
 from storage.batch.facts import FactBlock, join_facts
+from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import DEAD_MINUTES_FROM, SegmentKey, Span, dead_key, key_of_minute
 from storage.schedule.provision import Owed
 from storage.schedule.read_troubles import ReadTroubles
-from storage.schedule.row_places import Mask, SequenceSet
+from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment
 from storage.schedule.segment_files import SegmentFiles
 
@@ -73,7 +74,7 @@ class CrossingOff:
         They are crossed off when the records are applied.
         """
         self._known.append(facts)
-        self._known_sequences = SequenceSet([block.sequence for block in self._known])
+        self._known_sequences = None
 
     def forget_known(self) -> None:
         """Forget all outcomes whose records are not applied; the log is read again."""

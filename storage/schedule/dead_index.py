@@ -18,11 +18,12 @@ import numpy.typing as npt
 
 from storage.batch.batches import Damage
 from storage.batch.dead_rows import NOTE_BYTES_MAX, DeadNote, note_of_row
+from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock
 from storage.disk.disk import Bytes, Disk, ReadableFile
 from storage.disk.errors import ReadFailedError, may_pass
 from storage.disk.spans import dead_minute
-from storage.schedule.row_places import Mask, SequenceSet
+from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
 
 DEAD_ROW = np.dtype(

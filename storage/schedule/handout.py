@@ -24,14 +24,15 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.entries import Entries, make_entries, no_entries
+from storage.batch.number_set import Mask, Numbers, grown
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, Span
 from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.keys import NEVER, Key, not_after
-from storage.schedule.lane_table import LaneTable, Numbers
+from storage.schedule.lane_table import LaneTable
 from storage.schedule.loading import ALL_ROWS, DrainJob, FitJob, LoadJob, Reading, Schedule, TakeJob
-from storage.schedule.row_places import Mask, RowPlaces
+from storage.schedule.row_places import RowPlaces
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.waiting_rows import WaitingRows
 
@@ -243,10 +244,7 @@ class Handout:
     def _count(self, subjects: npt.NDArray[np.uint32]) -> None:
         if not len(subjects):
             return
-        size = int(subjects.max()) + 1
-        if size > len(self._held_of):
-            more = max(size, 2 * len(self._held_of)) - len(self._held_of)
-            self._held_of = np.concatenate([self._held_of, np.zeros(more, np.int64)])
+        self._held_of = grown(self._held_of, int(subjects.max()) + 1)
         np.add.at(self._held_of, subjects, 1)
 
     def aside(self, block: RowBlock) -> None:

@@ -5,9 +5,7 @@ The *key* of a row is (effective due time, sequence). A *cursor* is a key: where
 
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
+from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s
 
 Key = tuple[int, int]
@@ -16,8 +14,6 @@ Key = tuple[int, int]
 BEFORE_ALL: Final[Key] = (0, 0)
 
 NEVER: Final[Key] = (1 << 62, 0)
-
-Mask = npt.NDArray[np.bool_]
 
 
 def not_after(effective_ms: Int64s, sequence: Int64s, key: Key) -> Mask:

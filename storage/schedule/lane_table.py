@@ -14,11 +14,9 @@ reads sets it first, to where he will end, and whatever comes or comes back mean
 import numpy as np
 import numpy.typing as npt
 
+from storage.batch.number_set import Numbers, grown
 from storage.batch.rows import Int64s
 from storage.schedule.keys import BEFORE_ALL, Key
-
-Numbers = npt.NDArray[np.intp]
-"""Numbers of subjects."""
 
 _SUBJECTS_MIN = 64
 
@@ -65,10 +63,7 @@ class LaneTable:
         Its cursor is lowered to those of their lanes before, and to `loaded`, where a reading began
         that may not have come by all their rows.
         """
-        size = int(subjects.max(initial=0)) + 1
-        if size > len(self._lane_of):
-            more = max(size, 2 * len(self._lane_of)) - len(self._lane_of)
-            self._lane_of = np.concatenate([self._lane_of, np.zeros(more, np.int32)])
+        self._lane_of = grown(self._lane_of, int(subjects.max(initial=0)) + 1)
         subjects = subjects[self._lane_of[subjects] != lane]
         if not len(subjects):
             return

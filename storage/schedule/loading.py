@@ -22,12 +22,13 @@ import numpy.typing as npt
 
 from storage.batch.batches import Damage
 from storage.batch.entries import Entries, SubjectTable, make_entries, no_entries
+from storage.batch.number_set import Mask, Numbers
 from storage.batch.rows import Int64s, effective_due_ms
 from storage.disk.disk import Disk
 from storage.disk.errors import ReadFailedError
 from storage.disk.spans import MINUTE_MS
-from storage.schedule.keys import Key, Mask, not_after
-from storage.schedule.lane_table import LaneTable, Numbers
+from storage.schedule.keys import Key, not_after
+from storage.schedule.lane_table import LaneTable
 from storage.schedule.read_troubles import ReadTroubles
 from storage.schedule.row_places import HELD, SETTLED, Ordinals, RowPlaces, SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch

@@ -15,13 +15,12 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from storage.batch.number_set import Mask, grown
 from storage.batch.rows import Int64s
 from storage.disk.sorting import each_once
 
 HELD: Final = 1
 SETTLED: Final = 2
-
-Mask = npt.NDArray[np.bool_]
 
 Ordinals = npt.NDArray[np.uint32]
 
@@ -120,9 +119,7 @@ class RowPlaces:
         """Give ordinals to the rows of a batch whose records are free; return the first."""
         first = self.rows
         self.rows += count
-        if self.rows - self._base > len(self._flags):
-            more = max(self.rows - self._base, 2 * len(self._flags)) - len(self._flags)
-            self._flags = np.concatenate([self._flags, np.zeros(more, np.uint8)])
+        self._flags = grown(self._flags, self.rows - self._base)
         place = bisect.bisect_left(self._starts, records.start)
         self._starts.insert(place, records.start)
         self._batches.insert(place, (records.stop, first, count))

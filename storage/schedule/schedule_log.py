@@ -23,6 +23,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import dead_rows_of
 from storage.batch.entries import SUBJECTS_BYTES_MAX, Entries, SubjectTable, no_entries
 from storage.batch.facts import STATING_KINDS, FactBlock, facts_stated
+from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock, filed_minutes, join_blocks
 from storage.disk.disk import Disk
 from storage.disk.errors import DataDirectoryError, StorageFullError, UnsupportedFormatError
@@ -33,7 +34,6 @@ from storage.schedule.handout import Handout
 from storage.schedule.keys import BEFORE_ALL, Key
 from storage.schedule.provision import Owed, Provision
 from storage.schedule.read_troubles import ReadTroubles
-from storage.schedule.row_places import Mask
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.splitting import COARSE, Splitter
