@@ -659,14 +659,14 @@ def test_a_hundred_thousand_subjects_are_small_and_no_call_takes_long() -> None:
     asked = 0
     while asked < count and now < 30:
         now = max(now + 0.005, min(asker.next_at(), now + 1))
-        start = time.perf_counter()
+        start = time.thread_time()
         found = asker.next_requests(now, 64)
-        worst = max(worst, time.perf_counter() - start)
+        worst = max(worst, time.thread_time() - start)
         asked += len(found)
         for request in found:
             asker.receive(answer(request.subject, D1, D2, timestamp_ms=2 * 10**12), now)
     assert asked == count
-    assert worst < 0.05, "64 questions take 0.1 ms; the machine may be busy"
+    assert worst < 0.05, "64 questions take 0.1 ms of CPU"
 
 
 def test_suspicion_and_churn_do_not_fill_the_memory() -> None:
