@@ -10,6 +10,8 @@ neighbours a good producer beside thousands of bad peers
 hostile    a good neighbour's answers beside 3,000 hostile connections
 isolation  a group that is dead, a subject that is poisonous or overdue: what others notice
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
+limits     1,000 subjects with a rate limit each, all due at once
+pause      5,000,000 of one subject, spread over three days of a pause, and resumed
 meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
@@ -33,6 +35,7 @@ from benchmarks.hostile import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
+from benchmarks.ruled import measured as ruled
 
 HOUR_MS = 3_600_000
 YEAR_MS = 365 * 24 * HOUR_MS
@@ -214,6 +217,18 @@ def backlog(directory: Path, scale: float) -> None:
     say("  lateness of other subjects, ms", counted["lateness_of_others_ms"])
 
 
+def limits(directory: Path, scale: float) -> None:
+    """Measure what a thousand rate limits cost."""
+    for name, value in ruled.limits(directory, scale):
+        say(name, value)
+
+
+def pause(directory: Path, scale: float) -> None:
+    """Measure the end of a long pause."""
+    for name, value in ruled.pause(directory, scale):
+        say(name, value)
+
+
 def meta(directory: Path, scale: float) -> None:
     """Measure the meta server with many clients."""
     for name, value in registrations.measure(directory, scale):
@@ -267,6 +282,8 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "hostile": hostile,
     "isolation": isolation,
     "backlog": backlog,
+    "limits": limits,
+    "pause": pause,
     "meta": meta,
     "decode": decode,
     "reconcile": reconcile,

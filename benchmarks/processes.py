@@ -81,7 +81,8 @@ class Process:
 class DelayServer(Process):
     """A delay server in a directory, delivering to one port, or to a group at each of several.
 
-    Or to those that a meta server names, of which the HTTP port is `meta_port`.
+    Or to those that a meta server names, of which the HTTP port is `meta_port`. Its wall clock may
+    be behind.
     """
 
     def __init__(
@@ -92,9 +93,11 @@ class DelayServer(Process):
         meta_port: int | None = None,
         settings: tuple[str, ...] = (),
         tree: Path | None = None,
+        behind_ms: int = 0,
     ) -> None:
         self.port = free_port()
         self._http = free_port()
+        module = ("benchmarks.ruled.shifted", str(behind_ms)) if behind_ms else ("delaywheel",)
         ports = [broker_port] if isinstance(broker_port, int) else broker_port
         extra = [part for setting in settings for part in ("--set", setting)]
         for number, port in enumerate(ports):
@@ -102,7 +105,7 @@ class DelayServer(Process):
         if meta_port is not None:
             extra += ["--meta", f"127.0.0.1:{meta_port}", "--group", "delay0", "--node-id", "n0"]
         super().__init__(
-            "delaywheel", "delay-server",
+            *module, "delay-server",
             "--data", str(directory / "data"),
             "--listen", f"127.0.0.1:{self.port}",
             "--http", f"127.0.0.1:{self._http}",
@@ -115,6 +118,11 @@ class DelayServer(Process):
     def address(self) -> tuple[str, int]:
         """Where it takes messages."""
         return "127.0.0.1", self.port
+
+    @property
+    def http_address(self) -> tuple[str, int]:
+        """Where it is asked and administered."""
+        return "127.0.0.1", self._http
 
     def status(self) -> dict[str, Any]:
         """Return GET /status."""

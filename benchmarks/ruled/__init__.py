@@ -1,0 +1,1 @@
+"""Rules of subjects under load: rate limits and pauses."""
