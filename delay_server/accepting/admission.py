@@ -45,6 +45,7 @@ from delay_protocol.messages.items import (
     walk_attributes,
 )
 from delay_server.accepting.intake import BATCH_BYTES_MAX, ITEM_OVERHEAD_MAX, Intake
+from storage.batch.dead_rows import NOTE_BYTES_MAX
 
 DAY_MS: Final = 24 * 60 * 60 * 1000
 
@@ -113,7 +114,8 @@ class AdmissionLimits:
             raise ValueError("attribute_bytes_max must be 0 to 65535")
         if self.attributes_max < 1:
             raise ValueError("attributes_max must be positive")
-        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX
+        # A message that is given up is kept with a note behind it, in one batch as well.
+        room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX - NOTE_BYTES_MAX
         if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
             raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
 

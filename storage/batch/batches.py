@@ -19,9 +19,9 @@
 
 Little-endian. Columns: see columns.py. Blob: the records' items one after another, raw or as one
 lz4 block (its raw size is in the header; the CRC is of the stored bytes). All three CRCs are
-zlib.crc32, seeded with the log's uuid and kind, since a message body may contain the image of a
-batch of another log. The header CRC covers the other two, so it stands for the whole batch: it is
-what the next batch names as its previous CRC.
+zlib.crc32, seeded with the log's uuid and kind, and with a segment's span and start, since a
+message body may contain the image of a batch of another log. The header CRC covers the other two,
+so it stands for the whole batch: it is what the next batch names as its previous CRC.
 
 The first 8 bytes, and the header CRC in the last 4 of `header size` bytes, are fixed for every
 version to come. The CRC is checked before the version is believed.

@@ -3,7 +3,7 @@
 It is read beside a running server, which it neither asks nor disturbs: nothing is written, and the
 lock is not taken. What it names is what counts, and only so much of each file: whoever reads that
 reads the same at any time, for as long as the files are there. They are for the retirement grace at
-least (`storage.retired_grace_minutes`, an hour), less the seconds in which a checkpoint is written;
+least (`storage.retired_grace_ms`, an hour), less the seconds in which a checkpoint is written;
 but for those that are listed as retired or as deleted, and unless the disk runs full. The format is
 in docs/formats/manifest.md.
 

@@ -8,7 +8,7 @@
                               | (seeded, of the JSON)| (size bytes)           |
                               +----------------------+------------------------+
 
-The second part is there where the clock was known; versions that know nothing of it pass it over.
+The second part is there where the clock was known.
 
 It says up to which sequence the message_log has been applied and, for every segment that is not
 sealed, how much of its files counts. What neither it nor the seals nor its retired list
@@ -118,7 +118,8 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     first_sequence: int = 1
     """The message_log is kept from this record on; files before it are retired or gone."""
     epochs: tuple[EpochStart, ...] = ()
-    """Every epoch of the records up to `sequence`, oldest first."""
+    """Every epoch of the records that were applied, oldest first: of those up to `sequence`, and of
+    later ones whose rows wait."""
     floor_minute: int = 0
     """Floor of the last record replayed; segments that end at or before it are closed."""
     hour_mark: int = 0

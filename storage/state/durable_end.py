@@ -50,7 +50,7 @@ _CRC = struct.Struct("<I")
 _PREFIX = struct.Struct("<4sHH")
 _SLOT_SIZE_MIN = 16
 COUNTER_BASE = 2**48
-"""Counters begin behind it. Lower ones are of older versions, which made the file of zeros."""
+"""Counters begin behind it."""
 _COUNTER_MAX = 2**63
 _FLIPPED_BYTES_MAX = 8
 """Bytes of magic, version, size and log uuid, 24 in all, that a power cut may have spoilt."""
@@ -208,12 +208,8 @@ class DurableEndReader:
         return self._damaged(size, f"the file ends after {size} bytes of {_FILE_SIZE}")
 
     def _lost_slot(self, slots: Sequence[object]) -> DamagedError | None:
-        """Say so if a slot was written and is all zeros now.
-
-        Older versions made the file of zeros, and wrote to the second slot when the first was
-        synced.
-        """
-        if None not in slots or (slots[1] is None and self._counter < COUNTER_BASE):
+        """Say so if a slot is all zeros: both are written when the file is made."""
+        if None not in slots:
             return None
         return self._damaged(SLOT_POSITIONS[slots.index(None)], "this slot is all zeros")
 

@@ -17,6 +17,7 @@ from delay_protocol.messages.send_message import decode_send_reply, encode_send_
 from delay_server.accepting import admission as admission_module
 from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits, Admitted
 from delay_server.accepting.intake import Intake
+from storage.batch.dead_rows import NOTE_BYTES_MAX
 
 NOW = 1_700_000_000_000
 DELAY, TAGS = 2, 4
@@ -437,7 +438,7 @@ def test_a_body_larger_than_a_batch_is_admitted_in_several() -> None:
 
 
 def test_the_largest_item_allowed_fits_into_a_batch() -> None:
-    limits = AdmissionLimits(item_bytes_max=4 * 1024 * 1024 - 1048 - 523)
+    limits = AdmissionLimits(item_bytes_max=4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
     subject = b"%DEAD_RETRY%" + b"s" * 255 + b"%" + b"g" * 255
     value = attribute(b"k", b"v" * 32_000)
     body = value * 130

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from storage.batch.batches import BATCH_BYTES_MAX, Damage
 from storage.batch.columns import RecordKind
+from storage.batch.dead_rows import NOTE_BYTES_MAX
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FILE_HEADER_SIZE
 from storage.disk.errors import ReadFailedError
@@ -32,6 +33,7 @@ from storage.node.store import StoreSettings
 from storage.schedule import dead_index
 from storage.schedule.dead_index import DeadRow
 from storage.schedule.seals import read_seals, seals_end
+from storage.schedule.segment import SegmentBatch
 from storage.tools.inspect import dump_records, verify_disk, verify_files
 from storage.tools.salvage import DEAD_LETTER, PENDING, Salvage
 from tests.golden.directory import written
@@ -435,6 +437,36 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
     batches = list(segment.read_rows(rig.disk, segment.file.length))
     assert len(batches) > 1
     assert all(one.header.size <= BATCH_BYTES_MAX for one in batches if one.header is not None)
+
+
+def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
+    reason = b'"' * 4096
+    blob = bytes(4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
+    draft = Draft(
+        kind=RecordKind.DEAD,
+        count=1,
+        names=[b"s" * 523, reason],
+        arrays={
+            "old_sequence": np.array([2**62]),
+            "due_ms": np.array([START_MS]),
+            "id_hash": np.zeros(1, np.uint64),
+            "size": np.array([len(blob)], np.uint32),
+            "old_minute": np.array([MINUTE_MAX], np.uint32),
+            "subject": np.zeros(1, np.uint16),
+            "reason": np.ones(1, np.uint16),
+        },
+        blob=[blob],
+    )
+    rig = DeadRig(1)
+    rig.open()
+    [batch] = rig.store.message_log.append(
+        [draft], floor_minute=START_MS // MINUTE_MS, append_ms=START_MS
+    )
+    rig.store.schedule.apply(batch, now_ms=START_MS)
+    [segment] = rig.store.schedule.segments.values()
+    [found] = segment.read_rows(rig.disk, segment.file.length)
+    assert isinstance(found, SegmentBatch)
+    assert len(blob) + len(reason) < found.columns.arrays["size"][0] < len(blob) + NOTE_BYTES_MAX
 
 
 def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:

@@ -129,20 +129,6 @@ def test_a_slot_of_zeros_was_not_torn_and_may_have_been_the_newest(slot: int, ot
     assert file.damaged_slot is None
 
 
-def test_a_second_slot_that_an_older_version_never_wrote_is_no_damage() -> None:
-    slot = encode_slot(end_at(2), log_uuid=LOG_UUID, counter=68)
-    disk = disk_of({PATH: slot.ljust(1024, b"\0")})
-    file = opened(disk)
-    assert (file.read(), file.doubt) == (end_at(2), None)
-    file.write(end_at(3))
-    file.sync()
-    data = disk.contents(durable=True)[PATH]
-    assert opened(disk_of({PATH: data})).read() == end_at(3)
-    again = opened(disk_of({PATH: bytes(512) + data[512:]}))
-    assert again.read() == end_at(3)
-    assert again.doubt is not None
-
-
 def test_the_newest_slot_counts() -> None:
     assert opened(disk_of({PATH: synced_twice()})).read() == end_at(9)
 
