@@ -37,7 +37,7 @@ _AFTER_S: Final = 4
 _DRAINED_S: Final = 60.0
 _DURABLE_S: Final = 1.5
 """In which outcomes become durable, with nothing to be delivered any more."""
-_PICTURES: Final = Path(__file__).parent.parent / "build"
+_PICTURES: Final = Path(__file__).parents[2] / "build"
 _COLOUR: Final[Colour] = (70, 110, 180)
 _AGE_BUCKET: Final = re.compile(
     r'^\w+_fact_age_seconds_bucket\{.*?le="(.+?)".*?\} (\S+)', re.MULTILINE
