@@ -299,8 +299,9 @@ class Sender:
         self.is_paused = True
 
     def resume(self) -> None:
-        """Go on after pause()."""
+        """Go on after pause(); what waited for a group is placed anew, by the routes of now."""
         self.is_paused = False
+        self._groups.give_back()
         self._groups.wake()
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:

@@ -274,7 +274,7 @@ class Group:
         self._queue.set_rule(rule, self._health.window)
         if rule.paused or self._queue.lanes.count > self._queue.items_max:
             # By the rate it would take long; others may take it now.
-            self._give_back()
+            self.give_back()
         self.wake()
         self._owner.groups_changed()
 
@@ -282,7 +282,7 @@ class Group:
         """Send nothing more; run() returns once what is in flight is answered."""
         if self._connection is None:
             # What waits here while a connection that has ended is closed.
-            self._give_back()
+            self.give_back()
             self.abort()
         else:
             self._stopping = True
@@ -319,7 +319,7 @@ class Group:
                     )
                     return
                 self._move(GroupState.DOWN)
-                self._give_back()
+                self.give_back()
                 if end is End.NO_BROKER:
                     await self._wait_for_another_address(detail)
                     continue
@@ -490,24 +490,25 @@ class Group:
         if level > before:
             self._owner.group_is_better(self.number)
         elif level < before:
-            self._give_back()
+            self.give_back()
             self._owner.groups_changed()
 
     def yield_queue(self) -> None:
         """Give back what is queued, if the group is slow: another one takes more than before."""
         if self._queue.lanes.count and self._health.is_slow(trio.current_time()):
-            self._give_back()
+            self.give_back()
 
     def _retire(self, end: End, detail: str) -> None:
         """Send no more on this connection, and close it once nothing is in flight."""
         assert self._connection is not None
         if self.state is not GroupState.RETIRING:
             self._move(GroupState.RETIRING)
-            self._give_back()
+            self.give_back()
             self._look_at_health()
         self._connection.retire(end, detail)
 
-    def _give_back(self) -> None:
+    def give_back(self) -> None:
+        """Give back what is queued and not in flight, to be placed anew."""
         parcels = self._queue.lanes.clear()
         if parcels:
             self._owner.give_back(parcels)

@@ -148,6 +148,11 @@ class GroupSet:
             if group.number != but:
                 group.yield_queue()
 
+    def give_back(self) -> None:
+        """Have all groups give back what is queued for them."""
+        for group in self.in_use:
+            group.give_back()
+
     # Their tasks
 
     def start(self, nursery: trio.Nursery) -> None:

@@ -114,6 +114,9 @@ NAMING_KINDS = frozenset({RecordKind.CANCEL, RecordKind.MOVE, RecordKind.DEAD})
 STATING_KINDS = NAMING_KINDS | {RecordKind.FACTS}
 """Records of the message_log that state facts."""
 
+KINDS_OF_LOG = STATING_KINDS | {RecordKind.MESSAGE, RecordKind.EPOCH_START, RecordKind.FLOOR}
+"""Records that a message_log may have."""
+
 _OUTCOMES_OF_RECORDS = {
     RecordKind.DEAD: Outcome.DEAD,
     RecordKind.MOVE: Outcome.MOVED,

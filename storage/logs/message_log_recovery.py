@@ -289,6 +289,9 @@ class _Recovery:
         return file
 
     def _make_durable(self) -> None:
+        if self.files:
+            # A start that was killed may have cut it, and no disk knows of that yet.
+            self._open(self.files[-1].path)
         for file in self._open_files.values():
             file.sync()
         if not self.files:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 from storage.batch.batches import BatchHeader, LogBatch, contents_fault, decode_batch, decode_header
 from storage.batch.columns import RecordKind
+from storage.batch.facts import KINDS_OF_LOG
 from storage.batch.file_header import (
     FILE_HEADER_SIZE,
     HEADER_SIZE_MAX,
@@ -102,14 +103,14 @@ def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch
         try:
             part = view[position:]
             header = decode_header(part[:HEADER_SIZE_MAX], seed=seed, path=where, position=position)
+            fault = _fault_of_copy(header, sequence=sequence, crc=crc, epoch=epoch, floor=floor)
+            if fault is not None:
+                raise CopyRefusedError(f"{where}: {fault}")
             batch = decode_batch(
                 header, part[: header.size], seed=seed, path=where, position=position
             )
         except (DamagedError, UnsupportedFormatError) as error:
             raise CopyRefusedError(str(error)) from error
-        fault = _fault_of_copy(header, sequence=sequence, crc=crc, epoch=epoch, floor=floor)
-        if fault is not None:
-            raise CopyRefusedError(f"{where}: {fault}")
         batches.append(batch)
         sequence, crc, epoch = header.next_sequence, header.crc, header.epoch
         floor, position = header.floor_minute, position + header.size
@@ -119,6 +120,8 @@ def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch
 def _fault_of_copy(
     header: BatchHeader, *, sequence: int, crc: int, epoch: int, floor: int
 ) -> str | None:
+    if header.kind not in KINDS_OF_LOG:
+        return f"a batch of {header.kind.name} does not belong in a message_log"
     if header.base_sequence != sequence:
         return f"it begins with {header.base_sequence}, and {sequence} comes next"
     if header.previous_crc != crc:

@@ -22,7 +22,7 @@ from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import dead_rows_of
 from storage.batch.entries import SUBJECTS_BYTES_MAX, Entries, SubjectTable, no_entries
-from storage.batch.facts import STATING_KINDS, FactBlock, facts_stated
+from storage.batch.facts import KINDS_OF_LOG, FactBlock, facts_stated
 from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock, filed_minutes, join_blocks
 from storage.disk.disk import Disk
@@ -169,7 +169,7 @@ class ScheduleLog:
         Raises UnsupportedFormatError for a batch that does not belong in a message_log.
         """
         header = batch.header
-        if header.kind not in _KINDS_OF_LOG:
+        if header.kind not in KINDS_OF_LOG:
             raise UnsupportedFormatError(
                 path="message_log",
                 position=header.base_sequence,
@@ -519,10 +519,3 @@ class ScheduleLog:
     def close(self) -> None:
         """Give all descriptors back."""
         self.files.close()
-
-
-_KINDS_OF_LOG = STATING_KINDS | {
-    RecordKind.MESSAGE,
-    RecordKind.EPOCH_START,
-    RecordKind.FLOOR,
-}

@@ -41,7 +41,7 @@ from storage.disk.spans import (
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import files_from
 from storage.node.store import QUARANTINE_DIRECTORY
-from storage.schedule.seals import SEALS_DIRECTORY, seals_of_columns
+from storage.schedule.seals import SEALS_DIRECTORY, Seal, seals_of_columns
 from storage.state.checkpoint import Checkpoint, checkpoint_if_whole
 from storage.state.identity import read_identity
 from storage.tools.inspect import (
@@ -176,6 +176,7 @@ class _Knowledge:
 
     outcomes: dict[int, SequenceSet] = field(default_factory=dict)
     sealed: list[SegmentKey] = field(default_factory=list)
+    """Complete segments whose facts are not whole on disk: who knows which rows they had."""
     facts_incomplete: bool = False
 
     def add(self, facts: FactBlock) -> None:
@@ -240,13 +241,22 @@ class Salvage:
 
     def _learn(self) -> _Knowledge:
         knowledge = _Knowledge(facts_incomplete=not facts_are_whole(self._disk))
+        seals: list[Seal] = []
+        whole: dict[str, int] = {}
         for path in _derived_files(self._disk):
-            for part in self._read(path):
+            gaps: list[Gap] = []
+            for part in self._read(path, gaps):
                 columns = part.batch.columns
                 if part.kind is RecordKind.SEALS:
-                    knowledge.sealed += [seal.key for seal in seals_of_columns(columns)]
+                    seals += seals_of_columns(columns)
                 else:
                     knowledge.add(filed_facts_of(columns))
+            if not gaps:
+                whole[path] = size_of(self._disk, path)
+        # Each row of a complete segment has a fact: what has none there never was one of its rows.
+        knowledge.sealed = [
+            seal.key for seal in seals if whole.get(seal.key.facts_path, 0) < seal.facts_length
+        ]
         self._learn_records(knowledge)
         return knowledge
 

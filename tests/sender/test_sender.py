@@ -421,6 +421,23 @@ async def test_what_is_late_of_a_lane_goes_where_its_lane_goes() -> None:
         rig.assert_all_settled()
 
 
+async def test_what_waited_for_a_group_in_a_pause_goes_where_it_belongs_by_then() -> None:
+    routes = TableRoutes({1: ["g-b0"], 2: ["g-b1"]})
+    async with rig_of(2, routes=routes) as rig:
+        await trio.sleep(1)
+        rig.sender.pause()
+        rig.offer(10, lane=1)["subject"] = 1
+        await trio.sleep(1)
+        assert [group.queued for group in rig.sender.status()] == [10, 0]
+        routes.groups[1] = ["g-b1"]
+        rig.sender.routes_changed({1})
+        await trio.sleep(1)
+        rig.sender.resume()
+        await trio.sleep(1)
+        assert [len(came_to(broker)) for broker in rig.brokers] == [0, 10]
+        rig.assert_all_settled()
+
+
 @pytest.mark.parametrize("hot", [1, 3])
 async def test_few_of_a_lane_go_out_within_one_turn_of_each_other_lane(hot: int) -> None:
     async with rig_of(config=SLOW, setup=make_slow) as rig:

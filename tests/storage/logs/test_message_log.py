@@ -19,7 +19,7 @@ from storage.disk.errors import FatalDiskError, StorageFullError
 from storage.logs.message_log import Draft, MessageLog
 from storage.state.durable_end import DurableEndFile
 from tests.seeds import examples, seeds_in_parts
-from tests.simulation.faults import CALM, HARSH, Action, Trap
+from tests.simulation.faults import CALM, HARSH, Action, Kill, Stage, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import (
     LOG_UUID,
@@ -188,6 +188,29 @@ def test_what_was_appended_survives_any_power_cut(seeds: range) -> None:
         log, report = recover(disk.revive())
         assert records_of(log) == expected_of(batches)
         assert report.damages == []
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_start_cut_stays_cut_though_it_was_killed_before_its_fsync(seed: int) -> None:
+    disk = new_disk(seed)
+    log, _ = recover(disk)
+    log.append([messages([b"a"] * 3)], append_ms=NOW_MS)
+    log.sync_durable_end()
+    path, end = log.files()[-1].path, log.next_sequence
+    # What is left of an append that a power cut ended.
+    file = disk.open(path)
+    file.write_at(file.size(), [b"torn" * 10])
+    file.sync()
+    disk = disk.revive()
+    disk.arm(Trap(action=Action.KILL, kinds={"truncate"}, stage=Stage.AFTER))
+    with pytest.raises(Kill):
+        recover(disk)
+    disk = disk.revive()
+    log, report = recover(disk)
+    assert report.cut == []
+    disk.power_cut()
+    log, report = recover(disk.revive())
+    assert (log.next_sequence, report.cut, report.damages) == (end, [], [])
 
 
 def test_bytes_written_counts_batches() -> None:

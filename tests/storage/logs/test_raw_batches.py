@@ -1,7 +1,7 @@
 """A log is copied batch for batch; an end that another log contradicts is cut and kept aside."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from uuid import UUID
 
@@ -9,7 +9,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage.batch.batches import Damage, LogBatch
+from storage.batch.batches import (
+    HEADER_SIZE,
+    Damage,
+    LogBatch,
+    decode_header,
+    encode_batch,
+    log_seed,
+)
+from storage.batch.columns import RecordKind
+from storage.batch.file_header import LogKind
 from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
@@ -150,6 +159,7 @@ def test_a_byte_that_is_not_as_it_was_written_is_not_sent() -> None:
 @pytest.mark.parametrize(
     ("broken", "match"),
     [
+        ("another kind", "SEALS does not belong in a message_log"),
         ("again", "comes next"),
         ("gap", "comes next"),
         ("other chain", "another batch"),
@@ -195,7 +205,27 @@ def _flipped(data: bytes) -> bytes:
     return data[:-1] + bytes([data[-1] ^ 1])
 
 
-_BROKEN = {
+def _another_kind() -> bytes:
+    """Return a batch that goes on from the end, of a kind that no message_log has."""
+    after = _sent([b"a"], [b"b"])[1]
+    seed = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
+    header = decode_header(after, seed=seed, path="", position=0)
+    _, parts = encode_batch(
+        seed=seed,
+        kind=RecordKind.SEALS,
+        epoch=header.epoch,
+        base_sequence=header.base_sequence,
+        count=header.count,
+        floor_minute=header.floor_minute,
+        append_ms=header.append_ms,
+        previous_crc=header.previous_crc,
+        columns=after[HEADER_SIZE : HEADER_SIZE + header.columns_size],
+    )
+    return b"".join(parts)
+
+
+_BROKEN: dict[str, Callable[[], bytes]] = {
+    "another kind": _another_kind,
     "again": lambda: _sent([b"a"])[0],
     "gap": lambda: _sent([b"a"], [b"b"], [b"c"])[2],
     "other chain": lambda: _sent([b"x"], [b"b"])[1],

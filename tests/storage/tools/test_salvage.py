@@ -314,3 +314,32 @@ def test_filed_facts_that_are_damaged_put_in_doubt_what_is_due() -> None:
         due = {item.sequence for item in wanted if item.due_ms <= rig.now_ms}
         assert {item.sequence for item in wanted if item.state == IN_DOUBT} == due
         assert due
+
+
+def test_a_message_that_never_was_a_row_is_pending_though_its_minute_is_sealed() -> None:
+    rig = StoreRig(4, damage_expected=True)
+    rig.open()
+    due_ms = START_MS + 3 * MINUTE_MS
+    rig.commit([due_ms, due_ms])
+    rig.commit([due_ms])
+    rig.sync_durable_end()
+    damaged, whole, other = rig.memory.accepted
+    path = last_log_file(rig.disk.contents())
+    item = rig.memory.accepted[damaged].item
+    rig.disk.damage(path, rig.disk.contents()[path].index(item) + len(item) - 1, b"\xff")
+    rig.reopen()
+    assert rig.damages
+    missed = {sequence: rig.memory.accepted.pop(sequence) for sequence in (damaged, whole)}
+    rig.seal_everything()
+    rig.memory.accepted |= missed
+    [seal] = rig.seals().values()
+    files = rig.disk.contents()
+    known, _ = salvaged(rig, files)
+    assert known.keys() == {whole, other}
+    assert (known[whole].state, known[other].state) == (PENDING, "delivered")
+    assert not known[whole].is_served
+    # Without the facts of all its rows nobody knows: what may have been delivered is not wanted.
+    facts = files[seal.key.facts_path]
+    for left in ({}, {seal.key.facts_path: facts[:64]}):
+        bad = {path: data for path, data in files.items() if path != seal.key.facts_path} | left
+        assert salvaged(rig, bad)[0][whole].state == "sealed"
