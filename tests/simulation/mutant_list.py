@@ -758,7 +758,7 @@ SERVER = {
         ),
         # What is queued for a group that is given up goes to another, or waits.
         "queued for a failed group, forgotten": mutant(
-            drop("Group._give_back", "self._owner.give_back(...)"),
+            drop("Group.give_back", "self._owner.give_back(...)"),
             scenario=told.SICK_GROUP,
             seed=1,
         ),
@@ -815,7 +815,7 @@ SERVER = {
         ),
         # What is queued for a group that is given up does not wait for it to come back.
         "a dead group keeps its queue": mutant(
-            swap("Group._give_back", "self._queue.lanes.clear()", "_ if self._stopping else []"),
+            swap("Group.give_back", "self._queue.lanes.clear()", "_ if self._stopping else []"),
             scenario=told.GROUPS,
             seed=6,
         ),
