@@ -59,5 +59,6 @@ def _names_one_of(host: str, own_hosts: Collection[str]) -> bool:
     without_port, colon, port = name.rpartition(":")
     if colon and port.isdigit() and (not without_port.count(":") or without_port[-1:] == "]"):
         name = without_port
-    name = name.removeprefix("[").removesuffix("]")
+    if name[:1] == "[" and name[-1:] == "]":
+        name = name[1:-1]
     return is_loopback(name) or name in own_hosts
