@@ -695,9 +695,11 @@ async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_t
             most_bytes = max(most_bytes, subjects.bytes_held)
         assert popped == 200_000
         # One commit more, and one part of the bound until there is a collection.
-        assert most_bytes <= (1 << 20) * 9 // 8 + 1000 * 371
+        bound = (1 << 20) * 9 // 8 + 1000 * 371
+        assert most_bytes <= bound
         assert most_names >= 2000
-        assert len(subjects.names) <= most_bytes // 371 + 1000
+        # By the bound and not by what was seen: there may have been more between two looks.
+        assert len(subjects.names) <= bound // 371
         assert subjects.collections > 100
         assert not len(b.handout.lanes)
 
