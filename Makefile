@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 # Seeds of `make simulate`: how many, and the first of them; LEDGER: a file to enter them in; WORLD:
-# the delay "server", the "meta" server, or both in a "cluster".
+# the delay "server", the "meta" server, both in a "cluster", or the "schedule" of replication.
 SEEDS ?= 500
 FIRST ?= 1
 LEDGER ?=
@@ -41,7 +41,7 @@ help:
 	@echo "make check      lint, format, types, import arrows, tidiness, documentation"
 	@echo "make bench      the figures of docs/performance.md"
 	@echo "make bench-guard   CPU a message on this tree and on the baseline, in turns; five minutes"
-	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster] [LEDGER=docs/campaigns.jsonl]"
+	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster|schedule] [LEDGER=docs/campaigns.jsonl]"
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"

@@ -3,6 +3,7 @@
     python -m tests.simulation.run --seeds 500 --first 1 --jobs 2
     python -m tests.simulation.run --world meta             the meta server's simulation
     python -m tests.simulation.run --world cluster          that of both together
+    python -m tests.simulation.run --world schedule         the core of replication alone
 
 Prints each failing seed with what was wrong and how to see it again, then the account: faults by
 kind, crash points hit, seeds a second. `--ledger docs/campaigns.jsonl` appends a
@@ -28,9 +29,15 @@ from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.ledger import Account
 from tests.simulation.meta_campaign import MetaCampaign
 from tests.simulation.meta_world import MetaResult, run_meta_world
+from tests.simulation.schedule.group import (
+    STORIES,
+    GroupResult,
+    ScheduleCampaign,
+    run_schedule,
+)
 from tests.simulation.world import WorldResult, run_world
 
-Result = TypeVar("Result", WorldResult, MetaResult)
+Result = TypeVar("Result", WorldResult, MetaResult, GroupResult)
 
 
 def run_seeds(
@@ -79,12 +86,18 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--ledger", type=Path, help="append the account to this file")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d", time.gmtime()))
-    parser.add_argument("--world", choices=("server", "meta", "cluster"), default="server")
+    parser.add_argument(
+        "--world", choices=("server", "meta", "cluster", *STORIES), default="server"
+    )
     options = parser.parse_args()
     if options.world == "meta":
         return _run_campaign(options, MetaCampaign(), run_meta_world)
     if options.world == "cluster":
         return _run_campaign(options, ClusterCampaign(), run_cluster_world)
+    if options.world in STORIES:
+        return _run_campaign(
+            options, ScheduleCampaign(), partial(run_schedule, world=options.world)
+        )
     return _run_campaign(options, Campaign(), run_world)
 
 

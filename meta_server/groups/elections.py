@@ -1,0 +1,274 @@
+"""Elections, leases and in-sync sets of delay groups, as the meta server decides on them. Pure.
+
+    an election begins   at once where the recorded master's disk was started again: that start is
+                         gone; else when an operator asks, and the lease is over
+    is under way         as long as the record has no master: after a restart, too
+    ends                 when all members heard lately have voted, or some after a while: the
+                         longest log becomes the master, those who voted are in sync
+    is refused           where a voter was told a newer record than this store has, or where much
+                         would be sent again that a member which is away has done
+
+Every member of the in-sync set has every acknowledged message, so that one vote is enough to lose
+none. The record changes by compare-and-set on (epoch, version). A proposal that is refused counts
+the version up as well: so none comes true later.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+from uuid import UUID
+
+import msgspec
+
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+
+LEASE_GUARD_S: Final = 0.5
+"""Beyond the end of a lease, before anybody else is elected."""
+HEARD_LATELY_S: Final = 2.5
+"""Members that were heard so lately are waited for…"""
+VOTES_S_MAX: Final = 1.5
+"""… for so long after the first vote. Votes come when what was promised to the last master has run
+out, so that the first may take three seconds and the others come soon after it."""
+SENT_AGAIN_MAX: Final = 50_000
+"""Outcomes that a member may have, and the new master lack, without an operator's word."""
+
+
+class Heard(NamedTuple):
+    """What a start of a node said last."""
+
+    at: float
+    storage: UUID
+    incarnation: int
+    end: int
+    """Of its durable log."""
+    uncommitted: int
+    """Outcomes that are durable there and not committed."""
+
+
+class Voted(NamedTuple):
+    """A vote of a member, and what speaks for it."""
+
+    storage: UUID
+    incarnation: int
+    last_epoch: int
+    end: int
+    applied: int
+    told: GroupRecord | None
+    fault: str
+    """Why it had better not be the master; empty if nothing is wrong."""
+
+
+class Waiting(NamedTuple):
+    """Nobody is the master yet."""
+
+    sentence: str
+
+
+class Refused(NamedTuple):
+    """It is not done, and why."""
+
+    sentence: str
+
+
+@dataclass(slots=True)
+class GroupState:
+    """What is known of one group beside its record; a restart forgets it."""
+
+    lease_until: float
+    """Nobody else may be elected before: the lease that was granted last, by the clock here."""
+    heard: dict[str, Heard] = field(default_factory=dict)
+    votes: dict[str, Voted] = field(default_factory=dict)
+    first_vote_at: float | None = None
+    """When the first vote of the present election came."""
+    may_send_again: int = SENT_AGAIN_MAX
+    """What an operator said may be sent again."""
+
+    # -- leases ------------------------------------------------------------------------------
+
+    def was_heard(self, node: str, heard: Heard) -> None:
+        """Note what a node said of itself."""
+        self.heard[node] = heard
+
+    def grant(self, record: GroupRecord, master: Master, *, lease_s: float, now: float) -> bool:
+        """Say whether a node has the lease of the record's epoch, from now on."""
+        if record.master != master or record.phase is not Phase.ACTIVE:
+            return False
+        self.lease_until = max(self.lease_until, now + lease_s)
+        return True
+
+    def lease_left(self, now: float) -> float:
+        """Return for how many seconds nobody else may be elected."""
+        return max(self.lease_until + LEASE_GUARD_S - now, 0.0)
+
+    # -- an election -------------------------------------------------------------------------
+
+    def was_restarted(self, record: GroupRecord) -> bool:
+        """Say whether the recorded master's disk was started again: its lease is over, then."""
+        master = record.master
+        if master is None:
+            return False
+        found = self.heard.get(master.node_id)
+        return (
+            found is not None
+            and found.storage == record.in_sync.get(master.node_id)
+            and found.incarnation > master.incarnation
+        )
+
+    def begin(self, record: GroupRecord, *, now: float) -> GroupRecord | Refused:
+        """Return the record with which an election begins."""
+        left = self.lease_left(now)
+        if left and not self.was_restarted(record):
+            return Refused(
+                f"the master may send for another {left:.1f} s, unless it is started again"
+            )
+        self.votes, self.first_vote_at = {}, None
+        return msgspec.structs.replace(
+            record,
+            epoch=record.epoch + 1,
+            version=record.version + 1,
+            master=None,
+            phase=Phase.ELECTING,
+        )
+
+    def asks(self, record: GroupRecord) -> list[str]:
+        """Return who has to be asked for a vote; an election that was begun before goes on."""
+        if record.phase is not Phase.ELECTING:
+            return []
+        return sorted(set(record.in_sync) - set(self.votes))
+
+    def voted(self, record: GroupRecord, node: str, epoch: int, vote: Voted, *, now: float) -> str:
+        """Take a vote; return why it does not count, empty if it does."""
+        if record.phase is not Phase.ELECTING or epoch != record.epoch:
+            return f"no election for epoch {epoch} is under way"
+        if record.in_sync.get(node) != vote.storage:
+            return f"the disk of {node} is not in sync"
+        if self.first_vote_at is None:
+            self.first_vote_at = now
+        self.votes[node] = vote
+        return ""
+
+    def choose(self, record: GroupRecord, *, now: float) -> GroupRecord | Waiting | Refused:
+        """Return the record with the new master, as soon as it is known who that is."""
+        since = now if self.first_vote_at is None else self.first_vote_at
+        lately = {
+            node
+            for node, storage in record.in_sync.items()
+            if (found := self.heard.get(node)) is not None
+            and found.storage == storage
+            and now - found.at <= HEARD_LATELY_S
+        }
+        missing = sorted(lately - set(self.votes))
+        if not self.votes or (missing and now - since <= VOTES_S_MAX):
+            names = ", ".join(missing or sorted(record.in_sync))
+            return Waiting(f"waits for votes of {names}")
+        newer = _told_newer(record, self.votes)
+        if newer:
+            return Refused(newer)
+        best = max(self.votes, key=lambda node: _rank(node, self.votes[node]))
+        chosen = self.votes[best]
+        again = self._sent_again(record, best)
+        if again:
+            return Refused(again)
+        in_sync = {node: vote.storage for node, vote in self.votes.items()}
+        for node in sorted(record.in_sync, key=lambda one: (one not in lately, one)):
+            if len(in_sync) < record.min_isr:
+                in_sync.setdefault(node, record.in_sync[node])
+        self.votes, self.first_vote_at, self.may_send_again = {}, None, SENT_AGAIN_MAX
+        return msgspec.structs.replace(
+            record,
+            version=record.version + 1,
+            master=Master(node_id=best, incarnation=chosen.incarnation),
+            in_sync=in_sync,
+            phase=Phase.ACTIVE,
+        )
+
+    def _sent_again(self, record: GroupRecord, best: str) -> str:
+        """Say why the best voter would send too much again; empty if it would not."""
+        for node, found in sorted(self.heard.items()):
+            if (
+                record.in_sync.get(node) == found.storage
+                and node not in self.votes
+                and found.end > self.votes[best].end
+                and found.uncommitted > self.may_send_again
+            ):
+                return (
+                    f"{node} has {found.uncommitted} outcomes of deliveries that {best} lacks, and "
+                    f"which {best} would send again: bring {node} back, or elect with "
+                    f"--send-again {found.uncommitted}"
+                )
+        return ""
+
+    # -- what a master asks for --------------------------------------------------------------
+
+    def alter(
+        self,
+        record: GroupRecord,
+        master: Master,
+        pair: tuple[int, int],
+        wanted: dict[str, UUID],
+        *,
+        now: float,
+    ) -> GroupRecord | Refused:
+        """Return the record with another in-sync set, or with its version counted up alone.
+
+        Refused: the proposal is of another master, epoch or version, and changes nothing.
+        """
+        if record.master != master or (record.epoch, record.version) != pair:
+            return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
+        accepted = len(wanted) >= record.min_isr and master.node_id in wanted
+        for node, storage in wanted.items():
+            found = self.heard.get(node)
+            is_known = record.in_sync.get(node) == storage
+            is_heard = (
+                found is not None and found.storage == storage and now - found.at <= HEARD_LATELY_S
+            )
+            accepted = accepted and (is_known or is_heard)
+        return msgspec.structs.replace(
+            record,
+            version=record.version + 1,
+            in_sync=wanted if accepted else record.in_sync,
+        )
+
+    def hand_over(
+        self, record: GroupRecord, master: Master, pair: tuple[int, int], target: str
+    ) -> GroupRecord | Refused:
+        """Return the record in which another member in sync, or the same, is the master."""
+        if record.master != master or (record.epoch, record.version) != pair:
+            return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
+        found = self.heard.get(target)
+        if found is None or record.in_sync.get(target) != found.storage:
+            return Refused(f"{target} is not in sync, or was not heard")
+        return msgspec.structs.replace(
+            record,
+            epoch=record.epoch + 1,
+            version=record.version + 1,
+            master=Master(node_id=target, incarnation=found.incarnation),
+        )
+
+
+def _rank(node: str, vote: Voted) -> tuple[int, int, bool, int, str]:
+    """Return what the longest log is greatest in; among equal ones the one that has filed most."""
+    return vote.last_epoch, vote.end, not vote.fault, vote.applied, node
+
+
+def _told_newer(record: GroupRecord, votes: dict[str, Voted]) -> str:
+    """Say whether a voter was told what this store does not know; empty if none was."""
+    pair = record.epoch, record.version
+    for node, vote in sorted(votes.items()):
+        told = vote.told
+        if told is None or (told.epoch, told.version) < pair or told == record:
+            continue
+        return (
+            f"{node} was told of epoch {told.epoch}, version {told.version}, and this store has "
+            f"epoch {record.epoch}, version {record.version}: it is an older copy, or another one"
+        )
+    return ""
+
+
+def set_min_isr(record: GroupRecord, count: int) -> GroupRecord | Refused:
+    """Return the record with another least size of the in-sync set."""
+    if count > len(record.in_sync):
+        return Refused(
+            f"{count} disks cannot be required while {len(record.in_sync)} are in sync: "
+            + ", ".join(sorted(record.in_sync))
+        )
+    return msgspec.structs.replace(record, min_isr=count, version=record.version + 1)

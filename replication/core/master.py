@@ -1,0 +1,124 @@
+"""What the master of an epoch may do, by its members and leases. Pure.
+
+    it may            while
+    append messages   min_isr members, itself included, are heard; it does not hand over
+    send, acknowledge it is alone in sync, or has a lease: the meta server's, or all others' needed
+    send more         the best other member lacks few outcomes; there are not too many uncommitted
+
+The shell tells what happens (the log grew, was synced, a slave acknowledged, a record or a lease
+was told) and asks before it acts. What is committed is in the commit point.
+"""
+
+from replication.core.commit_point import CommitPoint
+from replication.core.handover import Handover, HandoverRequest
+from replication.core.in_sync import InSyncSet, Proposal
+from replication.core.leases import MetaLease
+from replication.core.outcome_lag import (
+    OUTCOMES_LACKED_MAX,
+    OUTCOMES_LACKED_S,
+    OUTCOMES_UNCOMMITTED_MAX,
+    OutcomeLag,
+)
+from replication.core.record import Member, Record
+
+
+class Master:
+    """A master in one epoch; it ends with the epoch."""
+
+    def __init__(
+        self,
+        own: Member,
+        record: Record,
+        commit_point: CommitPoint,
+        *,
+        start: int,
+        lag_s_max: float,
+        now: float,
+    ) -> None:
+        """Begin an epoch whose EPOCH_START has the sequence `start`."""
+        self.own = own
+        self.members = InSyncSet(
+            own, record, commit_point, start=start, lag_s_max=lag_s_max, now=now
+        )
+        self.lease = MetaLease()
+        self.outcomes = OutcomeLag()
+        self.commit_point = commit_point
+        self.handover: Handover | None = None
+
+    @property
+    def record(self) -> Record:
+        """The record of the group that was told last."""
+        return self.members.record
+
+    def recorded(self, record: Record, now: float) -> None:
+        """Take a newer record of this epoch; it ends a handover, which was asked for another."""
+        if record.version > self.record.version and self.handover is not None:
+            self.handover = None
+        self.members.recorded(record, now)
+
+    def why_not_append(self, now: float) -> str:
+        """Say why no message may be appended; empty if one may be."""
+        if self.handover is not None:
+            return self.handover.why(now)
+        return self.members.why_not_append(now)
+
+    def why_not_act(self, now: float) -> str:
+        """Say why nothing may be sent or acknowledged; empty if it may be."""
+        if self.handover is not None and self.handover.has_asked:
+            return self.handover.why(now)
+        if self.members.is_alone or self.lease.holds(now) or self.members.lease_of_others(now):
+            return ""
+        return (
+            "no lease: the meta server's has ended, and not all other members that are needed have "
+            "promised to vote for nobody else"
+        )
+
+    def why_not_send(self, now: float) -> str:
+        """Say why nothing more may be sent; empty if it may be."""
+        if self.handover is not None:
+            return self.handover.why(now)
+        reason = self.why_not_act(now)
+        if reason:
+            return reason
+        self.outcomes.committed_to(self.commit_point.committed)
+        best = self.members.best_caught_up(now)
+        if best is not None:
+            lacked = self.outcomes.lacked_by(best, now)
+            if lacked.outcomes >= OUTCOMES_LACKED_MAX or lacked.seconds >= OUTCOMES_LACKED_S:
+                return (
+                    f"the best other member lacks {lacked.outcomes} outcomes, the oldest of them "
+                    f"for {lacked.seconds * 1000:.0f} ms: a takeover would send these again"
+                )
+        elif self.outcomes.uncommitted >= OUTCOMES_UNCOMMITTED_MAX:
+            return (
+                f"{self.outcomes.uncommitted} outcomes are not committed: add a replica, or let "
+                "the group go on with fewer (min_isr)"
+            )
+        return ""
+
+    def look(self, now: float, *, in_flight: int) -> Proposal | HandoverRequest | None:
+        """Return what the meta server is to be asked for now, again and again; None: nothing."""
+        if self.handover is None:
+            return self.members.look(now)
+        record = self.record
+        target = self.handover.look(
+            in_flight=in_flight,
+            target_end=self.members.end_of(self.handover.target),
+            end=self.members.end,
+            committed=self.commit_point.committed,
+            now=now,
+        )
+        return None if target is None else HandoverRequest(record.epoch, record.version, target)
+
+    def hand_over(self, node: str, now: float) -> str:
+        """Begin to hand over to a node; return why that cannot be, empty if it has begun."""
+        if self.handover is not None:
+            return self.handover.why(now)
+        if node == self.own.node:
+            return f"{node} is the master already"
+        for member in sorted(self.record.in_sync):
+            if member.node == node:
+                self.handover = Handover(member, self.own, now=now)
+                return ""
+        names = ", ".join(sorted(one.node for one in self.record.in_sync - {self.own}))
+        return f"{node} is not in sync; in sync are {names or 'no others'}"
