@@ -1561,9 +1561,205 @@ CLUSTER = {
 }
 """Of what is between the servers and broker groups."""
 
+SCHEDULE = {
+    "7 commit": {
+        # A record is committed when all that are needed have it, and not most of them.
+        "most disks are enough": mutant(
+            swap(
+                "InSyncSet._commit",
+                "min(...)",
+                "sorted([*(self._peers[one].acked for one in "
+                "needed), self._commit_point.durable])[(len(needed) + 1) // 2]",
+            ),
+            seed=1,
+        ),
+        # The set that is proposed is needed beside the recorded one.
+        "a smaller set counts when it is proposed": mutant(
+            after(
+                "InSyncSet.look",
+                "self._proposed = self._wanted(now)",
+                "if self._proposed:\n    self.record = Record(epoch=self.record.epoch, "
+                "version=self.record.version, master=self.record.master, "
+                "in_sync=self._proposed, min_isr=self.record.min_isr)",
+            ),
+            seed=1,
+        ),
+        # An acknowledgement counts for one disk, which a node may have lost.
+        "another disk of a node counts": mutant(
+            swap(
+                "InSyncSet._peer",
+                "self._peers.get(member)",
+                "next((one for known, one in "
+                "self._peers.items() if known.node == member.node), None)",
+            ),
+            seed=10,
+        ),
+        # A disk is taken in sync when it has what is committed, and the beginning of the epoch.
+        "a disk is taken in sync early": mutant(
+            swap("InSyncSet._wait_for", "peer.acked > self._start", "True"),
+            swap("InSyncSet._wait_for", "peer.acked >= self._ends.at(now - NEAR_S)", "True"),
+            swap("InSyncSet._wanted", "peer.acked >= self._commit_point.committed", "True"),
+            swap("InSyncSet._wanted", "peer.acked > self._start", "True"),
+            seed=7,
+        ),
+        # Nothing is committed by acknowledgements of less than the beginning of the epoch.
+        "a commit below the beginning of an epoch": mutant(
+            swap("InSyncSet._commit", "end > self._start", "True"),
+            seed=None,
+        ),
+        # The in-sync set never gets smaller than min_isr.
+        "smaller than min_isr": mutant(
+            swap("InSyncSet._wanted", "len(record.in_sync) > record.min_isr", "True"),
+            swap("GroupState.alter", "len(wanted) >= record.min_isr", "True"),
+            seed=39,
+        ),
+        # A disk that answers and gets no further is dropped.
+        "who answers is in sync": mutant(
+            swap("Progress.told", "self.reached >= end", "True"),
+            seed=None,
+        ),
+        # Commits wait for a disk that is nearly there, so that it gets there.
+        "nobody is waited for": mutant(
+            swap("InSyncSet.needed", "one.waited_since is not None", "False"),
+            seed=None,
+        ),
+        # What may not be acknowledged is not appended.
+        "a survivor appends": mutant(
+            swap("InSyncSet.why_not_append", "len(heard) + 1 >= record.min_isr", "True"),
+            seed=None,
+        ),
+    },
+    "7 following": {
+        # A log is cut by (epoch, end) as the master has it, and not to the commit.
+        "cut to the commit": mutant(
+            swap(
+                "Follower.diverges",
+                "Cut(answer.epoch, answer.end)",
+                "Cut(answer.question.epoch, self.committed)",
+            ),
+            seed=2,
+        ),
+        # A log matches where the epoch of its last record is the same.
+        "a log of the same length matches": mutant(
+            swap("Epochs.answer", "self.before(question.sequence) == question.epoch", "True"),
+            seed=2,
+        ),
+        # What is committed counts as far as the log is known to be the same.
+        "a commit counts before the log matches": mutant(
+            swap("Follower._count", "min(self._told, self._verified)", "self._told"),
+            seed=None,
+        ),
+        # Batches go on from the end of the log.
+        "a gap is appended": mutant(
+            drop("Follower.batches", "if first not in {behind, self._next}: ..."),
+            seed=None,
+        ),
+    },
+    "7 elections": {
+        # Only a disk in sync votes.
+        "a wiped disk votes": mutant(
+            swap(
+                "GroupState.voted",
+                "record.in_sync.get(node) != vote.storage",
+                "node not in record.in_sync",
+            ),
+            seed=10,
+        ),
+        "anybody votes": mutant(
+            swap("GroupState.voted", "record.in_sync.get(node) != vote.storage", "False"),
+            swap("GroupState.asks", "record.in_sync", "self.heard"),
+            seed=1,
+        ),
+        # The longest log becomes the master.
+        "the shortest log": mutant(
+            swap(
+                "GroupState.choose",
+                "max(...)",
+                "min(self.votes, key=lambda node: self.votes[node].end)",
+            ),
+            seed=None,
+        ),
+        # A vote is a promise: no earlier master is followed.
+        "an earlier master is followed": mutant(
+            swap("Voter.may_follow", "epoch >= self.promise.epoch", "True"),
+            seed=None,
+        ),
+        # Who voted is in sync, and who did not may lack what others have.
+        "who did not vote stays in sync": mutant(
+            swap(
+                "GroupState.choose",
+                "{node: vote.storage for node, vote in self.votes.items()}",
+                "dict(record.in_sync)",
+            ),
+            seed=None,
+        ),
+        # A proposal is for one version of the record.
+        "an old proposal comes true": mutant(
+            swap("GroupState.alter", "(record.epoch, record.version) != pair", "False"),
+            seed=8,
+        ),
+    },
+    "7 leases": {
+        # Nothing is sent without a lease.
+        "sent without a lease": mutant(
+            swap("Master.why_not_act", "self.members.is_alone", "True"),
+            seed=3,
+        ),
+        # A slave votes when its promise to the master it heard has run out.
+        "a promise to a master is forgotten": mutant(
+            swap("Voter.asked", "wait_s > 0", "False"),
+            seed=6,
+        ),
+        # Who was asked to vote promises nothing more to the present master.
+        "promises go on while a vote is asked for": mutant(
+            swap("FollowerPromise.heard", "self._wanted_epoch > epoch", "False"),
+            seed=None,
+        ),
+        # A lease is over some time after the master has stopped.
+        "an election during a lease": mutant(
+            swap("GroupState.lease_left", "max(...)", "0.0"),
+            seed=1,
+        ),
+        # The master counts a slave's promise from before it was given.
+        "a promise counts from when it is told": mutant(
+            swap(
+                "Peer.acknowledged",
+                "echo + FOLLOWER_LEASE_S * (1 - DRIFT)",
+                "now + FOLLOWER_LEASE_S + 1",
+            ),
+            seed=47,
+        ),
+    },
+    "7 handover": {
+        # The other node has everything before it is the master.
+        "handed over too early": mutant(
+            swap("Handover.look", "target_end == end == committed", "True"),
+            seed=None,
+        ),
+        # Once the meta server was asked nothing is done under the old epoch.
+        "a master goes on that handed over": mutant(
+            swap("Master.why_not_act", "self.handover.has_asked", "False"),
+            swap("Master.why_not_send", "self.handover is not None", "False"),
+            swap("Master.why_not_append", "self.handover is not None", "False"),
+            seed=8,
+        ),
+        # Where the other does not get there the master asks for itself.
+        "a handover waits for ever": mutant(
+            swap("Handover.look", "late > TARGET_S_MAX", "False"),
+            seed=None,
+        ),
+    },
+}
+"""Of the core of replication; its world is a schedule of events."""
+
 MUTANTS = tuple(
     replace(one, world=world, section=section, name=name)
-    for world, sections in (("server", SERVER), ("meta", META), ("cluster", CLUSTER))
+    for world, sections in (
+        ("server", SERVER),
+        ("meta", META),
+        ("cluster", CLUSTER),
+        ("schedule", SCHEDULE),
+    )
     for section, mutants in sections.items()
     for name, one in mutants.items()
 )

@@ -39,6 +39,7 @@ from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.mutant_list import MUTANTS, Mutant
 from tests.simulation.mutation import ROOT, MutationError, in_force, prepared
+from tests.simulation.schedule.group import STORIES, GroupResult, run_schedule
 from tests.simulation.world import WorldResult, run_world
 
 SEEDS = 60
@@ -99,10 +100,11 @@ class Verdict:
 
 def run_seed(mutant: Mutant, seed: int) -> list[str]:
     """Return the promises that a seed finds broken in a mutant's story."""
-    run_one: Mapping[str, Callable[[int], WorldResult | MetaResult]] = {
+    run_one: Mapping[str, Callable[[int], WorldResult | MetaResult | GroupResult]] = {
         "server": partial(run_world, scenario=mutant.scenario),
         "meta": run_meta_world,
         "cluster": run_cluster_world,
+        **{world: partial(run_schedule, world=world) for world in STORIES},
     }
     return run_one[mutant.world](seed).violations
 
