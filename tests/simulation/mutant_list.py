@@ -1605,7 +1605,7 @@ SCHEDULE = {
         # Nothing is committed by acknowledgements of less than the beginning of the epoch.
         "a commit below the beginning of an epoch": mutant(
             swap("InSyncSet._commit", "end > self._start", "True"),
-            seed=None,
+            test="replication/core/test_in_sync.py",
         ),
         # The in-sync set never gets smaller than min_isr.
         "smaller than min_isr": mutant(
@@ -1616,17 +1616,17 @@ SCHEDULE = {
         # A disk that answers and gets no further is dropped.
         "who answers is in sync": mutant(
             swap("Progress.told", "self.reached >= end", "True"),
-            seed=None,
+            test="replication/core/test_in_sync.py",
         ),
         # Commits wait for a disk that is nearly there, so that it gets there.
         "nobody is waited for": mutant(
             swap("InSyncSet.needed", "one.waited_since is not None", "False"),
-            seed=None,
+            test="replication/core/test_in_sync.py",
         ),
         # What may not be acknowledged is not appended.
         "a survivor appends": mutant(
             swap("InSyncSet.why_not_append", "len(heard) + 1 >= record.min_isr", "True"),
-            seed=None,
+            test="replication/core/test_in_sync.py",
         ),
     },
     "7 following": {
@@ -1647,12 +1647,12 @@ SCHEDULE = {
         # What is committed counts as far as the log is known to be the same.
         "a commit counts before the log matches": mutant(
             swap("Follower._count", "min(self._told, self._verified)", "self._told"),
-            seed=None,
+            test="replication/core/test_follower.py",
         ),
         # Batches go on from the end of the log.
         "a gap is appended": mutant(
             drop("Follower.batches", "if first not in {behind, self._next}: ..."),
-            seed=None,
+            test="replication/core/test_follower.py",
         ),
     },
     "7 elections": {
@@ -1677,12 +1677,12 @@ SCHEDULE = {
                 "max(...)",
                 "min(self.votes, key=lambda node: self.votes[node].end)",
             ),
-            seed=None,
+            test="meta_server/groups/test_elections.py",
         ),
         # A vote is a promise: no earlier master is followed.
         "an earlier master is followed": mutant(
             swap("Voter.may_follow", "epoch >= self.promise.epoch", "True"),
-            seed=None,
+            test="replication/core/test_voter.py",
         ),
         # Who voted is in sync, and who did not may lack what others have.
         "who did not vote stays in sync": mutant(
@@ -1691,7 +1691,7 @@ SCHEDULE = {
                 "{node: vote.storage for node, vote in self.votes.items()}",
                 "dict(record.in_sync)",
             ),
-            seed=None,
+            test="meta_server/groups/test_elections.py",
         ),
         # A proposal is for one version of the record.
         "an old proposal comes true": mutant(
@@ -1713,7 +1713,7 @@ SCHEDULE = {
         # Who was asked to vote promises nothing more to the present master.
         "promises go on while a vote is asked for": mutant(
             swap("FollowerPromise.heard", "self._wanted_epoch > epoch", "False"),
-            seed=None,
+            test="replication/core/test_master.py",
         ),
         # A lease is over some time after the master has stopped.
         "an election during a lease": mutant(
@@ -1734,7 +1734,7 @@ SCHEDULE = {
         # The other node has everything before it is the master.
         "handed over too early": mutant(
             swap("Handover.look", "target_end == end == committed", "True"),
-            seed=None,
+            test="replication/core/test_master.py",
         ),
         # Once the meta server was asked nothing is done under the old epoch.
         "a master goes on that handed over": mutant(
@@ -1746,7 +1746,7 @@ SCHEDULE = {
         # Where the other does not get there the master asks for itself.
         "a handover waits for ever": mutant(
             swap("Handover.look", "late > TARGET_S_MAX", "False"),
-            seed=None,
+            test="replication/core/test_master.py",
         ),
     },
 }

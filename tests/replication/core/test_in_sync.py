@@ -16,9 +16,9 @@ START = 10
 class Rig:
     """A master `a`, its commit point, and slaves that answer when they are told to."""
 
-    def __init__(self, *members: Member, min_isr: int = 1) -> None:
+    def __init__(self, *members: Member, min_isr: int = 1, committed: int = START) -> None:
         self.now = 100.0
-        self.point = CommitPoint(durable=START, committed=START, is_sole=False)
+        self.point = CommitPoint(durable=START, committed=committed, is_sole=False)
         record = Record(
             epoch=3, version=7, master=("a", 1), in_sync=frozenset(members), min_isr=min_isr
         )
@@ -87,6 +87,15 @@ def test_nothing_is_committed_before_the_beginning_of_the_epoch_is() -> None:
     rig.connect(B)
     rig.ack(B, START)
     assert rig.point.committed == START
+    rig.ack(B, START + 1)
+    assert rig.point.committed == START + 1
+
+
+def test_an_acknowledgement_from_before_the_epoch_commits_nothing() -> None:
+    rig = Rig(A, B, committed=4)
+    rig.connect(B)
+    rig.ack(B, START - 2)
+    assert rig.point.committed == 4
     rig.ack(B, START + 1)
     assert rig.point.committed == START + 1
 
