@@ -32,7 +32,7 @@ from benchmarks import isolation as ills
 from benchmarks.both import together
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
-from benchmarks.load import Load, build_load, codec_seconds, send_load
+from benchmarks.load import Load, build_load, codec_seconds, seconds_left, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
 from benchmarks.ruled import measured as ruled
@@ -194,8 +194,7 @@ def backlog(directory: Path, scale: float) -> None:
             **spread,
         )
         send_load(server.address, rest)
-    if now_ms() > due_ms - 3000:
-        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
+    seconds_left(due_ms, at_least_s=3)
     say("memory before it is due", f"{server.memory_mib():.0f} MiB")
     most_held = most_mib = own_mib = 0.0
     while (status := server.status())["pending"]:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.load import BODY_BYTES, build_load, send_load
+from benchmarks.load import BODY_BYTES, build_load, seconds_left, send_load
 from benchmarks.processes import Collector, DelayServer
 from delay_protocol.wire.frames import FRAME_OVERHEAD
 from sender.settings.config import SenderConfig
@@ -35,10 +35,7 @@ def measure(directory: Path, scale: float, *, groups: int) -> Iterator[tuple[str
     collector = Collector(directory, groups=groups, size=messages * ITEM_BYTES_MAX + SLACK_BYTES)
     server = DelayServer(directory, broker_port=collector.ports)
     send_load(server.address, load, connections=2)
-    left_s = due_ms / 1000 - 0.5 - time.time()
-    if left_s < 2:
-        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
-    time.sleep(left_s)
+    time.sleep(seconds_left(due_ms - 500, at_least_s=2))
     before = server.cpu_seconds()
     while server.status()["pending"]:
         time.sleep(0.1)

@@ -36,6 +36,14 @@ class Load:
         return sum(map(len, self.frames))
 
 
+def seconds_left(until_ms: float, *, at_least_s: float = 0.0) -> float:
+    """Return the seconds until a wall time, ms since 1970; SystemExit if fewer are left."""
+    left_s = until_ms / 1000 - time.time()
+    if left_s < at_least_s:
+        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
+    return left_s
+
+
 def build_load(
     messages: int,
     *,

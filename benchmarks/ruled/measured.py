@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.load import build_load, send_load
+from benchmarks.load import build_load, seconds_left, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
 
@@ -42,9 +42,9 @@ def limits(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
         build_load(messages, per_request=100, due_from_ms=due_ms, spread_ms=1, subjects=names),
     )
     _send_others(server, due_ms, _LIMITED_S, messages)
-    _sleep_until(due_ms - 500)
+    time.sleep(seconds_left(due_ms - 500))
     before = server.cpu_seconds()
-    _until_pending(server, 0, _DRAINED_S)
+    _until_delivered(server)
     cpu = server.cpu_seconds() - before
     found = _counted(server, receiver)
     sent = messages + _LIMITED_S * _OTHERS_PER_S
@@ -87,10 +87,10 @@ def pause(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
     yield "  memory while paused", f"{server.memory_mib('RssAnon'):.0f} MiB but mapped files"
     due_ms = int(time.time() * 1000) + 3000
     _send_others(server, due_ms, _LIMITED_S, messages)
-    _sleep_until(due_ms + 1000)
+    time.sleep(seconds_left(due_ms + 1000))
     before, resumed_ms = server.cpu_seconds(), time.time() * 1000
     _set_rule(server, HOT, {"paused": False})
-    most_mib = _until_pending(server, 0, _DRAINED_S)
+    most_mib = _until_delivered(server)
     cpu = server.cpu_seconds() - before
     found = _counted(server, receiver)
     yield "  all delivered after", f"{(found['last_ms'] - resumed_ms) / 1000:.1f} s"
@@ -124,21 +124,14 @@ def _ask(server: DelayServer, method: str, path: str, body: object) -> None:
     connection.close()
 
 
-def _sleep_until(ms: float) -> None:
-    left_s = ms / 1000 - time.time()
-    if left_s < 0:
-        raise SystemExit("the machine is too slow for this lead time, use a smaller --scale")
-    time.sleep(left_s)
-
-
-def _until_pending(server: DelayServer, count: int, seconds: float) -> float:
-    """Wait until no more than so many are pending; return the most memory meanwhile, in MiB."""
-    until = time.monotonic() + seconds
+def _until_delivered(server: DelayServer) -> float:
+    """Wait until nothing is pending; return the most memory meanwhile, in MiB."""
+    until = time.monotonic() + _DRAINED_S
     most_mib = 0.0
-    while server.status()["pending"] > count:
+    while server.status()["pending"]:
         most_mib = max(most_mib, server.memory_mib("RssAnon"))
         if time.monotonic() > until:
-            raise SystemExit(f"not delivered within {seconds:.0f} s")
+            raise SystemExit(f"not delivered within {_DRAINED_S:.0f} s")
         time.sleep(0.2)
     return most_mib
 

@@ -88,6 +88,10 @@ class GroupState:
         """Note what a node said of itself."""
         self.heard[node] = heard
 
+    def _was_heard_lately(self, node: str, storage: UUID, now: float) -> bool:
+        found = self.heard.get(node)
+        return found is not None and found.storage == storage and now - found.at <= HEARD_LATELY_S
+
     def grant(self, record: GroupRecord, master: Master, *, lease_s: float, now: float) -> bool:
         """Say whether a node has the lease of the record's epoch, from now on."""
         if record.master != master or record.phase is not Phase.ACTIVE:
@@ -152,9 +156,7 @@ class GroupState:
         lately = {
             node
             for node, storage in record.in_sync.items()
-            if (found := self.heard.get(node)) is not None
-            and found.storage == storage
-            and now - found.at <= HEARD_LATELY_S
+            if self._was_heard_lately(node, storage, now)
         }
         missing = sorted(lately - set(self.votes))
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
@@ -216,12 +218,8 @@ class GroupState:
             return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
         accepted = len(wanted) >= record.min_isr and master.node_id in wanted
         for node, storage in wanted.items():
-            found = self.heard.get(node)
             is_known = record.in_sync.get(node) == storage
-            is_heard = (
-                found is not None and found.storage == storage and now - found.at <= HEARD_LATELY_S
-            )
-            accepted = accepted and (is_known or is_heard)
+            accepted = accepted and (is_known or self._was_heard_lately(node, storage, now))
         return msgspec.structs.replace(
             record,
             version=record.version + 1,

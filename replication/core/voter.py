@@ -33,24 +33,6 @@ class Refusal(NamedTuple):
     sentence: str
 
 
-class Vote(NamedTuple):
-    """What a node says for itself in an election; all of it durable."""
-
-    epoch: int
-    """The one that is voted for."""
-    last_epoch: int
-    end: int
-    """The end of its durable log."""
-    applied: int
-    """How much of it is filed."""
-    uncommitted: int
-    """Outcomes that are durable there and that it does not know as committed."""
-    told: tuple[int, int]
-    """Epoch and version of the newest record that it was told."""
-    fault: str = ""
-    """Why it had better not be the master; empty if nothing is wrong."""
-
-
 class Voter:
     """The promises of one start of a node."""
 

@@ -240,10 +240,9 @@ class Group:
             if self.meta.record.min_isr != min(self.story.min_isr, 2) and self.meta.is_up:
                 self.meta.set_min_isr(min(self.story.min_isr, len(self.meta.record.in_sync)))
             return
-        name, strike = chance.choices(*zip(*_STRIKES, strict=True))[0], None
+        name = chance.choices(*zip(*_STRIKES, strict=True))[0]
         node = chance.choice(list(self.nodes.values()))
-        strike = getattr(self, f"_{name}")
-        if strike(node):
+        if getattr(self, f"_{name}")(node):
             self.faults[name.replace("_", " ")] += 1
         events.after(chance.uniform(0.5, 6), self._strike)
 
