@@ -31,6 +31,23 @@ class CommandCode(IntEnum):
     NODE_CONTROLS = 1012
     """A delay server that has registered on this connection says which controls hold there, and
     asks for others: answered when there are some, or after a while."""
+    NODE_WATCH = 1013
+    """A delay server that has registered on this connection asks for news of its group: answered
+    when there are some, or after a while."""
+    GROUP_CHANGE = 1014
+    """A delay server votes, proposes an in-sync set, or hands its group over."""
+    FOLLOW = 1020
+    """A slave asks its master, at the replication port, whether their logs are the same."""
+    BATCHES = 1021
+    """One-way, to a slave that follows: batches of the message_log."""
+    ACK = 1022
+    """One-way, from a slave: how far its log is durable."""
+    LEAVE = 1023
+    """One-way, from a slave: it stops, or cannot append."""
+    SNAPSHOT = 1024
+    """A slave whose log ends before its master's begins asks for a checkpoint to copy."""
+    SNAPSHOT_READ = 1025
+    """A slave asks for bytes of the checkpoint that it copies, or of a file that is named there."""
 
 
 class ResponseCode(IntEnum):

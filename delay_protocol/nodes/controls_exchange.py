@@ -15,13 +15,14 @@ NODE_REGISTER is (node_auth.py), and only whoever has registered on the connecti
 Bodies are msgpack maps; keys that a reader does not know are skipped.
 """
 
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
 
-from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.nodes.controls import Controls, ControlsError, decode_controls, encode_controls
+from delay_protocol.nodes.packed import pack, unpack
 from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 
 HOLD_S: Final = 20.0
@@ -33,8 +34,6 @@ ASKED_BYTES_MAX: Final = 8 * 1024
 """Bytes of a request; a larger one is refused unread."""
 REPLY_BYTES_MAX: Final = TOLD_BYTES_MAX + 1024
 """Bytes of an answer."""
-
-T = TypeVar("T")
 
 
 class ControlsId(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -76,17 +75,12 @@ def id_of(controls: Controls) -> ControlsId | None:
 
 def encode_node_controls(asked: NodeControls) -> bytes:
     """Return the body of a NODE_CONTROLS; raise LocalProtocolError for what does not fit."""
-    body = msgspec.msgpack.encode(asked)
-    try:
-        decode_node_controls(body)
-    except MalformedMetaError as error:
-        raise LocalProtocolError(f"{asked} is not encodable: {error}") from error
-    return body
+    return pack(_ASKED_DECODER, asked, ASKED_BYTES_MAX)
 
 
 def decode_node_controls(body: bytes) -> NodeControls:
     """Return what a NODE_CONTROLS says; raise MalformedMetaError."""
-    return _decode(_ASKED_DECODER, body, ASKED_BYTES_MAX)
+    return unpack(_ASKED_DECODER, body, ASKED_BYTES_MAX)
 
 
 def document_of(controls: Controls, store: UUID) -> bytes:
@@ -106,7 +100,7 @@ def encode_node_controls_reply(document: bytes | None) -> bytes:
 
 def decode_node_controls_reply(body: bytes) -> Controls | None:
     """Return what an answer to NODE_CONTROLS says; raise MalformedMetaError."""
-    document = _decode(_REPLY_DECODER, body, REPLY_BYTES_MAX).document
+    document = unpack(_REPLY_DECODER, body, REPLY_BYTES_MAX).document
     if document is None:
         return None
     try:
@@ -116,12 +110,3 @@ def decode_node_controls_reply(body: bytes) -> Controls | None:
     if id_of(controls) is None:
         raise MalformedMetaError("controls that do not say of which store they are")
     return controls
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[T], body: bytes, bytes_max: int) -> T:
-    if len(body) > bytes_max:
-        raise MalformedMetaError(f"a body of {len(body)} bytes, at most {bytes_max}")
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedMetaError(str(error)) from error

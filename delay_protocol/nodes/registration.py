@@ -10,23 +10,22 @@ node was told is true until it is told a higher pair.
 """
 
 from enum import Enum
-from typing import Annotated, Final, TypeVar
+from typing import Annotated, Final
 from uuid import UUID
 
 import msgspec
 
-from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.nodes.packed import pack, unpack
 
-NODE_BODY_BYTES_MAX: Final = 32 * 1024
-"""Bytes of a body: a larger one is refused unread. The largest record there can be has less."""
+NODE_BODY_BYTES_MAX: Final = 96 * 1024
+"""Bytes of a body: a larger one is refused unread. The largest record there can be has less, with
+the members of its group."""
 NAME_LENGTH_MAX: Final = 255
 """Characters of a name or an address."""
 REPLICAS_MAX: Final = 16
 """Members that an in-sync set may have; three are the recommended group."""
 REASON_LENGTH_MAX: Final = 1000
 """Characters of a refusal's reason."""
-
-T = TypeVar("T")
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 Address = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
@@ -42,9 +41,7 @@ class NodeRole(Enum):
     MASTER = "master"
     """Accepts messages and sends them when they are due."""
     SLAVE = "slave"
-    """Copies the master; accepts nothing."""
-    BACKUP = "backup"
-    """Copies a slave; is never a master."""
+    """Follows the master, and may become one; accepts nothing."""
 
 
 class Phase(Enum):
@@ -104,7 +101,7 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     address: Address
     """host:port for producers."""
     sync_address: Address
-    """host:port for replicas; empty while it serves none."""
+    """host:port for replicas; empty where it is no replica."""
     http_address: Address
     """host:port for people and metrics; empty if it has none."""
     version: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
@@ -112,6 +109,26 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     told_in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
     """The in-sync set of the newest record that this start was told; empty: it was told none. A
     meta server that has lost the record learns by it whom to wait for."""
+    committed: Count = 0
+    """The last record that it knows to be committed; 0: none."""
+    uncommitted: Count = 0
+    """Outcomes of deliveries that are durable there and not committed."""
+
+
+class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The start of a node of a group that is registered now, as the others of its group need it."""
+
+    storage_uuid: UUID
+    incarnation: Count
+    boot_id: UUID
+    address: Address
+    """host:port for producers."""
+    sync_address: Address
+    """host:port for replicas; empty where it is no replica."""
+
+
+Members = Annotated[dict[Name, GroupMember], msgspec.Meta(max_length=REPLICAS_MAX)]
+"""By node id: the nodes of a group."""
 
 
 class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):
@@ -124,6 +141,13 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     is_retired: bool = False
     """Whether an operator took the group out of service: it accepts no more messages, for good, and
     goes on delivering what it has."""
+    has_lease: bool = False
+    """Whether the meta server elects no other master for `lease_ms`, from the sending of the
+    request: given to the master of the recorded epoch alone."""
+    log_uuid: UUID | None = None
+    """Of the group's log: a node without records takes it for its own. None: of an older server."""
+    members: Members = {}
+    """All nodes of the group, the one that asked among them."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):
@@ -141,39 +165,19 @@ _REPLY_DECODER: msgspec.msgpack.Decoder[NodeRegistered | Refused] = msgspec.msgp
 
 def encode_node_register(request: NodeRegister) -> bytes:
     """Return the body of a NODE_REGISTER; raise LocalProtocolError for what does not fit."""
-    return _encode(_REGISTER_DECODER, request)
+    return pack(_REGISTER_DECODER, request, NODE_BODY_BYTES_MAX)
 
 
 def decode_node_register(body: bytes) -> NodeRegister:
     """Return what a NODE_REGISTER says; raise MalformedMetaError."""
-    return _decode(_REGISTER_DECODER, body)
+    return unpack(_REGISTER_DECODER, body, NODE_BODY_BYTES_MAX)
 
 
 def encode_node_reply(reply: NodeRegistered | Refused) -> bytes:
     """Return the body of an answer to NODE_REGISTER; raise LocalProtocolError."""
-    return _encode(_REPLY_DECODER, reply)
+    return pack(_REPLY_DECODER, reply, NODE_BODY_BYTES_MAX)
 
 
 def decode_node_reply(body: bytes) -> NodeRegistered | Refused:
     """Return what an answer to NODE_REGISTER says; raise MalformedMetaError."""
-    return _decode(_REPLY_DECODER, body)
-
-
-def _encode(decoder: msgspec.msgpack.Decoder[T], said: T) -> bytes:
-    try:
-        body = msgspec.msgpack.encode(said)
-        # Reading it back is what finds a name that is too long, or a count below zero.
-        _decode(decoder, body)
-    except (MalformedMetaError, UnicodeEncodeError, OverflowError) as error:
-        raise LocalProtocolError(f"{said} is not encodable: {error}") from error
-    return body
-
-
-def _decode(decoder: msgspec.msgpack.Decoder[T], body: bytes) -> T:
-    if len(body) > NODE_BODY_BYTES_MAX:
-        raise MalformedMetaError(f"a body of {len(body)} bytes, at most {NODE_BODY_BYTES_MAX}")
-    try:
-        return decoder.decode(body)
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        # The last of keys that would be skipped, but are nested too deeply for that.
-        raise MalformedMetaError(str(error)) from error
+    return unpack(_REPLY_DECODER, body, NODE_BODY_BYTES_MAX)

@@ -92,6 +92,16 @@ def encode_request(
     return _with_header(body, code, version, opaque, 0, code)
 
 
+def encode_one_way(code: int, *parts: bytes | memoryview) -> bytes:
+    """Return the bytes of a request that wants no answer; its body is the parts together."""
+    size = _TOTAL_MIN + sum(map(len, parts))
+    try:
+        head = _HEADER.pack(size, HEADER_SIZE, MAGIC, code, VERSION, 0, FLAG_ONE_WAY, code)
+    except struct.error as error:
+        raise LocalProtocolError(f"a header field does not fit: {error}") from error
+    return b"".join((head, *parts))
+
+
 def encode_response(request: Frame, *, code: int, body: bytes = b"") -> bytes:
     """Return the bytes of the answer to a request: its opaque and version are echoed."""
     return encode_frame(

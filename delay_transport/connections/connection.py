@@ -295,7 +295,10 @@ class Connection:
         self._room.wake()
 
     def reply(self, data: bytes) -> None:
-        """Send encoded answers, one frame or many in one piece; dropped if the peer is gone."""
+        """Send encoded answers, one frame or many in one piece; dropped if the peer is gone.
+
+        One-way requests to the peer may be among them, at any time, and count as answers do.
+        """
         if self._closed:
             self._counts.replies_dropped += 1
             return

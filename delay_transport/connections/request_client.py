@@ -20,7 +20,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import RemoteProtocolError
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_one_way, encode_request
 from delay_transport.connections.limits import RequestLimits
 from delay_transport.seams.errors import (
     ConnectError,
@@ -35,9 +35,11 @@ VERSION = 9
 """The header version QMQ's clients put into requests."""
 
 _FLAG_RESPONSE = 1
+_FLAG_ONE_WAY = 2
 _OPAQUE_MAX = 2**31 - 1
 
 OnReply = Callable[[int, Frame], None]
+OnPush = Callable[[Frame], None]
 OnLost = Callable[[ConnectionLostError], None]
 
 
@@ -79,6 +81,10 @@ def _ignore_reply(_opaque: int, _frame: Frame) -> None:
     """Take an answer nobody asked to see."""
 
 
+def _ignore_push(_frame: Frame) -> None:
+    """Take what nobody asked for."""
+
+
 def _ignore_loss(_error: ConnectionLostError) -> None:
     """Take the news nobody asked for."""
 
@@ -86,7 +92,8 @@ def _ignore_loss(_error: ConnectionLostError) -> None:
 class RequestConnection:
     """One connection to one peer; usable from nursery.start(run) until it is lost.
 
-    Callbacks are called by the reader, must be short and must not raise; they may submit.
+    Callbacks are called by the reader, must be short and must not raise; they may submit. One-way
+    requests of the peer go to `on_push`.
     """
 
     def __init__(
@@ -94,6 +101,7 @@ class RequestConnection:
         *,
         on_reply: OnReply = _ignore_reply,
         on_lost: OnLost = _ignore_loss,
+        on_push: OnPush = _ignore_push,
         limits: RequestLimits | None = None,
     ) -> None:
         self.counts = RequestCounts()
@@ -103,6 +111,7 @@ class RequestConnection:
         self._limits = limits or RequestLimits()
         self._on_reply = on_reply
         self._on_lost = on_lost
+        self._on_push = on_push
         self._decoder = FrameDecoder(frame_bytes_max=self._limits.frame_bytes_max)
         self._outbox: OutBox | None = None
         # In the order of asking, so that what a lost connection reports is oldest first.
@@ -171,6 +180,17 @@ class RequestConnection:
             assert waiter.frame is not None
             return waiter.frame
         raise RequestTimeoutError(peer=self.peer, code=code, seconds=timeout_s)
+
+    def tell(self, code: int, *parts: bytes | memoryview) -> None:
+        """Queue a request that wants no answer; its body is the parts one after another.
+
+        Raises ConnectionLostError. Nothing bounds what is told: who tells much looks at
+        `unsent_bytes`.
+        """
+        if self._outbox is None or self._loss is not None:
+            raise ConnectionLostError(peer=self.peer, reason=self._loss or "not connected")
+        self.counts.requests += 1
+        self._outbox.put(encode_one_way(code, *parts))
 
     def abandon(self, opaque: int) -> bool:
         """Wait no longer for this answer; False if it was not awaited. A late one is dropped."""
@@ -308,7 +328,10 @@ class RequestConnection:
         on_reply = self._on_reply
         for frame in frames:
             if not frame.flag & _FLAG_RESPONSE:
-                self.counts.replies_dropped += 1
+                if frame.flag & _FLAG_ONE_WAY:
+                    self._on_push(frame)
+                else:
+                    self.counts.replies_dropped += 1
                 continue
             asker = pending.pop(frame.opaque, _To.UNKNOWN)
             if asker is _To.UNKNOWN:

@@ -9,14 +9,16 @@ from tests.fuzz import (
     disk_targets,
     meta_server_targets,
     meta_targets,
+    node_targets,
+    snapshot_targets,
     text_targets,
     wire_targets,
 )
 from tests.fuzz.target import Target
 
 _MODULES: Final = (
-    *(wire_targets, meta_targets, meta_server_targets),
-    *(disk_targets, dead_targets, controls_targets, text_targets),
+    *(wire_targets, meta_targets, meta_server_targets, node_targets),
+    *(disk_targets, dead_targets, controls_targets, snapshot_targets, text_targets),
 )
 
 TARGETS: Final[Mapping[str, Target]] = {

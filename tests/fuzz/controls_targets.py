@@ -1,7 +1,9 @@
-"""Targets for what an operator closes and narrows: rules as they are sent, and the file of them."""
+"""Targets for what an operator closes and narrows, as it is sent, and for files of documents."""
 
 import zlib
 from typing import Final
+
+import msgspec
 
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.nodes.controls import (
@@ -31,7 +33,9 @@ from delay_server.controls.meta_sync import why_kept
 from storage.batch.batches import log_seed
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.disk.errors import DamagedError, UnsupportedFormatError
-from storage.state.controls_file import CONTROLS_PATH, read_controls_document
+from storage.state.controls_file import CONTROLS_PATH
+from storage.state.document_file import DocumentFile
+from storage.state.promise_file import PROMISE_PATH, Promised, PromiseFile
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.storage.small_logs import LOG_UUID
@@ -88,19 +92,16 @@ def _names(text: str) -> None:
 
 
 @target(
-    decoders=(read_controls, read_controls_document, decode_controls),
+    decoders=(read_controls, DocumentFile.read, decode_controls),
     packages=(
         "delay_server.controls.controls_store",
-        "storage.state.controls_file",
+        "storage.state.document_file",
         "delay_protocol.nodes.controls",
     ),
 )
 def controls_file(data: bytes) -> None:
     """A file of controls is what was written, or refused as damaged: never taken for no rules."""
-    header = encode_file_header(FileHeader(kind=LogKind.CONTROLS, log_uuid=LOG_UUID))
-    crc = zlib.crc32(data, log_seed(LOG_UUID, LogKind.CONTROLS))
-    mended = b"".join((header, len(data).to_bytes(4, "little"), crc.to_bytes(4, "little"), data))
-    for image in (data, mended):
+    for image in (data, _mended(data, LogKind.CONTROLS)):
         disk = MemoryDisk({CONTROLS_PATH: image})
         found = attempt((DamagedError, UnsupportedFormatError), read_controls, disk, LOG_UUID)
         if found is not None:
@@ -108,6 +109,30 @@ def controls_file(data: bytes) -> None:
             again = MemoryDisk()
             write_controls(again, LOG_UUID, found)
             assert read_controls(again, LOG_UUID) == found
+
+
+@target(
+    decoders=(PromiseFile.read,),
+    packages=("storage.state.document_file", "storage.state.promise_file"),
+)
+def promise_file(data: bytes) -> None:
+    """A promise is what was written, or refused as damaged: never taken for none."""
+    for image in (data, _mended(data, LogKind.PROMISE)):
+        disk = MemoryDisk({PROMISE_PATH: image})
+        read = PromiseFile(disk, LOG_UUID).read
+        found = attempt((DamagedError, UnsupportedFormatError), read)
+        if found is not None:
+            assert found == msgspec.json.decode(image[_BODY_AT:], type=Promised)
+            again = PromiseFile(MemoryDisk(), LOG_UUID)
+            again.write(found)
+            assert again.read() == found
+
+
+def _mended(data: bytes, kind: LogKind) -> bytes:
+    """Return the file that has this document."""
+    header = encode_file_header(FileHeader(kind=kind, log_uuid=LOG_UUID))
+    crc = zlib.crc32(data, log_seed(LOG_UUID, kind))
+    return b"".join((header, len(data).to_bytes(4, "little"), crc.to_bytes(4, "little"), data))
 
 
 @target(

@@ -24,6 +24,11 @@ from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRole, BrokerState, decode_client_register_reply
 from delay_protocol.nodes.auth import decode_challenge
 from delay_protocol.nodes.controls_exchange import HOLD_S, decode_node_controls_reply
+from delay_protocol.nodes.group_changes import (
+    WATCH_S,
+    decode_change_reply,
+    decode_watch_reply,
+)
 from delay_protocol.nodes.registration import decode_node_reply
 from delay_protocol.wire.frames import Frame
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
@@ -54,6 +59,8 @@ _CODES: Final = (
     CommandCode.BROKER_ACQUIRE_META,
     CommandCode.NODE_CHALLENGE,
     CommandCode.NODE_CONTROLS,
+    CommandCode.NODE_WATCH,
+    CommandCode.GROUP_CHANGE,
 )
 
 
@@ -131,6 +138,7 @@ class _Rig:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.server.committer.run)
             nursery.start_soon(self.server.telling.run)
+            nursery.start_soon(self.server.handlers.group_changes.run)
             await use(self)
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
@@ -186,8 +194,8 @@ def meta_peers(data: bytes) -> None:
         dispatch = rig.server.handlers.dispatch()
         for frame in frames:
             dispatch.frames(peer, [frame])
-        # What asks for controls waits until there are others than it knows.
-        await trio.sleep(HOLD_S + 5)
+        # What asks for controls, or for news, waits until there are others than it knows.
+        await trio.sleep(max(HOLD_S, WATCH_S) + 5)
         assert sorted(frame.opaque for frame, _, _ in peer.answers) == list(range(len(frames)))
         assert peer.pending == 0
         for frame, code, body in peer.answers:
@@ -200,7 +208,11 @@ def meta_peers(data: bytes) -> None:
             elif code == 0 and frame.code == CommandCode.NODE_CONTROLS:
                 told = decode_node_controls_reply(body)
                 assert told is None or told.store == rig.server.store.uuid
-        assert rig.server.telling.waiting == 0
+            elif code == 0 and frame.code == CommandCode.NODE_WATCH:
+                decode_watch_reply(body)
+            elif code == 0 and frame.code == CommandCode.GROUP_CHANGE:
+                decode_change_reply(body)
+        assert rig.server.telling.waiting == rig.server.handlers.group_changes.waiting == 0
         dispatch.closed(peer, None)  # type: ignore[arg-type]
         assert rig.server.pusher.subscriptions == 0
 

@@ -1,7 +1,7 @@
 """Targets for what a meta server is asked and answers: QMQ's bodies, and those of our own nodes."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
 from delay_protocol.basics.strings import decode_str, decode_str_bytes
@@ -25,6 +25,16 @@ from delay_protocol.meta.requests import (
     encode_client_register_reply,
 )
 from delay_protocol.nodes.auth import NONCE_SIZE, decode_challenge, encode_challenge
+from delay_protocol.nodes.group_changes import (
+    decode_change_reply,
+    decode_group_change,
+    decode_node_watch,
+    decode_watch_reply,
+    encode_change_reply,
+    encode_group_change,
+    encode_node_watch,
+    encode_watch_reply,
+)
 from delay_protocol.nodes.registration import (
     NODE_BODY_BYTES_MAX,
     REPLICAS_MAX,
@@ -191,8 +201,19 @@ def _compare(
     assert again == body[: len(again)]
 
 
+_OF_GROUPS: Final[tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...]] = (
+    (decode_node_watch, encode_node_watch),
+    (decode_watch_reply, encode_watch_reply),
+    (decode_group_change, encode_group_change),
+    (decode_change_reply, encode_change_reply),
+)
+
+
 @target(
-    decoders=(decode_node_register, decode_node_reply, decode_challenge),
+    decoders=(
+        *(decode_node_register, decode_node_reply, decode_challenge),
+        *(decode for decode, _ in _OF_GROUPS),
+    ),
     packages=PROTOCOL,
     size_max=4096,
 )
@@ -217,3 +238,8 @@ def nodes(data: bytes) -> None:
         encoded = attempt(LocalProtocolError, encode_node_reply, reply)
         assert encoded is None or decode_node_reply(encoded) == reply
     assert len(data) <= NODE_BODY_BYTES_MAX or (request is None and reply is None)
+    for decode, encode in _OF_GROUPS:
+        found = attempt(MalformedMetaError, decode, data)
+        if found is not None:
+            again = attempt(LocalProtocolError, encode, found)
+            assert again is None or decode(again) == found

@@ -32,7 +32,29 @@ from delay_protocol.nodes.controls_exchange import (
     encode_node_controls,
     encode_node_controls_reply,
 )
+from delay_protocol.nodes.following import (
+    Acknowledged,
+    Asked,
+    Follow,
+    FollowRefused,
+    Leave,
+    LogBehind,
+    LogDiverges,
+    encode_batches_head,
+)
+from delay_protocol.nodes.group_changes import (
+    Alter,
+    ChangeReply,
+    HandOver,
+    NodeNews,
+    NodeWatch,
+    Vote,
+    WatchReply,
+    encode_group_change,
+    encode_node_watch,
+)
 from delay_protocol.nodes.registration import (
+    GroupMember,
     GroupRecord,
     Master,
     NodeRegister,
@@ -41,6 +63,14 @@ from delay_protocol.nodes.registration import (
     Phase,
     Refused,
     encode_node_register,
+)
+from delay_protocol.nodes.snapshots import (
+    SnapshotBegun,
+    SnapshotBytes,
+    SnapshotRead,
+    encode_read_reply,
+    encode_snapshot_read,
+    encode_snapshot_reply,
 )
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
@@ -52,13 +82,15 @@ from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_
 from storage.batch.dead_rows import DeadNote, encode_note
 from storage.batch.file_header import FileHeader, LogKind, encode_file_header
 from storage.disk.spans import SegmentKey, Span
+from storage.node.snapshot import checkpoint_of_copy, encode_copy
 from storage.readers.manifest import encode_manifest, read_manifest
 from storage.state.audit_file import encode_audit_line
-from storage.state.checkpoint import Checkpoint, RetiredFile, SegmentState
+from storage.state.checkpoint import Checkpoint, EpochStart, RetiredFile, SegmentState
 from storage.state.durable_end import DurableEnd, encode_slot
 from storage.state.identity import Identity, encode_identity
 from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
-from tests.delay_protocol.nodes.test_registration import RECORD, REGISTERED, REQUEST
+from tests.delay_protocol.nodes.bodies import BATCHES, BODIES, HEAD, VOTE
+from tests.delay_protocol.nodes.test_registration import FULL, RECORD, REGISTERED, REQUEST
 from tests.delay_protocol.wire.test_frames import VECTORS
 from tests.fuzz.corpus import read_corpus
 from tests.fuzz.dead_targets import DEAD_HEADER
@@ -91,6 +123,11 @@ _ATTRIBUTES: Final = {"qmq_createTime": "1700000000000", "k": "v", "": "", "é":
 _ELECTING: Final = msgspec.structs.replace(
     RECORD, epoch=2**63 - 1, master=None, in_sync={}, phase=Phase.ELECTING
 )
+
+
+def _bodies(*names: str) -> list[bytes]:
+    """Return examples of what nodes of a group say."""
+    return [msgspec.msgpack.encode(BODIES[name].example) for name in names]
 
 
 def _edges() -> list[bytes]:
@@ -157,10 +194,23 @@ def _peer_requests() -> list[bytes]:
         (3, encode_acquire_meta(AcquireMeta(hostname="h", serve_port=1))),
         (4, encode_challenge(Challenge(nonce=bytes(NONCE_SIZE)))),
         (5, encode_node_controls(NodeControls(has=None, told=None))),
+        (6, encode_node_watch(NodeWatch())),
+        *(
+            (7, encode_group_change(change))
+            for change in (
+                Vote(epoch=2, last_epoch=1, end=5, applied=5, told=REGISTERED.record),
+                Alter(epoch=1, version=1, in_sync={REQUEST.node_id: REQUEST.storage_uuid}),
+                HandOver(epoch=1, version=1, target=REQUEST.node_id),
+            )
+        ),
     ]
     framed = [bytes([code]) + len(body).to_bytes(2, "big") + body for code, body in requests]
-    registered = framed[-6:]
-    return [*framed, b"".join(framed[:6]), b"".join(registered), registered[0] + framed[-1] * 2]
+    *registered, watch, vote, alter, hand_over = framed[-10:]
+    return [
+        *(*framed, b"".join(framed[:6]), b"".join(registered)),
+        registered[0] + registered[-1] * 2,
+        registered[0] + watch * 2 + vote + alter + hand_over,
+    ]
 
 
 _ADDRESS_ANSWERS: Final = [
@@ -345,6 +395,10 @@ _CHECKPOINT: Final = Checkpoint(
     quarantined=("schedule_log/20131127T0000Z.minute",),
 )
 
+_COPY: Final = checkpoint_of_copy(
+    msgspec.structs.replace(_CHECKPOINT, epochs=(EpochStart(1, 1),)), 12345
+)
+
 _IDENTITY: Final = encode_identity(
     Identity(
         cluster="c",
@@ -398,6 +452,16 @@ def inputs_of(target: str) -> list[bytes]:
 
 
 _SEEDS: Final[dict[str, list[bytes]]] = {
+    "snapshots": [
+        encode_snapshot_reply(SnapshotBegun(sequence=7, size=700)),
+        encode_snapshot_reply(FollowRefused(reason="a split", epoch=3)),
+        encode_snapshot_read(SnapshotRead(path="checkpoint", position=0, size=700)),
+        encode_read_reply(SnapshotBytes(data=b"DWLG")),
+        encode_copy(_COPY),
+        encode_copy(msgspec.structs.replace(_COPY, first_sequence=1)),
+        encode_copy(msgspec.structs.replace(_COPY, epochs=())),
+        encode_copy(_CHECKPOINT),
+    ],
     "frames": [
         *(bytes([200, place]) + frame for place, frame in enumerate(FRAMES)),
         b"\xff\x02" + b"".join(FRAMES),
@@ -470,9 +534,27 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
                     REGISTERED, role=NodeRole.SLAVE, record=_ELECTING, is_retired=True
                 ),
                 Refused(reason="another log"),
+                Vote(epoch=2, last_epoch=1, end=5, applied=5, told=_ELECTING),
+                HandOver(epoch=1, version=1, target="n2"),
+                WatchReply(news=NodeNews(record=_ELECTING, members={}, vote_epoch=2)),
+                ChangeReply(record=REGISTERED.record, refusal="n2 is not in sync"),
+                FULL,
             ),
         ),
         b"\x81\xa1x" + b"\x91" * 2000,
+    ],
+    "group_changes": [
+        *_bodies("watch", "news", "vote", "alter", "hand over", "changed"),
+        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, told=RECORD, fault="slow disk")),
+        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, told=_ELECTING)),
+        b"\x81\xa1x" + b"\x91" * 2000,
+    ],
+    "following": [
+        *_bodies("follow", "matches", "diverges", "behind", "refused", "ack", "leave"),
+        encode_batches_head(HEAD) + BATCHES,
+        encode_batches_head(HEAD._replace(behind=HEAD.first)),
+        bytes(8 * len(HEAD)) + BATCHES,
+        encode_batches_head(HEAD)[:-1],
     ],
     "admission": [
         b"".join(
@@ -617,6 +699,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'{"schema":2}',
         b'{"schema":1,"more":' + b"[" * 2000,
     ],
+    "promise_file": [b'{"epoch":7,"told":{"epoch":7,"version":2}}', b'{"epoch":0}', b"{}", b""],
     "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",
@@ -658,7 +741,18 @@ _CONTROLS_WORDS: Final = [
     *(b"null", b"true", b"1e999", b"-1", b"\\ud800", b"*"),
 ]
 
+_NODE_WORDS: Final = [
+    msgspec.msgpack.encode(str(LOG_UUID)),
+    b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+    b"\xc0",
+    b"\xde",
+]
+
 _TOKENS: Final[dict[str, list[bytes]]] = {
+    "snapshots": [
+        *map(msgspec.msgpack.encode, ("type", "begun", "bytes", "refused", "path", "position")),
+        *(b'"copied":[7,1,2]', b'"segments":[', b'"epochs":[[1,1]]', b'"first_sequence":8'),
+    ],
     "config_file": [*_setting_words(), b"inf", b"nan", b"0x", b"'''", b'"""', b"1979-05-27"],
     "overrides": [*_setting_words(), b"inf", b"nan", b"=[", b"={", b"true"],
     "checkpoint": [
@@ -696,6 +790,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "manifest": [b'"schema":2', b'"span":"minute"', b'"segments":[', b'"faults":[', b'"sealed":['],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
+    "promise_file": [b'{"epoch":', b'"told":'],
     "node_controls": [
         *_CONTROLS_WORDS,
         *map(msgspec.msgpack.encode, ("has", "told", "keeps", "store", "document")),
@@ -705,13 +800,30 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "nodes": [
         *(
             msgspec.msgpack.encode(name)
-            for kind in (NodeRegister, NodeRegistered, GroupRecord, Master, Refused, Challenge)
+            for kind in (
+                *(NodeRegister, NodeRegistered, GroupRecord, Master, GroupMember, Refused),
+                Challenge,
+            )
             for name in (*kind.__struct_fields__, "type")
         ),
-        msgspec.msgpack.encode(str(LOG_UUID)),
-        b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
-        b"\xc0",
-        b"\xde",
+        *_NODE_WORDS,
+    ],
+    "group_changes": [
+        *(
+            msgspec.msgpack.encode(name)
+            for kind in (NodeNews, Vote, Alter, HandOver, ChangeReply, GroupRecord, GroupMember)
+            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
+        ),
+        *_NODE_WORDS,
+    ],
+    "following": [
+        *(
+            msgspec.msgpack.encode(name)
+            for kind in (Follow, Asked, LogDiverges, LogBehind, FollowRefused, Acknowledged, Leave)
+            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
+        ),
+        *_NODE_WORDS,
+        (1).to_bytes(8, "big"),
     ],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
     "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],

@@ -19,6 +19,14 @@ def test_the_numbers_of_requests() -> None:
         "NODE_REGISTER": 1010,
         "NODE_CHALLENGE": 1011,
         "NODE_CONTROLS": 1012,
+        "NODE_WATCH": 1013,
+        "GROUP_CHANGE": 1014,
+        "FOLLOW": 1020,
+        "BATCHES": 1021,
+        "ACK": 1022,
+        "LEAVE": 1023,
+        "SNAPSHOT": 1024,
+        "SNAPSHOT_READ": 1025,
     }
 
 

@@ -13,6 +13,7 @@ from delay_protocol.nodes.registration import (
     NODE_BODY_BYTES_MAX,
     REASON_LENGTH_MAX,
     REPLICAS_MAX,
+    GroupMember,
     GroupRecord,
     Master,
     NodeRegister,
@@ -51,8 +52,32 @@ RECORD = GroupRecord(
     phase=Phase.ACTIVE,
 )
 REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, lease_ms=5000)
+MEMBER = GroupMember(
+    storage_uuid=DISK, incarnation=3, boot_id=BOOT, address="h:1", sync_address="h:3"
+)
+FULL = msgspec.structs.replace(REGISTERED, has_lease=True, log_uuid=LOG, members={"n1": MEMBER})
 
-OPTIONAL = {"last_epoch", "told_in_sync"}
+OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted"}
+
+LONG = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
+LARGEST_RECORD = GroupRecord(
+    epoch=2**63 - 1,
+    version=2**63 - 1,
+    master=Master(node_id=f"{LONG}00", incarnation=2**63 - 1),
+    in_sync={f"{LONG}{place:02}": DISK for place in range(REPLICAS_MAX)},
+    min_isr=REPLICAS_MAX,
+    phase=Phase.ELECTING,
+)
+LARGEST_MEMBERS = dict.fromkeys(
+    LARGEST_RECORD.in_sync,
+    GroupMember(
+        storage_uuid=DISK,
+        incarnation=2**63 - 1,
+        boot_id=BOOT,
+        address="\U0001f5a5" * NAME_LENGTH_MAX,
+        sync_address="\U0001f5a5" * NAME_LENGTH_MAX,
+    ),
+)
 
 
 def test_the_bytes_of_an_answer_are_pinned() -> None:
@@ -70,6 +95,9 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
         },
         "lease_ms": 5000,
         "is_retired": False,
+        "has_lease": False,
+        "log_uuid": None,
+        "members": {},
     }
     assert encode_node_reply(Refused(reason="no")) == bytes.fromhex(
         "82 a474797065 a772656675736564 a6726561736f6e a26e6f"
@@ -92,7 +120,38 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "http_address": "h:2",
         "version": "0.1",
         "told_in_sync": {},
+        "committed": 0,
+        "uncommitted": 0,
     }
+
+
+def test_the_bytes_of_what_replication_needs_are_pinned() -> None:
+    found = msgspec.msgpack.decode(encode_node_reply(FULL))
+    assert {key: found[key] for key in ("has_lease", "log_uuid", "members")} == {
+        "has_lease": True,
+        "log_uuid": "00000000-0000-0000-0000-000000000001",
+        "members": {
+            "n1": {
+                "storage_uuid": "00000000-0000-0000-0000-000000000002",
+                "incarnation": 3,
+                "boot_id": "00000000-0000-0000-0000-000000000003",
+                "address": "h:1",
+                "sync_address": "h:3",
+            }
+        },
+    }
+    assert decode_node_reply(encode_node_reply(FULL)) == FULL
+
+
+def test_an_answer_of_an_older_meta_server_grants_no_lease_and_names_no_log() -> None:
+    older = said(FULL, has_lease=None, log_uuid=None, members=None, is_retired=None)
+    assert decode_node_reply(older) == REGISTERED
+
+
+def test_a_request_of_an_older_node_says_that_nothing_is_committed() -> None:
+    request = msgspec.structs.replace(REQUEST, committed=9, uncommitted=2)
+    assert decode_node_register(encode_node_register(request)) == request
+    assert decode_node_register(said(request, committed=None, uncommitted=None)) == REQUEST
 
 
 def said(value: object, **changed: object) -> bytes:
@@ -125,6 +184,10 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("boot_id", ""),
         ("told_in_sync", {"n1": 1}),
         ("told_in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
+        ("committed", -1),
+        ("committed", 2**63),
+        ("uncommitted", -1),
+        ("uncommitted", "2"),
         ("address", 1),
         ("version", "v" * (NAME_LENGTH_MAX + 1)),
     ],
@@ -151,6 +214,24 @@ def test_a_record_that_says_something_else_is_refused(key: str, value: object) -
     record = msgspec.msgpack.decode(said(RECORD, **{key: value}))
     with pytest.raises(MalformedMetaError):
         decode_node_reply(said(REGISTERED, record=record))
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("has_lease", 1),
+        ("log_uuid", "1"),
+        ("members", []),
+        ("members", {"n1": {}}),
+        ("members", {"": msgspec.to_builtins(MEMBER)}),
+        ("members", {f"n{n}": msgspec.to_builtins(MEMBER) for n in range(REPLICAS_MAX + 1)}),
+        ("members", {"n1": msgspec.to_builtins(MEMBER) | {"incarnation": -1}}),
+        ("members", {"n1": msgspec.to_builtins(MEMBER) | {"address": "h" * 256}}),
+    ],
+)
+def test_an_answer_that_says_something_else_is_refused(key: str, value: object) -> None:
+    with pytest.raises(MalformedMetaError):
+        decode_node_reply(said(FULL, **{key: value}))
 
 
 @pytest.mark.parametrize("value", [{"type": "promoted"}, {"type": None}, {}, [], 1, None])
@@ -191,16 +272,13 @@ def test_a_body_made_to_hurt_is_refused(body: bytes) -> None:
 
 
 def test_the_largest_answer_there_can_be_fits() -> None:
-    name = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
-    record = GroupRecord(
-        epoch=2**63 - 1,
-        version=2**63 - 1,
-        master=Master(node_id=name, incarnation=2**63 - 1),
-        in_sync={f"{name}{place:02}": DISK for place in range(REPLICAS_MAX)},
-        min_isr=REPLICAS_MAX,
-        phase=Phase.ACTIVE,
+    reply = NodeRegistered(
+        role=NodeRole.SLAVE,
+        record=LARGEST_RECORD,
+        lease_ms=2**31 - 1,
+        log_uuid=LOG,
+        members=LARGEST_MEMBERS,
     )
-    reply = NodeRegistered(role=NodeRole.BACKUP, record=record, lease_ms=2**31 - 1)
     assert decode_node_reply(encode_node_reply(reply)) == reply
 
 

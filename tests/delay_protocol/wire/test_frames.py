@@ -19,6 +19,7 @@ from delay_protocol.wire.frames import (
     Frame,
     FrameDecoder,
     encode_frame,
+    encode_one_way,
     encode_request,
     encode_response,
 )
@@ -80,6 +81,10 @@ VECTORS = {
         ),
         (30, 8, 4, 0, -1, 33),
     ),
+    "a farewell that nobody answers": (
+        "0000001c 0012 dec10ade 03ff 0009 00000000 00000002 03ff 81a6726561736f6e",
+        (1023, 9, 0, 2, 1023, 8),
+    ),
     "a slave asks for the log": (
         "0000003d 0012 dec10ade 0014 0009 00000005 00000000 0014 02 0000000000001000"
         + 4 * "ffffffffffffffff",
@@ -128,6 +133,31 @@ def test_a_vector_is_decoded_and_encoded_again_to_its_bytes(name: str) -> None:
 def test_a_request_is_encoded_as_the_vector() -> None:
     expected = bytes.fromhex(VECTORS["a delay message"][0])
     assert encode_request(code=10, opaque=7, body=ITEM) == expected
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (b"\x81\xa6reason",),
+        (b"\x81", b"", memoryview(b"?\xa6rea")[1:], bytearray(b"son")),
+    ],
+    ids=["one part", "four parts"],
+)
+def test_a_one_way_request_is_encoded_as_the_vector(parts: tuple[bytes, ...]) -> None:
+    data = encode_one_way(1023, *parts)
+    assert data == bytes.fromhex(VECTORS["a farewell that nobody answers"][0])
+    [frame] = decode_whole(data)
+    assert (frame.is_one_way, frame.is_response) == (True, False)
+
+
+def test_a_one_way_request_without_a_body_is_its_header() -> None:
+    assert decode_whole(encode_one_way(10)) == [Frame(10, 9, 0, 2, 10, b"")]
+
+
+@pytest.mark.parametrize("code", [2**15, -(2**15) - 1])
+def test_a_one_way_request_of_a_code_that_does_not_fit_is_the_callers_error(code: int) -> None:
+    with pytest.raises(LocalProtocolError, match="a header field does not fit"):
+        encode_one_way(code)
 
 
 def test_a_request_of_another_version_differs_in_the_version_only() -> None:

@@ -13,9 +13,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_protocol.wire.frames import Frame, encode_frame
+from delay_protocol.wire.frames import Frame, encode_frame, encode_one_way
 from delay_transport.connections.connection import CloseReason, Connection
-from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.limits import MIB, ConnectionLimits
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.seams.runtime import TcpNetwork
 from tests.delay_transport.peers import (
@@ -34,6 +34,7 @@ from tests.delay_transport.peers import (
 )
 from tests.seeds import examples
 
+PUSHED = 1021
 BAD_MAGIC = bytes.fromhex("00000014 0012 deadbeef 000a 0009 00000001 00000000 000a")
 
 
@@ -270,6 +271,129 @@ async def test_nothing_is_read_from_a_peer_that_does_not_take_its_answers() -> N
         await receive_frames(peer, 1)
         await settle()
         assert handler.opaques == [1, 2]
+
+
+# Pushing
+
+
+def pushes(number: int, size: int) -> bytes:
+    """Return a one-way frame of so many bytes in all."""
+    return encode_one_way(PUSHED, number.to_bytes(4, "big"), bytes(size - 28))
+
+
+@virtual_time
+async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
+    handler = Recorder(answer_all)
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await receive_frames(peer, 1)
+        (connection,) = handler.connections
+        for number in range(5):
+            connection.reply(pushes(number, 4 * MIB))
+            await settle()
+        assert connection.unsent_bytes == server.held_bytes == 20 * MIB
+        # Of those who have so much unsent nothing is read, but for what was being received.
+        await peer.send_all(request_bytes(2))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.send_all, request_bytes(3))
+            await trio.sleep(5)
+            assert handler.opaques == [1, 2]
+            connection.reply(pushes(5, 28))
+            frames = await receive_frames(peer, 8)
+        pushed = [int.from_bytes(one.body[:4], "big") for one in frames if one.is_one_way]
+        assert pushed == [0, 1, 2, 3, 4, 5]
+        assert [one.opaque for one in frames if one.is_response] == [2, 3]
+        await settle()
+        assert (connection.unsent_bytes, server.held_bytes) == (0, 0)
+
+
+@virtual_time
+async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> None:
+    handler = Recorder()
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await settle()
+        handler.connections[0].reply(pushes(0, 16 * MIB))
+        await peer.send_all(request_bytes(2))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(peer.send_all, request_bytes(3))
+            taken = 0
+            while len(handler.batches) < 3:
+                await settle()
+                taken += len(await peer.receive_some(1 * MIB))
+        # With less than 4 MiB unsent, which is counted in steps.
+        assert 12 * MIB < taken <= 14 * MIB
+
+
+@virtual_time
+async def test_who_takes_no_step_of_what_is_pushed_in_time_is_closed() -> None:
+    handler = Recorder()
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await settle()
+        (connection,) = handler.connections
+        connection.reply(pushes(0, 16 * MIB))
+        taken = 0
+        while taken < 4 * MIB:
+            await trio.sleep(9)
+            taken += len(await peer.receive_some(1 * MIB))
+        await settle()
+        assert handler.reasons == []
+        # More that is pushed does not put the end off.
+        for number in range(1, 10):
+            await trio.sleep(1)
+            connection.reply(pushes(number, 28))
+        await trio.sleep(0.9)
+        assert handler.reasons == []
+        await trio.sleep(0.2)
+        assert handler.reasons == [CloseReason.SLOW_READER]
+        assert server.held_bytes == 0
+        connection.reply(pushes(10, 28))
+        assert server.counts.replies_dropped == 1
+
+
+@virtual_time
+async def test_more_than_64_mib_of_pushes_unsent_end_the_connection_at_once() -> None:
+    handler = Recorder()
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with serving(handler, network=network) as (server, _):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await settle()
+        (connection,) = handler.connections
+        frame = pushes(0, 8 * MIB)
+        for _ in range(8):
+            connection.reply(frame)
+        await settle()
+        assert (handler.reasons, server.held_bytes) == ([], 64 * MIB)
+        connection.reply(pushes(1, 28))
+        await settle()
+        assert handler.reasons == [CloseReason.SLOW_READER]
+        assert server.held_bytes == 0
+
+
+@virtual_time
+async def test_pushes_keep_a_silent_peer_open_and_it_is_idle_150_seconds_after_the_last() -> None:
+    handler = Recorder()
+    async with serving(handler) as (_, network):
+        peer = await network.connect(*ADDRESS)
+        await peer.send_all(request_bytes(1))
+        await settle()
+        for number in range(5):
+            await trio.sleep(140)
+            handler.connections[0].reply(pushes(number, 100))
+            await receive_frames(peer, 1)
+        await trio.sleep(149.9)
+        assert handler.reasons == []
+        # It has a second to close as well.
+        await trio.sleep(1.2)
+        assert handler.reasons == [CloseReason.IDLE]
 
 
 # Deadlines

@@ -8,7 +8,7 @@ import pytest
 import trio
 import trio.testing
 
-from delay_protocol.wire.frames import Frame, encode_frame, encode_response
+from delay_protocol.wire.frames import Frame, encode_frame, encode_one_way, encode_response
 from delay_transport.connections.connection import Connection
 from delay_transport.connections.limits import ConnectionLimits, RequestLimits
 from delay_transport.connections.listener import Server, serve_connections
@@ -33,16 +33,26 @@ from tests.delay_transport.peers import (
 )
 from tests.odd_addresses import ODD_HOSTS
 
+TOLD = 1022
+
 
 class Inbox:
     """What callbacks were told."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[int, Frame]] = []
+        self.pushes: list[Frame] = []
+        self.frames: list[Frame] = []
+        """Answers and pushes as they came."""
         self.losses: list[ConnectionLostError] = []
 
     def reply(self, opaque: int, frame: Frame) -> None:
         self.replies.append((opaque, frame))
+        self.frames.append(frame)
+
+    def push(self, frame: Frame) -> None:
+        self.pushes.append(frame)
+        self.frames.append(frame)
 
     def lost(self, error: ConnectionLostError) -> None:
         self.losses.append(error)
@@ -58,7 +68,9 @@ async def connected(
     inbox = inbox or Inbox()
     network = network or StreamNetwork()
     listener = await network.listen(*ADDRESS)
-    connection = RequestConnection(on_reply=inbox.reply, on_lost=inbox.lost, limits=limits)
+    connection = RequestConnection(
+        on_reply=inbox.reply, on_lost=inbox.lost, on_push=inbox.push, limits=limits
+    )
     async with trio.open_nursery() as nursery:
         await nursery.start(connection.run, network, ADDRESS)
         yield connection, await listener.accept()
@@ -245,6 +257,149 @@ async def test_waiting_for_room_counts_for_the_time_out() -> None:
         with pytest.raises(RequestTimeoutError):
             await connection.request(SEND, b"", timeout_s=2)
         assert trio.current_time() == 2
+
+
+# One-way requests, told and pushed
+
+
+@virtual_time
+async def test_what_is_told_reaches_the_handler_and_is_not_answered() -> None:
+    inbox = Inbox()
+    handler = Recorder(answer_all)
+    connection = RequestConnection(on_reply=inbox.reply, on_push=inbox.push)
+    async with serving(handler) as (_, network), trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        connection.tell(TOLD, b"a", memoryview(b"bcd")[:2], b"")
+        opaque = connection.submit(SEND, (b"asked",))
+        connection.tell(TOLD)
+        await settle()
+        assert (connection.in_flight, connection.unsent_bytes) == (0, 0)
+        assert (connection.counts.requests, connection.counts.replies) == (3, 1)
+        connection.close()
+    (frames,) = handler.batches
+    assert [(one.code, one.is_one_way, one.body) for one in frames] == [
+        (TOLD, True, b"abc"),
+        (SEND, False, b"asked"),
+        (TOLD, True, b""),
+    ]
+    assert [found for found, _ in inbox.replies] == [opaque]
+    assert inbox.pushes == []
+
+
+@virtual_time
+async def test_what_a_handler_pushes_comes_in_order_with_answers() -> None:
+    def push_around(connection: Connection, frames: list[Frame]) -> None:
+        for frame in frames:
+            connection.reply(encode_one_way(TOLD, b"before ", frame.body))
+            connection.answer(frame, 0, frame.body)
+            connection.reply(encode_one_way(TOLD, b"after ", frame.body))
+
+    inbox = Inbox()
+    handler = Recorder(push_around)
+    connection = RequestConnection(on_reply=inbox.reply, on_push=inbox.push)
+    async with serving(handler) as (_, network), trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        connection.submit(SEND, (b"1",))
+        connection.submit(SEND, (b"2",))
+        await trio.sleep(5)
+        handler.connections[0].reply(encode_one_way(TOLD, b"unasked"))
+        await settle()
+        assert (connection.counts.replies, connection.counts.replies_dropped) == (2, 0)
+        connection.close()
+    assert [(one.is_response, one.body) for one in inbox.frames] == [
+        (False, b"before 1"),
+        (True, b"1"),
+        (False, b"after 1"),
+        (False, b"before 2"),
+        (True, b"2"),
+        (False, b"after 2"),
+        (False, b"unasked"),
+    ]
+    assert all(one.is_one_way for one in inbox.pushes)
+
+
+@virtual_time
+async def test_a_push_answers_nothing_even_with_the_opaque_of_a_request() -> None:
+    inbox = Inbox()
+    async with connected(inbox) as (connection, peer):
+        opaque = connection.submit(SEND, ())
+        await peer.send_all(encode_frame(Frame(SEND, 9, opaque, 2, SEND, b"")))
+        # An answer is one, whatever else its flag says.
+        await peer.send_all(encode_frame(Frame(0, 9, opaque + 1, 3, SEND, b"")))
+        await settle()
+        assert (connection.in_flight, connection.counts.replies_dropped) == (1, 1)
+    assert [frame.opaque for frame in inbox.pushes] == [opaque]
+    assert inbox.replies == []
+
+
+@virtual_time
+async def test_a_push_may_be_told_something_about_and_ends_silence() -> None:
+    told: list[bytes] = []
+
+    def on_push(frame: Frame) -> None:
+        told.append(frame.body)
+        connection.tell(TOLD, b"got ", frame.body)
+
+    network = StreamNetwork()
+    listener = await network.listen(*ADDRESS)
+    connection = RequestConnection(on_push=on_push)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(connection.run, network, ADDRESS)
+        peer = await listener.accept()
+        for number in range(10):
+            await trio.sleep(10)
+            await peer.send_all(encode_one_way(TOLD, b"%d" % number))
+            (frame,) = await receive_frames(peer, 1)
+            assert (frame.body, frame.is_one_way) == (b"got %d" % number, True)
+        assert connection.is_open
+        assert connection.counts.heartbeats == 0
+        connection.close()
+    assert told == [b"%d" % number for number in range(10)]
+
+
+@virtual_time
+async def test_nothing_bounds_what_is_told_but_it_leaves_no_room_for_requests() -> None:
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    limits = RequestLimits(unsent_bytes_max=1000)
+    async with connected(limits=limits, network=network) as (connection, peer):
+        for _ in range(3):
+            connection.tell(TOLD, bytes(1000 - 24))
+        assert connection.unsent_bytes == 3000
+        with pytest.raises(TooManyInFlightError):
+            connection.submit(SEND, ())
+        await receive_frames(peer, 3)
+        await settle()
+        assert (connection.unsent_bytes, connection.has_room) == (0, True)
+
+
+@virtual_time
+async def test_nothing_can_be_told_before_and_after_a_connection() -> None:
+    inbox = Inbox()
+    with pytest.raises(ConnectionLostError, match="not connected"):
+        RequestConnection().tell(TOLD)
+    async with connected(inbox) as (connection, peer):
+        connection.tell(TOLD, b"last words")
+        await receive_frames(peer, 1)
+        await peer.aclose()
+        await settle()
+        with pytest.raises(ConnectionLostError, match="closed by the peer"):
+            connection.tell(TOLD)
+        assert connection.counts.requests == 1
+    # Nobody waited for anything.
+    assert [loss.unanswered for loss in inbox.losses] == [()]
+
+
+@virtual_time
+async def test_who_tells_a_peer_that_takes_nothing_loses_it_after_10_seconds() -> None:
+    inbox = Inbox()
+    network = StreamNetwork(trio.testing.lockstep_stream_pair)
+    async with connected(inbox, network=network) as (connection, _):
+        connection.tell(TOLD)
+        await trio.sleep(9.9)
+        assert inbox.losses == []
+        await trio.sleep(0.2)
+        assert not connection.is_open
+    assert inbox.losses[0].reason == "nothing sent for 10 s"
 
 
 # The end of the connection

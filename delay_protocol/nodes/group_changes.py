@@ -1,0 +1,153 @@
+"""NODE_WATCH (1013) and GROUP_CHANGE (1014): what nodes and meta server agree on. Ours, not QMQ's.
+
+    node                                                      meta server
+    NODE_REGISTER …                                   ---->
+    NODE_WATCH {}                                     ---->
+                                                      <----   {record, members, …}, at once
+    NODE_WATCH {}                                     ---->   … nothing until something of it is
+                                                      <----   other than told last, or WATCH_S
+    GROUP_CHANGE {vote} or {alter} or {hand over}     ---->
+                                                      <----   {record, refusal}
+
+Both only on a connection on which the node has registered, and sealed as NODE_REGISTER is
+(auth.py). A change is answered when the store has it, with the record as it is then; what was
+refused says why, and counts the record's version up, so that it cannot come true later.
+
+Bodies are msgpack maps; keys that a reader does not know are skipped.
+"""
+
+from typing import Annotated, Final
+from uuid import UUID
+
+import msgspec
+
+from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.registration import (
+    COUNTED_MAX,
+    NAME_LENGTH_MAX,
+    NODE_BODY_BYTES_MAX,
+    REASON_LENGTH_MAX,
+    REPLICAS_MAX,
+    Count,
+    GroupRecord,
+    Members,
+    Name,
+)
+
+WATCH_S: Final = 20.0
+"""Seconds after which a meta server answers that there is nothing new."""
+
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)]
+
+
+class NodeWatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A node asks for news of its group. What it was told on this connection is known there."""
+
+
+class NodeNews(msgspec.Struct, frozen=True, kw_only=True):
+    """How a group is."""
+
+    record: GroupRecord
+    members: Members
+    """All nodes of the group."""
+    vote_epoch: Epoch = 0
+    """The epoch for which this node's vote is asked; 0: none is."""
+    hand_over_to: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
+    """The node to which the master is to hand the group over; empty: to none."""
+
+
+class WatchReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to NODE_WATCH."""
+
+    news: NodeNews | None = None
+    """None: all is as told before."""
+
+
+class Vote(msgspec.Struct, frozen=True, kw_only=True, tag="vote"):
+    """A node follows, and is, no master of an earlier epoch; that is durable, and so is its log."""
+
+    epoch: Epoch
+    last_epoch: Epoch
+    """Of the last record of its log."""
+    end: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
+    """Of its durable log: the first record that it lacks."""
+    applied: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
+    """The first record that it has not filed."""
+    told: GroupRecord | None
+    """The newest record that it was told."""
+    fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    """Why it had better not be the master; empty: nothing is wrong."""
+
+
+class Alter(msgspec.Struct, frozen=True, kw_only=True, tag="alter"):
+    """The master wants another in-sync set, if the record is still that of this pair."""
+
+    epoch: Count
+    version: Count
+    in_sync: Annotated[dict[Name, UUID], msgspec.Meta(min_length=1, max_length=REPLICAS_MAX)]
+
+
+class HandOver(msgspec.Struct, frozen=True, kw_only=True, tag="hand over", gc=False):
+    """The master wants another master, or itself in a new epoch, if the record is of this pair."""
+
+    epoch: Count
+    version: Count
+    target: Name
+
+
+GroupChange = Vote | Alter | HandOver
+
+
+class ChangeReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The answer to GROUP_CHANGE."""
+
+    record: GroupRecord
+    """As it is now."""
+    refusal: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    """Why the change was not made; empty if it was."""
+
+
+_WATCH = msgspec.msgpack.Decoder(NodeWatch)
+_WATCH_REPLY = msgspec.msgpack.Decoder(WatchReply)
+_CHANGE: msgspec.msgpack.Decoder[GroupChange] = msgspec.msgpack.Decoder(GroupChange)
+_CHANGE_REPLY = msgspec.msgpack.Decoder(ChangeReply)
+
+
+def encode_node_watch(asked: NodeWatch) -> bytes:
+    """Return the body of a NODE_WATCH."""
+    return pack(_WATCH, asked, NODE_BODY_BYTES_MAX)
+
+
+def decode_node_watch(body: bytes) -> NodeWatch:
+    """Return what a NODE_WATCH says; raise MalformedMetaError."""
+    return unpack(_WATCH, body, NODE_BODY_BYTES_MAX)
+
+
+def encode_watch_reply(reply: WatchReply) -> bytes:
+    """Return the body of an answer to NODE_WATCH; raise LocalProtocolError."""
+    return pack(_WATCH_REPLY, reply, NODE_BODY_BYTES_MAX)
+
+
+def decode_watch_reply(body: bytes) -> WatchReply:
+    """Return what an answer to NODE_WATCH says; raise MalformedMetaError."""
+    return unpack(_WATCH_REPLY, body, NODE_BODY_BYTES_MAX)
+
+
+def encode_group_change(change: GroupChange) -> bytes:
+    """Return the body of a GROUP_CHANGE; raise LocalProtocolError for what does not fit."""
+    return pack(_CHANGE, change, NODE_BODY_BYTES_MAX)
+
+
+def decode_group_change(body: bytes) -> GroupChange:
+    """Return what a GROUP_CHANGE says; raise MalformedMetaError."""
+    return unpack(_CHANGE, body, NODE_BODY_BYTES_MAX)
+
+
+def encode_change_reply(reply: ChangeReply) -> bytes:
+    """Return the body of an answer to GROUP_CHANGE; raise LocalProtocolError."""
+    return pack(_CHANGE_REPLY, reply, NODE_BODY_BYTES_MAX)
+
+
+def decode_change_reply(body: bytes) -> ChangeReply:
+    """Return what an answer to GROUP_CHANGE says; raise MalformedMetaError."""
+    return unpack(_CHANGE_REPLY, body, NODE_BODY_BYTES_MAX)

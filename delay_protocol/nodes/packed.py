@@ -1,0 +1,33 @@
+"""Bodies that are one msgpack map: bounded, checked, keys skipped that a reader does not know."""
+
+from typing import TypeVar
+
+import msgspec
+
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+
+T = TypeVar("T")
+
+
+def pack(decoder: msgspec.msgpack.Decoder[T], said: T, bytes_max: int) -> bytes:
+    """Return the body; raise LocalProtocolError for what `unpack` would not take.
+
+    Reading it back is what finds a name that is too long, or a count below zero.
+    """
+    try:
+        body = msgspec.msgpack.encode(said)
+        unpack(decoder, body, bytes_max)
+    except (MalformedMetaError, UnicodeEncodeError, OverflowError) as error:
+        raise LocalProtocolError(f"{said} is not encodable: {error}") from error
+    return body
+
+
+def unpack(decoder: msgspec.msgpack.Decoder[T], body: bytes, bytes_max: int) -> T:
+    """Return what a body says; raise MalformedMetaError."""
+    if len(body) > bytes_max:
+        raise MalformedMetaError(f"a body of {len(body)} bytes, at most {bytes_max}")
+    try:
+        return decoder.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        # The last of keys that would be skipped, but are nested too deeply for that.
+        raise MalformedMetaError(str(error)) from error
