@@ -56,6 +56,7 @@ class LogKind(IntEnum):
     DURABLE_END = 7
     IDENTITY = 8
     CONTROLS = 10
+    PROMISE = 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ files, and the chain of previous CRCs goes on from file to file. `message_log/du
 far it is known to be durable (durable_end.py); recovery is in message_log_recovery.py.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
@@ -19,21 +20,22 @@ from storage.batch.batches import (
     log_seed,
 )
 from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind, encode_columns
-from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
-from storage.disk.disk import Bytes, Disk, File, size_of
+from storage.batch.file_header import LogKind
+from storage.disk.disk import Bytes, Disk, size_of
 from storage.disk.errors import (
     FatalDiskError,
     LogStateError,
     LogTrimmedError,
     StorageFullError,
 )
+from storage.logs.log_tail import LogTail
 from storage.logs.message_log_recovery import RecoveryReport, recover_message_log
 from storage.logs.numbered_log import LogFile, LogWalk, PlacedBatch, files_from, log_file
 from storage.logs.raw_batches import RawBatches, TailCut, decode_copied, read_batches_raw
 from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DurableEnd, DurableEndFile
 
-__all__ = ["MESSAGE_LOG_DIRECTORY", "Draft", "MessageLog", "RecoveryReport"]
+__all__ = ["MESSAGE_LOG_DIRECTORY", "Draft", "MessageLog", "RecoveryReport", "Written"]
 
 MESSAGE_LOG_DIRECTORY = "message_log"
 _FILE_BYTES_MAX = 256 * 1024 * 1024
@@ -59,13 +61,25 @@ class Draft:
         return sum(map(len, self.blob))
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Batches that are in the file of a log, durable after its `sync_written`.
+
+    buffers: their bytes one after another, as they are there.
+    """
+
+    batches: Sequence[LogBatch]
+    buffers: Sequence[Bytes]
+
+
 class MessageLog:
     """An open message_log, to be used by one thread at a time; `read` may run in another.
 
     Invariants: everything up to `end` is durable, and the durable end file says so where the disk
-    has space for it (itself durable after `sync_durable_end`). Bytes beyond `end` mean nothing.
-    After a FatalDiskError, or any other exception in the middle of an append, it refuses everything
-    but reading.
+    has space for it (itself durable after `sync_durable_end`). Bytes beyond `end` mean nothing; so
+    what `write` has written does not until `sync_written`, and nothing else may be appended in
+    between. After a FatalDiskError, or any other exception in the middle of an append, it refuses
+    everything but reading.
     """
 
     def __init__(
@@ -78,6 +92,7 @@ class MessageLog:
         durable_end: DurableEndFile,
         file_bytes_max: int,
         first_sequence: int = 1,
+        epoch_starts: Sequence[tuple[int, int]] = (),
     ) -> None:
         """Take over what recovery established; others call `recover`.
 
@@ -90,11 +105,14 @@ class MessageLog:
         self._first_sequence = first_sequence
         self._end = end
         self._durable_end = durable_end
-        self._file_bytes_max = file_bytes_max
-        self._file: File | None = None
-        """The last of `files`, once it was written to."""
-        self._new_file: File | None = None
-        """The one after it, while its first append is under way."""
+        self._tail = LogTail(
+            disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid, file_bytes_max=file_bytes_max
+        )
+        self._unsynced: tuple[Written, DurableEnd] | None = None
+        """What was written and is not durable, and the end of the log once it is."""
+        self.epoch_starts = tuple(epoch_starts)
+        """Epoch and sequence of each EPOCH_START that recovery has met, or that came since: of all
+        beyond the checkpoint, and of some before it."""
         self._index = SparseIndex(disk, seed=self._seed)
         self._durable_end_behind = False
         self._failure: BaseException | None = None
@@ -115,6 +133,7 @@ class MessageLog:
         had_checkpoint: bool,
         first_sequence: int = 1,
         checkpoint_epoch: int = 0,
+        copied_end: DurableEnd | None = None,
         file_bytes_max: int = _FILE_BYTES_MAX,
     ) -> tuple["MessageLog", RecoveryReport]:
         """Open the log after a stop of any kind; make it if there is none.
@@ -126,7 +145,7 @@ class MessageLog:
         Records up to either were durable once, as were those below the durable end: bad batches
         there are reported and left as they are. Beyond, what is good and in order is kept, the
         rest is cut. first_sequence: the log is kept from here on; files before it, which may still
-        be there, are none of it.
+        be there, are none of it. copied_end: where it began, if the directory began as a copy.
 
         Raises UnsupportedFormatError, DataDirectoryError, LogStateError, FatalDiskError or
         StorageFullError; then nothing that was kept is lost.
@@ -142,6 +161,7 @@ class MessageLog:
             had_checkpoint=had_checkpoint,
             first_sequence=first_sequence,
             checkpoint_epoch=checkpoint_epoch,
+            copied_end=copied_end,
         )
         log = cls(
             disk,
@@ -151,6 +171,7 @@ class MessageLog:
             durable_end=durable_end,
             file_bytes_max=file_bytes_max,
             first_sequence=first_sequence,
+            epoch_starts=report.epoch_starts,
         )
         if durable_end.damaged_slot is not None and durable_end.doubt is None:
             # A power cut may have torn it. Whoever reads a manifest cannot know that, and a log at
@@ -186,8 +207,7 @@ class MessageLog:
 
     def files(self) -> Sequence[LogFile]:
         """Return the files of the log, oldest first."""
-        first = self._first_sequence
-        return tuple(file for file in self._files if file.first_sequence >= first)
+        return tuple(one for one in self._files if one.first_sequence >= self._first_sequence)
 
     def messages_from(self, first_sequence: int) -> int:
         """Return how many messages were appended to the file of this name and to later ones.
@@ -207,8 +227,11 @@ class MessageLog:
         """Append EPOCH_START, which must be the first record of a new log; return its batch."""
         assert epoch > self._end.epoch, f"epoch {epoch} after {self._end.epoch}"
         start = Draft(kind=RecordKind.EPOCH_START, count=1)
-        floor_minute = self._end.floor_minute
-        return self._append([start], epoch=epoch, floor_minute=floor_minute, append_ms=append_ms)[0]
+        written = self._write(
+            [start], epoch=epoch, floor_minute=self._end.floor_minute, append_ms=append_ms
+        )
+        self.sync_written()
+        return written.batches[0]
 
     def append(
         self, drafts: Sequence[Draft], *, append_ms: int, floor_minute: int | None = None
@@ -220,14 +243,25 @@ class MessageLog:
         called. Raises FatalDiskError if nobody can say what is on the disk; recovery will.
         ValueError if a batch contradicts itself.
         """
+        written = self.write(drafts, append_ms=append_ms, floor_minute=floor_minute)
+        self.sync_written()
+        return list(written.batches)
+
+    def write(
+        self, drafts: Sequence[Draft], *, append_ms: int, floor_minute: int | None = None
+    ) -> Written:
+        """Do the first half of `append`: the batches are in the file, and not the log's yet.
+
+        `sync_written` does the other half. Raises what `append` does.
+        """
         assert self._end.epoch > 0, "the first record of a log is EPOCH_START"
         floor_minute = self._end.floor_minute if floor_minute is None else floor_minute
         epoch = self._end.epoch
-        return self._append(drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms)
+        return self._write(drafts, epoch=epoch, floor_minute=floor_minute, append_ms=append_ms)
 
-    def _append(
+    def _write(
         self, drafts: Sequence[Draft], *, epoch: int, floor_minute: int, append_ms: int
-    ) -> list[LogBatch]:
+    ) -> Written:
         self._require_usable()
         assert floor_minute >= self._end.floor_minute, (
             f"floor {floor_minute} after {self._end.floor_minute}"
@@ -240,8 +274,7 @@ class MessageLog:
             floor_minute=floor_minute,
             append_ms=append_ms,
         )
-        self._append_encoded(batches, buffers)
-        return batches
+        return self._write_encoded(batches, buffers)
 
     def append_copied(self, data: Bytes) -> list[LogBatch]:
         """Append whole batches as another node has them; return them, durable.
@@ -251,30 +284,42 @@ class MessageLog:
         """
         self._require_usable()
         batches = decode_copied(data, after=self._end, seed=self._seed)
-        self._append_encoded(batches, [data])
+        self._write_encoded(batches, [data])
+        self.sync_written()
         return batches
 
-    def _append_encoded(self, batches: Sequence[LogBatch], buffers: Sequence[Bytes]) -> None:
+    def _write_encoded(self, batches: Sequence[LogBatch], buffers: Sequence[Bytes]) -> Written:
+        assert self._unsynced is None, "what was written is not synced yet"
+        written = Written(batches, buffers)
         if not batches:
-            return
-        size = sum(batch.header.size for batch in batches)
+            return written
         last = batches[-1].header
-        try:
-            end = self._write(size, buffers)
-            end = replace(
-                end,
-                next_sequence=last.next_sequence,
-                last_crc=last.crc,
-                epoch=last.epoch,
-                floor_minute=last.floor_minute,
-            )
-        except StorageFullError:
-            self._undo()
-            raise
-        except BaseException as error:
-            self._failure = error
-            raise
+        with self._appending():
+            place = self._tail.write(self._end, _size_of(batches), buffers)
+        end = replace(
+            place,
+            next_sequence=last.next_sequence,
+            last_crc=last.crc,
+            epoch=last.epoch,
+            floor_minute=last.floor_minute,
+        )
+        self._unsynced = written, end
+        return written
+
+    def sync_written(self) -> None:
+        """Make durable what `write` has written, if anything: it is of the log then.
+
+        Raises what `append` does.
+        """
+        self._require_usable()
+        if self._unsynced is None:
+            return
+        (written, end), self._unsynced = self._unsynced, None
+        batches = written.batches
+        with self._appending():
+            self._tail.sync()
         self._settle(end)
+        size = _size_of(batches)
         self.bytes_written += size
         self._write_durable_end()
         position = end.position - size
@@ -283,60 +328,45 @@ class MessageLog:
             position += batch.header.size
             if batch.header.kind is RecordKind.MESSAGE:
                 self._messages += batch.header.count
+            elif batch.header.kind is RecordKind.EPOCH_START:
+                start = batch.header.epoch, batch.header.base_sequence
+                self.epoch_starts = (*self.epoch_starts, start)
 
-    def _write_durable_end(self) -> None:
+    @contextlib.contextmanager
+    def _appending(self) -> Iterator[None]:
+        """Take back an append that found no space; refuse everything if it failed otherwise."""
+        with self._stopping():
+            try:
+                yield
+            except StorageFullError:
+                self._tail.undo(self._end)
+                raise
+
+    @contextlib.contextmanager
+    def _stopping(self) -> Iterator[None]:
+        """Refuse everything but reading from now on if this fails, but for want of space."""
         try:
-            self._durable_end.write(self._end)
-            self._durable_end_behind = False
+            yield
         except StorageFullError:
-            # Some file systems need space even to overwrite. The batches are durable, and recovery
-            # keeps good batches beyond the durable end: this is no reason to stop.
-            self._durable_end_behind = True
+            raise
         except BaseException as error:
             self._failure = error
             raise
 
-    def _write(self, size: int, buffers: Sequence[Bytes]) -> DurableEnd:
-        """Write and sync batches of `size` bytes, in a new file where it is time.
-
-        Return the end with its new place, and everything else of it as it was.
-        """
-        end = self._end
-        if end.position > FILE_HEADER_SIZE and end.position + size > self._file_bytes_max:
-            end = replace(end, file_sequence=end.next_sequence, position=0)
-        if end.position == 0:
-            file = self._make_file(end.file_sequence)
-            buffers = [self._file_header(end.file_sequence), *buffers]
-        else:
-            file = self._file or self._open_file()
-        written = file.write_at(end.position, buffers)
-        file.sync()
-        return replace(end, position=end.position + written)
-
-    def _make_file(self, first_sequence: int) -> File:
-        place = log_file(MESSAGE_LOG_DIRECTORY, first_sequence)
-        self._new_file = self._disk.open(place.path, create=True)
-        # Its name must be durable before anything in it is said to be.
-        self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)
-        return self._new_file
-
-    def _open_file(self) -> File:
-        self._file = self._disk.open(self._files[-1].path)
-        return self._file
-
-    def _file_header(self, first_sequence: int) -> bytes:
-        return encode_file_header(
-            FileHeader(
-                kind=LogKind.MESSAGE_LOG, log_uuid=self._log_uuid, first_sequence=first_sequence
-            )
-        )
+    def _write_durable_end(self) -> None:
+        with self._stopping():
+            try:
+                self._durable_end.write(self._end)
+            except StorageFullError:
+                # Some file systems need space even to overwrite. The batches are durable, and
+                # recovery keeps good batches beyond the durable end: no reason to stop.
+                self._durable_end_behind = True
+            else:
+                self._durable_end_behind = False
 
     def _settle(self, end: DurableEnd) -> None:
         """Make the end of a successful append the end of the log."""
-        if self._new_file is not None:
-            if self._file is not None:
-                self._file.close()
-            self._file, self._new_file = self._new_file, None
+        if not self._files or self._files[-1].first_sequence != end.file_sequence:
             files = self.files()
             kept = {file.first_sequence for file in files}
             # Never changed in place, and there before the file is: others look at both.
@@ -345,23 +375,6 @@ class MessageLog:
             } | {end.file_sequence: self._messages}
             self._files = (*files, log_file(MESSAGE_LOG_DIRECTORY, end.file_sequence))
         self._end = end
-
-    def _undo(self) -> None:
-        """Remove what a full disk let through of an append: nobody was told that it was kept."""
-        try:
-            if self._new_file is not None:
-                path = self._new_file.path
-                self._new_file.close()
-                self._new_file = None
-                self._disk.unlink(path)
-                self._disk.sync_directory(MESSAGE_LOG_DIRECTORY)
-            elif self._file is not None:
-                self._file.truncate(self._end.position)
-                # The next append may go to another file: nothing would sync this one again.
-                self._file.sync()
-        except BaseException as error:
-            self._failure = error
-            raise
 
     def read(self, from_sequence: int) -> Iterator[LogBatch | Damage]:
         """Yield the batches that hold `from_sequence` and later records, fully checked.
@@ -407,27 +420,49 @@ class MessageLog:
         if from_sequence >= end.next_sequence or not files:
             return RawBatches(from_sequence, from_sequence, b"")
         file = files_from(files, from_sequence)[0]
-        is_last = file.first_sequence == end.file_sequence
         return read_batches_raw(
             self._disk,
             self._index,
             file,
             seed=self._seed,
             sequence=from_sequence,
-            end=end.position if is_last else size_of(self._disk, file.path),
+            end=self._bytes_of(file, end),
             bytes_max=bytes_max,
         )
+
+    def crc_before(self, sequence: int) -> int | None:
+        """Return the CRC of the batch that ends right before a record; 0 before the first of all.
+
+        None if no batch begins with it, or it is not kept any more. May run in another thread.
+        Raises DamagedError where a header is not as it was written, OSError.
+        """
+        end, files = self._end, self.files()
+        if sequence == end.next_sequence:
+            return end.last_crc
+        if not self._first_sequence <= sequence < end.next_sequence or not files:
+            return None
+        file = files_from(files, sequence)[0]
+        headers = self._index.headers_from(file, sequence, self._bytes_of(file, end))
+        _, header = next(headers)
+        return header.previous_crc if header.base_sequence == sequence else None
+
+    def _bytes_of(self, file: LogFile, end: DurableEnd) -> int:
+        """Return how many bytes of a file count, where the log ends there."""
+        if file.first_sequence == end.file_sequence:
+            return end.position
+        return size_of(self._disk, file.path)
 
     def cut_to(self, epoch: int, sequence: int, *, not_below: int) -> str | None:
         """Give up all records of later epochs, and those from `sequence` on; keep them aside.
 
         Whole batches go, and `next_sequence` says what comes next. not_below: the end of what is
-        committed, which must stay. Return the path of what was cut, relative to the data directory;
-        None if there was nothing to cut. Raises LogStateError, with nothing changed, if a committed
+        committed, which must stay. Return the directory that has what was cut; None if there was
+        nothing to cut. Raises LogStateError, with nothing changed, if a committed
         record would go; StorageFullError likewise; DamagedError where the log cannot be read;
         FatalDiskError.
         """
         self._require_usable()
+        assert self._unsynced is None, "what was written is not synced yet"
         if not self.files():
             return None
         tail = TailCut(
@@ -446,19 +481,15 @@ class MessageLog:
                 f"a cut of the message_log to record {left.next_sequence} was refused: all below "
                 f"{not_below} is committed"
             )
-        path = tail.keep_aside(left)
-        try:
-            self._close_files()
+        aside = tail.keep_aside(left)
+        with self._stopping():
+            self._tail.close()
             self._files = tuple(tail.cut(left, self._durable_end))
-        except StorageFullError:
-            raise
-        except BaseException as error:
-            self._failure = error
-            raise
         self._index.forget(left.file_sequence)
         self._messages, self._messages_before = 0, {}
+        self.epoch_starts = tuple(x for x in self.epoch_starts if x[1] < left.next_sequence)
         self._end = left
-        return path
+        return aside
 
     def _decode(self, header: BatchHeader, data: memoryview, path: str, position: int) -> LogBatch:
         return decode_batch(header, data, seed=self._seed, path=path, position=position)
@@ -468,11 +499,8 @@ class MessageLog:
         self._require_usable()
         if self._durable_end_behind:
             self._write_durable_end()
-        try:
+        with self._stopping():
             self._durable_end.sync()
-        except BaseException as error:
-            self._failure = error
-            raise
 
     def require_in_place(self) -> None:
         """Refuse every append from now on if the directory or the open file is elsewhere now.
@@ -480,22 +508,13 @@ class MessageLog:
         Raises FatalDiskError.
         """
         self._require_usable()
-        try:
-            self._disk.require_in_place([] if self._file is None else [self._file])
-        except BaseException as error:
-            self._failure = error
-            raise
+        with self._stopping():
+            self._tail.require_in_place()
 
     def close(self) -> None:
         """Give the descriptors back; makes nothing durable."""
-        self._close_files()
+        self._tail.close()
         self._durable_end.close()
-
-    def _close_files(self) -> None:
-        for file in (self._file, self._new_file):
-            if file is not None:
-                file.close()
-        self._file = self._new_file = None
 
     def _require_usable(self) -> None:
         if self._failure is not None:
@@ -538,6 +557,10 @@ def _encode(
         buffers += parts
         sequence, crc = header.next_sequence, header.crc
     return batches, buffers
+
+
+def _size_of(batches: Sequence[LogBatch]) -> int:
+    return sum(batch.header.size for batch in batches)
 
 
 def _require_whole(draft: Draft) -> None:

@@ -11,6 +11,10 @@ and all that follows is cut.
 What is kept beyond the bound is written again in place and fsynced before anybody uses it: after a
 failed fsync the page cache shows bytes that the disk never got.
 
+A directory that began as a copy has a checkpoint that says behind which batch its log begins: until
+the durable end says more, that counts in its place. Where nothing that is kept of a log was ever
+written there is no file, and none is missing.
+
 The durable end is made before the log's first file, and before the first checkpoint. Where there is
 either it must be there; if it is not, or not as it was written, nothing is cut, since nobody knows
 whether that was acknowledged: the recovery fails if something would have to be.
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field, replace
 from uuid import UUID
 
 from storage.batch.batches import BatchHeader, Damage, contents_fault, log_seed
+from storage.batch.columns import RecordKind
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.disk.disk import Disk, File
 from storage.disk.errors import DamagedError, FatalDiskError, LogStateError
@@ -50,6 +55,8 @@ class RecoveryReport:
     """What was cut, by file; the reason is why the first of it was no good."""
     kept_batches: int = 0
     """Batches beyond the durable records that were good, and written again."""
+    epoch_starts: list[tuple[int, int]] = field(default_factory=list)
+    """Epoch and sequence of each EPOCH_START that was walked over: all beyond the checkpoint."""
 
 
 def recover_message_log(
@@ -63,6 +70,7 @@ def recover_message_log(
     had_checkpoint: bool,
     first_sequence: int = 1,
     checkpoint_epoch: int = 0,
+    copied_end: DurableEnd | None = None,
 ) -> tuple[Sequence[LogFile], DurableEnd, RecoveryReport]:
     """Bring the files to the state the module's docstring prescribes; return them and the end.
 
@@ -73,7 +81,7 @@ def recover_message_log(
         disk.sync_directory("")
     bound = max(checkpoint_sequence, known_sequence) + 1
     recovery = _Recovery(disk, directory, log_uuid, bound, first_sequence)
-    recovery.hear(durable_end, had_checkpoint=had_checkpoint)
+    recovery.hear(durable_end, had_checkpoint=had_checkpoint, copied_end=copied_end)
     end = recovery.run(checkpoint_sequence, checkpoint_epoch)
     durable_end.write(end)
     durable_end.sync()
@@ -100,6 +108,7 @@ class _Recovery:
         """Why the durable end may say less than it did."""
         self._bound = bound
         """Records below it were durable once."""
+        self._first_sequence = first_sequence
         self._open_files: dict[str, File] = {}
         """Files that were changed, and have to be synced."""
         # What is kept begins with a file: those before it are deleted, now or soon.
@@ -124,8 +133,14 @@ class _Recovery:
         for stray in strays:
             self.report.damages.append(Damage(stray.path, 0, stray.size, stray.reason))
 
-    def hear(self, durable_end: DurableEndFile, *, had_checkpoint: bool) -> None:
-        """Learn from the durable end, if there is one that can be read."""
+    def hear(
+        self,
+        durable_end: DurableEndFile,
+        *,
+        had_checkpoint: bool,
+        copied_end: DurableEnd | None,
+    ) -> None:
+        """Learn from the durable end, if there is one that can be read, and from a copy's."""
         witness = None
         try:
             witness = durable_end.read()
@@ -139,6 +154,10 @@ class _Recovery:
         if self._witness_damage is not None:
             damage = self._witness_damage
             self.report.damages.append(Damage(damage.path, damage.position, 0, damage.reason))
+        if copied_end is not None and (
+            witness is None or witness.next_sequence < copied_end.next_sequence
+        ):
+            witness = copied_end
         if witness is not None:
             self._witness = witness
             self._bound = max(self._bound, witness.next_sequence)
@@ -149,8 +168,10 @@ class _Recovery:
         try:
             if self.files:
                 self._walk(checkpoint_sequence)
-            elif self._bound > 1:
+            elif self._bound > self._first_sequence:
                 self._miss_all(checkpoint_sequence)
+            elif self._bound > 1:
+                self._next, self._crc = self._bound, None
             self._make_durable()
         finally:
             for file in self._open_files.values():
@@ -205,6 +226,8 @@ class _Recovery:
         self._next, self._crc, self._ends_well = header.next_sequence, header.crc, True
         self._epoch = max(self._epoch, header.epoch)
         self._floor = max(self._floor, header.floor_minute)
+        if header.kind is RecordKind.EPOCH_START:
+            self.report.epoch_starts.append((header.epoch, header.base_sequence))
         if header.next_sequence > self._bound:
             self._changed(batch.file).write_at(batch.position, [batch.content])
             self.report.kept_batches += 1

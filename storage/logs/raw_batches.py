@@ -3,8 +3,10 @@
 read      whole batches from a sequence on, every byte checked
 decode    batches that another node sent, if they go on from the end of this log
 cut       give up the end of a log that another node's log contradicts, and keep it aside
+divergent what was cut and is still there
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -20,7 +22,7 @@ from storage.batch.file_header import (
     LogKind,
     encode_file_header,
 )
-from storage.disk.disk import Bytes, Disk, File, ReadableDisk, size_of
+from storage.disk.disk import Bytes, Disk, File, ReadableDisk, size_if_opened, size_of
 from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
@@ -32,9 +34,12 @@ from storage.logs.numbered_log import LogFile
 from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DurableEnd, DurableEndFile
 
-CUT_DIRECTORY: Final = "cut"
-"""Ends of message_logs that were given up: `<first sequence>.<next sequence>.<epoch>.log`, each a
-log file of its own, for inspection. Nothing reads them."""
+DIVERGENT_DIRECTORY: Final = "divergent"
+"""What was given up: ends of the message_log, a directory `<epoch>-<first sequence>` for each cut,
+in it a log file of its own, `<first sequence>.<next sequence>.log`; and all that a directory had
+before it became a copy, `snapshot-<incarnation>` (storage/node/snapshot.py). Nothing reads them."""
+
+_KEPT: Final = re.compile(r"[0-9]+-[0-9]+|snapshot-[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +91,24 @@ def read_batches_raw(
         if fault is not None:
             raise DamagedError(path=file.path, position=position, reason=fault)
     return RawBatches(found[0][1].base_sequence, found[-1][1].next_sequence, data)
+
+
+def divergent_cuts(disk: Disk) -> list[tuple[str, int]]:
+    """Return directory and bytes of each that is still kept aside. Raises OSError."""
+    return [
+        (directory, _bytes_in(disk, directory))
+        for name in disk.list(DIVERGENT_DIRECTORY)
+        if _KEPT.fullmatch(name)
+        for directory in [f"{DIVERGENT_DIRECTORY}/{name}"]
+    ]
+
+
+def _bytes_in(disk: Disk, directory: str) -> int:
+    """Return the bytes of what is kept in a directory: a file of a cut, or whole directories."""
+    paths = [f"{directory}/{name}" for name in disk.list(directory)]
+    if "/snapshot-" in directory:
+        paths = [f"{path}/{name}" for path in paths for name in disk.list(path)]
+    return sum(size_if_opened(disk, path) for path in paths)
 
 
 def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch]:
@@ -192,13 +215,14 @@ class TailCut:
         )
 
     def keep_aside(self, left: DurableEnd) -> str:
-        """Copy what goes to a file of its own, durable when this returns; return its path.
+        """Copy what goes to a file of its own, durable when this returns; return its directory.
 
         Raises StorageFullError with nothing changed, or FatalDiskError.
         """
-        name = f"{left.next_sequence:020d}.{self._end.next_sequence:020d}.{self._end.epoch}.log"
-        path = f"{CUT_DIRECTORY}/{name}"
-        self._disk.make_directory(CUT_DIRECTORY)
+        first = left.next_sequence
+        directory = f"{DIVERGENT_DIRECTORY}/{self._end.epoch}-{first}"
+        path = f"{directory}/{first:020d}.{self._end.next_sequence:020d}.log"
+        self._disk.make_directory(directory)
         if self._disk.exists(path):
             # Of a cut that a crash has broken off.
             self._disk.unlink(path)
@@ -207,7 +231,7 @@ class TailCut:
             header = FileHeader(
                 kind=LogKind.MESSAGE_LOG,
                 log_uuid=self._log_uuid,
-                first_sequence=left.next_sequence,
+                first_sequence=first,
             )
             at = copy.write_at(0, [encode_file_header(header)])
             for place, file in enumerate(self._files):
@@ -218,9 +242,9 @@ class TailCut:
             copy.sync()
         finally:
             copy.close()
-        self._disk.sync_directory(CUT_DIRECTORY)
-        self._disk.sync_directory("")
-        return path
+        for name in (directory, DIVERGENT_DIRECTORY, ""):
+            self._disk.sync_directory(name)
+        return directory
 
     def cut(self, left: DurableEnd, durable_end: DurableEndFile) -> list[LogFile]:
         """Take away what goes; return the files that are left.

@@ -14,8 +14,10 @@ deleted, durably; a checkpoint lists the files as *retired* and is durable; they
 the grace is over, and their directories fsynced, before a checkpoint drops them from its list. So a
 crash at any point leaves files that are named, or gone.
 
-Below the floor of free disk the grace is over at once, and what is kept for its age only goes too,
-oldest first, as far as needed.
+What a slave has still to copy stays as well, records of the message_log and retired files alike.
+
+Below the floor of free disk the grace is over at once, and what is kept for its age or for a slave
+only goes too, oldest first, as far as needed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,7 +82,12 @@ class Hold(Enum):
 
     REPLAY = "a restart would replay it"
     DUPLICATES = "it is within the window of duplicates"
+    SLAVE = "a slave has still to copy it"
     AGE = "it is not old enough"
+
+
+_CAN_GO = frozenset({None, Hold.SLAVE, Hold.AGE})
+"""What is no reason below the floor of free disk."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +110,12 @@ def hold_on(
     *,
     now_ms: int,
     replayed_sequence: int,
+    copied_from: int | None = None,
 ) -> Hold | None:
     """Return why a file that is not the newest has to stay, the firmest reason first.
 
-    replayed_sequence: what the durable checkpoint covers.
+    replayed_sequence: what the durable checkpoint covers; copied_from: the first record that a
+    slave has still to copy.
     """
     if file.last_sequence > replayed_sequence:
         return Hold.REPLAY
@@ -115,6 +124,8 @@ def hold_on(
         age_ms is None or age_ms < rules.duplicate_window_ms
     ):
         return Hold.DUPLICATES
+    if copied_from is not None and file.last_sequence >= copied_from:
+        return Hold.SLAVE
     if age_ms is None or age_ms < rules.message_log_keep_ms:
         return Hold.AGE
     return None
@@ -186,6 +197,11 @@ class Retention:
         """When the first batch of a file was appended, where that was looked up."""
         self.files_deleted = 0
         """Files unlinked since the start."""
+        self.copied_from: int | None = None
+        """The first record that a slave has still to copy; None if none has. May be set by others,
+        as may be `is_copied`. What was held leaves with the next checkpoint that there is."""
+        self.is_copied = False
+        """Whether a slave copies files: those that are retired stay."""
         self.next_ms: int | None = None
         """When the next file leaves, None if none waits for its time."""
         self.look_ahead()
@@ -211,7 +227,8 @@ class Retention:
             missing = free_bytes_wanted - self._disk.free_bytes()[0]
         sweep = Sweep()
         for file in self._checkpoint.retired:
-            if missing > 0 or now_ms >= file.since_ms + self._grace_ms:
+            is_over = now_ms >= file.since_ms + self._grace_ms and not self.is_copied
+            if missing > 0 or is_over:
                 sweep.unlink.append(file.path)
             else:
                 # A clock that was ahead when it was listed must not keep it for so much longer.
@@ -248,16 +265,18 @@ class Retention:
 
     def look_ahead(self) -> None:
         """Find out when the next file leaves."""
-        times = [file.since_ms + self._grace_ms for file in self._checkpoint.retired]
+        retired = () if self.is_copied else self._checkpoint.retired
+        times = [file.since_ms + self._grace_ms for file in retired]
         live = self._seals_log.live
         if len(live) and self._room(self._checkpoint.retired):
             times.append(leaves_at_ms(int(live.sealed_ms.min()), self._rules.segments_keep_ms))
         oldest = next(self._closed_log_files(), None)
         if oldest is not None and oldest.newest_ms is not None:
             keep_ms = self._rules.message_log_keep_ms
-            if self._hold_on(oldest, oldest.newest_ms + keep_ms) is Hold.DUPLICATES:
+            hold = self._hold_on(oldest, oldest.newest_ms + keep_ms)
+            if hold is Hold.DUPLICATES:
                 keep_ms = self._rules.duplicate_window_ms
-            if oldest.last_sequence <= self._checkpoint.sequence:
+            if hold is not Hold.SLAVE and oldest.last_sequence <= self._checkpoint.sequence:
                 times.append(oldest.newest_ms + keep_ms)
         seals_file_ms = self._seals_file_leaves_ms(0)
         if seals_file_ms is not None:
@@ -267,7 +286,7 @@ class Retention:
     def can_free(self, now_ms: int) -> bool:
         """Say whether a sweep for want of free disk would delete or list anything."""
         oldest = next(self._closed_log_files(), None)
-        is_free = oldest is not None and self._hold_on(oldest, now_ms) in {None, Hold.AGE}
+        is_free = oldest is not None and self._hold_on(oldest, now_ms) in _CAN_GO
         return is_free or bool(self._checkpoint.retired or len(self._seals_log.live))
 
     def _room(self, retired: Sequence[RetiredFile]) -> int:
@@ -326,6 +345,7 @@ class Retention:
             self._rules,
             now_ms=now_ms,
             replayed_sequence=self._checkpoint.sequence,
+            copied_from=self.copied_from,
         )
 
     def _old_seals_files(self, now_ms: int) -> list[str]:
@@ -403,7 +423,7 @@ class Retention:
             since_ms = max(since_ms, file.newest_ms or 0)
             if file.path in leaving:
                 continue
-            if self._hold_on(file, now_ms) not in {None, Hold.AGE}:
+            if self._hold_on(file, now_ms) not in _CAN_GO:
                 return
             yield _Expendable(since_ms, log_file=file)
 

@@ -7,17 +7,20 @@ data directory/
   dispatch_log/             what became of it, filed alike
   seals/                    complete segments
   checkpoint/               the manifest of all that is derived
+  divergent/                ends of the message_log that another node's log has contradicted, and
+                            what was here before it became a copy
 """
 
 import contextlib
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from uuid import UUID
 
 import msgspec
 import numpy as np
 
-from storage.batch.batches import Damage
+from storage.batch.batches import Damage, LogBatch
 from storage.batch.chained_file import ChainedFile
 from storage.batch.facts import FactBlock, facts_stated, join_facts
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
@@ -28,7 +31,9 @@ from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
+from storage.logs.raw_batches import divergent_cuts
 from storage.node.retention import Retention, RetentionRules, Sweep
+from storage.node.set_aside import go_on_setting_aside, set_aside
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
@@ -50,8 +55,17 @@ from storage.state.checkpoint import (
     read_checkpoint,
     write_checkpoint,
 )
+from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import DURABLE_END_NAME
-from storage.state.identity import IDENTITY_PATH, Identity, count_start, open_identity
+from storage.state.identity import (
+    IDENTITY_PATH,
+    Identity,
+    adopt_identity,
+    count_start,
+    open_identity,
+)
+
+DURABLE_END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,6 +140,8 @@ class CheckpointWork:
     sweep: Sweep
     checkpoint: Checkpoint
     """Names the candidates, until `write` has taken out those that it sealed."""
+    is_whole: bool
+    """Whether all that was applied is in files: nothing waits in memory."""
     looks: list[Look] = field(default_factory=list)
     """What reading the candidates came to, of those that were read."""
 
@@ -227,13 +243,15 @@ class Store:
         self.retention = retention
         self.checkpoint = checkpoint
         """The last durable one."""
+        self.whole_checkpoint: Checkpoint | None = None
+        """The same, if it covers all that was applied when it was taken down."""
         self.sealed = 0
         """Segments sealed since the start."""
         self.recovery = recovery
         self._seal_again_ms: int | None = None
         """When to read segments again that could not be read for their seals."""
-        self._has_tail = False
-        """Whether what is committed of the log was applied: rows may wait for that until then."""
+        self._open_end = message_log.next_sequence
+        """Where the log ended when it was opened: what was applied before lies below it."""
         self._locks = contextlib.ExitStack()
         self._end_recovery()
 
@@ -261,6 +279,7 @@ class Store:
         with contextlib.ExitStack() as locks:
             disk.make_directory("")
             locks.enter_context(disk.lock("lock"))
+            go_on_setting_aside(disk)
             identity = open_identity(
                 disk,
                 cluster=settings.cluster,
@@ -296,7 +315,6 @@ class Store:
         if schedule.splits.active is not None:
             # It passes on errors of the disk, to somebody who tries again.
             schedule.splits.abandon(schedule.splits.active)
-        self.recovery.replayed = self.recovery.facts = self.recovery.known = 0
         self.recovery.had_checkpoint = True
         schedule.dead = DeadIndex()
         self.identity = count_start(self.disk, self.identity)
@@ -304,14 +322,16 @@ class Store:
     # -- the tail of the log -----------------------------------------------------------------
 
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
-        """Apply the records below `committed` that the checkpoint does not cover.
+        """Apply the records below `committed` that were not applied yet.
 
         And have nobody send again what facts behind these tell of: they are durable here, whether
-        they are ever committed or not. To be called once after a start or `start_again`, before
-        anything is appended. What was done is in `recovery`. Raises StorageFullError,
-        UnsupportedFormatError or FatalDiskError.
+        they are ever committed or not. To be called after a start or `start_again`, and before a
+        mastership of a node that has followed another; nothing is handed out meanwhile. What was
+        done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
+        schedule.facts.forget_known()
+        summary.replayed = summary.facts = summary.known = 0
         # As in recovery: nobody else is there to try again what cannot be read, and what is written
         # has its room already.
         schedule.troubles.is_patient, schedule.owed.keep_free = False, None
@@ -321,6 +341,9 @@ class Store:
             if isinstance(batch, Damage):
                 schedule.troubles.report(batch)
                 continue
+            assert not batch.header.base_sequence < committed < batch.header.next_sequence, (
+                f"batches are committed whole, and {committed} lies in one"
+            )
             if batch.header.base_sequence >= committed:
                 facts = facts_stated(batch.header, batch.columns)
                 known += [] if facts is None else [facts]
@@ -336,7 +359,6 @@ class Store:
             facts = join_facts(known)
             schedule.facts.know(facts)
             summary.known = len(facts)
-        self._has_tail = True
         self._end_recovery()
 
     def _end_recovery(self) -> None:
@@ -352,7 +374,96 @@ class Store:
         Only while nothing else uses the logs: what is committed and not filed would be passed over.
         Raises StorageFullError with nothing changed, or FatalDiskError.
         """
-        self.schedule.apply(self.message_log.start_epoch(epoch, append_ms=now_ms), now_ms=now_ms)
+        self.schedule.apply(self.begin_epoch(epoch, now_ms=now_ms), now_ms=now_ms)
+
+    def begin_epoch(self, epoch: int, *, now_ms: int) -> LogBatch:
+        """Begin an epoch, which must be above the log's last one; return its batch, durable.
+
+        It is to be applied when it is committed. Raises as `start_epoch` does.
+        """
+        return self.message_log.start_epoch(epoch, append_ms=now_ms)
+
+    def epoch_starts(self) -> list[tuple[int, int]]:
+        """Return each epoch that is known of the log, and its first sequence, ascending."""
+        applied = {start.epoch: start.first_sequence for start in self.schedule.epochs}
+        return sorted((dict(self.message_log.epoch_starts) | applied).items())
+
+    # -- another node's log ------------------------------------------------------------------
+
+    def cut(self, epoch: int, sequence: int, *, not_below: int, now_ms: int) -> str | None:
+        """Give up all records of later epochs, and those from `sequence` on (MessageLog.cut_to).
+
+        not_below: the end of what is committed, and so of what was applied: that is never cut, and
+        what is in memory of it stays. What the end of the log told is read again. Return the
+        directory that has what was cut, None if nothing was. Raises what `cut_to` does with nothing
+        changed, and FatalDiskError. Nothing is handed out meanwhile.
+        """
+        applied = self.schedule.last_filed
+        assert not_below > applied, f"a cut down to {not_below}, and {applied} is applied"
+        aside = self.message_log.cut_to(epoch, sequence, not_below=not_below)
+        if aside is not None:
+            self._open_end = min(self._open_end, self.message_log.next_sequence)
+            self.apply_tail(applied + 1, now_ms=now_ms)
+        return aside
+
+    def divergent(self) -> list[tuple[str, int]]:
+        """Return directory and bytes of each cut that is still kept aside. Raises OSError."""
+        return divergent_cuts(self.disk)
+
+    @property
+    def has_records(self) -> bool:
+        """Whether there is anything in the directory that came by a log."""
+        return (
+            self.message_log.next_sequence > 1
+            or bool(self.checkpoint.segments)
+            or bool(self.schedule.quarantined)
+        )
+
+    def adopt_log(self, log_uuid: UUID) -> None:
+        """Give the directory, in which there is no record, to another log; and close it.
+
+        It is as new when it is opened again; of what it had, the promise stays (which is the
+        disk's) and the audit. Controls go: whoever tells them tells them again. A crash leaves the
+        directory of either log, without records. Raises LogStateError with nothing changed, and the
+        store open, if there are records; StorageFullError or FatalDiskError, and it is closed.
+        """
+        if self.has_records:
+            raise LogStateError(
+                f"this data directory has records of log {self.identity.log_uuid}, and cannot "
+                f"become one of log {log_uuid}: make the node a new replica on an empty directory"
+            )
+        try:
+            # Without a checkpoint there need not be a durable end, the other way round there must.
+            for path in (CHECKPOINT_PATH, DURABLE_END_PATH, CONTROLS_PATH):
+                if self.disk.exists(path):
+                    self.disk.unlink(path)
+                self.disk.sync_directory(path.rpartition("/")[0])
+            adopt_identity(self.disk, self.identity, log_uuid)
+        finally:
+            self.close()
+
+    def set_aside(self) -> str:
+        """Move all that is here of logs to a directory of its own; return it, and close the store.
+
+        It is as new when it is opened again, with the identity that it has. A crash in between is
+        made up for when it is opened. Raises StorageFullError or FatalDiskError.
+        """
+        try:
+            return set_aside(self.disk, self.identity.incarnation)
+        finally:
+            self.close()
+
+    def become(self, checkpoint: Checkpoint) -> None:
+        """Have a directory without records be a copy, whose files are durable; and close it.
+
+        A crash leaves it without records: the files are deleted by the next start. Raises
+        StorageFullError or FatalDiskError.
+        """
+        assert not self.has_records, "a copy in a directory with records"
+        try:
+            write_checkpoint(self.disk, self.identity.log_uuid, checkpoint)
+        finally:
+            self.close()
 
     # -- space -------------------------------------------------------------------------------
 
@@ -441,6 +552,7 @@ class Store:
             segments=tuple(schedule.states()),
             retired=tuple(sweep.retired),
             quarantined=tuple(schedule.quarantined),
+            copied=self.checkpoint.copied,
             clock=self.checkpoint.clock if clock is None else clock,
         )
         return CheckpointWork(
@@ -452,6 +564,7 @@ class Store:
             candidates=self._candidates(sequence),
             sweep=sweep,
             checkpoint=checkpoint,
+            is_whole=sequence == schedule.last_filed,
         )
 
     def _sweep(self, now_ms: int, free_bytes_wanted: int | None) -> Sweep:
@@ -466,6 +579,7 @@ class Store:
     def finish_checkpoint(self, work: CheckpointWork) -> None:
         """Forget what the checkpoint, durable now, allows to forget."""
         self.checkpoint = work.checkpoint
+        self.whole_checkpoint = work.checkpoint if work.is_whole else None
         self._heed(work.looks)
         sealed = [seal.key for seal in work.seals]
         self.schedule.drop_sealed(sealed)
@@ -488,17 +602,18 @@ class Store:
         """Return the segments that may be complete, none of which a replay would touch.
 
         A replay files what is above `sequence` again: rows of a sealed segment would be taken for
-        new ones there, and so a row that waits in memory keeps its segment open. Before a start has
-        applied the tail of the log nobody knows which rows wait.
+        new ones there, and so a row that waits in memory keeps its segment open. Nobody knows which
+        rows wait before all is applied that was applied before the start.
         """
         schedule = self.schedule
+        knows_all = schedule.last_filed + 1 >= self._open_end
         return [
             Candidate(
                 segment=Segment.of_state(self.disk, self.identity.log_uuid, segment.state()),
                 is_patient=schedule.troubles.is_patient_with(segment.file.path),
                 is_patient_with_facts=schedule.troubles.is_patient_with(segment.facts_file.path),
             )
-            for segment in (schedule.covered_segments() if self._has_tail else ())
+            for segment in (schedule.covered_segments() if knows_all else ())
             if segment.last_sequence <= sequence and not schedule.waits(segment.key)
         ]
 
@@ -557,8 +672,7 @@ def _files_of_logs(disk: Disk) -> list[str]:
     found = _segment_files(disk)[0]
     for directory in (MESSAGE_LOG_DIRECTORY, SEALS_DIRECTORY):
         found += [file.path for file in list_log_files(disk, directory)]
-    durable_end = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
-    small = (IDENTITY_PATH, CHECKPOINT_PATH, durable_end)
+    small = (IDENTITY_PATH, CHECKPOINT_PATH, DURABLE_END_PATH)
     return found + [path for path in small if disk.exists(path)]
 
 
@@ -619,6 +733,7 @@ class _Recovery:
             had_checkpoint=found is not None,
             first_sequence=checkpoint.first_sequence,
             checkpoint_epoch=epochs[-1].epoch if epochs else 0,
+            copied_end=checkpoint.copied_end,
             file_bytes_max=settings.message_log_file_bytes_max,
         )
         for damage in report.damages:

@@ -385,7 +385,7 @@ class _Reading:
             log_uuid=self._identity.log_uuid,
             kind=LogKind.MESSAGE_LOG,
         )
-        if not files and checkpoint.sequence:
+        if not files and checkpoint.sequence >= wanted:
             self._fault(directory, "no file of the message_log is left")
         if end is None:
             is_told = any(fault.file == _END_PATH for fault in self._faults)

@@ -2,7 +2,9 @@
 
     audit_file      JSON lines with a CRC each
     checkpoint      the manifest of what is derived from the message_log
+    document_file   a document that counts as a whole
     controls_file   the document of pauses and limits
+    promise_file    the document of what was promised as a voter
     durable_end     how far a log is known to be durable
     identity        whose directory it is
 

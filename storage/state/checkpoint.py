@@ -40,6 +40,7 @@ from storage.disk.errors import (
     require_version,
 )
 from storage.disk.spans import SegmentKey, Span, can_begin
+from storage.state.durable_end import DurableEnd
 
 CHECKPOINT_PATH = "checkpoint/checkpoint"
 _TEMPORARY_PATH = "checkpoint/checkpoint.tmp"
@@ -94,6 +95,17 @@ class RetiredFile(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
     since_ms: int
 
 
+class Copied(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """That a directory began as a copy of another node's (storage/node/snapshot.py)."""
+
+    sequence: int
+    """The last record that the copy covered: its message_log began behind it."""
+    crc: int
+    """Of the batch that ends with that record."""
+    written_ms: int
+    """When the other node took it down. What was sealed there before is not here."""
+
+
 class ClockMark(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What was known of the clocks when a checkpoint was written, for the start after it."""
 
@@ -139,6 +151,8 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     retired: tuple[RetiredFile, ...] = ()
     quarantined: tuple[str, ...] = ()
     """Files that damage befell, or that may have what it took elsewhere; kept for salvage."""
+    copied: Copied | msgspec.UnsetType = msgspec.UNSET
+    """Only where the directory began as a copy, and from then on."""
     clock: ClockMark | msgspec.UnsetType = msgspec.UNSET
     """Of the second part; not in the JSON of the first."""
 
@@ -147,6 +161,22 @@ class Checkpoint(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """The last record that it speaks of: some behind `sequence` are in the segments already."""
         known = (max(one.last_sequence, one.last_fact) for one in self.segments)
         return max(self.sequence, *known, 0)
+
+    @property
+    def copied_end(self) -> DurableEnd | None:
+        """Where the message_log of a copy began, empty; None where this is none."""
+        if not isinstance(self.copied, Copied):
+            return None
+        sequence = self.copied.sequence
+        epochs = [start.epoch for start in self.epochs if start.first_sequence <= sequence]
+        return DurableEnd(
+            next_sequence=sequence + 1,
+            file_sequence=sequence + 1,
+            position=0,
+            last_crc=self.copied.crc,
+            epoch=max(epochs, default=0),
+            floor_minute=self.floor_minute,
+        )
 
 
 def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None:

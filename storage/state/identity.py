@@ -12,9 +12,9 @@
     +------------+------------+------------+---------+
 
 The log uuid is in the file header. The CRC covers everything behind that header and is seeded as a
-batch's is. Cluster, group, node id and both uuids are fixed at the first start; the incarnation is
-counted up at every start. The file is only ever replaced whole: temporary file, fsync, rename,
-fsync of the directory.
+batch's is. Cluster, group, node id and both uuids are fixed at the first start, but for the log
+uuid of a directory without records (`Store.adopt_log`); the incarnation is counted up at every
+start. The file is only ever replaced whole: temporary file, fsync, rename, fsync of the directory.
 """
 
 import random
@@ -100,6 +100,14 @@ def count_start(disk: Disk, identity: Identity) -> Identity:
     identity = replace(identity, incarnation=identity.incarnation + 1)
     _write_identity(disk, identity)
     return identity
+
+
+def adopt_identity(disk: Disk, identity: Identity, log_uuid: UUID) -> None:
+    """Replace the identity by one of another log; durable when this returns.
+
+    Raises StorageFullError or FatalDiskError.
+    """
+    _write_identity(disk, replace(identity, log_uuid=log_uuid))
 
 
 def read_identity(disk: ReadableDisk) -> Identity | None:

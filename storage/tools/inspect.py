@@ -65,7 +65,7 @@ from storage.logs.numbered_log import (
     log_file,
     without_strays,
 )
-from storage.node.store import QUARANTINE_DIRECTORY
+from storage.node.store import DURABLE_END_PATH, QUARANTINE_DIRECTORY
 from storage.schedule.seals import SEALS_DIRECTORY, read_live, require_seals, seals_end
 from storage.state.audit_file import version_told
 from storage.state.checkpoint import (
@@ -75,25 +75,26 @@ from storage.state.checkpoint import (
     checkpoint_if_whole,
     read_checkpoint,
 )
-from storage.state.controls_file import CONTROLS_PATH, DOCUMENT_AT, read_controls_document
+from storage.state.controls_file import CONTROLS_PATH, controls_file
+from storage.state.document_file import DOCUMENT_AT
 from storage.state.durable_end import (
-    DURABLE_END_NAME,
     SLOT_POSITIONS,
     DurableEnd,
     DurableEndReader,
     decode_slot,
 )
 from storage.state.identity import IDENTITY_PATH, Identity, read_identity
+from storage.state.promise_file import PROMISE_PATH, promise_document
 
 Record = Mapping[str, object]
 
-DURABLE_END_PATH = f"{MESSAGE_LOG_DIRECTORY}/{DURABLE_END_NAME}"
 _KINDS = {
     MESSAGE_LOG_DIRECTORY: LogKind.MESSAGE_LOG,
     "schedule_log": LogKind.SCHEDULE_LOG,
     "dispatch_log": LogKind.DISPATCH_LOG,
     SEALS_DIRECTORY: LogKind.SEALS,
 }
+_DOCUMENTS = (CONTROLS_PATH, PROMISE_PATH)
 _DAMAGES_SHOWN = 20
 
 
@@ -235,10 +236,11 @@ def _known(disk: Disk) -> _Known:
 def lost_log(disk: Disk) -> str | None:
     """Return what there is to say of a message_log of which no file is left, though it had records.
 
-    It never loses its newest file by itself.
+    It never loses its newest file by itself. That of a copy has none until more came.
     """
     known = _known(disk)
-    if not known.last or list_log_files(disk, MESSAGE_LOG_DIRECTORY):
+    first = 1 if known.checkpoint is None else known.checkpoint.first_sequence
+    if known.last < first or list_log_files(disk, MESSAGE_LOG_DIRECTORY):
         return None
     return no_file_left(known.last) + _sent_again(known.last - known.filed)
 
@@ -326,11 +328,13 @@ def _dumper_of(path: str) -> "Callable[[_Place], Iterator[Record]]":
     name = path.rpartition("/")[2]
     if not _is_small_file(path):
         return _dump_log
-    return {"checkpoint": _dump_checkpoint, CONTROLS_PATH: _dump_controls}.get(name, _dump_small)
+    if name in _DOCUMENTS:
+        return _dump_document
+    return _dump_checkpoint if name == "checkpoint" else _dump_small
 
 
 def _is_small_file(path: str) -> bool:
-    names = {"durable_end", "identity", "lock", "checkpoint", CONTROLS_PATH}
+    names = {"durable_end", "identity", "lock", "checkpoint", *_DOCUMENTS}
     return path.rpartition("/")[2] in names
 
 
@@ -349,7 +353,7 @@ def _places(path: Path) -> Iterator[_Place]:
 def _places_on(disk: Disk, prefix: str) -> Iterator[_Place]:
     vouchers = read_vouchers(disk)
     vouched = vouchers.lengths
-    names = [IDENTITY_PATH, CHECKPOINT_PATH, CONTROLS_PATH, DURABLE_END_PATH]
+    names = [IDENTITY_PATH, CHECKPOINT_PATH, *_DOCUMENTS, DURABLE_END_PATH]
     for directory in (*_KINDS, QUARANTINE_DIRECTORY):
         names += [f"{directory}/{name}" for name in disk.list(directory)]
     names += sorted(vouched)
@@ -562,8 +566,8 @@ def _verify_small(place: _Place, report: _Report) -> None:
         report.add(0, "cannot be checked: the directory's identity is unreadable")
     elif name == "checkpoint":
         read_checkpoint(place.disk, place.log_uuid)
-    elif name == CONTROLS_PATH:
-        read_controls_document(place.disk, place.log_uuid)
+    elif name in _DOCUMENTS:
+        _read_document(place, place.log_uuid)
     else:
         _verify_durable_end(place, place.log_uuid, report)
     report.records = 1
@@ -829,11 +833,17 @@ def _dump_small(place: _Place) -> Iterator[Record]:
         }
 
 
-def _dump_controls(place: _Place) -> Iterator[Record]:
-    """Yield the document of the controls."""
-    if place.log_uuid is None:
-        return
-    document = read_controls_document(place.disk, place.log_uuid)
+def _read_document(place: _Place, log_uuid: UUID) -> bytes | None:
+    """Return the document of controls or promise, None where there is no file."""
+    if place.path == CONTROLS_PATH:
+        return controls_file(place.disk, log_uuid).read()
+    identity = read_identity(place.disk)
+    return None if identity is None else promise_document(place.disk, identity.storage_uuid).read()
+
+
+def _dump_document(place: _Place) -> Iterator[Record]:
+    """Yield the document of controls or promise."""
+    document = None if place.log_uuid is None else _read_document(place, place.log_uuid)
     if document is not None:
         yield {"file": place.path, "document": _text(document)}
 

@@ -58,9 +58,15 @@ POINTS: Final[Mapping[str, Point]] = MappingProxyType(
         "recovery": Point(
             ("storage.node.store:Store.open", "storage.node.store:Store.apply_tail"), 200
         ),
-        "commit": Point(("storage.logs.message_log:MessageLog.append",), 400),
+        "commit": Point(
+            (
+                "storage.logs.message_log:MessageLog.write",
+                "storage.logs.message_log:MessageLog.sync_written",
+            ),
+            400,
+        ),
         "file roll": Point(
-            ("storage.logs.message_log:MessageLog._make_file",),
+            ("storage.logs.log_tail:LogTail._make_file",),
             12,
             ("open", "sync_directory", "unlink", "write_at"),
         ),

@@ -1,4 +1,4 @@
-"""The hex dumps of docs/formats/, so that tests can hold them against what the code writes."""
+"""The hex dumps of docs/, so that tests can hold them against what the code writes."""
 
 import re
 from pathlib import Path
@@ -9,7 +9,7 @@ _LINE = re.compile(r"([0-9a-f]{4})(?:$|  ((?:[0-9a-f]{2} ?)+))")
 
 
 def worked_examples(page: str) -> list[bytes]:
-    """Return the bytes of each ```hex block of a page.
+    """Return the bytes of each ```hex block of a page, named as it lies from docs/formats/.
 
     A line is an offset, two spaces, bytes, and after more spaces what they are. A line of `....`
     says that zeros follow up to the next offset; a line with an offset only marks the end.

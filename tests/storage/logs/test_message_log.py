@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from storage.disk.errors import FatalDiskError, StorageFullError
 from storage.logs.message_log import Draft, MessageLog
 from storage.state.durable_end import DurableEndFile
 from tests.seeds import examples, seeds_in_parts
+from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, Kill, Stage, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import (
@@ -477,3 +479,96 @@ def test_messages_are_counted_from_the_file_on_in_which_they_are() -> None:
     assert log.messages_from(firsts[1]) == 14 - firsts[1]
     log.cut_to(1, firsts[2], not_below=1)
     assert log.messages_from(firsts[1]) == 0, "what is cut is counted no more, nor what is left"
+
+
+# -- an append in two steps ------------------------------------------------------------------
+
+
+def test_what_is_written_is_no_part_of_the_log_before_it_is_synced() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    before = records_of(log), log.next_sequence, log.last_floor_minute
+    written = log.write([messages([b"a"] * 2), messages([b"b"])], append_ms=NOW_MS, floor_minute=9)
+    assert [batch.header.base_sequence for batch in written.batches] == [2, 4]
+    assert (records_of(log), log.next_sequence, log.last_floor_minute) == before
+    assert log.read_raw(2, bytes_max=1000).data == b""
+    with pytest.raises(AssertionError, match="not synced"):
+        log.append([messages([b"c"])], append_ms=NOW_MS)
+    with pytest.raises(AssertionError, match="not synced"):
+        log.cut_to(1, 1, not_below=1)
+    log.sync_written()
+    assert log.read_raw(2, bytes_max=1000).data == b"".join(written.buffers)
+    assert (log.next_sequence, log.last_floor_minute) == (5, 9)
+    log.sync_written()
+    kept = records_of(log)
+    disk.power_cut()
+    again, report = recover(disk.revive())
+    assert (report.damages, records_of(again)) == ([], kept)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_an_append_in_two_steps_is_one_in_one_step_whatever_the_disk_does(seed: int) -> None:
+    """Full, or failing, at any call: both logs say the same and leave the same bytes."""
+    found = []
+    for in_two_steps in (False, True):
+        chance = random.Random(seed)
+        disk = SimDisk(random.Random(seed), plan=CALM)
+        log, _ = recover(disk, file_bytes_max=600)
+        said: list[object] = []
+        for _ in range(12):
+            drafts = [messages([bytes(chance.randrange(90))])] * chance.choice([0, 1, 2])
+            floor = log.last_floor_minute + chance.choice([0, 1])
+            action = chance.choice([Action.FULL] * 5 + [Action.EIO])
+            kinds = {chance.choice(["create", "write", "sync", "sync_directory"])}
+            kinds = {"create", "write"} if action is Action.FULL else kinds
+            if chance.random() < 0.4:
+                disk.arm(Trap(action=action, kinds=kinds, skip=chance.randrange(3)))
+            try:
+                if in_two_steps:
+                    log.write(drafts, append_ms=NOW_MS, floor_minute=floor)
+                    log.sync_written()
+                else:
+                    log.append(drafts, append_ms=NOW_MS, floor_minute=floor)
+            except (StorageFullError, FatalDiskError) as error:
+                said.append(type(error))
+            said += [log.next_sequence, log.last_floor_minute, log.bytes_written, log.files()]
+        found.append((said, disk.contents()))
+    assert found[0] == found[1]
+
+
+def test_the_crc_before_a_record_is_that_of_the_batch_that_ends_there() -> None:
+    log, _ = recover(new_disk(), file_bytes_max=700)
+    chance = random.Random(2)
+    for number in range(30):
+        log.append([messages([bytes([number]) * 50] * chance.randint(1, 4))], append_ms=NOW_MS)
+    batches = [batch for batch in log.read(1) if not isinstance(batch, Damage)]
+    ends = {1: 0} | {batch.header.next_sequence: batch.header.crc for batch in batches}
+    assert len(log.files()) > 4
+    for sequence in range(log.next_sequence + 3):
+        assert log.crc_before(sequence) == ends.get(sequence)
+    first = log.files()[2].first_sequence
+    log.drop_before(first)
+    for sequence in range(log.next_sequence + 3):
+        assert log.crc_before(sequence) == (ends.get(sequence) if sequence >= first else None)
+    empty, _ = MessageLog.recover(
+        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+    )
+    assert [empty.crc_before(sequence) for sequence in range(3)] == [None, 0, None]
+
+
+def test_the_epochs_of_a_log_are_told_by_appends_copies_cuts_and_starts() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    for epoch in (4, 9):
+        log.append([messages([b"a"] * 5)], append_ms=NOW_MS)
+        log.start_epoch(epoch, append_ms=NOW_MS)
+    assert log.epoch_starts == ((1, 1), (4, 7), (9, 13))
+    assert recover(disk)[0].epoch_starts == log.epoch_starts
+    copied, _ = MessageLog.recover(
+        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
+    )
+    copied.append_copied(log.read_raw(1, bytes_max=1 << 20).data)
+    assert copied.epoch_starts == log.epoch_starts
+    assert log.cut_to(4, 13, not_below=1) is not None
+    assert list(log.epoch_starts) == [(1, 1), (4, 7)]
+    assert recover(disk)[0].epoch_starts == log.epoch_starts

@@ -28,7 +28,7 @@ from storage.disk.errors import (
 )
 from storage.logs import sparse_index
 from storage.logs.message_log import MessageLog
-from storage.logs.raw_batches import CUT_DIRECTORY
+from storage.logs.raw_batches import DIVERGENT_DIRECTORY, divergent_cuts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, PowerCut, Trap
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, messages, recover
@@ -276,9 +276,11 @@ def test_what_is_cut_is_kept_aside_as_a_log_of_its_own() -> None:
     before = batches_of(log)
     middle = before[len(before) // 2].header
     files = len(log.files())
-    path = log.cut_to(middle.epoch, middle.base_sequence, not_below=1)
-    assert path is not None
-    assert path.startswith(f"{CUT_DIRECTORY}/{middle.base_sequence:020d}.")
+    end = log.next_sequence
+    directory = log.cut_to(middle.epoch, middle.base_sequence, not_below=1)
+    assert directory == f"divergent/{before[-1].header.epoch}-{middle.base_sequence}"
+    path = f"{directory}/{middle.base_sequence:020d}.{end:020d}.log"
+    assert divergent_cuts(disk) == [(directory, len(disk.contents()[path]))]
     kept = [batch for batch in before if batch.header.next_sequence <= middle.base_sequence]
     assert headers_of(log) == [batch.header for batch in kept]
     assert log.next_sequence == middle.base_sequence
@@ -372,9 +374,9 @@ def test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again(seed: int) 
     if log.next_sequence < before[-1].header.next_sequence:
         # Some of it is gone from the log: then all of it is aside.
         gone = [batch for batch in before if batch.header.base_sequence >= at.base_sequence]
-        asides = [data for path, data in disk.contents().items() if path.startswith(CUT_DIRECTORY)]
-        size = 64 + sum(batch.header.size for batch in gone)
-        assert any(len(data) == size for data in asides)
+        files = disk.contents()
+        asides = [len(files[path]) for path in files if path.startswith(DIVERGENT_DIRECTORY)]
+        assert 64 + sum(batch.header.size for batch in gone) in asides
     log.cut_to(at.epoch, at.base_sequence, not_below=at.base_sequence)
     assert log.next_sequence == at.base_sequence
     if chance.random() < 0.5:

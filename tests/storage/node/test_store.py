@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from uuid import UUID
 
 import numpy as np
 import pytest
@@ -34,9 +35,22 @@ from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
 from storage.schedule.read_troubles import Unread
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
+from storage.state.controls_file import controls_file
+from storage.state.identity import read_identity
+from storage.state.promise_file import Promised, PromiseFile
 from tests.seeds import each_seed, seeds_in_parts
 from tests.simulation.disk import SimDisk
-from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, Trap
+from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, PowerCut, Trap
+from tests.storage.copying_rig import (
+    begun,
+    checkpoint,
+    committed_in,
+    grow,
+    headers_from,
+    told_of,
+    unapplied,
+)
+from tests.storage.small_logs import disk_of, messages
 from tests.storage.small_segments import delivered
 from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
@@ -1283,6 +1297,8 @@ def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> N
         work.write()
         assert not work.looks
         store.finish_checkpoint(work)
+        # Nor does a replica, that knows of no record that it is committed.
+        store.apply_tail(store.checkpoint.sequence + 1, now_ms=rig.now_ms)
     store.apply_tail(store.message_log.next_sequence, now_ms=rig.now_ms)
     for wanted in (None, 10**15, 10**15):
         work = store.prepare_checkpoint(rig.now_ms, wanted)
@@ -1304,3 +1320,195 @@ def test_a_replay_of_many_small_batches_joins_what_waits() -> None:
     schedule = rig.store.schedule
     assert schedule.pending == 600
     assert len(schedule.unwritten()) <= 300
+
+
+# -- a log that is another's ----------------------------------------------------------------------
+
+UUID_OF_GROUP = UUID("7d3c2b1a-0f9e-4d8c-8b7a-695847362514")
+
+
+@each_seed(40)
+def test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = SimDisk(random.Random(seed), plan=CALM)
+    store = begun(disk, chance)
+    for _ in range(3):
+        grow(store, chance, chance.randint(1, 12))
+        store.apply_tail(committed_in(store, chance), now_ms=START_MS)
+        log, applied = store.message_log, store.schedule.last_filed
+        epoch = chance.choice([log.last_epoch, store.schedule.epoch])
+        sequence = chance.randint(applied + 1, log.next_sequence)
+        ends = {header.next_sequence for header in headers_from(store, 1)}
+        aside = store.cut(epoch, sequence, not_below=applied + 1, now_ms=START_MS)
+        assert log.next_sequence in ends
+        assert applied < log.next_sequence <= max(sequence, applied + 1)
+        assert log.last_epoch <= epoch
+        assert (aside is None) or (aside in [path for path, size in store.divergent() if size > 64])
+        again = unapplied(disk_of(disk.contents()))
+        again.apply_tail(applied + 1, now_ms=START_MS)
+        if aside is None:
+            store.apply_tail(applied + 1, now_ms=START_MS)
+        assert told_of(store) == told_of(again)
+        again.close()
+
+
+def test_what_is_applied_is_not_cut() -> None:
+    disk = SimDisk(random.Random(1), plan=CALM)
+    store = begun(disk, random.Random(1))
+    grow(store, random.Random(2), 9)
+    end = store.message_log.next_sequence
+    store.apply_tail(end, now_ms=START_MS)
+    before = told_of(store)
+    with pytest.raises(AssertionError, match="is applied"):
+        store.cut(1, end - 1, not_below=end - 1, now_ms=START_MS)
+    with pytest.raises(LogStateError, match="is committed"):
+        store.cut(store.message_log.last_epoch, end - 1, not_below=end, now_ms=START_MS)
+    assert (told_of(store), store.divergent()) == (before, [])
+
+
+@each_seed(30)
+def test_a_follower_that_applies_in_any_steps_has_what_its_master_has(seed: int) -> None:
+    chance = random.Random(seed)
+    master = begun(SimDisk(random.Random(seed), plan=CALM), chance)
+    disk = SimDisk(random.Random(seed), plan=CALM)
+    follower = unapplied(disk)
+    follower.apply_tail(1, now_ms=START_MS)
+    for _ in range(5):
+        grow(master, chance, chance.randint(1, 9))
+        log = follower.message_log
+        while log.next_sequence < master.message_log.next_sequence:
+            raw = master.message_log.read_raw(log.next_sequence, bytes_max=1000)
+            log.append_copied(raw.data)
+        committed = committed_in(follower, chance)
+        match chance.randrange(3):
+            case 0:
+                for batch in log.read(follower.schedule.last_filed + 1):
+                    assert isinstance(batch, LogBatch)
+                    if batch.header.base_sequence < committed:
+                        follower.schedule.apply(batch, now_ms=START_MS)
+            case 1:
+                follower.apply_tail(committed, now_ms=START_MS)
+            case _:
+                checkpoint(follower)
+                applied = follower.schedule.last_filed
+                assert follower.checkpoint.sequence <= applied
+                follower.close()
+                disk.power_cut()
+                disk = disk.revive()
+                follower = unapplied(disk)
+                follower.apply_tail(applied + 1, now_ms=START_MS)
+        assert follower.epoch_starts() == master.epoch_starts()
+    end = master.message_log.next_sequence
+    for store in (master, follower):
+        store.apply_tail(end, now_ms=START_MS)
+        assert store.recovery.known == 0
+    told, wanted = told_of(follower), told_of(master)
+    assert told | {"files": ()} == wanted | {"files": ()}
+
+
+def test_a_commit_in_the_middle_of_a_batch_is_nobodys() -> None:
+    store = unapplied(SimDisk(random.Random(1), plan=CALM))
+    store.begin_epoch(1, now_ms=START_MS)
+    store.message_log.append([messages([b"a"] * 3)], append_ms=START_MS)
+    with pytest.raises(AssertionError, match="committed whole"):
+        store.apply_tail(3, now_ms=START_MS)
+
+
+def test_an_epoch_that_is_begun_is_durable_and_applied_when_it_is_committed() -> None:
+    disk = SimDisk(random.Random(1), plan=CALM)
+    store = unapplied(disk)
+    store.start_epoch(1, now_ms=START_MS)
+    batch = store.begin_epoch(5, now_ms=START_MS)
+    assert (store.schedule.last_filed, store.schedule.epoch) == (1, 1)
+    assert store.epoch_starts() == [(1, 1), (5, 2)]
+    disk.power_cut()
+    store = unapplied(disk.revive())
+    assert store.epoch_starts() == [(1, 1), (5, 2)]
+    store.apply_tail(batch.header.next_sequence, now_ms=START_MS)
+    assert (store.schedule.last_filed, store.schedule.epoch) == (2, 5)
+
+
+@each_seed(15)
+def test_a_checkpoint_neither_names_nor_deletes_what_is_not_committed(seed: int) -> None:
+    chance = random.Random(seed)
+    disk = SimDisk(random.Random(seed), plan=CALM)
+    store = begun(disk, chance, settings=SWEPT)
+    applied = store.schedule.last_filed
+    wanted = store.message_log.next_sequence
+    for step in range(6):
+        grow(store, chance, 15)
+        checkpoint(store, START_MS + step * DAY_MS)
+        assert store.checkpoint.sequence <= applied
+        assert all(start.first_sequence <= applied for start in store.checkpoint.epochs)
+        assert store.checkpoint.first_sequence <= applied + 1
+    found = headers_from(store, applied + 1)
+    assert found[0].base_sequence == applied + 1
+    assert found[-1].next_sequence == store.message_log.next_sequence > wanted
+    disk.power_cut()
+    again = unapplied(disk.revive(), settings=SWEPT)
+    again.apply_tail(applied + 1, now_ms=START_MS)
+    assert headers_from(again, applied + 1) == found
+
+
+# -- a directory for another log ------------------------------------------------------------------
+
+
+def test_an_empty_directory_takes_over_the_log_of_its_group() -> None:
+    disk = SimDisk(random.Random(1), plan=CALM)
+    store = unapplied(disk)
+    before = store.identity
+    promise = PromiseFile(disk, before.storage_uuid)
+    promise.write(Promised(epoch=4))
+    controls_file(disk, before.log_uuid).write(b"{}")
+    store.adopt_log(UUID_OF_GROUP)
+    store = unapplied(disk)
+    after = replace(before, log_uuid=UUID_OF_GROUP, incarnation=before.incarnation + 1)
+    assert store.identity == after
+    assert promise.read() == Promised(epoch=4)
+    assert controls_file(disk, UUID_OF_GROUP).read() is None
+    store.start_epoch(3, now_ms=START_MS)
+    with pytest.raises(LogStateError, match="has records"):
+        store.adopt_log(before.log_uuid)
+    assert store.message_log.next_sequence == 2
+    store.begin_epoch(4, now_ms=START_MS)
+    disk.power_cut()
+    store = unapplied(disk.revive())
+    assert (store.identity.log_uuid, store.message_log.next_sequence) == (UUID_OF_GROUP, 3)
+
+
+@pytest.mark.parametrize("action", [Action.POWER_CUT, Action.FULL])
+@pytest.mark.parametrize("skip", range(16))
+def test_a_directory_is_of_one_log_or_the_other_wherever_taking_over_ends(
+    action: Action, skip: int
+) -> None:
+    disk = SimDisk(random.Random(skip), plan=HARSH)
+    store = unapplied(disk)
+    before = store.identity
+    PromiseFile(disk, before.storage_uuid).write(Promised(epoch=4))
+    controls_file(disk, before.log_uuid).write(b"{}")
+    kinds = {"create", "write"}
+    if action is Action.POWER_CUT:
+        kinds |= {"sync", "rename", "unlink", "sync_directory"}
+    disk.arm(Trap(action=action, kinds=kinds, skip=skip))
+    is_done = False
+    try:
+        store.adopt_log(UUID_OF_GROUP)
+        is_done = True
+        disk.power_cut()
+    except (PowerCut, StorageFullError):
+        pass
+    disk = disk.revive()
+    store = unapplied(disk)
+    found = store.identity
+    assert found.log_uuid in ({UUID_OF_GROUP} if is_done else {UUID_OF_GROUP, before.log_uuid})
+    assert found == replace(before, log_uuid=found.log_uuid, incarnation=found.incarnation)
+    assert controls_file(disk, found.log_uuid).read() in {None, b"{}"}
+    assert PromiseFile(disk, found.storage_uuid).read() == Promised(epoch=4)
+    if found.log_uuid != UUID_OF_GROUP:
+        store.adopt_log(UUID_OF_GROUP)
+        store = unapplied(disk)
+    store.start_epoch(1, now_ms=START_MS)
+    store.close()
+    identity = read_identity(disk)
+    assert identity is not None
+    assert identity.log_uuid == UUID_OF_GROUP

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.state.audit_file import audit_path, encode_audit_line
-from storage.state.controls_file import CONTROLS_PATH, write_controls_document
+from storage.state.controls_file import CONTROLS_PATH, controls_file
 from storage.tools.inspect import dump_records, verify_files
 from tests.storage.store_rig import StoreRig
 from tests.storage.tools.test_inspect import damage_in, written
@@ -22,7 +22,7 @@ def operated() -> dict[str, bytes]:
     """Return the files of a node whose operator has changed rules, and the log of a crash."""
     rig = StoreRig(1)
     rig.open()
-    write_controls_document(rig.disk, rig.store.identity.log_uuid, b'{"version":6}')
+    controls_file(rig.disk, rig.store.identity.log_uuid).write(b'{"version":6}')
     return rig.disk.contents() | {
         audit_path(4): b"".join(LINES[:3]),
         audit_path(5): b"".join(LINES[3:]) + LINES[0][:20],

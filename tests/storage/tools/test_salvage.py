@@ -6,9 +6,10 @@ import pytest
 
 from storage.disk.spans import MINUTE_MS
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
+from storage.node.store import DURABLE_END_PATH
 from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.state.identity import IDENTITY_PATH
-from storage.tools.inspect import DURABLE_END_PATH, facts_are_whole
+from storage.tools.inspect import facts_are_whole
 from storage.tools.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem, SequenceSet
 from tests.damage.overlay import OverlayDisk
 from tests.storage.store_rig import START_MS, StoreRig
