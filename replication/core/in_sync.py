@@ -99,7 +99,7 @@ class InSyncSet:
         self.end = start
         """The end of what is written here, durable or not."""
         self._told: dict[Member, Standing] = {}
-        for member in record.in_sync - {own}:
+        for member in sorted(record.in_sync - {own}):
             self._peer(member, now)
 
     def _peer(self, member: Member, now: float) -> Peer:
@@ -181,7 +181,7 @@ class InSyncSet:
             return
         for member in self.record.in_sync - record.in_sync - {self.own}:
             self._peer(member, now).dropped(now)
-        for member in record.in_sync - {self.own}:
+        for member in sorted(record.in_sync - {self.own}):
             self._peer(member, now).waited_since = None
         self.record, self._proposed = record, None
         self._commit()

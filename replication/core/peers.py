@@ -143,6 +143,10 @@ class Peer:
         """Say whether it has acknowledged something lately."""
         return now - self.heard_at <= HEARD_S_MAX
 
+    def drops_lately(self, now: float) -> int:
+        """Return how often it was dropped within the last FLAPS_S."""
+        return sum(now - at <= FLAPS_S for at in self.drops)
+
     def dropped(self, now: float) -> None:
         """Note that it left the in-sync set; where that happens often it has to wait."""
         self.waited_since = None
