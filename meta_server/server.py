@@ -12,6 +12,7 @@ import structlog
 import trio
 
 from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
@@ -51,7 +52,6 @@ from meta_server.known.registry import Registry
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
 from meta_server.wire.clients import SeenClients
-from meta_server.wire.credentials import Credentials
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
@@ -266,6 +266,7 @@ class MetaServer:
             self._put_limits_in_force()
         if any(isinstance(change, SaveControls) for change in changes):
             self.telling.changed()
+        self.handlers.group_changes.changed(changes)
         for change in changes:
             if isinstance(change, RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)
@@ -291,6 +292,7 @@ class MetaServer:
         self._put_limits_in_force()
         self.silence.wait_for_all()
         self.telling.loaded_anew()
+        self.handlers.group_changes.loaded_anew()
         self.pusher.changed()
 
     def _put_limits_in_force(self) -> None:
@@ -434,6 +436,7 @@ async def serve(
             # Tell who is connected, note who is, notice who is not.
             nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.telling.run)
+            nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.keep_clients)
             nursery.start_soon(server.audit.run)
             nursery.start_soon(server.entrance.keep_tokens)

@@ -5,7 +5,9 @@ or as it is with `--json`. Tokens come from a file or the environment, never fro
 """
 
 import itertools
+import math
 import shlex
+import time
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -17,6 +19,7 @@ import msgspec
 from delaywheel.admin.tokens import token
 from delaywheel.cluster.status import format_value
 from delaywheel.shared.admin_client import Session
+from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR, FiniteRange
@@ -27,6 +30,14 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 _ROLES = click.Choice(
     ["MASTER", "SLAVE", "BACKUP", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP", "DELAY"]
 )
+
+
+_HANDOVER_S = 12.0
+"""For longer than this a master is not asked to hand over."""
+_RENEWED_S = 0.5
+"""A lease that ends so much later than it would have was renewed."""
+_LOOK_S = 0.2
+"""How often it is asked whether a group has its next master."""
 
 
 @click.group(short_help="Show and change groups, routes and limits of a meta server.")
@@ -880,9 +891,9 @@ def list_clients(session: Session, *, limit: int, everything: bool, **query: obj
 # Delay servers, limits, audit
 
 
-@admin.group("delay-group", short_help="Groups of delay servers: list, show, give a node up.")
+@admin.group("delay-group", short_help="Groups of delay servers: masters, members.")
 def delay_group() -> None:
-    """Show groups of delay servers, and give up dead nodes."""
+    """Show groups of delay servers, change their masters, and give up dead nodes."""
 
 
 @delay_group.command("list", short_help="List delay groups.")
@@ -950,6 +961,123 @@ def accept_older(session: Session, *, name: str, node_id: str, **body: object) -
     """
     path = ("delay-groups", name, "nodes", node_id, "accept-older")
     _show(session, session.ask("POST", *path, body=body))
+
+
+@delay_group.command("handover", short_help="Have another node become the master.")
+@click.argument("name")
+@click.option("--to", metavar="NODE", help="The next master; else the one with the longest log.")
+@_json_option
+def hand_over(session: Session, *, name: str, to: str | None) -> None:
+    """Have the master of the group NAME hand it over to another member in sync.
+
+    It stops, waits until that member has everything, and is a slave from then on: within a second,
+    as a rule. If the member cannot take over, the master goes on.
+
+    \b
+    Examples:
+      delaywheel admin delay-group handover delay1 --to n2
+    """
+    before = session.ask("POST", "delay-groups", name, "handover", body={"to": to})
+    shown = _await_epoch(session, name, above=before["epoch"], seconds=_HANDOVER_S)
+    if shown is None:
+        raise Failure(
+            f"{before['master']} has not handed {name} over within {_HANDOVER_S} s, and is not "
+            "asked any more: its log and its status say why",
+            ExitCode.REFUSED,
+        )
+    if shown["master"] == before["master"]:
+        click.echo(
+            f"{before['master']} could not hand over, and goes on: its log says why", err=True
+        )
+    _show(session, shown)
+
+
+@delay_group.command("elect", short_help="Elect a master in place of one that is dead.")
+@click.argument("name")
+@click.option("--wait", is_flag=True, help="Wait until its lease is over, and for the new master.")
+@click.option(
+    "--send-again",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Although N deliveries are repeated that a member which is away has noted.",
+)
+@_json_option
+def elect(session: Session, *, name: str, wait: bool, send_again: int | None) -> None:
+    """Elect a master of the group NAME, whose master is dead and will not be back soon.
+
+    Refused as long as the last master may still send, which is for the time of its lease. Of the
+    members in sync that vote the one with the longest log becomes the master. A master that is
+    started again is elected without this command.
+
+    \b
+    Examples:
+      delaywheel admin delay-group elect delay1 --wait
+    """
+    if wait:
+        _await_lease(session, name)
+    shown = session.ask("POST", "delay-groups", name, "elect", body={"send_again": send_again})
+    if wait:
+        shown = _await_master(session, name, shown)
+    _show(session, shown)
+
+
+def _await_lease(session: Session, name: str) -> None:
+    """Count down until nobody has the lease of a group's master."""
+    over_at = math.inf
+    while (shown := session.ask("GET", "delay-groups", name))["phase"] == "active":
+        left = shown["lease_seconds_left"]
+        if not left:
+            return
+        before, over_at = over_at, time.monotonic() + left
+        if over_at > before + _RENEWED_S:
+            raise Failure(
+                f"{shown['master']} lives, and has renewed its lease: have it hand over instead, "
+                f"by `delaywheel admin delay-group handover {name}`",
+                ExitCode.REFUSED,
+            )
+        click.echo(f"{shown['master']} may send for another {left:.1f} s", err=True)
+        time.sleep(min(left, 1.0))
+
+
+def _await_master(session: Session, name: str, shown: Json) -> Json:
+    """Wait until an election has ended; say what it waits for."""
+    said = ""
+    while shown["phase"] != "active":
+        if shown["election"] != said:
+            said = shown["election"]
+            click.echo(said, err=True)
+        time.sleep(_LOOK_S)
+        shown = session.ask("GET", "delay-groups", name)
+    return shown
+
+
+def _await_epoch(session: Session, name: str, *, above: int, seconds: float) -> Json | None:
+    """Return a group once its epoch is another one; None: it is not within so many seconds."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        shown = session.ask("GET", "delay-groups", name)
+        if shown["epoch"] > above:
+            return shown
+        time.sleep(_LOOK_S)
+    return None
+
+
+@delay_group.command("set", short_help="Set how many disks have to be in sync.")
+@click.argument("name")
+@click.option("--min-isr", type=click.IntRange(min=1), metavar="N", required=True)
+@_json_option
+def set_delay_group(session: Session, *, name: str, min_isr: int) -> None:
+    """Set how many disks at least have to be in sync in the group NAME.
+
+    With fewer it accepts nothing. Every acknowledged message is on so many disks. Two nodes run
+    with 1: 2 wants three nodes, or the group stands while one of them is away.
+
+    \b
+    Examples:
+      delaywheel admin delay-group set delay1 --min-isr 2
+    """
+    body = {"min_isr": min_isr}
+    _show(session, session.ask("POST", "delay-groups", name, "min-isr", body=body))
 
 
 @admin.group(short_help="Limits that may change while the server runs.")

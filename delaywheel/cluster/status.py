@@ -145,9 +145,18 @@ def summary_of(found: Json) -> tuple[bool, str]:
     name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
     wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings")), *_undelivered(found)]
     if found.get("ready"):
-        state = "takes and delivers messages"
+        state = _WORK.get(_role_of(found), "takes and delivers messages")
         return not wrong, f"{name} {state}" + (f"; but {'; '.join(wrong)}" if wrong else "")
     return False, f"{name} does not do its work: {'; '.join(wrong) or 'it does not say why'}"
+
+
+_WORK: Final = {"slave": "copies what its master has"}
+"""What a node does that does its work, where it does not take and deliver."""
+
+
+def _role_of(found: Json) -> str:
+    replication = found.get("replication")
+    return str(replication.get("role")) if isinstance(replication, dict) else ""
 
 
 def _undelivered(found: Json) -> list[str]:
@@ -187,14 +196,15 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
         if isinstance(found.get(name), dict)
     ]
     tables = [rows_table("lateness", late)] if late else []
-    brokers = found.get("brokers")
-    if isinstance(brokers, dict) and brokers:
-        rows = [
-            {"group": name} | {key: row.get(key) for key in _OF_A_GROUP}
-            for name, row in brokers.items()
-            if isinstance(row, dict)
-        ]
-        tables.append(rows_table("brokers", rows))
+    for name, (first, keys) in _TABLES.items():
+        section = found.get(name)
+        if isinstance(section, dict) and section:
+            rows = [
+                {first: of} | {key: row.get(key) for key in keys}
+                for of, row in section.items()
+                if isinstance(row, dict)
+            ]
+            tables.append(rows_table(name, rows))
     style = "bold green" if is_well else "bold red"
     head = Text(printable(line), style=style, overflow="fold")
     return Group(head, Columns(figures, padding=(1, 4)), *tables)
@@ -205,6 +215,17 @@ _AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
     "messages": ("accepted", "pending", "late", "requests_held", "next_due_ms"),
     "undelivered": (),
     "disk": ("disk_free_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
+    "replication": (
+        "role",
+        "epoch",
+        "committed",
+        "durable",
+        "applied",
+        "follows",
+        "matched_ms",
+        "outcomes_uncommitted",
+        "divergent_bytes",
+    ),
 }
 """What `render` shows: the server's plain figures under names of ours, and objects of figures."""
 
@@ -213,8 +234,14 @@ _PLAIN: Final = {"server", "messages", "disk"}
 _LATENESS: Final = {"lateness_ms": "since the start", "lateness_5_minutes_ms": "5 minutes"}
 """Of which times the lateness is shown."""
 
-_OF_A_GROUP: Final = ("address", "up", "circuit", "queued", "in_flight", "delivered", "refused")
-"""What `render` shows of each broker group."""
+_TABLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
+    "replicas": ("node", ("standing", "lag", "lag_seconds", "filing_lag_seconds", "sentence")),
+    "brokers": (
+        "group",
+        ("address", "up", "circuit", "queued", "in_flight", "delivered", "refused"),
+    ),
+}
+"""Of which objects of rows `render` shows a table: the name of a row, and the columns."""
 
 
 def render_all(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)

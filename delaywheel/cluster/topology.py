@@ -264,12 +264,12 @@ def _nodes(found: Json) -> list[tuple[Json, Json]]:
 def _node_rows(found: Json) -> Iterator[Json]:
     for group, node in _nodes(found):
         lag = node["lag"]
-        is_master = group["master"] == node["node_id"]
+        has_epoch = group["master"] == node["node_id"] or group["phase"] != "active"
         yield {
             "group": group["name"],
             "node": node["node_id"],
             "role": node["role"],
-            "epoch": f"{group['epoch']} {group['phase']}" if is_master else "",
+            "epoch": f"{group['epoch']} {group['phase']}" if has_epoch else "",
             "address": node["address"],
             "heard": _heard(node, never="silent"),
             "pending": lag.get("pending"),
@@ -285,6 +285,9 @@ def _more_node_rows(found: Json) -> Iterator[Json]:
             "group": group["name"],
             "node": node["node_id"],
             "in sync": node["in_sync"],
+            "end": node.get("last_sequence"),
+            "committed": node.get("committed"),
+            "uncommitted": node.get("uncommitted"),
             "unfiled": node["lag"].get("replay_lag"),
             "controls": _controls(group, node),
         }
@@ -293,7 +296,8 @@ def _more_node_rows(found: Json) -> Iterator[Json]:
 def _note_rows(found: Json) -> Iterator[Json]:
     """Yield what is to be said of delay servers, which has lines of its own as it may be long."""
     for group, node in _nodes(found):
-        notes = [node["lag"].get("error"), node["note"], node["controls_note"]]
+        outside = None if node["in_sync"] else node["note"]
+        notes = [node["lag"].get("error"), outside, node["controls_note"]]
         mine, current = node["controls_version"], group["controls_version"]
         if mine not in {None, current}:
             notes.append(f"applies version {mine} of the controls, the current one is {current}")

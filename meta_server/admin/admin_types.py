@@ -18,6 +18,7 @@ from delay_protocol.nodes.controls import (
     GroupControl,
     SubjectControl,
 )
+from delay_protocol.nodes.registration import REPLICAS_MAX
 from meta_server.groups.liveness import Sign
 from meta_server.known.model import EVERY
 
@@ -329,6 +330,28 @@ class OlderDirectory(Request, frozen=True, kw_only=True):
 
     lose_messages: bool = False
     """Give up what only the newer directory has."""
+
+
+class Election(Request, frozen=True, kw_only=True):
+    """A request to elect a master."""
+
+    send_again: Count | None = None
+    """Outcomes of deliveries that the new master may lack, though a member that is away has them:
+    those messages are sent again. Null: as many as without an operator."""
+
+
+class HandoverWish(Request, frozen=True, kw_only=True):
+    """A request that the master of a delay group hands it over."""
+
+    to: Name | None = None
+    """Another member in sync; null: the one with the longest log."""
+
+
+class MinIsr(Request, frozen=True, kw_only=True):
+    """How many disks at least have to be in sync."""
+
+    min_isr: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
+    """With fewer nothing is accepted."""
 
 
 class Retirement(Request, frozen=True, kw_only=True):
@@ -729,7 +752,7 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     node_id: str
     """Which node of its group."""
     role: str
-    """master, slave or backup."""
+    """master or slave."""
     in_sync: bool
     """It has every acknowledged message of the group."""
     accepts: bool
@@ -739,6 +762,12 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     delivers nothing."""
     note: str
     """Why it accepts nothing; empty if it does."""
+    last_sequence: int | None
+    """Of its log, as it said last; null: this meta server has not heard it."""
+    committed: int | None
+    """The last record that it knew to be committed then."""
+    uncommitted: int | None
+    """Outcomes of deliveries that were durable there and not committed then."""
     address: str
     """host:port for producers."""
     http_address: str
@@ -777,6 +806,10 @@ class DelayGroupShown(Answer, frozen=True, kw_only=True):
     """Counted up by every change of the record."""
     phase: str
     """active, or electing (no node accepts)."""
+    election: str
+    """What an election waits for, or why it does not end; empty if none is under way."""
+    lease_seconds_left: float
+    """Seconds for which nobody else can be elected, unless the master is started again."""
     master: str | None
     """The node that accepts."""
     in_sync: list[str]

@@ -67,13 +67,16 @@ from meta_server.admin.admin_types import (
     DelayGroups,
     DelayGroupShown,
     Done,
+    Election,
     GiveUpQuery,
     GroupQuery,
     GroupRuleChange,
     GroupRuleQuery,
+    HandoverWish,
     Limits,
     LimitsChange,
     LimitsShown,
+    MinIsr,
     NamePath,
     NodePath,
     NoPath,
@@ -124,12 +127,14 @@ from meta_server.admin.plans import (
     accept_older_node,
     add_broker,
     add_group,
+    ask_to_hand_over,
     change_group,
     change_group_control,
     change_subject_control,
     check_groups,
     check_subject,
     clusters_of,
+    elect_master,
     extend_route,
     give_up_node,
     group_named,
@@ -142,6 +147,7 @@ from meta_server.admin.plans import (
     replace_broker,
     restore_group,
     retire_group,
+    set_group_min_isr,
     set_offline,
     set_online,
     set_read_only,
@@ -163,6 +169,7 @@ from meta_server.admin.views import (
     summary_of,
     topology_of,
 )
+from meta_server.groups.elections import GroupState
 from meta_server.known.errors import (
     BadValueError,
     ConflictError,
@@ -828,6 +835,53 @@ async def accept_older_directory(
 
     await call.parts.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
     return _delay_group(call.parts, path.name)
+
+
+@_operation("POST", "/delay-groups/{name}/elect")
+async def elect_a_master(call: Call[NamePath, NoQuery, Election]) -> DelayGroupShown:
+    """Elect a master, once the lease of the last one is over; or let one more be sent again."""
+    name, send_again = call.path.name, call.body.send_again
+
+    def plan(desk: Desk, state: GroupState, now: float) -> Sequence[Change]:
+        return elect_master(desk, name, state, send_again=send_again, now=now)
+
+    return await _change_delay_group(call, name, plan)
+
+
+@_operation("POST", "/delay-groups/{name}/handover")
+async def hand_a_group_over(call: Call[NamePath, NoQuery, HandoverWish]) -> DelayGroupShown:
+    """Ask the master to hand its group over; it does so, or begins anew, within seconds."""
+    name, to = call.path.name, call.body.to
+
+    def plan(desk: Desk, state: GroupState, now: float) -> Sequence[Change]:
+        return ask_to_hand_over(desk, name, state, to=to, now=now)
+
+    return await _change_delay_group(call, name, plan)
+
+
+@_operation("POST", "/delay-groups/{name}/min-isr")
+async def set_least_in_sync(call: Call[NamePath, NoQuery, MinIsr]) -> DelayGroupShown:
+    """Set how many disks at least have to be in sync."""
+    name, count = call.path.name, call.body.min_isr
+    return await _change_delay_group(
+        call, name, lambda desk, _state, _now: set_group_min_isr(desk, name, count)
+    )
+
+
+async def _change_delay_group(
+    call: Call[Any, Any, Any],
+    name: str,
+    plan: Callable[[Desk, GroupState, float], Sequence[Change]],
+) -> DelayGroupShown:
+    _delay_group(call.parts, name)
+    changes = call.parts.handlers.group_changes
+    await call.parts.administration.carry_out(
+        call.actor,
+        lambda desk: plan(desk, changes.state_of(name), trio.current_time()),
+        ("group", name),
+        stored=changes.news,
+    )
+    return _delay_group(call.parts, name)
 
 
 # What delay servers send, and how fast

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 
 from delay_transport.connections.listener import Server
+from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.admin.administration import Administration
 from meta_server.admin.audit import AuditKeeper
@@ -17,7 +18,6 @@ from meta_server.known.model import MetaStore
 from meta_server.known.registry import Registry
 from meta_server.settings.config import MetaServerConfig
 from meta_server.wire.clients import SeenClients
-from meta_server.wire.credentials import Credentials
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch

@@ -30,7 +30,7 @@ from delay_protocol.basics.subjects import (
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls, ControlsError, GroupControl, SubjectControl
 from delay_protocol.nodes.controls_exchange import document_of
-from delay_protocol.nodes.registration import Phase
+from delay_protocol.nodes.registration import GroupRecord, Phase
 from meta_server.admin.admin_types import (
     BrokerGroupChange,
     BrokerGroupNew,
@@ -45,6 +45,8 @@ from meta_server.admin.admin_types import (
     SubjectSet,
 )
 from meta_server.groups.broker_groups import addresses_of, check_address, check_name, check_place
+from meta_server.groups.elections import GroupState, Refused, set_min_isr
+from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
 from meta_server.groups.waiting_groups import WaitingGroup
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.known.model import (
@@ -834,9 +836,7 @@ def _silent_node(
     registry: Registry, name: str, node_id: str, *, is_heard: bool
 ) -> tuple[DelayGroup, DelayNode]:
     """Return a delay group and its node; raise NotFoundError, or StateError if it lives."""
-    group = registry.delay_groups.get(name)
-    if group is None:
-        raise NotFoundError(f"there is no delay group {name!a}")
+    group = _delay_group(registry, name)
     node = registry.nodes.get((group.cluster, name, node_id))
     if node is None:
         raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
@@ -862,12 +862,8 @@ def give_up_node(
     after = group
     others = {other: uuid for other, uuid in record.in_sync.items() if other != node_id}
     if node_id in record.in_sync:
-        if others and record.master is not None and record.master.node_id == node_id:
-            raise StateError(f"{node_id} is the master: an election has to name another one first")
-        if others and len(others) < record.min_isr:
-            raise StateError(
-                f"{len(others)} members would be in sync, and min_isr of {name} is {record.min_isr}"
-            )
+        if others:
+            _check_dispensable(name, record, node_id)
         if others:
             record = msgspec.structs.replace(record, version=record.version + 1, in_sync=others)
         elif lose_messages:
@@ -893,6 +889,81 @@ def give_up_node(
         changes,
         before={"node": node, "group": group},
         after={"node": None, "group": after},
+    )
+
+
+def _check_dispensable(name: str, record: GroupRecord, node_id: str) -> None:
+    """Refuse to give up one of several members in sync, unless nobody else could drop it."""
+    command = "delaywheel admin delay-group"
+    if len(record.in_sync) <= record.min_isr:
+        raise StateError(
+            f"{node_id} is one of {len(record.in_sync)} members in sync, and min_isr of {name} is "
+            f"{record.min_isr}: let another one get in sync first, or let fewer be enough by "
+            f"`{command} set {name} --min-isr {len(record.in_sync) - 1}`"
+        )
+    master = record.master
+    if master is not None and master.node_id == node_id:
+        raise StateError(
+            f"{node_id} is the master: have another one elected first, by `{command} elect {name}`"
+        )
+    if master is not None:
+        raise StateError(
+            f"{node_id} is in sync: the master {master.node_id} drops it by itself within seconds "
+            f"of its silence. If {master.node_id} is dead too: `{command} elect {name}`"
+        )
+
+
+def elect_master(
+    desk: Desk, name: str, state: GroupState, *, send_again: int | None, now: float
+) -> tuple[Change, ...]:
+    """Begin an election of a master, or let one that is under way send more again."""
+    group = _delay_group(desk.registry, name)
+    begun = _recorded(name, state.elect(group.record, send_again=send_again, now=now))
+    path, said = f"{group.cluster}/{name}", {"send_again": send_again}
+    noted = () if send_again is None else desk.noted(ELECT, path, after=said)
+    return noted if begun == group.record else (*_planned(desk, group, begun, ELECT), *noted)
+
+
+def ask_to_hand_over(
+    desk: Desk, name: str, state: GroupState, *, to: str | None, now: float
+) -> tuple[Change, ...]:
+    """Have the master of a group hand it over."""
+    group = _delay_group(desk.registry, name)
+    target = state.ask_to_hand_over(group.record, to, now=now)
+    if isinstance(target, Refused):
+        raise StateError(f"{name}: {target.sentence}")
+    path = f"{group.cluster}/{name}"
+    return desk.noted(HAND_OVER, path, before=group.record, after={"to": target})
+
+
+def set_group_min_isr(desk: Desk, name: str, count: int) -> tuple[Change, ...]:
+    """Set how many disks at least have to be in sync."""
+    group = _delay_group(desk.registry, name)
+    if count == group.record.min_isr:
+        return ()
+    return _planned(desk, group, _recorded(name, set_min_isr(group.record, count)), MIN_ISR)
+
+
+def _delay_group(registry: Registry, name: str) -> DelayGroup:
+    group = registry.delay_groups.get(name)
+    if group is None:
+        raise NotFoundError(f"there is no delay group {name!a}")
+    return group
+
+
+def _recorded(name: str, record: GroupRecord | Refused) -> GroupRecord:
+    if isinstance(record, Refused):
+        raise StateError(f"{name}: {record.sentence}")
+    return record
+
+
+def _planned(desk: Desk, group: DelayGroup, record: GroupRecord, action: str) -> tuple[Change, ...]:
+    return plan_record(
+        *(desk.registry, group, record),
+        action=action,
+        actor=desk.actor,
+        by_node=False,
+        now_ms=desk.now_ms,
     )
 
 

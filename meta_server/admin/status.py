@@ -127,13 +127,13 @@ def _delay_group(parts: Parts, group: DelayGroup) -> dict[str, Any]:
 
 def _node(parts: Parts, group: DelayGroup, node: DelayNode) -> dict[str, Any]:
     key: NodeKey = (node.cluster, node.group, node.node_id)
-    in_sync = group.record.in_sync.get(node.node_id) == node.storage_uuid
+    in_sync, role = group.has_in_sync(node), group.role_of(node)
     return {
         "node_id": node.node_id,
-        "role": node.role.value,
+        "role": role.value,
         "in_sync": in_sync,
-        "accepts": in_sync and node.role is NodeRole.MASTER,
-        "note": "" if in_sync else NOT_IN_SYNC,
+        "accepts": role is NodeRole.MASTER,
+        "note": note_of(group, node),
         "address": node.address,
         "http_address": node.http_address,
         "storage_uuid": str(node.storage_uuid),
@@ -147,7 +147,10 @@ def _node(parts: Parts, group: DelayGroup, node: DelayNode) -> dict[str, Any]:
     }
 
 
-NOT_IN_SYNC = (
-    "outside the in-sync set: it has no copy of the messages and accepts none, "
-    "since replication does not exist yet"
-)
+def note_of(group: DelayGroup, node: DelayNode) -> str:
+    """Return why a node accepts nothing; empty if it may."""
+    if group.role_of(node) is NodeRole.MASTER:
+        return ""
+    if group.has_in_sync(node):
+        return "in sync: it has every acknowledged message, and follows the master"
+    return "outside the in-sync set: it lacks messages, and follows the master"

@@ -33,7 +33,7 @@ from meta_server.admin.admin_types import (
 from meta_server.admin.pages import Turns, slices_in_order, slices_of
 from meta_server.admin.parts import Parts
 from meta_server.admin.plans import check_cluster
-from meta_server.admin.status import NOT_IN_SYNC
+from meta_server.admin.status import note_of
 from meta_server.groups.routing import delay_groups_for, why_unserved
 from meta_server.known.model import (
     OWN_EXT,
@@ -192,7 +192,8 @@ def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
 
 def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     """Return a delay group with its nodes."""
-    record = group.record
+    record, changes = group.record, parts.handlers.group_changes
+    state = changes.state_of(group.name)
     return DelayGroupShown(
         name=group.name,
         cluster=group.cluster,
@@ -200,6 +201,8 @@ def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
         epoch=record.epoch,
         version=record.version,
         phase=record.phase.value,
+        election=changes.sentence_of(group.name),
+        lease_seconds_left=state.lease_left(trio.current_time()),
         master=None if record.master is None else record.master.node_id,
         in_sync=sorted(record.in_sync),
         min_isr=record.min_isr,
@@ -211,25 +214,25 @@ def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     )
 
 
-def _is_in_sync(group: DelayGroup | None, node: DelayNode) -> bool:
-    return group is not None and group.record.in_sync.get(node.node_id) == node.storage_uuid
-
-
 def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
     # One that was the master may go on until it hears otherwise.
-    return node.role is NodeRole.MASTER or _is_in_sync(group, node)
+    return group is None or group.has_in_sync(node)
 
 
 def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
-    in_sync = _is_in_sync(group, node)
+    in_sync, role = group.has_in_sync(node), group.role_of(node)
+    heard = parts.handlers.group_changes.state_of(group.name).heard_of(node)
     key = (node.cluster, node.group, node.node_id)
     return NodeShown(
         node_id=node.node_id,
-        role=node.role.value,
+        role=role.value,
         in_sync=in_sync,
-        accepts=in_sync and node.role is NodeRole.MASTER,
+        accepts=role is NodeRole.MASTER,
         may_deliver=_may_deliver(group, node),
-        note="" if in_sync else NOT_IN_SYNC,
+        note=note_of(group, node),
+        last_sequence=None if heard is None else heard.end - 1,
+        committed=None if heard is None else heard.committed,
+        uncommitted=None if heard is None else heard.uncommitted,
         address=node.address,
         http_address=node.http_address,
         storage_uuid=str(node.storage_uuid),

@@ -7,14 +7,10 @@ node that was away gets only the latest rules. Each request names the version th
 or why it applies none, which operators are shown.
 """
 
-import math
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from uuid import UUID
 
-import trio
-
-from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.nodes.controls_exchange import (
     HOLD_S,
     ControlsId,
@@ -24,22 +20,10 @@ from delay_protocol.nodes.controls_exchange import (
 )
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
-from delay_transport.seams.outbox import Wakeup
+from meta_server.groups.held_requests import HeldRequests
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import ClusterControls
 from meta_server.known.registry import NodeKey, Registry
-
-
-@dataclass(frozen=True, slots=True)
-class _Waiting:
-    """A request that is to be answered."""
-
-    frame: Frame
-    seal: Callable[[bytes], bytes]
-    cluster: str
-    told: ControlsId | None
-    until: float
-    """In trio time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +40,7 @@ class ControlsPusher:
     def __init__(self, registry: Registry, *, store_uuid: Callable[[], UUID]) -> None:
         self._registry = registry
         self._store_uuid = store_uuid
-        # In the order of coming, so the first is due first.
-        self._waiting: dict[Connection, _Waiting] = {}
-        self._new: list[Connection] = []
-        self._is_changed = False
-        self._more = Wakeup()
+        self._held = HeldRequests(self._answer, hold_s=HOLD_S)
         self._documents: dict[str, tuple[ClusterControls | None, bytes]] = {}
         self.said: dict[NodeKey, NodeSaid] = {}
         """By node; of some that are away now."""
@@ -70,7 +50,7 @@ class ControlsPusher:
     @property
     def waiting(self) -> int:
         """Nodes that would be told a change at once."""
-        return len(self._waiting)
+        return len(self._held)
 
     def ask(
         self,
@@ -84,20 +64,14 @@ class ControlsPusher:
         clusters = {key[0] for key in nodes}
         if len(clusters) != 1:
             raise RefusedError("register one delay server on this connection first")
-        if connection in self._waiting:
-            raise RefusedError("a request for controls waits on this connection already")
+        (cluster,) = clusters
+        self._held.hold(connection, frame, (cluster, asked.told), seal)
         for key in nodes:
             self.said[key] = NodeSaid(asked.has, asked.keeps)
-        (cluster,) = clusters
-        until = trio.current_time() + HOLD_S
-        self._waiting[connection] = _Waiting(frame, seal, cluster, asked.told, until)
-        self._new.append(connection)
-        self._more.wake()
 
     def changed(self) -> None:
         """Check all waiting requests: the rules may have changed."""
-        self._is_changed = True
-        self._more.wake()
+        self._held.changed()
 
     def loaded_anew(self) -> None:
         """Remove reports of removed nodes, and check all waiting requests."""
@@ -107,7 +81,7 @@ class ControlsPusher:
 
     def forget(self, connection: Connection) -> None:
         """Forget a connection that is gone."""
-        self._waiting.pop(connection, None)
+        self._held.forget(connection)
 
     def forget_node(self, key: NodeKey) -> None:
         """Forget what a node said that was given up."""
@@ -153,43 +127,14 @@ class ControlsPusher:
 
     async def run(self) -> None:
         """Answer until cancelled."""
-        while True:
-            for connection in self._due():
-                waiting = self._waiting.get(connection)
-                if waiting is not None:
-                    self._answer(connection, waiting)
-                    # Sealing a large document takes a millisecond.
-                    await trio.lowlevel.checkpoint()
-            if self._new or self._is_changed:
-                continue
-            first = next(iter(self._waiting.values()), None)
-            with trio.move_on_at(math.inf if first is None else first.until):
-                await self._more.sleep()
+        await self._held.run()
 
-    def _due(self) -> list[Connection]:
-        """Return the requests to check: all after a change, else new and overdue ones."""
-        if self._is_changed:
-            self._is_changed, self._new = False, []
-            return list(self._waiting)
-        due, self._new = self._new, []
-        now = trio.current_time()
-        for connection, waiting in self._waiting.items():
-            if waiting.until > now:
-                break
-            due.append(connection)
-        return due
-
-    def _answer(self, connection: Connection, waiting: _Waiting) -> None:
-        """Answer a request if there is something to say, or it has waited long enough."""
-        document = None
-        if self.present(waiting.cluster) != waiting.told:
-            document = self._document(waiting.cluster)
+    def _answer(self, asked: tuple[str, ControlsId | None], is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
+        cluster, told = asked
+        if self.present(cluster) != told:
             self.told += 1
-        elif trio.current_time() < waiting.until:
-            return
-        del self._waiting[connection]
-        body = waiting.seal(encode_node_controls_reply(document))
-        connection.answer(waiting.frame, ResponseCode.SUCCESS, body)
+            return encode_node_controls_reply(self._document(cluster))
+        return encode_node_controls_reply(None) if is_over else None
 
     def _document(self, cluster: str) -> bytes:
         row = self._registry.controls.get(cluster)

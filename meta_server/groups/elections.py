@@ -20,6 +20,7 @@ from uuid import UUID
 import msgspec
 
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+from meta_server.known.model import DelayNode
 
 LEASE_GUARD_S: Final = 0.5
 """Beyond the end of a lease, before anybody else is elected."""
@@ -28,6 +29,8 @@ HEARD_LATELY_S: Final = 2.5
 VOTES_S_MAX: Final = 1.5
 """… for so long after the first vote. Votes come when what was promised to the last master has run
 out, so that the first may take three seconds and the others come soon after it."""
+WISH_S: Final = 10.0
+"""Seconds for which a master is asked to hand over: one that can has done so in two."""
 SENT_AGAIN_MAX: Final = 50_000
 """Outcomes that a member may have, and the new master lack, without an operator's word."""
 
@@ -42,6 +45,8 @@ class Heard(NamedTuple):
     """Of its durable log."""
     uncommitted: int
     """Outcomes that are durable there and not committed."""
+    committed: int = 0
+    """The last record that it knows to be committed."""
 
 
 class Voted(NamedTuple):
@@ -55,6 +60,15 @@ class Voted(NamedTuple):
     told: GroupRecord | None
     fault: str
     """Why it had better not be the master; empty if nothing is wrong."""
+
+
+class Wish(NamedTuple):
+    """An operator wants the master of an epoch to hand the group over."""
+
+    epoch: int
+    to: str
+    until: float
+    """The master has heard of it by then, or is not asked any more."""
 
 
 class Waiting(NamedTuple):
@@ -81,12 +95,19 @@ class GroupState:
     """When the first vote of the present election came."""
     may_send_again: int = SENT_AGAIN_MAX
     """What an operator said may be sent again."""
+    wish: Wish | None = None
 
     # -- leases ------------------------------------------------------------------------------
 
     def was_heard(self, node: str, heard: Heard) -> None:
         """Note what a node said of itself."""
         self.heard[node] = heard
+
+    def heard_of(self, node: DelayNode) -> Heard | None:
+        """Return what a start said last; None: nothing since this meta server began."""
+        found = self.heard.get(node.node_id)
+        own = node.storage_uuid, node.incarnation
+        return found if found and (found.storage, found.incarnation) == own else None
 
     def _was_heard_lately(self, node: str, storage: UUID, now: float) -> bool:
         found = self.heard.get(node)
@@ -122,9 +143,10 @@ class GroupState:
         left = self.lease_left(now)
         if left and not self.was_restarted(record):
             return Refused(
-                f"the master may send for another {left:.1f} s, unless it is started again"
+                f"the master may send for another {left:.1f} s, unless it is started again: wait, "
+                "or have it hand the group over if it lives"
             )
-        self.votes, self.first_vote_at = {}, None
+        self.begin_again()
         return msgspec.structs.replace(
             record,
             epoch=record.epoch + 1,
@@ -132,6 +154,10 @@ class GroupState:
             master=None,
             phase=Phase.ELECTING,
         )
+
+    def begin_again(self) -> None:
+        """Forget the votes: all are asked for."""
+        self.votes, self.first_vote_at = {}, None
 
     def asks(self, record: GroupRecord) -> list[str]:
         """Return who has to be asked for a vote; an election that was begun before goes on."""
@@ -174,7 +200,8 @@ class GroupState:
         for node in sorted(record.in_sync, key=lambda one: (one not in lately, one)):
             if len(in_sync) < record.min_isr:
                 in_sync.setdefault(node, record.in_sync[node])
-        self.votes, self.first_vote_at, self.may_send_again = {}, None, SENT_AGAIN_MAX
+        self.begin_again()
+        self.may_send_again = SENT_AGAIN_MAX
         return msgspec.structs.replace(
             record,
             version=record.version + 1,
@@ -199,6 +226,65 @@ class GroupState:
                 )
         return ""
 
+    # -- what an operator asks for -----------------------------------------------------------
+
+    def elect(
+        self, record: GroupRecord, *, send_again: int | None, now: float
+    ) -> GroupRecord | Refused:
+        """Return the record with which an election begins, or goes on: then the record itself."""
+        if not record.in_sync:
+            return Refused("no disk is in sync: the group begins with the next node that registers")
+        begun = record if record.phase is Phase.ELECTING else self.begin(record, now=now)
+        if send_again is not None and isinstance(begun, GroupRecord):
+            self.may_send_again = send_again
+        return begun
+
+    def ask_to_hand_over(self, record: GroupRecord, to: str | None, *, now: float) -> str | Refused:
+        """Have the master hand the group over; return to which node.
+
+        Without `to` it is the one with the longest log of those in sync that were heard lately.
+        """
+        master = record.master
+        if master is None:
+            return Refused("there is no master who could hand over: an election is under way")
+        if to == master.node_id:
+            return Refused(f"{to} is the master: name another member in sync, or none")
+        if to is not None and to not in record.in_sync:
+            return Refused(
+                f"{to} is not in sync, as {', '.join(sorted(record.in_sync))} are: wait until it is"
+            )
+        heard = [
+            node
+            for node, storage in sorted(record.in_sync.items())
+            if node != master.node_id and self._was_heard_lately(node, storage, now)
+        ]
+        if to is not None and to not in heard:
+            return Refused(
+                f"{to} was not heard within {HEARD_LATELY_S} s with its disk in sync: start it, or "
+                "name another member"
+            )
+        if not heard:
+            return Refused(
+                f"no member in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s: "
+                "start one, and wait until it is in sync"
+            )
+        target = to or max(heard, key=lambda node: (self.heard[node].end, node))
+        self.wish = Wish(record.epoch, target, now + WISH_S)
+        return target
+
+    def wished(self, record: GroupRecord, *, now: float) -> str:
+        """Return to which node the master is to hand over; empty if to none."""
+        wish = self.wish
+        is_open = wish is not None and wish.epoch == record.epoch and now < wish.until
+        return wish.to if wish is not None and is_open else ""
+
+    def forget_wish(self, now: float) -> bool:
+        """Forget a wish whose time is up; say whether there was one."""
+        if self.wish is None or now < self.wish.until:
+            return False
+        self.wish = None
+        return True
+
     # -- what a master asks for --------------------------------------------------------------
 
     def alter(
@@ -216,15 +302,24 @@ class GroupState:
         """
         if record.master != master or (record.epoch, record.version) != pair:
             return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
-        accepted = len(wanted) >= record.min_isr and master.node_id in wanted
-        for node, storage in wanted.items():
-            is_known = record.in_sync.get(node) == storage
-            accepted = accepted and (is_known or self._was_heard_lately(node, storage, now))
+        is_refused = self.why_not(record, wanted, now=now)
         return msgspec.structs.replace(
             record,
             version=record.version + 1,
-            in_sync=wanted if accepted else record.in_sync,
+            in_sync=record.in_sync if is_refused else wanted,
         )
+
+    def why_not(self, record: GroupRecord, wanted: dict[str, UUID], *, now: float) -> str:
+        """Say why a set that the master proposes is not taken; empty if it is."""
+        if len(wanted) < record.min_isr:
+            return f"{len(wanted)} disks are fewer than {record.min_isr}, the least (min_isr)"
+        if record.master is None or record.master.node_id not in wanted:
+            return "the master is always in sync"
+        for node, storage in sorted(wanted.items()):
+            is_known = record.in_sync.get(node) == storage
+            if not (is_known or self._was_heard_lately(node, storage, now)):
+                return f"{node} was not heard within {HEARD_LATELY_S} s with the disk {storage}"
+        return ""
 
     def hand_over(
         self, record: GroupRecord, master: Master, pair: tuple[int, int], target: str

@@ -7,11 +7,14 @@ the same incarnation.
 
     node that registers                  result
     the first of a group                 master; the group's record begins: {self}, min_isr 1
-    the second                           slave, outside the in-sync set
-    any further one                      backup, likewise
+    any further one                      slave, outside the in-sync set, until the master wants it
     the same start again                 nothing changes; it is heard of, and where its log ends
-    the sole master, started again       master, with epoch + 1
-    a slave or backup, started again     the same role
+    alone in sync, started again         master, with epoch + 1
+    the master, started again, others    slave: an election begins (`elections.py`)
+    being in sync
+    another one, started again           slave
+    another disk of a node, others       slave, outside the in-sync set: a new replica, beside which
+    being in sync                        the set names the other disk until the master drops it
     the first, no node being in sync     master, with epoch + 1: an operator gave up the last copy
                                          of the group's messages, so it begins again
 
@@ -21,13 +24,15 @@ the same incarnation.
     an end before one that was reported  the directory of a node in sync is an older copy
     another start, newer incarnation     … for now, while the older one is connected and speaks
     another address, newer incarnation   … unless the older one has been silent for a time-out
-    another disk under a known node id   … unless the older one is silent and was not in sync
+    another disk under a known node id   … unless the older one is silent, and not alone in sync
     a known disk under another node id   it is a copy
-    records with another log uuid        they would have to be cut away
+    records with another log uuid        they would have to be cut away; without any it is told the
+                                         group's, which is its own from then on
     a log uuid that another group has    it is that group's log
     one that knows of others in sync     … for now: a group that is not known begins with those
 
-A record is only ever changed by compare-and-set on its epoch and version.
+Whether a node is the master follows from the record alone. A record is only ever changed by
+compare-and-set on its epoch and version.
 """
 
 from collections.abc import Iterator
@@ -94,16 +99,16 @@ def plan_node(
     group = registry.delay_groups.get(request.group)
     if group is None:
         _check_beginning(request)
-    role = _role(registry, request, known, group)
-    node = _node(request, known, role, now_ms=now_ms)
-    if group is None:
         changed_group: DelayGroup | None = _new_group(request)
     elif not group.record.in_sync:
         changed_group = _begun_again(request, group)
     else:
-        changed_group = _started_again(request, group) if role is NodeRole.MASTER else None
+        _check_number(registry, request, known)
+        changed_group = _started_again(request, group) if _is_alone(request, group) else None
     now_group = changed_group or group
     assert now_group is not None
+    node = _node(request, known, is_alone=_is_alone(request, now_group), now_ms=now_ms)
+    role = now_group.role_of(node)
     changes: list[Change] = []
     if node != known:
         changes.append(SaveDelayNode(node))
@@ -166,7 +171,7 @@ def _check_log(registry: Registry, request: NodeRegister) -> None:
         group is not None
         and group.record.in_sync
         and group.log_uuid != request.log_uuid
-        and (request.last_sequence or request.node_id in group.record.in_sync)
+        and (request.last_sequence or _is_in_sync(request, group))
     ):
         raise RefusedError(
             f"it has records of the log {request.log_uuid}, the group's is {group.log_uuid}"
@@ -194,7 +199,9 @@ def _check_identity(
     if is_heard:
         raise RefusedError(f"{name} is alive, with another data directory")
     group = registry.delay_groups.get(request.group)
-    if group is not None and known.node_id in group.record.in_sync:
+    if group is None or _is_in_sync(request, group):
+        return
+    if set(group.record.in_sync) == {known.node_id}:
         raise RefusedError(
             f"{name} is in sync with the storage {known.storage_uuid}, which this is not: "
             "bring that directory back, or have an operator give up what is in it"
@@ -243,13 +250,15 @@ def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> N
     """Refuse a log that ends before what the node was known to have, if others rely on that.
 
     Every record that is in sync was durable when it was reported, and a log in sync loses none. Its
-    epoch counts as well: what two copies wrote after they parted is in different epochs.
+    epoch counts as well: what two copies wrote after they parted is in different epochs. With
+    others in sync a log may be cut, and then lacks an epoch, but nothing that was committed.
     """
     group = registry.delay_groups.get(request.group)
-    if group is None or group.record.in_sync.get(request.node_id) != request.storage_uuid:
+    if group is None or not _is_in_sync(request, group):
         return
     missing = known.last_sequence - request.last_sequence
-    if missing <= 0 and request.last_epoch >= known.last_epoch:
+    is_later = request.last_epoch >= known.last_epoch or not _is_alone(request, group)
+    if missing <= 0 and is_later:
         return
     lost = f"{missing} records that it had are missing" if missing > 0 else "it lacks that epoch"
     raise RefusedError(
@@ -273,6 +282,15 @@ def _check_beginning(request: NodeRegister) -> None:
     )
 
 
+def _is_in_sync(request: NodeRegister, group: DelayGroup) -> bool:
+    return group.record.in_sync.get(request.node_id) == request.storage_uuid
+
+
+def _is_alone(request: NodeRegister, group: DelayGroup) -> bool:
+    """Say whether a disk alone is in sync: whatever is durable there is committed."""
+    return group.record.in_sync == {request.node_id: request.storage_uuid}
+
+
 def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
     """Say whether a node's row is about the very start that asks."""
     return (known.storage_uuid, known.incarnation, known.boot_id) == (
@@ -285,42 +303,38 @@ def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
 def plan_end(registry: Registry, request: NodeRegister) -> tuple[Change, ...]:
     """Return what notes how far the log of a start that is registered goes; nothing if known."""
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
+    group = registry.delay_groups.get(request.group)
     if (
         known is None
+        or group is None
         or not is_same_start(request, known)
         or request.last_epoch != known.last_epoch
-        or request.last_sequence <= known.last_sequence
     ):
         return ()
-    return (
-        SaveDelayNode(
-            replace(known, last_sequence=request.last_sequence, version=known.version + 1)
-        ),
-    )
+    last_sequence = _needed(request, is_alone=_is_alone(request, group))
+    if last_sequence <= known.last_sequence:
+        return ()
+    return (SaveDelayNode(replace(known, last_sequence=last_sequence, version=known.version + 1)),)
 
 
-def _role(
-    registry: Registry,
-    request: NodeRegister,
-    known: DelayNode | None,
-    group: DelayGroup | None,
-) -> NodeRole:
-    if group is None or not group.record.in_sync:
-        return NodeRole.MASTER
-    if known is not None:
-        return known.role
+def _needed(request: NodeRegister, *, is_alone: bool) -> int:
+    """Return the last record that a log has to have: what is behind it may be cut away."""
+    unsaid = request.last_sequence if is_alone else 0
+    return min(request.committed or unsaid, request.last_sequence)
+
+
+def _check_number(registry: Registry, request: NodeRegister, known: DelayNode | None) -> None:
+    """Refuse one node too many."""
     others = registry.nodes_in(request.cluster, request.group)
-    if len(others) >= NODES_PER_GROUP_MAX:
+    if known is None and len(others) >= NODES_PER_GROUP_MAX:
         raise RefusedError(
             f"{request.group} has {NODES_PER_GROUP_MAX} nodes, which is the limit: "
             + ", ".join(node.node_id for node in others)
         )
-    has_slave = any(node.role is NodeRole.SLAVE for node in others)
-    return NodeRole.BACKUP if has_slave else NodeRole.SLAVE
 
 
 def _node(
-    request: NodeRegister, known: DelayNode | None, role: NodeRole, *, now_ms: int
+    request: NodeRegister, known: DelayNode | None, *, is_alone: bool, now_ms: int
 ) -> DelayNode:
     """Return the row of a node; the known one itself if only heard of again.
 
@@ -328,14 +342,20 @@ def _node(
     grows all the time, now and then (`plan_end`).
     """
     before = known if known is not None and is_same_start(request, known) else None
-    end = (request.last_epoch, request.last_sequence)
-    if before is not None and before.last_epoch >= request.last_epoch:
+    end = (request.last_epoch, _needed(request, is_alone=is_alone))
+    if known is not None and known.storage_uuid == request.storage_uuid and not is_alone:
+        # After a start it knows less of what is committed.
+        end = (request.last_epoch, max(end[1], known.last_sequence))
+    if before is not None and (
+        before.last_epoch >= request.last_epoch
+        if is_alone
+        else before.last_epoch == request.last_epoch
+    ):
         end = (before.last_epoch, before.last_sequence)
     node = DelayNode(
         cluster=request.cluster,
         group=request.group,
         node_id=request.node_id,
-        role=role,
         log_uuid=request.log_uuid,
         storage_uuid=request.storage_uuid,
         incarnation=request.incarnation,
@@ -390,16 +410,12 @@ def _begun_again(request: NodeRegister, group: DelayGroup) -> DelayGroup:
 
 
 def _started_again(request: NodeRegister, group: DelayGroup) -> DelayGroup | None:
-    """Return the group with its master in a new epoch; None if its epoch goes on."""
+    """Return the group with the disk alone in sync master of a new epoch; None if it is already."""
     record = group.record
     master = Master(node_id=request.node_id, incarnation=request.incarnation)
     # A log with a later epoch than the record: the store was set back to an older state.
     if record.master == master and request.last_epoch <= record.epoch:
         return None
-    if set(record.in_sync) != {request.node_id}:
-        raise RefusedError(
-            f"{group.name} has other nodes in sync: an election has to say who is its master"
-        )
     return replace(
         group,
         record=msgspec.structs.replace(

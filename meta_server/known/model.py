@@ -26,7 +26,7 @@ from uuid import UUID
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.registration import GroupRecord, NodeRole
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole
 
 EVERY = "*"
 """In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
@@ -193,8 +193,6 @@ class DelayNode:
     cluster: str
     group: str
     node_id: str
-    role: NodeRole
-    """Kept across its restarts."""
     log_uuid: UUID
     """Of its message_log."""
     storage_uuid: UUID
@@ -204,8 +202,8 @@ class DelayNode:
     boot_id: UUID = NO_BOOT
     """Of the start that registered, which is one of several if the directory was copied."""
     last_sequence: int
-    """Of its log: the highest that this start has reported, but for the last while; 0: empty. What
-    was reported was durable."""
+    """The last record that its log has to have, as it was reported, but for the last while: alone
+    in sync its end, else what it knows to be committed; 0: none. What was reported was durable."""
     last_epoch: int = 0
     """The newest epoch in its log, as this start has reported it; 0 while that is empty."""
     address: str
@@ -235,6 +233,16 @@ class DelayGroup:
     record: GroupRecord
     """Who is master and who is in sync, as delay_protocol has it: changed by compare-and-set only.
     """
+
+    def has_in_sync(self, node: DelayNode) -> bool:
+        """Say whether the disk of a node is in sync."""
+        return self.record.in_sync.get(node.node_id) == node.storage_uuid
+
+    def role_of(self, node: DelayNode) -> NodeRole:
+        """Return the role of a start: master if the record names it, on its disk."""
+        own = Master(node_id=node.node_id, incarnation=node.incarnation)
+        is_master = self.record.master == own and self.has_in_sync(node)
+        return NodeRole.MASTER if is_master else NodeRole.SLAVE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

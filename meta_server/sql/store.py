@@ -39,7 +39,7 @@ from sqlalchemy.sql import func
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import decode_controls, encode_controls
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import ConflictError, NewerSchemaError, StoreUnusableError
 from meta_server.known.model import (
     Audit,
@@ -587,7 +587,6 @@ def _values_of_delay_node(node: DelayNode) -> Values:
         "cluster": node.cluster,
         "group_name": node.group,
         "node_id": node.node_id,
-        "role": node.role.value,
         "log_uuid": node.log_uuid,
         "storage_uuid": node.storage_uuid,
         "incarnation": node.incarnation,
@@ -608,7 +607,6 @@ def _delay_node(row: Row[Any]) -> DelayNode:
         cluster=row.cluster,
         group=row.group_name,
         node_id=row.node_id,
-        role=NodeRole(row.role),
         log_uuid=row.log_uuid,
         storage_uuid=row.storage_uuid,
         incarnation=row.incarnation,

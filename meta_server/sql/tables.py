@@ -185,7 +185,6 @@ DELAY_NODE = Table(
     _text("cluster"),
     _text("group_name"),
     _text("node_id"),
-    _text("role"),
     Column("log_uuid", Uuid, nullable=False),
     Column("storage_uuid", Uuid, nullable=False),
     _number("incarnation"),

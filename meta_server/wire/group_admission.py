@@ -6,12 +6,12 @@ import structlog
 import trio
 
 from delay_transport.connections.connection import Connection
+from delay_transport.http.credentials import Credentials
 from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
 from meta_server.known.commits import Committer
 from meta_server.known.errors import NotNowError, RefusedError
 from meta_server.known.model import Change, GroupKind, SaveBrokerGroup
 from meta_server.known.registry import Registry
-from meta_server.wire.credentials import Credentials
 from meta_server.wire.replies import admit
 
 NEW_GROUP = "a new group"

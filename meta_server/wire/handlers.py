@@ -12,6 +12,8 @@ has it. Refusals:
     NODE_REGISTER: the node does not belong   0, Refused
     NODE_REGISTER: not now                    51, and the reason as text
     NODE_CONTROLS: any                        51, and the reason as text
+    NODE_WATCH, GROUP_CHANGE: who may not     51, and the reason as text
+    GROUP_CHANGE: it is not done              0, the record as it is, and the reason
     NODE_…: it does not prove that it may     1001, and the reason as text
 
 Each refusal of a request for what it is counts as a fault of its connection, which slows one down
@@ -26,6 +28,7 @@ from delay_protocol.basics.errors import BodyError
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.listener import Dispatch
+from delay_transport.http.credentials import Credentials, UnauthenticatedError
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
@@ -37,8 +40,8 @@ from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.broker_registration import BrokerRegistration
 from meta_server.wire.client_answers import ClientAnswers
 from meta_server.wire.client_registration import ClientRegistration
-from meta_server.wire.credentials import Credentials, UnauthenticatedError
 from meta_server.wire.group_admission import GroupAdmission
+from meta_server.wire.group_changes import GroupChanges
 from meta_server.wire.node_registration import NodeRegistration
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.replies import Replies
@@ -101,25 +104,45 @@ class Handlers:
             limits=limits,
             proof_needed=credentials.policy != "none",
         )
-        self.nodes = NodeRegistration(
+        self.group_changes = GroupChanges(
+            registry=registry,
+            committer=committer,
+            replies=self.replies,
+            credentials=credentials,
+            clock=clock,
+            limits=limits,
+        )
+        self.nodes = self._make_nodes(registry, committer, heard, clock, limits)
+        self.requests: Counter[str] = Counter()
+        """Requests by command."""
+
+    def _make_nodes(
+        self,
+        registry: Registry,
+        committer: Committer,
+        heard: Liveliness,
+        clock: Clock,
+        limits: RegistrationConfig,
+    ) -> NodeRegistration:
+        return NodeRegistration(
             registry=registry,
             committer=committer,
             replies=self.replies,
             heard=heard,
             admission=self.admission,
             speakers=self.speakers,
-            credentials=credentials,
-            telling=telling,
+            credentials=self._credentials,
+            telling=self._telling,
+            group_changes=self.group_changes,
             clock=clock,
             limits=limits,
         )
-        self.requests: Counter[str] = Counter()
-        """Requests by command."""
 
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self.replies.refusals.remind_s = limits.remind_seconds
-        for part in (self._answers, self._clients, self.brokers, self.nodes):
+        parts = (self._answers, self._clients, self.brokers, self.nodes, self.group_changes)
+        for part in parts:
             part.set_limits(limits)
 
     def dispatch(self) -> Dispatch:
@@ -132,6 +155,8 @@ class Handlers:
                 CommandCode.NODE_REGISTER: self._each(self.nodes.register),
                 CommandCode.NODE_CHALLENGE: self._each(self.nodes.challenge),
                 CommandCode.NODE_CONTROLS: self._each(self.nodes.ask_controls),
+                CommandCode.NODE_WATCH: self._each(self.group_changes.watch),
+                CommandCode.GROUP_CHANGE: self._each(self.group_changes.change),
             },
             on_closed=self._closed,
         )
@@ -160,4 +185,5 @@ class Handlers:
         self._pusher.forget(connection)
         self._credentials.forget(connection)
         self._telling.forget(connection)
+        self.group_changes.forget(connection)
         self.speakers.forget(connection)

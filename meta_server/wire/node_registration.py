@@ -19,8 +19,10 @@ from delay_protocol.nodes.registration import (
 )
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
+from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.controls_push import ControlsPusher
+from meta_server.groups.group_records import members_of
 from meta_server.groups.liveness import Liveliness
 from meta_server.groups.roles import Registered, plan_end, plan_node
 from meta_server.known.commits import Committer, Intent
@@ -28,8 +30,8 @@ from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import NodeKey, Registry
 from meta_server.settings.config import RegistrationConfig
-from meta_server.wire.credentials import Credentials
 from meta_server.wire.group_admission import NEW_GROUP, GroupAdmission
+from meta_server.wire.group_changes import GroupChanges
 from meta_server.wire.replies import Replies
 from meta_server.wire.speakers import Speakers
 
@@ -66,6 +68,7 @@ class NodeRegistration:
         speakers: Speakers,
         credentials: Credentials,
         telling: ControlsPusher,
+        group_changes: GroupChanges,
         clock: Clock,
         limits: RegistrationConfig,
     ) -> None:
@@ -77,6 +80,7 @@ class NodeRegistration:
         self._speakers = speakers
         self._credentials = credentials
         self._telling = telling
+        self._group_changes = group_changes
         self._clock = clock
         self._limits = limits
         self._ends_noted: dict[NodeKey, float] = {}
@@ -184,12 +188,16 @@ class NodeRegistration:
         self._heard.nodes.hear(node.key, trio.current_time())
         if not connection.is_closed:
             self._speakers.note(node.key, connection)
-        shown = self._registry.groups.get(node.request.group)
+        group = self._registry.delay_groups[node.request.group]
+        shown = self._registry.groups.get(group.name)
         reply = NodeRegistered(
             role=registered.role,
             record=registered.record,
             lease_ms=self._limits.node_lease_ms,
             is_retired=shown is not None and shown.is_retired,
+            has_lease=self._group_changes.registered(connection, node.request, registered),
+            log_uuid=group.log_uuid,
+            members=members_of(self._registry, group),
         )
         body = node.seal(encode_node_reply(reply))
         connection.answer(node.frame, ResponseCode.SUCCESS, body)

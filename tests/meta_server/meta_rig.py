@@ -25,6 +25,16 @@ from delay_protocol.meta.requests import (
     encode_broker_register,
     encode_client_register,
 )
+from delay_protocol.nodes.group_changes import (
+    ChangeReply,
+    GroupChange,
+    NodeNews,
+    NodeWatch,
+    decode_change_reply,
+    decode_watch_reply,
+    encode_group_change,
+    encode_node_watch,
+)
 from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
@@ -194,6 +204,18 @@ class Peer:
         frame = await self.ask(CommandCode.NODE_REGISTER, encode_node_register(request))
         assert frame.code == 0, frame.body
         return decode_node_reply(frame.body)
+
+    async def watch(self) -> NodeNews | None:
+        """Wait for news of the registered node's group; None: there were none for a while."""
+        frame = await self.ask(CommandCode.NODE_WATCH, encode_node_watch(NodeWatch()))
+        assert frame.code == 0, frame.body
+        return decode_watch_reply(frame.body).news
+
+    async def change(self, change: GroupChange) -> ChangeReply:
+        """Ask for a change of the registered node's group, or vote."""
+        frame = await self.ask(CommandCode.GROUP_CHANGE, encode_group_change(change))
+        assert frame.code == 0, frame.body
+        return decode_change_reply(frame.body)
 
 
 class World:

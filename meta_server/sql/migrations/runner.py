@@ -23,6 +23,7 @@ from meta_server.sql.migrations import (
     m0002_boot_of_a_node,
     m0003_audit_by_age_and_limits,
     m0004_controls,
+    m0005_roles_follow_from_records,
 )
 from meta_server.sql.tables import SCHEMA_VERSION, STORE_IDENTITY
 
@@ -31,6 +32,7 @@ MIGRATIONS: Final[tuple[ModuleType, ...]] = (
     m0002_boot_of_a_node,
     m0003_audit_by_age_and_limits,
     m0004_controls,
+    m0005_roles_follow_from_records,
 )
 """In order; the version of each is its place, from 1."""
 

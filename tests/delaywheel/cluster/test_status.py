@@ -2,7 +2,7 @@
 
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
@@ -214,6 +214,12 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
             ),
         ),
         ({"late": 3, "brokers": {"g2": {"up": 1}}}, "d1/n1 takes and delivers messages"),
+        ({"replication": {"role": "master"}}, "d1/n1 takes and delivers messages"),
+        ({"replication": {"role": "slave"}}, "d1/n1 copies what its master has"),
+        (
+            {"ready": False, "failing": ["not in sync"], "replication": {"role": "slave"}},
+            "d1/n1 does not do its work: not in sync",
+        ),
         (
             {"ready": False, "failing": ["the disk is full", "it stops"]},
             "d1/n1 does not do its work: the disk is full; it stops",
@@ -227,6 +233,46 @@ def test_the_first_line_says_that_all_is_well_or_what_is_not(
     status = STATUS | {"group": "d1", "node_id": "n1"} | changes
     Console(width=100, file=text).print(render(status))
     assert text.getvalue().splitlines()[0] == line
+
+
+REPLICATION = {
+    "role": "master",
+    "epoch": 7,
+    "durable": 120,
+    "messages_held": "",
+    "committed": 110,
+    "outcomes_uncommitted": 3,
+    "faults": {"copy_refused": 0},
+}
+REPLICAS = {
+    "b": {
+        "standing": "in sync",
+        "sentence": "keeps b in sync: 0.2 s behind, limit 2.5 s",
+        "lag": 10,
+        "lag_bytes": 1000,
+        "lag_seconds": 0.2,
+        "filing_lag_seconds": 0.0,
+        "in_sync": 1,
+    },
+    "c": {"standing": "away", "sentence": "c is not connected", "lag": None, "in_sync": 0},
+}
+
+
+@pytest.mark.parametrize("shown", [render, render_all])
+def test_the_screen_has_the_commit_and_how_each_other_disk_stands(
+    shown: Callable[[dict[str, Any]], object],
+) -> None:
+    text = io.StringIO()
+    status = STATUS | {"replication": REPLICATION, "replicas": REPLICAS}
+    Console(width=160, file=text).print(shown(status))
+    lines = text.getvalue().splitlines()
+    for wanted in (
+        ("committed", "110"),
+        ("outcomes uncommitted", "3"),
+        ("b", "in sync", "200 ms", "keeps b in sync: 0.2 s behind, limit 2.5 s"),
+        ("c", "away", "-", "c is not connected"),
+    ):
+        assert any(all(part in line for part in wanted) for line in lines), wanted
 
 
 def test_the_screen_has_both_latenesses_and_no_address_is_cut() -> None:

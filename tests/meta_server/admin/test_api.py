@@ -19,6 +19,7 @@ from tests.asgi import JSON
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Fault, Medium
 from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
+from tests.meta_server.wire.test_group_changes import three
 from tests.simulation.executor import ExecutorPlan
 
 ADMIN = {"authorization": "Bearer a"}
@@ -309,6 +310,46 @@ async def test_a_dead_delay_server_is_given_up_and_a_living_one_is_not() -> None
         assert registered.role.value == "master"  # type: ignore[union-attr]
         again = await http.get("/delay-groups/d1")
         assert (again["master"], again["epoch"]) == ("n1", 3)
+
+
+async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -> None:
+    world = World()
+    async with three(world) as group:
+        http = Http(group.server)
+        await group.members[0].register(last_sequence=40, committed=30, uncommitted=7)
+        for member in group.members[1:]:
+            await member.register()
+        shown = await http.get("/delay-groups/d1")
+        assert (shown["phase"], shown["election"]) == ("active", "")
+        assert 5.4 < shown["lease_seconds_left"] <= 5.5
+        first = shown["nodes"][0]
+        assert (first["role"], first["in_sync"], first["accepts"]) == ("master", True, True)
+        ends = [first[name] for name in ("last_sequence", "committed", "uncommitted")]
+        assert ends == [40, 30, 7]
+        assert shown["nodes"][1]["note"].startswith("in sync: ")
+        shown = await http.change("POST", "/delay-groups/d1/min-isr", {"min_isr": 2})
+        assert shown["min_isr"] == 2
+        await group.members[0].news()
+        await http.change("POST", "/delay-groups/d1/handover", {"to": "n3"})
+        assert (await group.members[0].news()).hand_over_to == "n3"
+        assert not (await group.members[1].news()).hand_over_to
+        began = trio.current_time()
+        assert (await group.members[0].news()).hand_over_to == ""
+        assert 9.9 < trio.current_time() - began < 10.2
+        code, error = await http.refused("POST", "/delay-groups/d1/handover", {"to": "n3"})
+        assert (code, "n3 was not heard within 2.5 s" in error["message"]) == (409, True)
+        shown = await http.change("POST", "/delay-groups/d1/elect", {})
+        assert (shown["phase"], shown["epoch"], shown["master"]) == ("electing", 2, None)
+        assert (await group.members[1].news()).vote_epoch == 2
+        shown = await http.change("POST", "/delay-groups/d1/elect", {"send_again": 5})
+        assert (shown["phase"], shown["epoch"]) == ("electing", 2)
+        found = [row["action"] for row in (await http.get("/audit"))["items"]]
+        assert found[:4] == [
+            "delay-group.elect",
+            "delay-group.elect",
+            "delay-group.hand-over",
+            "delay-group.min-isr",
+        ]
 
 
 # Limits

@@ -27,7 +27,9 @@ from meta_server.admin.plans import (
     accept_older_node,
     add_broker,
     add_group,
+    ask_to_hand_over,
     change_group,
+    elect_master,
     extend_route,
     give_up_node,
     reduce_route,
@@ -36,6 +38,7 @@ from meta_server.admin.plans import (
     replace_broker,
     restore_group,
     retire_group,
+    set_group_min_isr,
     set_offline,
     set_online,
     set_read_only,
@@ -43,6 +46,7 @@ from meta_server.admin.plans import (
     set_subject,
 )
 from meta_server.groups.broker_groups import plan_register
+from meta_server.groups.elections import GroupState, Heard
 from meta_server.groups.roles import Registered, plan_node
 from meta_server.groups.routing import RoutingLimits, plan_route
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
@@ -543,7 +547,6 @@ def cluster(*others: str, in_sync: Sequence[str] = ("n1",), min_isr: int = 1) ->
             cluster="c1",
             group="d1",
             node_id=name,
-            role=NodeRole.MASTER if name == "n1" else NodeRole.SLAVE,
             log_uuid=uuid(1),
             storage_uuid=uuid(100 + number),
             incarnation=1,
@@ -659,15 +662,84 @@ def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_
         plan_node(registry, newer, is_heard=False, is_present=False, groups_max=9, now_ms=7)
 
 
-def test_one_of_several_copies_is_given_up_down_to_the_least_that_is_asked_for() -> None:
+def test_one_of_several_copies_is_given_up_only_where_no_master_could_drop_it() -> None:
     registry = cluster("n2", "n3", in_sync=("n1", "n2", "n3"), min_isr=2)
-    with pytest.raises(StateError, match="election"):
+    with pytest.raises(StateError, match=r"have another one elected first, by .* elect d1"):
         given_up(registry, "n1", lose=True)
+    with pytest.raises(StateError, match="the master n1 drops it by itself within seconds"):
+        given_up(registry, "n3")
+    registry.apply(elected(registry))
     registry.apply(given_up(registry, "n3"))
     record = registry.delay_groups["d1"].record
-    assert (record.epoch, record.version, sorted(record.in_sync)) == (4, 10, ["n1", "n2"])
-    with pytest.raises(StateError, match="min_isr"):
+    assert (record.epoch, record.version, sorted(record.in_sync)) == (5, 11, ["n1", "n2"])
+    with pytest.raises(StateError, match=r"min_isr of d1 is 2: .* set d1 --min-isr 1`"):
         given_up(registry, "n2", lose=True)
+
+
+NOBODY = GroupState(lease_until=-100.0)
+
+
+def elected(
+    registry: Registry, state: GroupState = NOBODY, *, send_again: int | None = None
+) -> tuple[Change, ...]:
+    return elect_master(desk_on(registry), "d1", state, send_again=send_again, now=0.0)
+
+
+def test_an_election_begins_when_the_lease_is_over_and_a_second_one_joins_it() -> None:
+    registry = cluster("n2", in_sync=("n1", "n2"))
+    state = GroupState(lease_until=5.0)
+    with pytest.raises(StateError, match=r"may send for another 5\.5 s"):
+        elected(registry, state)
+    changes = elected(registry)
+    assert entry_of(changes)[:2] == ("delay-group.elect", "c1/d1")
+    registry.apply(changes)
+    record = registry.delay_groups["d1"].record
+    assert (record.epoch, record.version, record.master) == (5, 10, None)
+    assert registry.groups["d1"].state is BrokerState.NRW
+    assert elected(registry, state) == ()
+    [entry] = elected(registry, state, send_again=70_000)
+    assert isinstance(entry, Audit)
+    assert (entry.entry.action, state.may_send_again) == ("delay-group.elect", 70_000)
+    with pytest.raises(NotFoundError):
+        elect_master(desk_on(registry), "d9", state, send_again=None, now=0.0)
+
+
+@pytest.mark.parametrize(
+    ("to", "reason"),
+    [
+        ("n1", "n1 is the master"),
+        ("n4", "n4 is not in sync, as n1, n2, n3 are"),
+        ("n3", "n3 was not heard within 2.5 s with its disk in sync: start it"),
+    ],
+)
+def test_a_handover_that_cannot_be_is_refused_with_what_to_do(to: str, reason: str) -> None:
+    registry = cluster("n2", "n3", "n4", in_sync=("n1", "n2", "n3"))
+    state = GroupState(lease_until=-100.0)
+    with pytest.raises(StateError, match="no member in sync beside n1 was heard"):
+        ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
+    state.was_heard("n2", Heard(9.0, uuid(101), 1, 50, 0))
+    with pytest.raises(StateError, match=reason):
+        ask_to_hand_over(desk_on(registry), "d1", state, to=to, now=9.0)
+    assert state.wish is None
+    changes = ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
+    assert entry_of(changes)[:2] == ("delay-group.hand-over", "c1/d1")
+    record = registry.delay_groups["d1"].record
+    assert [state.wished(record, now=now) for now in (9.0, 18.9, 19.1)] == ["n2", "n2", ""]
+    registry.apply(elected(registry))
+    with pytest.raises(StateError, match="an election is under way"):
+        ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
+
+
+def test_the_least_size_of_the_in_sync_set_is_no_more_than_there_are() -> None:
+    registry = cluster("n2", in_sync=("n1", "n2"))
+    with pytest.raises(StateError, match="3 disks cannot be required while 2 are in sync: n1, n2"):
+        set_group_min_isr(desk_on(registry), "d1", 3)
+    assert set_group_min_isr(desk_on(registry), "d1", 1) == ()
+    changes = set_group_min_isr(desk_on(registry), "d1", 2)
+    assert entry_of(changes)[:2] == ("delay-group.min-isr", "c1/d1")
+    registry.apply(changes)
+    record = registry.delay_groups["d1"].record
+    assert (record.epoch, record.version, record.min_isr) == (4, 10, 2)
 
 
 # Whatever comes

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
-from delay_protocol.nodes.registration import NodeRegister, NodeRole, Phase
+from delay_protocol.nodes.registration import Master, NodeRegister, NodeRole, Phase
 from meta_server.admin.plans import Desk, accept_older_node
 from meta_server.groups.roles import NODES_PER_GROUP_MAX, Registered, plan_end, plan_node
 from meta_server.known.errors import NotNowError, RefusedError
@@ -21,6 +21,7 @@ from meta_server.known.model import (
     Contents,
     GroupKind,
     SaveBrokerGroup,
+    SaveDelayGroup,
     SaveDelayNode,
 )
 from meta_server.known.registry import Registry
@@ -215,10 +216,10 @@ def test_further_nodes_are_outside_the_in_sync_set_and_keep_their_roles() -> Non
     registry = Registry(Contents())
     registered(registry, node())
     roles = [registered(registry, slave(number)).role for number in (2, 3, 4)]
-    assert roles == [NodeRole.SLAVE, NodeRole.BACKUP, NodeRole.BACKUP]
-    for number, role in zip((2, 3, 4), roles, strict=True):
+    assert roles == [NodeRole.SLAVE] * 3
+    for number in (2, 3, 4):
         result = registered(registry, slave(number, incarnation=2))
-        assert result.role is role
+        assert result.role is NodeRole.SLAVE
         assert set(result.record.in_sync) == {"n1"}
         assert result.record.epoch == 1
 
@@ -270,6 +271,85 @@ def test_a_wiped_slave_is_a_new_replica_once_the_old_one_is_silent() -> None:
     result = registered(registry, wiped)
     assert result.role is NodeRole.SLAVE
     assert set(result.record.in_sync) == {"n1"}
+
+
+def in_sync_with(
+    registry: Registry, *requests: NodeRegister, min_isr: int = 1, **more: object
+) -> None:
+    """Let the disks of these be in sync beside the master's."""
+    group = registry.delay_groups["d1"]
+    record = changed(
+        group.record,
+        version=group.record.version + 1,
+        in_sync=group.record.in_sync | {one.node_id: one.storage_uuid for one in requests},
+        min_isr=min_isr,
+        **more,
+    )
+    pair = (group.record.epoch, group.record.version)
+    registry.apply([SaveDelayGroup(replace(group, record=record), pair)])
+
+
+def test_a_master_that_is_started_again_with_others_in_sync_is_a_slave_until_it_is_elected() -> (
+    None
+):
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    in_sync_with(registry, slave(2))
+    result = registered(registry, node(incarnation=2, last_epoch=1, address="10.0.0.9:20801"))
+    assert (result.role, result.record) == (NodeRole.SLAVE, registry.delay_groups["d1"].record)
+    assert (result.record.epoch, result.record.version) == (1, 2)
+    assert registry.groups["d1"].master == "10.0.0.5:20801", "it moves with the record"
+    # Neither does the other one become anything by coming.
+    assert registered(registry, slave(2, incarnation=2)).role is NodeRole.SLAVE
+
+
+def test_who_is_master_follows_from_the_record() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    in_sync_with(registry, slave(2), master=Master(node_id="n2", incarnation=1))
+    assert registered(registry, slave(2)).role is NodeRole.MASTER
+    assert registry.groups["d1"].master == "10.0.1.2:20801"
+    assert registered(registry, node()).role is NodeRole.SLAVE
+    in_sync_with(registry, master=None, phase=Phase.ELECTING)
+    assert registered(registry, slave(2)).role is NodeRole.SLAVE
+
+
+def test_a_wiped_member_is_a_new_replica_where_others_are_in_sync() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    in_sync_with(registry, slave(2))
+    wiped = slave(2, storage=999, log=77)
+    assert "another data directory" in refused(registry, wiped, is_heard=True)
+    result = registered(registry, wiped)
+    assert result.role is NodeRole.SLAVE
+    assert result.record.in_sync == {"n1": uuid(101), "n2": uuid(102)}, "the other disk is named"
+    # Its incarnation is no word of the recorded master, also if that was this node.
+    in_sync_with(registry, master=Master(node_id="n2", incarnation=1))
+    assert registered(registry, wiped).role is NodeRole.SLAVE
+    # Its log is the group's from then on.
+    assert registered(registry, slave(2, storage=999, last_sequence=5)).role is NodeRole.SLAVE
+    assert registry.nodes["c1", "d1", "n2"].log_uuid == uuid(1)
+    # The disk that is in sync comes back.
+    assert registered(registry, slave(2)).role is NodeRole.MASTER
+
+
+def test_a_member_may_cut_its_log_but_has_what_it_knew_to_be_committed() -> None:
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    in_sync_with(registry, slave(2))
+
+    def member(incarnation: int, end: int, epoch: int, committed: int = 0) -> NodeRegister:
+        request = slave(2, incarnation=incarnation, last_sequence=end, last_epoch=epoch)
+        return changed(request, committed=committed)
+
+    said = member(1, 120, 3, committed=90)
+    registered(registry, member(1, 120, 3), said)
+    registry.apply(plan_end(registry, said))
+    assert registry.nodes["c1", "d1", "n2"].last_sequence == 90
+    assert registered(registry, member(2, 100, 2, committed=50)).role is NodeRole.SLAVE
+    row = registry.nodes["c1", "d1", "n2"]
+    assert (row.last_epoch, row.last_sequence) == (2, 90)
+    assert "1 records that it had are missing" in refused(registry, member(3, 89, 2))
 
 
 def test_a_master_moves_with_its_disk_once_it_is_silent() -> None:
@@ -558,10 +638,9 @@ class Roles(RuleBasedStateMachine):
         assert len(set(storages)) == len(storages)
         for group in registry.delay_groups.values():
             nodes = registry.nodes_in(group.cluster, group.name)
-            masters = [row.node_id for row in nodes if row.role is NodeRole.MASTER]
+            masters = [row.node_id for row in nodes if group.role_of(row) is NodeRole.MASTER]
             assert group.record.master is not None
             assert masters == [group.record.master.node_id] == list(group.record.in_sync)
-            assert sum(row.role is NodeRole.SLAVE for row in nodes) <= 1
         assert _rows(registry.contents()) == _rows(self.medium.contents)
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.meta.requests import BrokerRole
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import ConflictError
 from meta_server.known.model import (
     Audit,
@@ -62,7 +62,6 @@ NODE = DelayNode(
     cluster="c1",
     group="d1",
     node_id="n1",
-    role=NodeRole.MASTER,
     log_uuid=uuid(1),
     storage_uuid=uuid(2),
     incarnation=1,

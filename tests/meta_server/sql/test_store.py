@@ -25,7 +25,7 @@ from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls, SubjectControl
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import (
     ConflictError,
     NewerSchemaError,
@@ -184,7 +184,6 @@ NODE = DelayNode(
     cluster="c",
     group="dg",
     node_id="n1",
-    role=NodeRole.BACKUP,
     log_uuid=UUID(int=1),
     storage_uuid=UUID(int=2**128 - 1),
     incarnation=2**62,
@@ -356,7 +355,7 @@ def test_a_client_is_told_by_all_of_its_key_and_by_nothing_else(store: SqlStore)
 
 # Compare and set
 
-NEWER_NODE = replace(NODE, version=2, role=NodeRole.MASTER, incarnation=7)
+NEWER_NODE = replace(NODE, version=2, incarnation=7)
 
 Row = tuple[
     Any, Any, Callable[[Any], Change], Callable[[Any], Change] | None, Callable[[Contents], Any]
@@ -955,7 +954,6 @@ def test_a_number_or_text_that_no_database_takes_is_refused_and_nothing_is_kept(
         "UPDATE broker_group SET ext = '{'",
         "UPDATE broker SET role = 99",
         "UPDATE delay_group SET phase = 'idle'",
-        "UPDATE delay_node SET role = 'king'",
         "UPDATE subject_route SET broker_group_json = '1'",
         "DELETE FROM store_identity",
         "DELETE FROM schema_version",
@@ -1455,6 +1453,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (2, "m0002_boot_of_a_node", NOW_MS),
         (3, "m0003_audit_by_age_and_limits", NOW_MS),
         (4, "m0004_controls", NOW_MS),
+        (5, "m0005_roles_follow_from_records", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 

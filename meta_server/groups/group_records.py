@@ -1,0 +1,98 @@
+"""What is stored with a record of a delay group: where clients find the group, and the audit. Pure.
+
+The address belongs to the record: whoever becomes the master, its address becomes the group's in
+the same commit. The group takes messages when its master says so (BROKER_REGISTER).
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import msgspec
+
+from delay_protocol.meta.requests import BrokerState
+from delay_protocol.nodes.registration import GroupMember, GroupRecord
+from meta_server.known.errors import RefusedError
+from meta_server.known.model import (
+    Audit,
+    AuditEntry,
+    Change,
+    DelayGroup,
+    SaveBrokerGroup,
+    SaveDelayGroup,
+)
+from meta_server.known.registry import Registry
+
+ELECT = "delay-group.elect"
+"""In the audit: an election began, or has ended."""
+IN_SYNC = "delay-group.in-sync"
+"""In the audit: the master changed the in-sync set."""
+HAND_OVER = "delay-group.hand-over"
+"""In the audit: an operator wants the group handed over; the master did so, or gave that up."""
+MIN_ISR = "delay-group.min-isr"
+"""In the audit: an operator set how many disks at least have to be in sync."""
+
+
+def members_of(registry: Registry, group: DelayGroup) -> dict[str, GroupMember]:
+    """Return the nodes of a group as they need to know one another."""
+    return {
+        node.node_id: GroupMember(
+            storage_uuid=node.storage_uuid,
+            incarnation=node.incarnation,
+            boot_id=node.boot_id,
+            address=node.address,
+            sync_address=node.sync_address,
+        )
+        for node in registry.nodes_in(group.cluster, group.name)
+    }
+
+
+def plan_record(
+    registry: Registry,
+    group: DelayGroup,
+    record: GroupRecord,
+    *,
+    action: str,
+    actor: str,
+    by_node: bool,
+    now_ms: int,
+) -> tuple[Change, ...]:
+    """Return what stores another record of a group; an empty action is not worth an audit entry.
+
+    Raises RefusedError where another disk has registered in the place of the new master's.
+    """
+    after = replace(group, record=record)
+    changes: list[Change] = [
+        SaveDelayGroup(after, (group.record.epoch, group.record.version)),
+        *_place(registry, group, after, now_ms=now_ms),
+    ]
+    if action:
+        entry = AuditEntry(
+            at_ms=now_ms,
+            actor=actor,
+            action=action,
+            target=f"{group.cluster}/{group.name}",
+            before=msgspec.json.encode(group).decode(),
+            after=msgspec.json.encode(after).decode(),
+            by_node=by_node,
+        )
+        changes.append(Audit(entry))
+    return tuple(changes)
+
+
+def _place(
+    registry: Registry, group: DelayGroup, after: DelayGroup, *, now_ms: int
+) -> Iterator[SaveBrokerGroup]:
+    """Yield what keeps clients away until the new master accepts; nothing if it is the old one."""
+    shown = registry.groups.get(group.name)
+    master = after.record.master
+    if shown is None or master == group.record.master:
+        return
+    address = shown.master
+    if master is not None:
+        node = registry.nodes.get((group.cluster, group.name, master.node_id))
+        if node is None or not after.has_in_sync(node):
+            raise RefusedError(f"the disk of {master.node_id} in sync is not the one registered")
+        address = node.address
+    changed = replace(shown, master=address, state=BrokerState.NRW)
+    if changed != shown:
+        yield SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=shown.version + 1))

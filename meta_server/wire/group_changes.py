@@ -1,0 +1,433 @@
+"""NODE_WATCH and GROUP_CHANGE: who is master, by which lease, and who is in sync.
+
+`meta_server/groups/elections.py` decides; here a `GroupState` is kept for each delay group, fed
+with what its nodes say, and what follows is stored and told:
+
+    NODE_REGISTER   notes what the node said, and grants the master its lease; where the recorded
+                    master's disk was started again, an election begins
+    NODE_WATCH      waits until the news of the node's group are other than it was told last
+    GROUP_CHANGE    a vote counts at once; the master's wishes are answered when they are stored
+
+Leases are in memory alone: a meta server that starts waits out all that it may have granted. None
+is granted while a change of the group is under way, or the store is: it could name another master.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+import trio
+
+from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.nodes.group_changes import (
+    WATCH_S,
+    Alter,
+    ChangeReply,
+    HandOver,
+    NodeNews,
+    Vote,
+    WatchReply,
+    decode_group_change,
+    decode_node_watch,
+    encode_change_reply,
+    encode_watch_reply,
+)
+from delay_protocol.nodes.registration import (
+    REASON_LENGTH_MAX,
+    GroupRecord,
+    Master,
+    NodeRegister,
+    NodeRole,
+    Phase,
+)
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.connection import Connection
+from delay_transport.http.credentials import Credentials
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Clock
+from meta_server.groups.elections import GroupState, Heard, Refused, Voted
+from meta_server.groups.group_records import ELECT, HAND_OVER, IN_SYNC, members_of, plan_record
+from meta_server.groups.held_requests import HeldRequests
+from meta_server.groups.roles import Registered, is_same_start
+from meta_server.known.commits import Committer, Intent
+from meta_server.known.errors import MetaServerError, RefusedError
+from meta_server.known.model import (
+    Change,
+    DelayGroup,
+    RemoveDelayGroup,
+    RemoveDelayNode,
+    SaveDelayGroup,
+    SaveDelayNode,
+)
+from meta_server.known.registry import Registry
+from meta_server.settings.config import RegistrationConfig
+from meta_server.wire.replies import Replies
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_LOOK_S = 0.1
+"""How often it is looked whether an election can end, while one is under way: votes are waited for
+in seconds."""
+
+_NEWS = (SaveDelayGroup, SaveDelayNode, RemoveDelayGroup, RemoveDelayNode)
+"""Changes after which a node may have to be told something."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A GROUP_CHANGE, and whose it is."""
+
+    connection: Connection
+    frame: Frame
+    seal: Callable[[bytes], bytes]
+    request: NodeRegister
+    """By which the node has registered on this connection."""
+
+    @property
+    def own(self) -> Master:
+        """The start that asks, as a record would name it."""
+        return Master(node_id=self.request.node_id, incarnation=self.request.incarnation)
+
+
+class GroupChanges:
+    """The states of all delay groups, the nodes that wait for news, and the task that elects."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        committer: Committer,
+        replies: Replies,
+        credentials: Credentials,
+        clock: Clock,
+        limits: RegistrationConfig,
+    ) -> None:
+        self._registry = registry
+        self._committer = committer
+        self._replies = replies
+        self._credentials = credentials
+        self._clock = clock
+        self._limits = limits
+        self._began = trio.current_time()
+        self._states: dict[str, GroupState] = {}
+        self._starts: dict[Connection, NodeRegister] = {}
+        """By which a node registered last on each connection."""
+        self._told: dict[Connection, NodeNews] = {}
+        self._held: HeldRequests[Connection] = HeldRequests(self._answer_watch, hold_s=WATCH_S)
+        self._under_way: set[str] = set()
+        """Groups for which it is being looked whether an election begins or ends."""
+        self._sentences: dict[str, str] = {}
+        self._more = Wakeup()
+
+    def set_limits(self, limits: RegistrationConfig) -> None:
+        """Hold to other limits from now on."""
+        self._limits = limits
+
+    @property
+    def waiting(self) -> int:
+        """Nodes that would be told news at once."""
+        return len(self._held)
+
+    def state_of(self, name: str) -> GroupState:
+        """Return what is known of a group beside its record."""
+        state = self._states.get(name)
+        if state is None:
+            state = GroupState(lease_until=self._began + self._lease_s)
+            self._states[name] = state
+        return state
+
+    def sentence_of(self, name: str) -> str:
+        """Return what an election waits for, or why it does not end; empty if none is under way."""
+        return self._sentences.get(name, "")
+
+    @property
+    def _lease_s(self) -> float:
+        return self._limits.node_lease_ms / 1000
+
+    # -- what becomes known ------------------------------------------------------------------
+
+    def registered(
+        self, connection: Connection, request: NodeRegister, registered: Registered
+    ) -> bool:
+        """Note what a node said of itself; say whether it has the lease of the master."""
+        now = trio.current_time()
+        state = self.state_of(request.group)
+        heard = Heard(
+            at=now,
+            storage=request.storage_uuid,
+            incarnation=request.incarnation,
+            end=request.last_sequence + 1,
+            uncommitted=request.uncommitted,
+            committed=request.committed,
+        )
+        state.was_heard(request.node_id, heard)
+        if not connection.is_closed:
+            self._starts[connection] = request
+        record = registered.record
+        if state.was_restarted(record):
+            self._see(request.group, partial(self._plan_election, request))
+        is_open = self._committer.is_stale or self._committer.is_pending(("group", request.group))
+        has_begun = request.last_epoch >= record.epoch
+        if is_open or registered.role is not NodeRole.MASTER or not has_begun:
+            return False
+        own = Master(node_id=request.node_id, incarnation=request.incarnation)
+        return state.grant(record, own, lease_s=self._lease_s, now=now)
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Tell what follows from changes that are stored."""
+        for change in changes:
+            if isinstance(change, RemoveDelayGroup):
+                self._states.pop(change.group.name, None)
+                self._sentences.pop(change.group.name, None)
+        if any(isinstance(change, _NEWS) for change in changes):
+            self.news()
+
+    def loaded_anew(self) -> None:
+        """Ask for all votes again, since it is not known which record they were given for."""
+        for name in self._states.keys() - self._registry.delay_groups.keys():
+            del self._states[name]
+        for state in self._states.values():
+            state.begin_again()
+        self.news()
+
+    def news(self) -> None:
+        """Check who has to be told something, and whether an election can end."""
+        self._held.changed()
+        self._more.wake()
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+        self._held.forget(connection)
+        self._starts.pop(connection, None)
+        self._told.pop(connection, None)
+
+    # -- what nodes ask ----------------------------------------------------------------------
+
+    def watch(self, connection: Connection, frame: Frame) -> None:
+        """Have a NODE_WATCH wait for news."""
+        body, seal = self._credentials.open(connection, frame.code, frame.body)
+        decode_node_watch(body)
+        self._start_on(connection)
+        self._held.hold(connection, frame, connection, seal)
+
+    def _start_on(self, connection: Connection) -> NodeRegister:
+        """Return the start that speaks on a connection; raise RefusedError."""
+        request = self._starts.get(connection)
+        if request is None:
+            raise RefusedError("register a delay server on this connection first")
+        known = self._registry.nodes.get((request.cluster, request.group, request.node_id))
+        if known is None or not is_same_start(request, known):
+            raise RefusedError(f"{request.node_id} has registered with another start since")
+        return request
+
+    def _answer_watch(self, connection: Connection, is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
+        request = self._starts.get(connection)
+        news = None if request is None else self._news_of(request)
+        if news is not None and news != self._told.get(connection):
+            self._told[connection] = news
+            return encode_watch_reply(WatchReply(news=news))
+        return encode_watch_reply(WatchReply()) if is_over else None
+
+    def _news_of(self, request: NodeRegister) -> NodeNews | None:
+        group = self._registry.delay_groups.get(request.group)
+        if group is None:
+            return None
+        record, state = group.record, self.state_of(group.name)
+        own = Master(node_id=request.node_id, incarnation=request.incarnation)
+        is_asked = record.in_sync.get(
+            request.node_id
+        ) == request.storage_uuid and request.node_id in state.asks(record)
+        wished = state.wished(record, now=trio.current_time())
+        return NodeNews(
+            record=record,
+            members=members_of(self._registry, group),
+            vote_epoch=record.epoch if is_asked else 0,
+            hand_over_to=wished if record.master == own else "",
+        )
+
+    def change(self, connection: Connection, frame: Frame) -> None:
+        """Take a GROUP_CHANGE."""
+        body, seal = self._credentials.open(connection, frame.code, frame.body)
+        change = decode_group_change(body)
+        asked = _Asked(connection, frame, seal, self._start_on(connection))
+        if isinstance(change, Vote):
+            self._vote(asked, change)
+        elif isinstance(change, Alter):
+            self._store(asked, partial(self._plan_alter, asked, change))
+        else:
+            self._store(asked, partial(self._plan_hand_over, asked, change))
+
+    def _vote(self, asked: _Asked, vote: Vote) -> None:
+        request = asked.request
+        group = self._group(request.group)
+        voted = Voted(
+            storage=request.storage_uuid,
+            incarnation=request.incarnation,
+            last_epoch=vote.last_epoch,
+            end=vote.end,
+            applied=vote.applied,
+            told=vote.told,
+            fault=vote.fault,
+        )
+        refusal = self.state_of(group.name).voted(
+            group.record, request.node_id, vote.epoch, voted, now=trio.current_time()
+        )
+        self._answer(asked, group.record, refusal)
+        if not refusal:
+            self.news()
+
+    def _store(self, asked: _Asked, plan: Callable[[], tuple[Sequence[Change], str]]) -> None:
+        """Answer when the store has what is planned, with why it is not done, or not all."""
+        refusal, name = "", asked.request.group
+
+        def plan_changes() -> Sequence[Change]:
+            nonlocal refusal
+            changes, refusal = plan()
+            return changes
+
+        self._replies.later(
+            *(asked.connection, asked.frame, (("group", name),)),
+            plan=plan_changes,
+            answer=lambda: self._answer(asked, self._group(name).record, refusal),
+        )
+
+    def _answer(self, asked: _Asked, record: GroupRecord, refusal: str) -> None:
+        reply = ChangeReply(record=record, refusal=refusal[:REASON_LENGTH_MAX])
+        body = asked.seal(encode_change_reply(reply))
+        asked.connection.answer(asked.frame, ResponseCode.SUCCESS, body)
+
+    def _group(self, name: str) -> DelayGroup:
+        group = self._registry.delay_groups.get(name)
+        if group is None:
+            raise RefusedError(f"there is no delay group {name}")
+        return group
+
+    # -- plans: on what is known when their turn comes ---------------------------------------
+
+    def _plan_alter(self, asked: _Asked, change: Alter) -> tuple[Sequence[Change], str]:
+        now, group = trio.current_time(), self._group(asked.request.group)
+        state, record = self.state_of(group.name), group.record
+        pair = (change.epoch, change.version)
+        found = state.alter(record, asked.own, pair, change.in_sync, now=now)
+        if isinstance(found, Refused):
+            return (), found.sentence
+        is_other = found.in_sync != record.in_sync
+        changes = self._plan(group, found, IN_SYNC if is_other else "", asked.request)
+        return changes, state.why_not(record, change.in_sync, now=now)
+
+    def _plan_hand_over(self, asked: _Asked, change: HandOver) -> tuple[Sequence[Change], str]:
+        group = self._group(asked.request.group)
+        pair = (change.epoch, change.version)
+        found = self.state_of(group.name).hand_over(group.record, asked.own, pair, change.target)
+        if isinstance(found, Refused):
+            return (), found.sentence
+        try:
+            return self._plan(group, found, HAND_OVER, asked.request), ""
+        except RefusedError as error:
+            return (), str(error)
+
+    def _plan_election(self, request: NodeRegister) -> Sequence[Change]:
+        group = self._group(request.group)
+        state = self.state_of(group.name)
+        if not state.was_restarted(group.record):
+            return ()
+        begun = state.begin(group.record, now=trio.current_time())
+        if isinstance(begun, Refused):
+            return ()
+        _log.warning(
+            "the master was started again; an election begins",
+            group=group.name,
+            node=request.node_id,
+            epoch=begun.epoch,
+        )
+        return self._plan(group, begun, ELECT, request)
+
+    def _plan_choice(self, name: str) -> Sequence[Change]:
+        group, now = self._group(name), trio.current_time()
+        if group.record.phase is not Phase.ELECTING:
+            return ()
+        found = self.state_of(name).choose(group.record, now=now)
+        if not isinstance(found, GroupRecord):
+            self._say(name, found.sentence)
+            return ()
+        assert found.master is not None
+        chosen = self._registry.nodes.get((group.cluster, name, found.master.node_id))
+        where = "" if chosen is None else chosen.address
+        _log.warning(
+            "a master is elected", group=name, node=found.master.node_id, epoch=found.epoch
+        )
+        return self._named(group, found, ELECT, f"node {found.master.node_id} at {where}")
+
+    def _say(self, name: str, sentence: str) -> None:
+        if self._sentences.get(name) != sentence:
+            self._sentences[name] = sentence
+            _log.info("an election goes on", group=name, reason=sentence)
+
+    def _plan(
+        self, group: DelayGroup, record: GroupRecord, action: str, request: NodeRegister
+    ) -> Sequence[Change]:
+        actor = f"node {request.node_id} at {request.address}"
+        return self._named(group, record, action, actor)
+
+    def _named(
+        self, group: DelayGroup, record: GroupRecord, action: str, actor: str
+    ) -> Sequence[Change]:
+        changes = plan_record(
+            *(self._registry, group, record),
+            action=action,
+            actor=actor,
+            by_node=True,
+            now_ms=self._clock.now_ms(),
+        )
+        if record.master is not None and record.master != group.record.master:
+            # It has this long to begin, whoever asks for another one.
+            self.state_of(group.name).lease_until = trio.current_time() + self._lease_s
+        return changes
+
+    # -- elections ---------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Answer who waits for news, and end elections, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._held.run)
+            while True:
+                with trio.move_on_after(_LOOK_S if self._look() else math.inf):
+                    await self._more.sleep()
+
+    def _look(self) -> bool:
+        """End elections that can end; say whether time alone may change anything."""
+        now = trio.current_time()
+        electing = {
+            name
+            for name, group in self._registry.delay_groups.items()
+            if group.record.phase is Phase.ELECTING and group.record.in_sync
+        }
+        for name in self._sentences.keys() - electing:
+            del self._sentences[name]
+        for name in electing:
+            if self.state_of(name).votes:
+                self._see(name, partial(self._plan_choice, name))
+        over = [name for name, state in self._states.items() if state.forget_wish(now)]
+        if over:
+            self._held.changed()
+        return bool(electing) or any(state.wish for state in self._states.values())
+
+    def _see(self, name: str, plan: Callable[[], Sequence[Change]]) -> None:
+        """Have a plan of the meta server's own carried out; what fails is tried again later."""
+        if name in self._under_way:
+            return
+
+        def done(error: MetaServerError | None) -> None:
+            self._under_way.discard(name)
+            if error is not None:
+                _log.warning("not stored", group=name, reason=str(error))
+                # It may be that votes have to be given again.
+                self._held.changed()
+
+        self._under_way.add(name)
+        try:
+            self._committer.submit(Intent(keys=(("group", name),), plan=plan, done=done))
+        except MetaServerError:
+            self._under_way.discard(name)

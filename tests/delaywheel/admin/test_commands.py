@@ -1,0 +1,93 @@
+"""`delaywheel admin delay-group handover | elect | set`: what is asked, waited for and said."""
+
+import json
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import delaywheel.admin.commands
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.json_servers import answering
+
+ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": "", "lease_seconds_left": 0.0}
+ELECTING = ACTIVE | {"phase": "electing", "master": None, "epoch": 5, "election": "waits for n2"}
+
+
+class Meta:
+    """A meta server whose delay group d1 is as told, look by look, the last one again and again."""
+
+    def __init__(self, *looks: dict[str, Any], answer: dict[str, Any] | None = None) -> None:
+        self.looks = list(looks)
+        self.answer = answer or looks[0]
+        self.asked: list[tuple[str, Any]] = []
+
+    def run(self, *words: str) -> Result:
+        """Run a command of `delaywheel admin delay-group`."""
+
+        def answer(method: str, target: str, _: dict[str, str], body: bytes) -> tuple[int, bytes]:
+            if method == "POST":
+                self.asked.append((target.removeprefix("/api/v1/delay-groups/"), json.loads(body)))
+                return 200, json.dumps(self.answer).encode()
+            assert target == "/api/v1/delay-groups/d1"
+            shown = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
+            return 200, json.dumps(shown).encode()
+
+        with answering(answer) as address:
+            return CliRunner().invoke(main, ["admin", "--meta", address, "delay-group", *words])
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delaywheel.admin.commands, "_LOOK_S", 0.01)
+    monkeypatch.setattr(delaywheel.admin.commands, "_HANDOVER_S", 0.3)
+
+
+def test_an_election_waits_for_the_end_of_the_lease_and_for_a_master() -> None:
+    meta = Meta(
+        ACTIVE | {"lease_seconds_left": 0.02},
+        ACTIVE,
+        ELECTING,
+        ACTIVE | {"epoch": 5, "master": "n2"},
+        answer=ELECTING | {"election": ""},
+    )
+    result = meta.run("elect", "d1", "--wait", "--send-again", "9")
+    assert result.exit_code == 0, result.output
+    assert meta.asked == [("d1/elect", {"send_again": 9})]
+    assert "n1 may send for another 0.0 s" in result.stderr
+    assert "waits for n2" in result.stderr
+    assert "n2" in result.stdout
+
+
+def test_an_election_without_waiting_asks_once() -> None:
+    meta = Meta(ELECTING)
+    assert meta.run("elect", "d1").exit_code == 0
+    assert meta.asked == [("d1/elect", {})]
+
+
+def test_a_master_that_renews_its_lease_is_not_waited_for() -> None:
+    meta = Meta(ACTIVE | {"lease_seconds_left": 0.01}, ACTIVE | {"lease_seconds_left": 5.5})
+    result = meta.run("elect", "d1", "--wait")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "n1 lives, and has renewed its lease" in result.stderr
+    assert "delaywheel admin delay-group handover d1" in result.stderr
+    assert meta.asked == []
+
+
+def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:
+    meta = Meta(ACTIVE, ACTIVE | {"epoch": 5, "master": "n3"}, answer=ACTIVE)
+    result = meta.run("handover", "d1", "--to", "n3")
+    assert (result.exit_code, meta.asked) == (0, [("d1/handover", {"to": "n3"})])
+    assert "n3" in result.stdout
+    back = Meta(ACTIVE | {"epoch": 5}, answer=ACTIVE).run("handover", "d1")
+    assert "n1 could not hand over, and goes on" in back.stderr
+    silent = Meta(ACTIVE).run("handover", "d1")
+    assert silent.exit_code == ExitCode.REFUSED
+    assert "n1 has not handed d1 over within 0.3 s" in silent.stderr
+
+
+def test_how_many_disks_have_to_be_in_sync_is_set() -> None:
+    meta = Meta(ACTIVE)
+    assert meta.run("set", "d1", "--min-isr", "2").exit_code == 0
+    assert meta.asked == [("d1/min-isr", {"min_isr": 2})]
