@@ -2,6 +2,7 @@
 
     the node                                          requests   sends   clients see the group as
     starts, waits for its role, or has lost it        hold       no      nothing new
+    is a slave: another node is the master            elsewhere  no      nothing new
     is the master
       all is well                                     serve      yes     RW
       the record of its group forbids to accept       hold       yes     NRW, once it has served
@@ -9,13 +10,19 @@
       free disk is below its floor                    refuse     yes     R
       its clock is not trusted                        as above   no      as above
       outcomes wait too long, or too many, to         as above   no      as above
-        become durable or applied
+        become durable or applied, or for replicas
+      too few replicas are heard                      hold       yes     as before
+      it has no lease                                 as above   no      as above
       it stops                                        hold       *       OFFLINE, by the stop itself
 
     * what is due is left for the next start; what is with the sender goes on until the deadline
 
-A held request is answered 51 after a while, and the producer sends it again, here or elsewhere. A
+A held request is answered 51 after a while, and the producer sends it again, here or elsewhere.
+Elsewhere says at once where the master is. A
 refused request is answered at once with an item code, since the reason lasts.
+
+A master is ready while it takes and delivers. A slave is ready while its group counts on its copy:
+it follows, its log matches, and its disk is in sync.
 """
 
 from dataclasses import dataclass
@@ -33,6 +40,7 @@ class Admits(Enum):
     HOLD = "hold"
     SERVE = "serve"
     REFUSE = "refuse"
+    ELSEWHERE = "elsewhere"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +64,14 @@ class Situation:
     """Whether free disk is below its floor."""
     clock_reason: str = ""
     """Why the clock is not trusted; empty if it is."""
+    master_elsewhere: str = ""
+    """Which node is the master, where this one follows it; empty if none does."""
+    copy_fault: str = ""
+    """Of a slave, why its group does not count on its copy; empty if it does."""
+    appends_wait: str = ""
+    """Why no message may be appended for now, of a master with replicas; empty if one may be."""
+    replicas_wait: str = ""
+    """Why nothing may be sent for now, of a master with replicas; empty if it may be."""
     outcomes_wait: str = ""
     """Why too many outcomes wait to become durable or applied, or wait too long; empty if not."""
 
@@ -77,27 +93,36 @@ class Duty:
     """How clients should see the group; None: nothing is to be said."""
     why: tuple[str, ...]
     """Why the node does not take and deliver; empty if it does both."""
+    failing: tuple[str, ...]
+    """Why the node is not ready: it does not do what it is there for; empty if it is."""
 
 
 def duty_of(now: Situation) -> Duty:
     """Return what the node may do."""
     may_serve = now.is_recovered and not (now.is_stopping or now.not_accepting)
+    is_slave = bool(now.master_elsewhere) and not (now.is_master or now.is_stopping)
     remark = ""
     if may_serve and now.is_retired:
         remark = RETIRED_REMARK
     elif may_serve and now.disk_is_full:
         remark = DISK_FULL_REMARK
     admits = Admits.HOLD
-    if may_serve:
-        admits = Admits.REFUSE if remark else Admits.SERVE
+    if remark:
+        admits = Admits.REFUSE
+    elif may_serve and not now.appends_wait:
+        admits = Admits.SERVE
+    elif is_slave:
+        admits, remark = Admits.ELSEWHERE, now.master_elsewhere
+    why = tuple(_reasons(now))
     return Duty(
         admits=admits,
         remark=remark,
-        sends=now.is_master and not (now.clock_reason or now.outcomes_wait),
+        sends=now.is_master and not (now.clock_reason or now.outcomes_wait or now.replicas_wait),
         clock_held=bool(now.clock_reason),
         leaves_due=now.is_stopping,
         announces=_announces(now, may_serve=may_serve),
-        why=tuple(_reasons(now)),
+        why=why,
+        failing=tuple(filter(None, (now.copy_fault,))) if is_slave else why,
     )
 
 
@@ -124,6 +149,8 @@ def _reasons(now: Situation) -> list[str]:
             reasons.append("free disk is below its floor: messages are refused, delivery goes on")
         if now.clock_reason:
             reasons.append(f"the clock is not trusted, delivery is held: {now.clock_reason}")
-        if now.outcomes_wait:
-            reasons.append(f"delivery is held: {now.outcomes_wait}")
+        if now.appends_wait:
+            reasons.append(f"messages are held: {now.appends_wait}")
+        if now.outcomes_wait or now.replicas_wait:
+            reasons.append(f"delivery is held: {now.outcomes_wait or now.replicas_wait}")
     return reasons

@@ -119,6 +119,7 @@ class Mastership:
         self.lanes.on_changed = self.outlet.lanes_changed
         node.take_controls = self.outlet.take
         node.flush = self._flush
+        node.in_flight = lambda: self.sender.unsent().in_flight + self.fact_recorder.not_durable
 
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
@@ -149,9 +150,12 @@ class Mastership:
             floor_minute=max(store.schedule.floor_minute, store.message_log.last_floor_minute),
             budget=self._node.budget,
             hour_mark=lambda: self.loader.hour_mark,
+            queue=self._node.queue,
             commit_point=self._node.commit_point,
-            on_commit=self._node.committed,
+            on_commit=self._node.upkeep.committed,
+            replicas=self._node.leading,
         )
+        self._node.on_committed = self.committer.look_again
         self._node.filer.on_room = self.committer.look_again
 
     def _make_loading(self) -> None:
@@ -206,7 +210,7 @@ class Mastership:
             subject_name=self._store.schedule.subjects.names.__getitem__,
             on_damaged=self._undeliverable,
             on_buried=self._buried,
-            on_changed=self._node.appended,
+            on_changed=self._node.upkeep.appended,
             reason_bytes_max=self._config.dead.reason_bytes_max,
         )
         self.dead_letters = DeadLetters(
@@ -216,7 +220,7 @@ class Mastership:
             executor=self._runtime.executor,
             config=self._config.dead,
             on_damage=self._damages.note,
-            on_appended=self._node.appended,
+            on_appended=self._node.upkeep.appended,
         )
         self._bound_dead_letters()
 
@@ -224,7 +228,7 @@ class Mastership:
         schedule = self._store.schedule
         return Sender(
             self._config.broker_groups(),
-            hello=self._node.hello(schedule.epoch),
+            hello=self._node.hello(self._store.message_log.last_epoch),
             config=self._config.sender_config(),
             clock=TrustedClock(self._runtime.clock, self._pacer),
             network=self._runtime.network,
@@ -235,13 +239,27 @@ class Mastership:
             on_damaged=self._undeliverable,
             on_dead=self._given_up,
             routes=self.lane_rules,
+            may_send=self._may_send,
         )
+
+    def _may_send(self) -> bool:
+        leading = self._node.leading
+        if leading is None or leading.may_act():
+            return True
+        # The duty resumes it when that is over.
+        self.sender.pause()
+        return False
 
     # -- begin and end -----------------------------------------------------------------------
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Start all tasks of a master but admission, in the order in which they stand on others."""
         nursery.start_soon(self.committer.run)
+        nursery.start_soon(self._node.queue.run)
+        if self._node.leading is not None:
+            nursery.start_soon(self._node.leading.run)
+        if self._node.replica is not None:
+            nursery.start_soon(self._node.replica.run_told)
         # Behind the commit.
         nursery.start_soon(self._node.filer.run, self.loader)
         nursery.start_soon(self.fact_recorder.run_gate)
@@ -299,6 +317,10 @@ class Mastership:
 
     async def _flush(self) -> None:
         """Make durable the outcomes that are left, once all tasks have ended."""
+        leading = self._node.leading
+        if leading is not None and not leading.master.members.is_alone:
+            # The next master has not got them, so they would only be cut.
+            return
         drafts = self.fact_recorder.left()
         if drafts:
             now_ms = self._pacer.now_ms()

@@ -21,7 +21,6 @@ from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import NodeRegister
 from delay_protocol.wire.hello import Hello
-from delay_server.accepting.commits import MESSAGE_WORKER
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
@@ -29,33 +28,40 @@ from delay_server.controls.meta_sync import ControlsSync
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
+from delay_server.filing.splitter import ReadFailures, Splitter
 from delay_server.membership.registration import Registration
+from delay_server.replicas import PROMISE_WORKER, Next, Replica, queue_of
 from delay_server.sending.outlet import CONTROLS_WORKER
-from delay_server.settings.config import DelayServerConfig, secret_of
+from delay_server.settings.config import DelayServerConfig
+from delay_server.settings.errors import FencedError
+from delay_server.upkeep import Intervals, Upkeep
 from delay_transport.http.metric_families import installed_version
-from delay_transport.seams.outbox import Wakeup
+from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.runtime import Runtime
+from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
+from replication.core.epochs import Epochs
+from replication.core.master import Master
+from replication.leading import Leading
+from replication.questions import Asks
+from replication.records import record_of
+from replication.snapshots import Snapshots
 from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.node.store import RecoverySummary, Store
+from storage.state.checkpoint import Checkpoint
+from storage.state.identity import Identity
+from storage.state.promise_file import Promised, PromiseFile
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_DISK_WORKER = "disk"
 _SECRETS_WORKER = "secrets"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
-_DISK_SHORT_SHARE = 1 / 4
-"""Of the floor: with less available beyond it the node deletes what is only old…"""
-_DISK_ROOMY_SHARE = 1 / 2
-"""… until so much is."""
 _DISK_SMALL_FACTOR = 2
 """Times the floor: a smaller file system is hardly worth it."""
-_DURABLE_END_S = 0.01
-"""Half of the 20 ms within which the durable end is to be durable itself."""
-_FACTS_END_S = 1.0
-"""The same while there are commits of facts alone."""
+_SECRET_LOOK_S = 2.0
+"""How often a replica looks for another secret."""
 _DAMAGES_KEPT = 100
 _PLACES_KEPT = 10_000
 """Damaged places that are known again when they are looked at again; beyond, each look counts."""
@@ -101,22 +107,16 @@ class Outside:
     """Is called when something has changed that the node's duty follows from."""
     broker_state: Callable[[], BrokerState | None]
     """Returns how clients should see the group; None: nothing is to be said."""
+    secret: SharedSecret
+    """What nodes and meta servers prove to each other."""
+    lose: Callable[[FencedError], None]
+    """Ends the mastership."""
     address: str
     """Where clients find the node; empty without a meta server."""
+    sync_address: str
+    """Where replicas find it; empty where it is none."""
     http_address: Callable[[], str]
     """Returns where people and metrics find it."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Intervals:
-    """How often a node looks at what others may change; in seconds."""
-
-    disk_s: float = 1.0
-    """At free disk, while messages come or are refused because there is too little."""
-    disk_idle_s: float = 60.0
-    """At free disk, while nothing is committed: others write there, too."""
-    place_s: float = 1.0
-    """Whether the data directory is where it was opened."""
 
 
 class Node:
@@ -151,26 +151,28 @@ class Node:
         goes by them is made."""
         self.take_controls: Callable[[Controls, AuditEntry], Awaitable[None]] | None = None
         """Set by a mastership: makes controls durable and has them hold."""
+        self.replica: Replica | None = None
+        """Its part in the group; None where it copies nothing."""
+        self.leading: Leading | None = None
+        """Who follows it, while it is the master and may be followed."""
+        self.on_committed: Callable[[], None] = lambda: None
+        """Set by a mastership: hears that more is committed."""
+        self.in_flight: Callable[[], int] = lambda: 0
+        """Set by a mastership: returns how many outcomes are awaited, or not durable."""
         self.flush: Callable[[], Awaitable[None]] | None = None
         """Set by a mastership: makes the last outcomes durable when its tasks have ended."""
-        self._appended = Wakeup()
-        self._told = Wakeup()
-        self._has_told = False
-        """Whether somebody was told of a commit since the durable end was made durable last."""
-        self._disk_checked = Wakeup()
-        self._appends = 0
-        self.disk_is_full = False
-        """Whether free disk is below its floor."""
         # What follows stands once it is open.
         self.store: Store
         self.recovery: RecoverySummary
         self.recovery_seconds: float
         self.commit_point: CommitPoint
         self.controls: ControlsStore
+        self.queue: CommitQueue
         self.checkpoints: Checkpoints
         self.access: ScheduleAccess
         self.filer: Filer
         self.budget: DiskBudget
+        self.upkeep: Upkeep
 
     # -- open and close ----------------------------------------------------------------------
 
@@ -181,14 +183,10 @@ class Node:
             SCHEDULE_WORKER, self._open_store
         )
         self.recovery_seconds = trio.current_time() - began
-        self.commit_point = CommitPoint(
-            durable=self.store.message_log.next_sequence,
-            # What the checkpoint covers was committed before it was written.
-            committed=self.store.checkpoint.last_known + 1,
-            is_sole=not self.config.has_meta,
-        )
+        self.commit_point = self._new_commit_point()
         self._pacer.recall(self.store.clock_known)
-        self._fit_to(total)
+        asked_for, self.config = self.config, self.config.fitted_to(total)
+        _tell_of_limits(asked_for, self.config, total)
         self.checkpoints = Checkpoints(
             self.store,
             self.config.checkpoint_limits(),
@@ -211,19 +209,97 @@ class Node:
                 self.filer.backlog_rows, self.filer.backlog_bytes
             ),
         )
-        self._tell_of_recovery()
-        if self.config.has_meta:
-            self.registration = self._make_registration(self._outside.address)
+        self.upkeep = Upkeep(
+            store=self.store,
+            checkpoints=self.checkpoints,
+            budget=self.budget,
+            executor=self._runtime.executor,
+            intervals=self._intervals,
+            duty_changed=self._outside.duty_changed,
+        )
+        _tell_of_recovery(self.recovery, self.store.identity)
+        if not self.config.has_meta:
+            self._tell_of_tail()
+        _log.info(
+            "recovered",
+            files_deleted=len(self.recovery.orphans),
+            files_quarantined=len(self.recovery.quarantined),
+            damaged=len(self.recovery.damages),
+            seconds=round(self.recovery_seconds, 3),
+        )
+        if self.config.is_replica:
+            self._promised = await self._runtime.executor.run(PROMISE_WORKER, self._read_promise)
+        self._begin_membership()
+
+    def _new_commit_point(self) -> CommitPoint:
+        return CommitPoint(
+            durable=self.store.message_log.next_sequence,
+            # What was filed was committed before.
+            committed=self.store.schedule.last_filed + 1,
+            is_sole=not self.config.has_meta,
+        )
 
     async def start_again(self) -> None:
-        """Be as after a start, once the tasks of a mastership that lost its role have ended."""
+        """Be as after a start, once the tasks of a term have ended."""
         self.take_controls = self.flush = None
+        self.leading = None
+        self.in_flight, self.on_committed = lambda: 0, lambda: None
         self.filer.forget()
-        self.commit_point.is_sole = False
+        self.commit_point = self._new_commit_point()
         with self._telling_where_space_is_missing():
             await self._runtime.executor.run(SCHEDULE_WORKER, self.store.start_again)
-        if self.config.has_meta:
-            self.registration = self._make_registration(self._outside.address)
+        if self.config.is_replica:
+            self._promised = await self._runtime.executor.run(PROMISE_WORKER, self._read_promise)
+        self._begin_membership()
+
+    def _begin_membership(self) -> None:
+        """Make what the node is in its group by, where a meta server says what it is."""
+        if not self.config.has_meta:
+            self.queue = queue_of(
+                self.store, self.filer, self.commit_point, executor=self._runtime.executor
+            )
+            return
+        self._boot_id = UUID(int=self._runtime.chance.getrandbits(128), version=4)
+        if self.config.is_replica:
+            failures = ReadFailures(self.store, self.config.filing_limits(), self.access)
+            self.replica = Replica(
+                store=self.store,
+                promised=self._promised,
+                filer=self.filer,
+                splitter=Splitter(self.store, self.access, self._pacer, failures),
+                runtime=self._runtime,
+                register=self._said,
+                disk_is_full=lambda: self.upkeep.disk_is_full,
+                appended=partial(self.upkeep.committed, True),  # noqa: FBT003
+                lose=self._outside.lose,
+                read_secret=self._read_secret,
+                chance=self.own_chance(),
+            )
+        self.registration = self._make_registration()
+        if self.replica is not None:
+            self.replica.registration = self.registration
+
+    def _read_promise(self) -> Promised:
+        """Return what this node has promised; raise DamagedError."""
+        return PromiseFile(self._disk, self.store.identity.storage_uuid).read()
+
+    async def adopt(self, log_uuid: UUID) -> None:
+        """Give the directory, which has no records, to the log of the group, and let go of it."""
+        _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
+        await self._runtime.executor.run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
+
+    async def set_aside(self) -> None:
+        """Put aside what the directory has, since it becomes a copy, and let go of it."""
+        kept = await self._runtime.executor.run(SCHEDULE_WORKER, self.store.set_aside)
+        _log.warning(
+            "put aside what this node had, to copy a snapshot: its log ends before the master's "
+            "begins, and its disk is not in sync",
+            kept=kept,
+        )
+
+    async def become(self, checkpoint: Checkpoint) -> None:
+        """Have the directory be the snapshot that was copied, and let go of it."""
+        await self._runtime.executor.run(SCHEDULE_WORKER, self.store.become, checkpoint)
 
     def close(self) -> None:
         """Let go of the directory; nothing of this node runs any more."""
@@ -278,64 +354,6 @@ class Node:
                 "on its file system, and start again"
             ) from error
 
-    def _fit_to(self, total_bytes: int) -> None:
-        """Lower the limits to what a file system of this size can take, and say so."""
-        asked_for, self.config = self.config, self.config.fitted_to(total_bytes)
-        lowered = {
-            field.name: getattr(after, field.name)
-            for before, after in (
-                (asked_for.storage, self.config.storage),
-                (asked_for.admission, self.config.admission),
-            )
-            for field in dataclasses.fields(before)
-            if getattr(before, field.name) != getattr(after, field.name)
-        }
-        if lowered:
-            _log.warning(
-                "the file system is small for the settings; lower ones apply until the next start",
-                total=total_bytes,
-                **lowered,
-            )
-        floor = self.config.disk_floor_bytes(total_bytes)
-        if total_bytes < floor * _DISK_SMALL_FACTOR:
-            _log.warning(
-                "the file system is too small for the disk floor: few messages can be accepted; "
-                "give it more space, or lower storage.disk_free_bytes_min",
-                total=total_bytes,
-                floor=floor,
-            )
-
-    def _tell_of_recovery(self) -> None:
-        summary = self.recovery
-        for cut in summary.message_log.cut:
-            _log.warning(
-                "cut an unfinished write off the message_log; no message in it was acknowledged",
-                path=cut.path,
-                position=cut.position,
-                size=cut.size,
-                reason=cut.reason,
-            )
-        for path in summary.quarantined:
-            _log.error("moved a file to quarantine: it may contain lost records", path=path)
-        identity = self.store.identity
-        if identity.incarnation == 1:
-            _log.warning(
-                "the data directory was empty: a new node starts, without messages",
-                cluster=identity.cluster,
-                group=identity.group,
-                node_id=identity.node_id,
-                log_uuid=str(identity.log_uuid),
-            )
-        if not self.config.has_meta:
-            self._tell_of_tail()
-        _log.info(
-            "recovered",
-            files_deleted=len(summary.orphans),
-            files_quarantined=len(summary.quarantined),
-            damaged=len(summary.damages),
-            seconds=round(self.recovery_seconds, 3),
-        )
-
     def _tell_of_tail(self) -> None:
         summary = self.recovery
         if summary.replayed > 1 and not summary.had_checkpoint:
@@ -366,82 +384,170 @@ class Node:
 
     # -- its part in the group ---------------------------------------------------------------
 
-    def _make_registration(self, address: str) -> Registration:
-        identity, log, version = self.store.identity, self.store.message_log, installed_version()
-        boot_id = UUID(int=self._runtime.chance.getrandbits(128), version=4)
-        secret = secret_of(self.config)
+    def _said(self) -> NodeRegister:
+        """Return what this start says of itself now."""
+        identity, log = self.store.identity, self.store.message_log
+        leading = self.leading
+        return NodeRegister(
+            cluster=identity.cluster,
+            group=identity.group,
+            node_id=identity.node_id,
+            log_uuid=identity.log_uuid,
+            storage_uuid=identity.storage_uuid,
+            incarnation=identity.incarnation,
+            boot_id=self._boot_id,
+            last_sequence=log.next_sequence - 1,
+            last_epoch=log.last_epoch,
+            address=self._outside.address,
+            sync_address=self._outside.sync_address,
+            http_address=self._outside.http_address(),
+            version=installed_version(),
+            committed=self.commit_point.committed - 1,
+            uncommitted=self.store.recovery.known
+            if leading is None
+            else leading.master.outcomes.uncommitted,
+        )
 
-        async def read_secret() -> bytes | None:
-            if not secret.is_set:
-                return None
-            await self._runtime.executor.run(_SECRETS_WORKER, partial(secret.check, SECRET_KEY))
-            return secret.secrets[0]
+    async def _read_secret(self) -> bytes | None:
+        """Return what is to be proved, None where nothing is; raise ConfigError."""
+        secret = self._outside.secret
+        if not secret.is_set:
+            return None
+        await self._runtime.executor.run(_SECRETS_WORKER, partial(secret.check, SECRET_KEY))
+        return secret.secrets[0]
 
-        def node() -> NodeRegister:
-            return NodeRegister(
-                cluster=identity.cluster,
-                group=identity.group,
-                node_id=identity.node_id,
-                log_uuid=identity.log_uuid,
-                storage_uuid=identity.storage_uuid,
-                incarnation=identity.incarnation,
-                boot_id=boot_id,
-                last_sequence=log.next_sequence - 1,
-                last_epoch=log.last_epoch,
-                address=address,
-                sync_address="",
-                http_address=self._outside.http_address(),
-                version=version,
-            )
-
+    def _make_registration(self) -> Registration:
         self.controls_sync = ControlsSync(
             self.controls, take=self._take_controls, clock=self._runtime.clock
         )
         return Registration(
             self.config.meta,
-            identity=identity,
-            log_epoch=lambda: log.last_epoch,
-            node=node,
+            identity=self.store.identity,
+            log_epoch=lambda: self.store.message_log.last_epoch,
+            node=self._said,
             broker_state=self._outside.broker_state,
             on_changed=self._outside.duty_changed,
-            read_secret=read_secret,
+            read_secret=self._read_secret,
             controls_sync=self.controls_sync,
+            replica=self.replica,
             network=self._runtime.network,
             clock=self._runtime.clock,
             chance=self.own_chance(),
         )
 
-    async def take_epoch(self) -> None:
+    async def take_epoch(self) -> Next:
         """Wait until the node may deliver, apply what is committed, and make its epoch durable.
 
-        Where there is no meta server it may at once, and has no epoch.
+        Where there is no meta server it may at once, and has no epoch. Meanwhile a replica follows.
         """
         if self.registration is None:
-            return
+            return Next.MASTER
+        if self.replica is not None:
+            now_ms = self._runtime.clock.now_ms()
+            comes = await self.replica.until_master(self.commit_point, now_ms=now_ms)
+            if comes is not Next.MASTER:
+                return comes
         epoch = await self.registration.take_epoch()
-        # It is the only one of its group that has to have what is committed.
-        self.commit_point.is_sole = True
         began = trio.current_time()
-        await self._runtime.executor.run(SCHEDULE_WORKER, self._begin_epoch, epoch)
-        self.commit_point.durable_to(self.store.message_log.next_sequence)
+        await self._begin_epoch(epoch, self.registration)
         self.recovery_seconds += trio.current_time() - began
         self._tell_of_tail()
         _log.info(
             "this node is the master in a new epoch",
             epoch=epoch,
-            sequence=self.store.schedule.last_filed,
+            sequence=self.store.message_log.next_sequence - 1,
         )
         await self.registration.until_epoch_known()
         assert self.controls_sync is not None
         with trio.move_on_after(self.config.meta.controls_seconds_max):
             await self.controls_sync.until_heard()
+        return Next.MASTER
 
-    def _begin_epoch(self, epoch: int) -> None:
-        """Apply what is durable, which makes it committed, and begin an epoch behind it."""
-        now_ms = self._runtime.clock.now_ms()
+    async def _begin_epoch(self, epoch: int, registration: Registration) -> None:
+        """Begin an epoch at the end of the log.
+
+        Where nobody else has to have what is durable that makes it committed, and it is applied.
+        """
+        assert registration.permission is not None
+        record, log = registration.permission.record, self.store.message_log
+        is_alone = set(record.in_sync) == {self.store.identity.node_id}
+        await self._runtime.executor.run(
+            SCHEDULE_WORKER, self._begin_epoch_of, epoch, is_alone, self.commit_point.committed
+        )
+        replica, point = self.replica, self.commit_point
+        if replica is None:
+            point.is_sole = True
+            point.durable_to(log.next_sequence)
+            self.queue = queue_of(
+                self.store, self.filer, self.commit_point, executor=self._runtime.executor
+            )
+            return
+        master = Master(
+            replica.own,
+            record_of(record),
+            point,
+            start=log.next_sequence - 1,
+            lag_s_max=self.config.replication.lag_ms_max / 1000,
+            now=replica.now,
+        )
+        # What an earlier start could not commit is not committed yet.
+        known = self.store.recovery.known
+        if known:
+            master.outcomes.durable(log.next_sequence, known, replica.now)
+        self.leading = replica.leading = Leading(
+            master,
+            log=log,
+            log_uuid=self.store.identity.log_uuid,
+            epochs=Epochs(self.store.epoch_starts(), first=log.first_sequence),
+            snapshots=Snapshots(
+                disk=self._disk,
+                log=log,
+                log_uuid=self.store.identity.log_uuid,
+                retention=self.store.retention,
+                executor=self._runtime.executor,
+                take=self.checkpoints.take_whole,
+            ),
+            executor=self._runtime.executor,
+            clock=self._runtime.clock,
+            asks=Asks(
+                why_not_follow=replica.why_not_follow,
+                in_flight=self._awaited,
+                change_record=replica.change_record,
+                moved=self.hand_on,
+                duty_changed=self._outside.duty_changed,
+                lose=partial(self._lose, epoch),
+            ),
+        )
+        self.queue = queue_of(
+            self.store,
+            self.filer,
+            point,
+            executor=self._runtime.executor,
+            may_tell=self.leading.may_act,
+        )
+
+    def _begin_epoch_of(self, epoch: int, is_alone: bool, committed: int) -> None:  # noqa: FBT001
+        store, now_ms = self.store, self._runtime.clock.now_ms()
         with self._telling_where_space_is_missing():
-            self.store.apply_tail(self.store.message_log.next_sequence, now_ms=now_ms)
-            self.store.start_epoch(epoch, now_ms=now_ms)
+            if is_alone:
+                store.apply_tail(store.message_log.next_sequence, now_ms=now_ms)
+                store.start_epoch(epoch, now_ms=now_ms)
+            else:
+                store.apply_tail(committed, now_ms=now_ms)
+                store.begin_epoch(epoch, now_ms=now_ms)
+
+    def _awaited(self) -> int:
+        return self.in_flight()
+
+    def _lose(self, epoch: int, reason: str) -> None:
+        identity = self.store.identity
+        name = f"{identity.node_id} of {identity.group}"
+        self._outside.lose(FencedError(node=name, epoch=epoch, reason=reason))
+
+    def hand_on(self) -> None:
+        """Hand on what has become committed."""
+        self.queue.hand_on()
+        self.on_committed()
 
     async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
         """Store controls of a meta server; apply them now, or when the mastership starts."""
@@ -452,95 +558,65 @@ class Node:
             with trio.CancelScope(shield=True):
                 await self._runtime.executor.run(CONTROLS_WORKER, self.controls.take, told, entry)
 
-    # -- the log and the disk ----------------------------------------------------------------
-
     async def keep(self, nursery: trio.Nursery) -> None:
-        """Look after log, checkpoints and disk until cancelled; starts with a look at the disk."""
-        nursery.start_soon(self.checkpoints.run)
-        await nursery.start(self._watch_disk)
-        nursery.start_soon(self._watch_place)
-        nursery.start_soon(self._sync_durable_end)
+        """Look after directory and secret until cancelled; starts with a look at the disk."""
+        await self.upkeep.begin(nursery)
+        if self.replica is not None and self._outside.secret.is_set:
+            nursery.start_soon(self._watch_secret)
 
-    def appended(self) -> None:
-        """See to the disk after an append."""
-        self._appends += 1
-        self._disk_checked.wake()
-        self._note_disk()
-
-    def committed(self, has_facts_alone: bool) -> None:  # noqa: FBT001
-        """See to the log and the disk after a commit."""
-        self._appended.wake()
-        if not has_facts_alone:
-            self._has_told = True
-            self._told.wake()
-        self.appended()
-
-    async def _watch_disk(
-        self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
-    ) -> None:
-        """Refuse messages while there is no free disk for them; delivery goes on.
-
-        Each commit looks for itself whether there is room for it (`DiskBudget.require`); here it is
-        seen what others do to the disk, and when there is room again. A little before it comes to
-        that, what is kept for its age only begins to go, so that messages need not be refused for
-        want of space that nothing needs. Starts when it has looked for the first time.
-        """
-        budget = self.budget
+    async def _watch_secret(self) -> None:
+        """Read the file of the secret again when it changes: slaves may have a new one."""
         while True:
-            appends = self._appends
-            await self._runtime.executor.run(_DISK_WORKER, budget.look)
-            self._note_disk()
-            task_status.started()
-            task_status = trio.TASK_STATUS_IGNORED
-            helped = False
-            if self.disk_is_full or budget.available < budget.floor * _DISK_SHORT_SHARE:
-                wanted = max(int(budget.floor * _DISK_ROOMY_SHARE), budget.refused_bytes)
-                helped = await self.checkpoints.make_room(budget.floor + budget.owed + wanted)
-            await trio.sleep(self._intervals.disk_s)
-            if not self.disk_is_full and not helped and self._appends == appends:
-                # Nothing is written by us before the next commit; others are looked after slowly.
-                with trio.move_on_after(self._intervals.disk_idle_s):
-                    await self._disk_checked.sleep()
+            await trio.sleep(_SECRET_LOOK_S)
+            await self._runtime.executor.run(_SECRETS_WORKER, self._outside.secret.read)
 
-    def _note_disk(self) -> None:
-        """Have messages refused, or taken again, by what the budget says."""
-        budget = self.budget
-        if budget.full == self.disk_is_full:
-            return
-        self.disk_is_full = budget.full
-        log = _log.error if budget.full else _log.warning
-        log(
-            "free disk is below its floor; messages are refused"
-            if budget.full
-            else "free disk is above its floor again; messages are accepted",
-            free=budget.free,
-            owed=budget.owed,
-            floor=budget.floor,
+
+def _tell_of_limits(
+    asked_for: DelayServerConfig, config: DelayServerConfig, total_bytes: int
+) -> None:
+    """Say which limits were lowered to what a file system of this size can take."""
+    lowered = {
+        field.name: getattr(after, field.name)
+        for before, after in (
+            (asked_for.storage, config.storage),
+            (asked_for.admission, config.admission),
         )
-        self._outside.duty_changed()
+        for field in dataclasses.fields(before)
+        if getattr(before, field.name) != getattr(after, field.name)
+    }
+    if lowered:
+        _log.warning(
+            "the file system is small for the settings; lower ones apply until the next start",
+            total=total_bytes,
+            **lowered,
+        )
+    floor = config.disk_floor_bytes(total_bytes)
+    if total_bytes < floor * _DISK_SMALL_FACTOR:
+        _log.warning(
+            "the file system is too small for the disk floor: few messages can be accepted; "
+            "give it more space, or lower storage.disk_free_bytes_min",
+            total=total_bytes,
+            floor=floor,
+        )
 
-    async def _watch_place(self) -> None:
-        """End the server once its directory, lock or log is not at its path any more.
 
-        A start would not find what is acknowledged from then on. Raises FatalDiskError.
-        """
-        log = self.store.message_log
-        while True:
-            await self._runtime.executor.run(MESSAGE_WORKER, log.require_in_place)
-            await trio.sleep(self._intervals.place_s)
-
-    async def _sync_durable_end(self) -> None:
-        """Make the durable end durable soon after a commit, and before the log rests.
-
-        Of facts nobody is told that they are durable, so it is not urgent for them.
-        """
-        log = self.store.message_log
-        while True:
-            if log.durable_end_synced:
-                await self._appended.sleep()
-            if not self._has_told:
-                with trio.move_on_after(_FACTS_END_S):
-                    await self._told.sleep()
-            await trio.sleep(_DURABLE_END_S)
-            self._has_told = False
-            await self._runtime.executor.run(MESSAGE_WORKER, log.sync_durable_end)
+def _tell_of_recovery(summary: RecoverySummary, identity: Identity) -> None:
+    """Say what the recovery of a data directory found."""
+    for cut in summary.message_log.cut:
+        _log.warning(
+            "cut an unfinished write off the message_log; no message in it was acknowledged",
+            path=cut.path,
+            position=cut.position,
+            size=cut.size,
+            reason=cut.reason,
+        )
+    for path in summary.quarantined:
+        _log.error("moved a file to quarantine: it may contain lost records", path=path)
+    if identity.incarnation == 1:
+        _log.warning(
+            "the data directory was empty: a new node starts, without messages",
+            cluster=identity.cluster,
+            group=identity.group,
+            node_id=identity.node_id,
+            log_uuid=str(identity.log_uuid),
+        )

@@ -7,8 +7,9 @@ admission, commits, dispatch, deliveries in flight, facts, filing, a last checkp
 loses its role ends its mastership at once, and waits for a role with its directory open.
 """
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import structlog
@@ -24,14 +25,18 @@ from delay_server.clock.pace import Pacer
 from delay_server.duty import Admits, Duty, Situation, duty_of
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
-from delay_server.node import Damages, Intervals, Node, Outside
+from delay_server.node import Damages, Node, Outside
+from delay_server.replicas import REPLICATION_LIMITS, Next, ReplicationPort
 from delay_server.sending.lateness import Lateness
-from delay_server.settings.config import DelayServerConfig
+from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_server.settings.errors import FencedError, MembershipError
+from delay_server.upkeep import Intervals
 from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.credentials import Credentials
 from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, Runtime, format_address, parse_address
+from replication.leading import Leading
 from storage.disk.disk import Disk
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -61,6 +66,8 @@ class DelayServer:
         self._node: Node | None = None
         self._mastership: Mastership | None = None
         self._takes_messages = False
+        self.has_started = False
+        """Whether it was a master once."""
         self.ready = trio.Event()
         """It has accepted and delivered; its duty says whether it does now."""
         self.stopping = False
@@ -75,6 +82,11 @@ class DelayServer:
         """host:port of the HTTP port for people and Prometheus."""
         self.damages = Damages(str(config.node.data_dir))
         self.lateness = Lateness(runtime.clock.boot_ms)
+        self._secret = secret_of(config)
+        self.credentials = Credentials(
+            self._secret, is_needed=self._secret.is_set, chance=runtime.chance
+        )
+        """What slaves have to prove."""
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """The tokens of administration."""
         self.pacer = Pacer(
@@ -90,6 +102,11 @@ class DelayServer:
             why_not=lambda: "; ".join(self.duty().why),
         )
         self.listener: Server | None = None
+        self.replication: Server | None = None
+        """The replication port, where there is one."""
+        self._term = trio.CancelScope()
+        self._becomes: Callable[[], Awaitable[None]] | None = None
+        """What is done with the data directory instead of only closing it."""
 
     # -- what there is now -------------------------------------------------------------------
 
@@ -170,6 +187,9 @@ class DelayServer:
     def duty(self) -> Duty:
         """Return what the node may do now."""
         registration = self.registration
+        node = self._node
+        replica = None if node is None else node.replica
+        leading = None if node is None or self._mastership is None else node.leading
         return duty_of(
             Situation(
                 is_master=self._mastership is not None and self.fenced is None,
@@ -179,8 +199,12 @@ class DelayServer:
                 fenced="" if self.fenced is None else str(self.fenced),
                 not_accepting="" if registration is None else registration.reason,
                 is_retired=registration is not None and registration.is_retired,
-                disk_is_full=self._node is not None and self._node.disk_is_full,
+                disk_is_full=self._node is not None and self._node.upkeep.disk_is_full,
                 clock_reason=self.pacer.reason,
+                master_elsewhere="" if replica is None else replica.master_elsewhere,
+                copy_fault="" if replica is None else replica.copy_fault,
+                appends_wait="" if leading is None else leading.why_not_append,
+                replicas_wait="" if leading is None else leading.why_not_send,
                 outcomes_wait=""
                 if self._mastership is None
                 else self._mastership.fact_recorder.behind,
@@ -198,7 +222,7 @@ class DelayServer:
         if duty.admits is not Admits.HOLD:
             self.ready.set()
         if (registration := self.registration) is not None:
-            registration.state_changed()
+            registration.announcer.state_changed()
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: ARG002, FBT001
         if self._node is not None:
@@ -222,7 +246,10 @@ class DelayServer:
             outside=Outside(
                 duty_changed=self.follow_duty,
                 broker_state=self._broker_state,
+                secret=self._secret,
+                lose=self.lose,
                 address=self._address_told() if self.config.has_meta else "",
+                sync_address=self._sync_address_told(),
                 http_address=lambda: self.http_address,
             ),
             intervals=self._intervals,
@@ -234,7 +261,11 @@ class DelayServer:
             yield node
         finally:
             self._node = None
-            node.close()
+            becomes, self._becomes = self._becomes, None
+            if becomes is None:
+                node.close()
+            else:
+                await becomes()
 
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
@@ -242,6 +273,7 @@ class DelayServer:
         self.ingest.hello = encode_hello(node.hello(node.store.message_log.last_epoch))
         try:
             async with trio.open_nursery() as term:
+                self._term = term.cancel_scope
                 yield term
         finally:
             if self.fenced is not None and node.flush is not None:
@@ -275,30 +307,50 @@ class DelayServer:
             self.ingest.puts_off = None
             self.follow_duty()
 
+    def leave(self, node: Node, comes: Next) -> None:
+        """Note what the data directory is to become before the next opening."""
+        replica = node.replica
+        assert replica is not None
+        if comes is Next.ADOPT and replica.other_log is not None:
+            self._becomes = partial(node.adopt, replica.other_log)
+        elif comes is Next.ASIDE:
+            self._becomes = node.set_aside
+        elif comes is Next.COPIED and replica.copied is not None:
+            self._becomes = partial(node.become, replica.copied)
+
     def take_messages(self) -> None:
         """Admit messages from now on, as far as the node's duty allows it."""
         self._takes_messages = True
         self.follow_duty()
 
-    async def stay_registered(self, node: Node, term: trio.CancelScope) -> None:
+    async def stay_registered(self, node: Node) -> None:
         """Keep the registration up; end the term of a node that loses its role, in this step."""
         assert node.registration is not None
         try:
             await node.registration.run()
+        except FencedError as error:
+            self.lose(error)
         except MembershipError as error:
-            _log.error(
-                "this node lost its role; it stopped accepting and delivering", reason=str(error)
-            )
-            self.fenced, self._takes_messages = error, False
-            if self._mastership is not None:
-                self._mastership.fence()
-            self.ingest.drop()
-            self.follow_duty()
-            if not isinstance(error, FencedError):
-                # Whoever is refused would be refused again.
-                raise
+            # Whoever is refused would be refused again.
+            self._end_role(error)
+            raise
+
+    def lose(self, error: FencedError) -> None:
+        """End the term of a node that is the master no more, in this step."""
+        if not self._term.cancel_called:
+            self._end_role(error)
             self.demotions += 1
-            term.cancel()
+        self._term.cancel()
+
+    def _end_role(self, error: MembershipError) -> None:
+        # Another master is what a handover is for; to be refused for good ends the process.
+        log = _log.warning if isinstance(error, FencedError) else _log.error
+        log("this node lost its role; it stopped accepting and delivering", reason=str(error))
+        self.fenced, self._takes_messages = error, False
+        if self._mastership is not None:
+            self._mastership.fence()
+        self.ingest.drop()
+        self.follow_duty()
 
     def _address_told(self) -> str:
         """Return the address that clients get for this node."""
@@ -309,6 +361,20 @@ class DelayServer:
             # A name that stands for an address which clients cannot use.
             where = format_address(address)
             raise AddressError(text=where, reason=str(error)) from error
+
+    def _sync_address_told(self) -> str:
+        """Return the address that other nodes of the group get; empty where it is no replica."""
+        if self.replication is None:
+            return ""
+        address = self.replication.address
+        try:
+            return self.config.replication.told(address)
+        except ValueError as error:
+            raise AddressError(text=format_address(address), reason=str(error)) from error
+
+    def leading(self) -> Leading | None:
+        """Return who serves slaves; None while this node is no master."""
+        return None if self._node is None else self._node.leading
 
     async def watch_tokens(self) -> None:
         """Read the file of tokens again when it changes, until cancelled."""
@@ -347,7 +413,7 @@ class DelayServer:
         if self.registration is not None:
             # First, so that clients go elsewhere while what they still send is taken.
             with trio.move_on_at(deadline):
-                await self.registration.go_offline()
+                await self.registration.announcer.go_offline()
         self.follow_duty()
         with trio.move_on_at(deadline):
             await self.ingest.stop()
@@ -368,7 +434,6 @@ async def serve(
     holds requests until then. Raises what made serving impossible: StorageError, TransportError,
     NodeRefusedError, or a bug.
     """
-    has_started = False
     async with trio.open_nursery() as nursery:
         # Producers may connect; their requests are held until admission is open.
         server.listener = await nursery.start(
@@ -379,27 +444,52 @@ async def serve(
             server.config.listener,
         )
         nursery.start_soon(server.ingest.run_expiry)
-        async with server.opened() as node:
-            while not server.stopping:
-                async with server.term_of(node) as term:
-                    # What every node does.
-                    if node.registration is not None:
-                        term.start_soon(server.stay_registered, node, term.cancel_scope)
-                        term.start_soon(server.end_without_role, stop, term.cancel_scope)
-                    await node.keep(term)
-                    await node.take_epoch()
-                    # What the master does.
-                    async with server.master_of(node) as mastership:
-                        await mastership.begin(term)
-                        server.ingest.commit_by(mastership.committer.submit)
-                        server.take_messages()
-                        if not has_started:
-                            task_status.started()
-                            has_started = True
-                        await server.until_asked(stop)
-                        await server.stop()
-                        term.cancel_scope.cancel()
+        if server.config.is_replica:
+            server.replication = await nursery.start(
+                serve_connections,
+                server.runtime.network,
+                parse_address(server.config.replication.listen),
+                ReplicationPort(server.leading, server.credentials),
+                REPLICATION_LIMITS,
+            )
+        while not server.stopping:
+            async with server.opened() as node:
+                goes_on = True
+                while goes_on:
+                    goes_on = await _serve_term(server, node, stop, task_status)
         nursery.cancel_scope.cancel()
+
+
+async def _serve_term(
+    server: DelayServer, node: Node, stop: trio.Event, task_status: trio.TaskStatus[None]
+) -> bool:
+    """Do what a node does until it is stopped or loses its role; say whether it has another term.
+
+    If not it is opened anew, unless the server stops.
+    """
+    async with server.term_of(node) as term:
+        # What every node does.
+        if node.registration is not None:
+            term.start_soon(server.stay_registered, node)
+            term.start_soon(server.end_without_role, stop, term.cancel_scope)
+        await node.keep(term)
+        comes = await node.take_epoch()
+        if comes is not Next.MASTER:
+            server.leave(node, comes)
+            term.cancel_scope.cancel()
+            return comes is Next.START
+        # What the master does.
+        async with server.master_of(node) as mastership:
+            await mastership.begin(term)
+            server.ingest.commit_by(mastership.committer.submit)
+            server.take_messages()
+            if not server.has_started:
+                server.has_started = True
+                task_status.started()
+            await server.until_asked(stop)
+            await server.stop()
+            term.cancel_scope.cancel()
+    return not server.stopping
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -111,9 +111,11 @@ class Sender:
         on_dead: OnDead | None = None,
         routing: Routing | None = None,
         routes: LaneRoutes | None = None,
+        may_send: Callable[[], bool] = lambda: True,
     ) -> None:
         """Deliver to `targets`; of these each lane goes only to those that `routes` name for it.
 
+        may_send: is asked before each request; where it says no, resume() has to follow later.
         Without `routes` every lane goes to any of them, and there must be one at least. Without
         `on_dead` nothing is given up: what is refused for good is tried on, at long intervals.
         """
@@ -121,6 +123,8 @@ class Sender:
             check_groups(targets)
         self.is_paused = False
         """Whether nothing is sent for now; see pause()."""
+        self.may_send = may_send
+        """Says whether a request may be sent at this moment."""
         self._config = config
         self._clock = clock
         self._subject_name = subject_name

@@ -25,6 +25,7 @@ SCENARIOS = {
     "damage",
     "delivery",
     "examples",
+    "failover",
     "fuzz",
     "golden",
     "processes",

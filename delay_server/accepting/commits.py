@@ -10,9 +10,9 @@ durable waits until it is committed (replication/core/commit_point.py). Then it 
 whoever waits is told, in the order of the log. On a sole node both are one step.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol
 
 import structlog
@@ -24,20 +24,21 @@ from delay_server.distribution import Distribution
 from delay_server.filing.filer import Filer
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
+from replication.commit_queue import HELD_BYTES_MAX, CommitQueue
 from replication.core.commit_point import CommitPoint
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
-from storage.logs.message_log import Draft, MessageLog
+from storage.logs.message_log import Draft, MessageLog, Written
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_WORKER = "message_log"
 
-UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Bytes that may be durable and not committed: commits of items wait beyond it. They are in memory,
-for filing. Facts do not count: they have a bound of their own (sending/fact_recorder.py)."""
+UNCOMMITTED_BYTES_MAX: Final = HELD_BYTES_MAX
+"""Bytes that may be durable and not committed: commits of items wait beyond it. Facts do not count:
+they have a bound of their own (sending/fact_recorder.py)."""
 
 _ITEMS_BESIDE_FACTS_MAX: Final = 4 * 1024 * 1024
 """Bytes of items beside which facts do not wait for the end of the write."""
@@ -105,24 +106,21 @@ class _Taken:
     work: Work
 
 
-@dataclass(frozen=True, slots=True)
-class _Uncommitted:
-    """What is durable and not committed."""
-
-    batches: Sequence[LogBatch]
-    waiting: Sequence[_Waiting]
+class Replicas(Protocol):
+    """Whoever copies the log to other nodes (replication/leading.py)."""
 
     @property
-    def end(self) -> int:
-        """The sequence behind the last record."""
-        return self.batches[-1].header.next_sequence if self.batches else 0
+    def follow(self) -> bool:
+        """Whether anybody is there who copies it."""
 
-    @property
-    def size(self) -> int:
-        """Bytes of its batches, those of facts aside."""
-        return sum(
-            batch.header.size for batch in self.batches if batch.header.kind is not RecordKind.FACTS
-        )
+    def written(self, written: Written, /) -> None:
+        """Hear of what is written, and not durable yet."""
+
+    def took_back(self) -> None:
+        """Hear that there was no space for what was written last: it is not in the log."""
+
+    def durable(self, end: int, batches: Sequence[LogBatch], /) -> None:
+        """Hear that all below `end` is durable here, the last of it in these batches."""
 
 
 class Committer:
@@ -142,12 +140,15 @@ class Committer:
         floor_minute: int,
         budget: DiskBudget,
         hour_mark: Callable[[], int],
+        queue: CommitQueue,
         commit_point: CommitPoint,
         on_commit: Callable[[bool], None],
+        replicas: Replicas | None = None,
     ) -> None:
         """`on_commit` hears of each commit, with or without success.
 
-        And whether it had facts alone, of which nobody is told that they are durable.
+        And whether it had facts alone, of which nobody is told that they are durable. queue: where
+        what is durable waits for its commit; replicas: who copies what is appended, if any do.
         """
         self._budget = budget
         self._message_log = message_log
@@ -161,9 +162,8 @@ class Committer:
         self._more = Wakeup()
         self._commit_point = commit_point
         self._on_commit = on_commit
-        self._uncommitted: deque[_Uncommitted] = deque()
-        self.uncommitted_bytes = 0
-        """Bytes that are durable and not committed."""
+        self._queue = queue
+        self._replicas = replicas
         self.commits = 0
         self.seconds = Distribution(COMMIT_BUCKETS_S)
         """How long commits took, from the encoding to the end of the fsync."""
@@ -214,13 +214,14 @@ class Committer:
         await self.commit_records(Draft(kind=RecordKind.FLOOR, count=1))
 
     def look_again(self) -> None:
-        """Go on with items if they had to wait for room."""
+        """Go on with what had to wait for room."""
+        self._queue.look_again()
         self._more.wake()
 
     async def run(self) -> None:
         """Commit what waits; ends only by an error of the log or cancellation."""
         while True:
-            has_room = self._filer.has_room and self.uncommitted_bytes <= UNCOMMITTED_BYTES_MAX
+            has_room = self._filer.has_room and self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX
             ready = [one for one in self._waiting if has_room or not one.has_items]
             if not ready:
                 await self._more.sleep()
@@ -254,43 +255,60 @@ class Committer:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
         now_ms, began = self._pacer.now_ms(), trio.current_time()
         try:
-            batches, ends = await self._executor.run(
-                MESSAGE_WORKER,
-                self._write,
-                [one.work for one in taken],
-                self._next_floor(now_ms),
-                now_ms,
-            )
+            batches, ends = await self._append([one.work for one in taken], now_ms)
         except StorageFullError as error:
             _log.error("no disk space for records of the message_log", error=str(error))
             self._on_commit(False)  # noqa: FBT003
             return False
         self.commits += 1
         self.seconds.observe(trio.current_time() - began)
-        durable = _Uncommitted(batches, [one.waiting for one in taken])
-        self._uncommitted.append(durable)
-        self.uncommitted_bytes += durable.size
-        self._commit_point.durable_to(durable.end)
-        self._on_commit(not durable.size)
+        size = self._queue.add(batches, [partial(one.waiting.on_end, True) for one in taken])  # noqa: FBT003
+        self._on_commit(not size)
         for one, last in zip(taken, ends, strict=True):
             one.waiting.on_durable(last)
+        end = self._message_log.next_sequence
+        if self._replicas is None:
+            self._commit_point.durable_to(end)
+        else:
+            self._replicas.durable(end, batches)
         self.hand_on()
         return True
 
     def hand_on(self) -> None:
         """Hand on what has become committed, in the order of the log."""
-        while self._uncommitted and self._uncommitted[0].end <= self._commit_point.committed:
-            committed = self._uncommitted.popleft()
-            self.uncommitted_bytes -= committed.size
-            self._filer.submit(committed.batches)
-            for one in committed.waiting:
-                one.on_end(True)  # noqa: FBT003
+        self._queue.hand_on()
         self._more.wake()
+
+    async def _append(self, work: Sequence[Work], now_ms: int) -> tuple[list[LogBatch], list[int]]:
+        """Append and fsync, in the log's worker; return the last record of each, too.
+
+        Where others copy the log they get what is written while it is fsynced here.
+        """
+        floor_minute, run = self._next_floor(now_ms), self._executor.run
+        if self._replicas is None or not self._replicas.follow:
+            return await run(MESSAGE_WORKER, self._append_alone, work, floor_minute, now_ms)
+        with trio.CancelScope(shield=True):
+            # What is written has to become the end of the log, or to be taken back.
+            written, ends = await run(MESSAGE_WORKER, self._write, work, floor_minute, now_ms)
+            self._replicas.written(written)
+            try:
+                await run(MESSAGE_WORKER, self._message_log.sync_written)
+            except StorageFullError:
+                self._replicas.took_back()
+                raise
+        return list(written.batches), ends
+
+    def _append_alone(
+        self, work: Sequence[Work], floor_minute: int, now_ms: int
+    ) -> tuple[list[LogBatch], list[int]]:
+        written, ends = self._write(work, floor_minute, now_ms)
+        self._message_log.sync_written()
+        return list(written.batches), ends
 
     def _write(
         self, work: Sequence[Work], floor_minute: int, now_ms: int
-    ) -> tuple[list[LogBatch], list[int]]:
-        """Append and fsync, in the log's worker; return the last record of each, too."""
+    ) -> tuple[Written, list[int]]:
+        """Write batches of all of it, not yet durable; return the last record of each, too."""
         drafts: list[Draft] = []
         counts: list[int] = []
         for one in work:
@@ -299,9 +317,9 @@ class Committer:
         rows = sum(draft.count for draft in drafts if draft.blob)
         if rows:
             self._budget.require(rows, sum(draft.blob_bytes for draft in drafts))
-        batches = self._message_log.append(drafts, floor_minute=floor_minute, append_ms=now_ms)
-        lasts = [0, *(batch.header.next_sequence - 1 for batch in batches)]
-        return batches, [lasts[count] for count in counts]
+        written = self._message_log.write(drafts, floor_minute=floor_minute, append_ms=now_ms)
+        lasts = [0, *(batch.header.next_sequence - 1 for batch in written.batches)]
+        return written, [lasts[count] for count in counts]
 
     def _next_floor(self, now_ms: int) -> int:
         if self._pacer.runs():

@@ -12,6 +12,7 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
     the node does not admit for a passing reason (duty.py), the      51 after hold_ms
       intake is full, or the commit takes too long
     the node has lost its role while the request waited              51 at once
+    the node follows another one                                     51 at once, which one as text
     the group is retired, the disk is at its floor, or there was     0, each item code 4
       no space for the commit
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
@@ -161,6 +162,8 @@ class Ingest:
                 self.counts.unknown_commands += 1
                 connection.fault()
                 connection.answer(frame, ResponseCode.UNKNOWN_CODE)
+            elif self._duty.admits is Admits.ELSEWHERE:
+                connection.answer(frame, ResponseCode.BROKER_ERROR, self._duty.remark.encode())
             elif self._must_hold():
                 self._hold(connection, frame)
             else:
@@ -198,9 +201,14 @@ class Ingest:
         self._offer()
         return True
 
+    @property
+    def _waits(self) -> bool:
+        """Whether nothing may be admitted for a passing reason."""
+        return self._duty.admits in {Admits.HOLD, Admits.ELSEWHERE}
+
     def _must_hold(self) -> bool:
         return (
-            self._duty.admits is Admits.HOLD
+            self._waits
             or bool(self._held)
             or self._gathered.intake.blob_bytes >= self.limits.intake_bytes_max
         )
@@ -277,7 +285,7 @@ class Ingest:
     @property
     def is_serving(self) -> bool:
         """Whether requests are answered as they come."""
-        return self._duty.admits is not Admits.HOLD
+        return not self._waits
 
     @property
     def is_busy(self) -> bool:
@@ -360,13 +368,23 @@ class Ingest:
             one.connection.done(1, len(one.frame.body))
 
     def _admit_held(self) -> None:
-        if self._duty.admits is Admits.HOLD:
+        if self._duty.admits is Admits.ELSEWHERE:
+            self._answer_held()
+        if self._waits:
             return
         bytes_max = self.limits.intake_bytes_max
         while self._held and self._gathered.intake.blob_bytes < bytes_max:
             held = self._held.popleft()
             if not held.connection.is_closed:
                 self._admit(held.connection, held.frame)
+            held.connection.done(1, len(held.frame.body))
+
+    def _answer_held(self) -> None:
+        """Have what is held be sent to the master."""
+        while self._held:
+            held = self._held.popleft()
+            body = self._duty.remark.encode()
+            held.connection.answer(held.frame, ResponseCode.BROKER_ERROR, body)
             held.connection.done(1, len(held.frame.body))
 
     async def run_expiry(self) -> None:

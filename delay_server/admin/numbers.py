@@ -4,6 +4,7 @@
     replay_lag           replay_lag                 delaywheel_replay_lag
     dead.requeued        dead: {requeued}           delaywheel_dead_requeued_total
     queued of a group    brokers: {group: queued}   delaywheel_sender_queued{target}
+    lag of a replica     replicas: {node: lag}      delaywheel_replica_lag{node}
 
 A name without a unit counts messages, or what it names. A row whose value is None is left out of
 the metrics: there is nothing of the kind. Histograms are metrics only; the status has quantiles.
@@ -16,6 +17,7 @@ from typing import Final, Generic, Literal, TypeVar
 
 from delay_protocol.nodes.registration import NodeRole
 from delay_server.accepting.disk_budget import DiskBudget
+from delay_server.admin.copies import Other, faults_of
 from delay_server.admin.explain import counts
 from delay_server.admin.parts import Observed, Parts
 from delay_server.distribution import Distribution
@@ -162,6 +164,20 @@ def _in_sync(registration: Registration) -> Value:
     return None if permission is None else len(permission.record.in_sync)
 
 
+def _min_isr(registration: Registration) -> Value:
+    permission = registration.permission
+    return None if permission is None else permission.record.min_isr
+
+
+def _replicas(registration: Registration) -> int:
+    return sum(bool(member.sync_address) for member in list(registration.members.values()))
+
+
+def _uncommitted(node: Node) -> int:
+    leading = node.leading
+    return 0 if leading is None else leading.master.outcomes.uncommitted
+
+
 def _paused(rules: Iterable[object]) -> int:
     return sum(bool(getattr(rule, "paused")) for rule in rules)  # noqa: B009 (of either kind)
 
@@ -247,7 +263,67 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number("accepts", "gauge", "1 while the group's record lets the node accept.", takes_messages),
     Number("epoch", "gauge", "Epoch of the group.", _epoch),
     Number("in_sync", "gauge", "Size of the group's in-sync set.", _in_sync),
+    Number("min_isr", "gauge", "Size below which the in-sync set never gets.", _min_isr),
+    Number("replicas", "gauge", "Nodes of the group that are registered as replicas.", _replicas),
 )
+
+NUMBERS_OF_REPLICATION: Final[tuple[Number[Node] | Family[Node], ...]] = (
+    Number(
+        "replication.committed",
+        "gauge",
+        "Last record that is committed: each disk that has to have it has it.",
+        lambda node: node.commit_point.committed - 1,
+    ),
+    Number(
+        "replication.outcomes_uncommitted",
+        "gauge",
+        "Outcomes that are durable here and not committed: a takeover would send again.",
+        _uncommitted,
+    ),
+    Number(
+        "replication.divergent_bytes",
+        "gauge",
+        "Bytes of ends of the log that were cut and are kept.",
+        lambda node: sum(size for _, size in node.upkeep.divergent),
+    ),
+    Family(
+        "replication.faults",
+        "counter",
+        "Requests to follow refused, slaves that said what cannot be, batches not appended.",
+        "kind",
+        faults_of,
+    ),
+)
+"""Of a node that is a replica, or has any."""
+
+NUMBERS_OF_OTHER: Final[tuple[Number[Other], ...]] = (
+    Number(
+        "in_sync",
+        "gauge",
+        "1 while its disk is in the group's in-sync set.",
+        lambda other: int(other.is_in_sync),
+    ),
+    Number("lag", "gauge", "Records that are not durable there.", lambda other: other.lag),
+    Number(
+        "lag_seconds",
+        "gauge",
+        "Time since the end of the log was where it has got to.",
+        lambda other: other.lag_s,
+    ),
+    Number(
+        "filing_lag_seconds",
+        "gauge",
+        "Time since the commit was where its filing has got to.",
+        lambda other: other.filing_lag_s,
+    ),
+    Number(
+        "drops",
+        "gauge",
+        "Times that it was dropped from the in-sync set in the last ten minutes.",
+        lambda other: other.drops,
+    ),
+)
+"""Of each other node of a group, as its master sees it."""
 
 NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     # The logs
@@ -336,7 +412,7 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
         "disk_full",
         "gauge",
         "1 while messages are refused because free disk is at its floor.",
-        lambda node: node.disk_is_full,
+        lambda node: node.upkeep.disk_is_full,
     ),
     # What is known
     Number(

@@ -6,11 +6,14 @@ from typing import Any
 
 from delay_protocol.meta.session import RouteState
 from delay_protocol.nodes.controls_exchange import id_of
+from delay_server.admin.copies import Other, copies_of, others_of
 from delay_server.admin.numbers import (
     NUMBERS,
     NUMBERS_OF_GROUP,
     NUMBERS_OF_NODE,
+    NUMBERS_OF_OTHER,
     NUMBERS_OF_PROCESS,
+    NUMBERS_OF_REPLICATION,
     SUBJECTS_SHOWN_MAX,
     Family,
     Histogram,
@@ -28,8 +31,8 @@ from sender.groups.group_status import GroupStatus
 
 
 def failing_checks(observed: Observed) -> list[str]:
-    """Return why the server does not accept or deliver messages; empty if it does both."""
-    failing = list(observed.duty.why)
+    """Return why the server does not do what it is there for; empty if it does."""
+    failing = list(observed.duty.failing)
     if observed.listener is not None and (fullness := observed.listener.fullness):
         failing.append(fullness)
     parked = None if observed.parts is None else observed.parts.master.lanes.parked
@@ -67,6 +70,8 @@ def status_of(observed: Observed) -> dict[str, Any]:
     _put_numbers(status, NUMBERS_OF_PROCESS, observed)
     if observed.node is not None:
         _put_numbers(status, NUMBERS_OF_NODE, observed.node)
+        if observed.node.replica is not None:
+            _put_numbers(status, NUMBERS_OF_REPLICATION, observed.node)
     if observed.parts is not None:
         _put_numbers(status, NUMBERS, observed.parts)
     return status
@@ -121,7 +126,20 @@ def _of_node(node: Node) -> dict[str, Any]:
     }
     if node.registration is not None:
         found["meta"] = _membership(node.registration)
+    if node.replica is not None:
+        found["replication"] = copies_of(node, node.replica)
+        found["replicas"] = {other.node: _other(other) for other in others_of(node)}
     return found
+
+
+def _other(other: Other) -> dict[str, Any]:
+    """Return how another node of the group stands, with the numbers of it."""
+    return {
+        "standing": other.standing.value,
+        "sentence": other.sentence,
+        "lag_bytes": other.lag_bytes,
+        "filing_lag": other.filing_lag,
+    } | {number.name: number.value(other) for number in NUMBERS_OF_OTHER}
 
 
 def _of_master(parts: Parts) -> dict[str, Any]:
@@ -188,7 +206,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
     if permission is None:
         return found
     record = permission.record
-    announced = registration.announced
+    announced = registration.announcer.announced
     return found | {
         "role": permission.role.value,
         "retired": permission.is_retired,
@@ -201,7 +219,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "min_isr": record.min_isr,
         "lease_ms": registration.lease_ms,
         "announced": None if announced is None else announced.name,
-        "announce_trouble": registration.announce_trouble,
+        "announce_trouble": registration.announcer.trouble,
     }
 
 

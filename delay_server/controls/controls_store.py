@@ -37,12 +37,8 @@ from storage.state.audit_file import (
     read_audit_file,
     version_told,
 )
-from storage.state.controls_file import (
-    CONTROLS_PATH,
-    DOCUMENT_AT,
-    read_controls_document,
-    write_controls_document,
-)
+from storage.state.controls_file import CONTROLS_PATH, controls_file
+from storage.state.document_file import DOCUMENT_AT
 
 REMEDY: Final = (
     f"restore {CONTROLS_PATH} from a backup, or move it away, start the node (nothing is paused or "
@@ -91,7 +87,7 @@ class AuditPage:
 def read_controls(disk: Disk, log_uuid: UUID) -> Controls:
     """Return what the data directory says; raise DamagedError, or UnsupportedFormatError."""
     try:
-        document = read_controls_document(disk, log_uuid)
+        document = controls_file(disk, log_uuid).read()
     except DamagedError as error:
         raise _damaged(error.position, error.reason) from error
     if document is None:
@@ -109,7 +105,7 @@ def _damaged(position: int, reason: str) -> DamagedError:
 
 def write_controls(disk: Disk, log_uuid: UUID, controls: Controls) -> None:
     """Replace the controls; durable when this returns. StorageFullError, FatalDiskError."""
-    write_controls_document(disk, log_uuid, encode_controls(controls))
+    controls_file(disk, log_uuid).write(encode_controls(controls))
 
 
 class Audit:

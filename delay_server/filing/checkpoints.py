@@ -13,6 +13,7 @@ from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
 from storage.disk.errors import StorageFullError
 from storage.node.store import Store
+from storage.state.checkpoint import Checkpoint
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -117,6 +118,11 @@ class Checkpoints:
                 was_written = await self._write(free_bytes_wanted)
             if not was_written:
                 await trio.sleep(FULL_RETRY_S)
+
+    async def take_whole(self) -> Checkpoint | None:
+        """Write a checkpoint; return it, or None if rows wait in memory that it does not cover."""
+        await self.write()
+        return self._store.whole_checkpoint
 
     async def _write(self, free_bytes_wanted: int | None) -> bool:
         # Ages are counted by it, so a clock that leapt ahead deletes nothing.

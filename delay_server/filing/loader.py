@@ -25,13 +25,13 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import Checkpoints
 from delay_server.filing.filer import Filed, FilingLimits
 from delay_server.filing.schedule_access import ScheduleAccess
+from delay_server.filing.splitter import ReadFailures, Splitter
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
 from delay_transport.seams.outbox import Wakeup
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock
-from storage.disk.errors import ReadFailedError, StorageFullError
-from storage.disk.spans import MINUTE_MS, SegmentKey
+from storage.disk.spans import MINUTE_MS
 from storage.node.store import Store
 from storage.schedule.handout import Handout
 from storage.schedule.keys import Key
@@ -122,10 +122,13 @@ class Loader:
         """Slices loaded."""
         self._unread: dict[int, float] = {}
         """Minutes of which something could not be read, and when each is read again."""
-        self._unread_splits: dict[SegmentKey, float] = {}
-        """Segments whose split could not read them, and when it is begun again."""
-        self.read_failures = 0
+        self._failures = ReadFailures(store, limits, access)
+        self._splitter = Splitter(store, access, pacer, self._failures)
+
+    @property
+    def read_failures(self) -> int:
         """Times that a file of the schedule_log could not be read."""
+        return self._failures.count
 
     # -- what is filed -----------------------------------------------------------------------
 
@@ -328,8 +331,7 @@ class Loader:
             self._check_names.wake()
         self._waits_for_names = waits_for_names
         if view.next_split_ms is not None:
-            again_ms = min(map(self._ms_until, self._unread_splits.values()), default=0)
-            times.append(max(view.next_split_ms, now_ms + max(1000, again_ms)))
+            times.append(now_ms + self._splitter.ms_until_next(view.next_split_ms, now_ms))
         if view.wants_floor is not None:
             times.append(max(view.wants_floor * MINUTE_MS, now_ms + 1000))
         return min(times)
@@ -342,7 +344,7 @@ class Loader:
             found = await self.access.run(self._next_work, may_split)
             self.hour_mark = self._store.schedule.hour_mark
             if isinstance(found, SplitJob):
-                may_split = await self._split(found)
+                may_split = await self._splitter.split(found, between=self._bound_names)
             elif isinstance(found, LoadJob):
                 await self._load(found)
                 if not found.started:
@@ -360,29 +362,10 @@ class Loader:
         """
         job: SplitJob | LoadJob | None = None
         if may_split:
-            job = self._store.schedule.splits.begin(
-                self._pacer.now_ms(), postponed=self._unread_splits
-            )
+            job = self._splitter.begin()
         if job is None:
             job = self._begin_load(self._load_until_ms())
         return self._view() if job is None else job
-
-    async def _split(self, job: SplitJob) -> bool:
-        """Split a segment; False if there was no space: loading goes on, the rest comes later."""
-        try:
-            while not await self.access.run(job.step, self._pacer.now_ms()):
-                await self._bound_names()
-        except ReadFailedError as error:
-            deadline_ms = self._store.schedule.splits.deadline_ms(job.key)
-            is_urgent = self._pacer.now_ms() >= deadline_ms
-            wait_s = await self._read_failed(error, may_give_up=is_urgent)
-            self._unread_splits[job.key] = trio.current_time() + wait_s
-            return True
-        except StorageFullError as error:
-            _log.error("no space to split a segment", segment=job.key.name, error=str(error))
-            return False
-        _log.info("segment split", segment=job.key.name)
-        return True
 
     def _load_until_ms(self) -> int:
         """Return how far to load: to the end of a minute, since the time itself never stands still.
@@ -425,41 +408,10 @@ class Loader:
     async def leave_unread(self, job: Reading) -> None:
         """Have what a reading could not read be read again later."""
         for minute, error in job.unread.items():
-            wait_s = await self._read_failed(error)
+            wait_s = await self._failures.failed(error)
             self._unread[minute] = trio.current_time() + wait_s
         if job.unread:
             self.wake()
-
-    async def _read_failed(self, error: ReadFailedError, *, may_give_up: bool = True) -> float:
-        """Count and tell that a file could not be read; return seconds until it is to be tried.
-
-        After the last try what cannot be read is taken for damage, where it may be given up.
-        """
-        self.read_failures += 1
-        unread = self._store.schedule.troubles.unread.get(error.path)
-        failures = 1 if unread is None else unread.failures
-        wait_ms = self._limits.read_retry_ms(failures)
-        given_up = unread is not None and unread.given_up
-        if may_give_up and not given_up and failures >= self._limits.read_tries:
-            await self.access.run(self._store.schedule.troubles.give_up_on, error.path)
-            _log.error(
-                "a file cannot be read: what of it cannot be is taken for damage",
-                path=error.path,
-                errno=error.errno,
-                reason=error.reason,
-                failures=failures,
-            )
-            # What can be read of it is not to wait any longer.
-            wait_ms = self._limits.read_retry_ms_min
-        elif failures == 1:
-            _log.warning(
-                "a file cannot be read; it is tried again",
-                path=error.path,
-                errno=error.errno,
-                reason=error.reason,
-                wait_ms=wait_ms,
-            )
-        return wait_ms / 1000
 
     def _ms_until(self, at: float) -> float:
         return max(at - trio.current_time(), 0) * 1000
@@ -467,7 +419,7 @@ class Loader:
     async def _try_again(self) -> None:
         """Go on with what could not be read, where it is time to."""
         now = trio.current_time()
-        self._unread_splits = {key: at for key, at in self._unread_splits.items() if at > now}
+        self._splitter.forget_postponed()
         for minute in [minute for minute, at in self._unread.items() if at <= now]:
             del self._unread[minute]
             await self._load(await self.access.run(self._handout.read_again, minute))

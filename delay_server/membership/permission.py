@@ -9,10 +9,13 @@
     electing                                         no        no
     an epoch below that of the log                   no        no
 
+That is so where nothing is replicated (`replication.listen` is empty); where it is, the master of
+the record accepts and delivers, as far as the core of replication lets it (replication/core).
+
 Being the only in-sync replica matters twice. A message may be acknowledged once all in-sync
-replicas have it, and this version does not replicate. And no other node can become the master, so
-the last answer stays true however long no meta server is available: only an in-sync replica can be
-elected, and only the master changes the in-sync set.
+replicas have it. And no other node can become the master, so the last answer stays true however
+long no meta server is available: only an in-sync replica can be elected, and only the master
+changes the in-sync set.
 """
 
 from dataclasses import dataclass
@@ -44,17 +47,27 @@ class Permission:
 
 
 def permission_of(
-    reply: NodeRegistered, identity: Identity, *, log_epoch: int, own_epoch: int
+    reply: NodeRegistered,
+    identity: Identity,
+    *,
+    log_epoch: int,
+    own_epoch: int,
+    is_replica: bool = False,
 ) -> Permission:
     """Return what the node of this identity may do by an answer to its NODE_REGISTER.
 
     log_epoch: the newest epoch in its log; own_epoch: the one that this start of it has begun, 0 if
-    it has begun none.
+    it has begun none; is_replica: whether it has its messages copied by others.
     """
     record = reply.record
     obstacle = _not_master(reply, identity) or _not_ahead(record, log_epoch, own_epoch)
-    obstacle = obstacle or _not_alone(record, identity)
-    if obstacle:
+    obstacle = obstacle or _not_in_sync(record, identity)
+    if not is_replica:
+        obstacle = obstacle or _not_alone(record, identity)
+    if is_replica and not obstacle:
+        # How many are in sync, and heard, is asked at each request (replication/core/master.py).
+        accepts, delivers, reason = True, True, ""
+    elif obstacle:
         accepts, delivers, reason = False, False, obstacle
     elif len(record.in_sync) < record.min_isr:
         accepts, delivers = False, True
@@ -98,10 +111,17 @@ def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
     return f"epoch {record.epoch} has ended: the log of this node has epoch {log_epoch} already"
 
 
-def _not_alone(record: GroupRecord, identity: Identity) -> str:
+def _not_in_sync(record: GroupRecord, identity: Identity) -> str:
     if record.in_sync.get(identity.node_id) != identity.storage_uuid:
         return f"the disk of this node is not in sync with {identity.group}"
+    return ""
+
+
+def _not_alone(record: GroupRecord, identity: Identity) -> str:
     others = sorted(set(record.in_sync) - {identity.node_id})
     if others:
-        return f"{', '.join(others)} must be in sync too, and this version does not replicate"
+        return (
+            f"{', '.join(others)} must have every message too, and this node copies nothing to "
+            "them: set replication.listen"
+        )
     return ""

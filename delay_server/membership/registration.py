@@ -21,8 +21,9 @@ long no meta server answers; permission.py says why that is safe.
 
 import math
 import random
-from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+from uuid import UUID
 
 import msgspec
 import structlog
@@ -31,36 +32,43 @@ import trio
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.basics.printable import printable
-from delay_protocol.meta.requests import BrokerRegister, BrokerRequestType, BrokerRole, BrokerState
-from delay_protocol.nodes.auth import (
-    NONCE_SIZE,
-    Challenge,
-    Direction,
-    decode_challenge,
-    encode_challenge,
-    seal,
-    session_key,
-    unseal,
-)
+from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls_exchange import (
     HOLD_S,
     REPLY_BYTES_MAX,
     decode_node_controls_reply,
     encode_node_controls,
 )
+from delay_protocol.nodes.group_changes import (
+    WATCH_S,
+    ChangeReply,
+    GroupChange,
+    NodeWatch,
+    decode_change_reply,
+    decode_watch_reply,
+    encode_group_change,
+    encode_node_watch,
+)
 from delay_protocol.nodes.registration import (
+    GroupMember,
+    GroupRecord,
+    Master,
     NodeRegister,
+    NodeRegistered,
+    NodeRole,
     Refused,
     decode_node_reply,
     encode_node_register,
 )
 from delay_server.controls.meta_sync import ControlsSync
+from delay_server.membership.announcer import Announcer
 from delay_server.membership.permission import Permission, permission_of
 from delay_server.settings.errors import FencedError, MembershipError, NodeRefusedError
 from delay_transport.connections.limits import RequestLimits
 from delay_transport.connections.request_client import RequestConnection
 from delay_transport.meta.address import MetaLocator
-from delay_transport.meta.requests import MetaRefusedError, register_broker, require_success
+from delay_transport.meta.requests import MetaRefusedError
+from delay_transport.meta.talk import Talk, prove
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.errors import ConfigError, ConnectError, TransportError
 from delay_transport.seams.outbox import Wakeup
@@ -80,38 +88,31 @@ _RENEW_S_MAX = 30.0
 """Whatever lease a meta server grants."""
 _ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
 """Of one frame of a meta server; its record of a group is far smaller than its controls."""
-_OFFLINE_TRIES = 3
 
 
-class _Talk:
-    """A connection to a meta server, and what both sides prove on it."""
+class GroupNews(NamedTuple):
+    """What a meta server says of the group."""
 
-    def __init__(self, connection: RequestConnection, key: bytes | None) -> None:
-        self.connection = connection
-        self.key = key
-        """What to seal with; None where nothing is to be proved."""
-        self._number = 0
+    record: GroupRecord
+    members: Mapping[str, GroupMember]
+    log_uuid: UUID | None = None
+    """Of the group's log, where it was said."""
+    vote_epoch: int | None = None
+    """The epoch for which this node is to vote, 0: for none; None: it was not said."""
+    hand_over_to: str = ""
 
-    async def ask(self, code: int, body: bytes, timeout_s: float) -> bytes:
-        """Send a request with this body; return the body of the answer to it.
 
-        Raises TransportError, or MetaRefusedError for what is no success, or proves nothing.
-        """
-        connection, key = self.connection, self.key
-        self._number = number = self._number + 1
-        if key is not None:
-            body = seal(key, Direction.REQUEST, code, number, body)
-        answer = await connection.request(code, body, timeout_s=timeout_s)
-        require_success(answer, connection.peer)
-        if key is None:
-            return answer.body
-        found = unseal([key], Direction.ANSWER, code, answer.body)
-        if found is None or found[1] != number:
-            raise MetaRefusedError(
-                f"the answer of {connection.peer} does not prove that it has the secret: somebody "
-                "else may answer in its place"
-            )
-        return found[2]
+class GroupListener(Protocol):
+    """Whoever acts on what is agreed of the group."""
+
+    def told(self, news: GroupNews, /) -> None:
+        """Hear of the group."""
+
+    def granted(self, *, sent_ms: int, lease_ms: int) -> None:
+        """Hear of a lease, granted to a request that was sent at this time of the boot clock."""
+
+    def lose(self, error: FencedError, /) -> None:
+        """Hear that this node is the master no more."""
 
 
 class Registration:
@@ -131,6 +132,7 @@ class Registration:
         on_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
         controls_sync: ControlsSync,
+        replica: GroupListener | None,
         network: Network,
         clock: Clock,
         chance: random.Random,
@@ -140,16 +142,19 @@ class Registration:
         log_epoch: the newest epoch of its log; node: what it says of itself now; broker_state: how
         clients should see the group now, None as long as nothing is to be said; on_changed is
         called after `permission` has changed; read_secret returns what is to be proved, None where
-        nothing is, and raises ConfigError if the file cannot be used; following hears of controls.
+        nothing is, and raises ConfigError if the file cannot be used; controls_sync hears of
+        controls, and replica of the group, where the node is one of several.
         """
         self._settings = settings
         self._identity = identity
         self._log_epoch = log_epoch
         self._node = node
-        self._broker_state = broker_state
         self._on_changed = on_changed
         self._read_secret = read_secret
         self._controls_sync = controls_sync
+        self._replica = replica
+        self._talk: Talk | None = None
+        self._reply: NodeRegistered | None = None
         self._network = network
         self._clock = clock
         self._chance = chance
@@ -173,19 +178,17 @@ class Registration:
         """Of the last answer."""
         self.is_authenticated = False
         """Whether the meta server that answers has proved that it has the secret."""
-        self.announced: BrokerState | None = None
-        """The state announced to clients; None: none yet."""
-        self.announce_trouble = ""
-        """Why the last announcement failed; empty if it did not."""
+        self.announcer = Announcer(settings, identity.group, node=node, broker_state=broker_state)
+        """What clients are told."""
+        self.watch_trouble = ""
+        """Why it does not hear of changes of the group at once; empty if it does."""
         self._answered_boot_ms: int | None = None
         self._trouble_boot_ms: int | None = None
         self._reminded_at = -math.inf
-        self._connection: RequestConnection | None = None
         self._delivers = Wakeup()
         self._renew_now = Wakeup()
-        self._announce_now = Wakeup()
+        self._must_renew = False
         self._epoch_known = trio.Event()
-        self._is_leaving = False
 
     # -- what can be seen --------------------------------------------------------------------
 
@@ -205,6 +208,11 @@ class Registration:
         if self.permission is None:
             return f"no role yet: {self.trouble or 'the meta server has not answered'}"
         return self.permission.reason
+
+    @property
+    def members(self) -> Mapping[str, GroupMember]:
+        """The nodes of the group, as they are registered."""
+        return {} if self._reply is None else self._reply.members
 
     @property
     def answered_ms_ago(self) -> int | None:
@@ -237,31 +245,30 @@ class Registration:
         From then on a copy of the directory that lacks it is refused, so before that nothing is to
         be accepted.
         """
-        self._renew_now.wake()
+        self.renew()
         await self._epoch_known.wait()
 
-    def state_changed(self) -> None:
-        """Tell clients at once that the state of the group has changed, if it has."""
-        self._announce_now.wake()
+    def renew(self) -> None:
+        """Register again at once, or as soon as what is under way is answered."""
+        self._must_renew = True
+        self._renew_now.wake()
 
-    async def go_offline(self) -> None:
-        """Announce OFFLINE to clients, if a meta server answers in time, and nothing after it."""
-        self._is_leaving = True
-        self._announce_now.wake()
-        if self.announced is None:
-            return
-        timeout_s = self._settings.offline_seconds_max / _OFFLINE_TRIES
-        for _ in range(_OFFLINE_TRIES):
-            connection = self._connection
-            if connection is None:
-                return
-            try:
-                await self._tell(connection, BrokerRequestType.OFFLINE, BrokerState.NRW, timeout_s)
-            except (TransportError, MetaRefusedError) as error:
-                _log.info("could not announce to clients that this node stops", reason=str(error))
-            else:
-                self.announced = BrokerState.NRW
-                return
+    async def change(self, change: GroupChange) -> ChangeReply:
+        """Ask for a change of the group, and take the record that is answered.
+
+        Raises TransportError or MetaRefusedError: it may have been made or not.
+        """
+        talk = self._talk
+        if talk is None:
+            raise MetaRefusedError("no meta server answers")
+        body = encode_group_change(change)
+        answer = await talk.ask(CommandCode.GROUP_CHANGE, body, self._settings.request_seconds_max)
+        try:
+            reply = decode_change_reply(answer)
+        except MalformedMetaError as error:
+            raise MetaRefusedError(str(error)) from error
+        self._hear_of_group(reply.record, self.members)
+        return reply
 
     async def run(self) -> None:
         """Stay registered until cancelled.
@@ -298,11 +305,10 @@ class Registration:
                 await nursery.start(connection.run, self._network, address)
             except ConnectError as error:
                 return str(error)
-            self._connection = connection
             try:
                 ended = await self._renew(connection, nursery)
             finally:
-                self._connection = self.meta = None
+                self.meta = self._talk = None
                 self.is_authenticated = False
             nursery.cancel_scope.cancel()
         return ended
@@ -311,11 +317,17 @@ class Registration:
         self, connection: RequestConnection, nursery: trio.Nursery
     ) -> str | MembershipError:
         """Register again and again; return what ended that."""
-        talk: _Talk | None = None
+        talk: Talk | None = None
         while True:
             try:
                 if talk is None:
-                    talk = _Talk(connection, await self._prove(connection))
+                    talk = self._talk = await prove(
+                        connection,
+                        await self._read_secret(),
+                        chance=self._chance,
+                        timeout_s=self._settings.request_seconds_max,
+                    )
+                self._must_renew = False
                 sent_ms = self._clock.boot_ms()
                 said = self._said()
                 body = await talk.ask(
@@ -323,7 +335,7 @@ class Registration:
                     encode_node_register(said),
                     self._settings.request_seconds_max,
                 )
-                self._take(body, connection.peer)
+                self._take(body, connection.peer, sent_ms)
             except MembershipError as error:
                 return error
             except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
@@ -334,11 +346,15 @@ class Registration:
                 self._epoch_known.set()
             if self.meta is None:
                 self._note_found(connection.peer)
-                nursery.start_soon(self._announce, connection)
+                nursery.start_soon(self.announcer.run, connection)
                 nursery.start_soon(self._follow, talk)
+                if self._replica is not None:
+                    nursery.start_soon(self._watch, talk)
             renew_s = self.lease_ms / 1000 / _RENEWALS_A_LEASE
             # Not all nodes at the same time, whatever they have been through together.
             renew_s *= 0.9 + 0.1 * self._chance.random()
+            if self._must_renew:
+                continue
             with trio.move_on_after(min(max(renew_s, _RENEW_S_MIN), _RENEW_S_MAX)):
                 await self._renew_now.sleep()
 
@@ -348,29 +364,29 @@ class Registration:
             return self._node()
         return msgspec.structs.replace(self._node(), told_in_sync=self.permission.record.in_sync)
 
-    async def _prove(self, connection: RequestConnection) -> bytes | None:
-        """Return what to seal with on this connection; None where nothing is to be proved."""
-        secret = await self._read_secret()
-        if secret is None:
-            return None
-        nonce = self._chance.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE)
-        answer = await connection.request(
-            CommandCode.NODE_CHALLENGE,
-            encode_challenge(Challenge(nonce=nonce)),
-            timeout_s=self._settings.request_seconds_max,
-        )
-        require_success(answer, connection.peer)
-        meta_nonce = decode_challenge(answer.body).nonce
-        return session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
-
-    def _take(self, body: bytes, peer: str) -> None:
+    def _take(self, body: bytes, peer: str, sent_ms: int) -> None:
         """Take an answer to NODE_REGISTER."""
         name = f"{self._identity.node_id} of {self._identity.group}"
         reply = decode_node_reply(body)
         if isinstance(reply, Refused):
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
+        self.lease_ms = reply.lease_ms
+        self.answers += 1
+        self._hear(reply, peer)
+        if self._replica is not None:
+            if reply.has_lease and reply.record.epoch == self.own_epoch:
+                self._replica.granted(sent_ms=sent_ms, lease_ms=reply.lease_ms)
+            self._replica.told(GroupNews(reply.record, reply.members, reply.log_uuid))
+
+    def _hear(self, reply: NodeRegistered, peer: str) -> None:
+        """Take what the group is now; raise FencedError where this node has lost its role."""
+        name = f"{self._identity.node_id} of {self._identity.group}"
         permission = permission_of(
-            reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
+            reply,
+            self._identity,
+            log_epoch=self._log_epoch(),
+            own_epoch=self.own_epoch,
+            is_replica=self._replica is not None,
         )
         before = self.permission
         if before is not None and permission.pair < before.pair:
@@ -379,8 +395,7 @@ class Registration:
                 f"{permission.pair[0]}, version {permission.pair[1]}; this node has seen epoch "
                 f"{before.pair[0]}, version {before.pair[1]}"
             )
-        self.permission, self.lease_ms = permission, reply.lease_ms
-        self.answers += 1
+        self.permission, self._reply = permission, reply
         self._note_permission(before, permission)
         if self.own_epoch and not (
             permission.delivers and permission.record.epoch == self.own_epoch
@@ -392,9 +407,56 @@ class Registration:
         if permission != before:
             self._on_changed()
 
+    def _hear_of_group(self, record: GroupRecord, members: Mapping[str, GroupMember]) -> None:
+        """Take a record of the group that came otherwise than by NODE_REGISTER."""
+        reply = self._reply
+        assert reply is not None, "it is registered"
+        master, own = record.master, self._identity
+        is_master = master == Master(node_id=own.node_id, incarnation=own.incarnation)
+        self._hear(
+            msgspec.structs.replace(
+                reply,
+                role=NodeRole.MASTER if is_master else NodeRole.SLAVE,
+                record=record,
+                members=dict(members),
+            ),
+            "" if self.meta is None else self.meta,
+        )
+
+    async def _watch(self, talk: Talk) -> None:
+        """Hear of the group whenever something of it changes."""
+        assert self._replica is not None
+        settings, asked = self._settings, encode_node_watch(NodeWatch())
+        while True:
+            try:
+                body = await talk.ask(
+                    CommandCode.NODE_WATCH, asked, settings.request_seconds_max + WATCH_S
+                )
+                news = decode_watch_reply(body).news
+                if news is not None:
+                    self._replica.told(
+                        GroupNews(
+                            news.record, news.members, None, news.vote_epoch, news.hand_over_to
+                        )
+                    )
+                    self._hear_of_group(news.record, news.members)
+            except TransportError as error:
+                talk.connection.close(str(error))
+                return
+            except FencedError as error:
+                self._replica.lose(error)
+                return
+            except (MetaRefusedError, MalformedMetaError) as error:
+                if str(error) != self.watch_trouble:
+                    _log.warning("cannot watch the group", reason=str(error))
+                self.watch_trouble = str(error)
+                await trio.sleep(settings.reconnect_seconds_max)
+            else:
+                self.watch_trouble = ""
+
     # -- what an operator has said there --------------------------------------------------------
 
-    async def _follow(self, talk: _Talk) -> None:
+    async def _follow(self, talk: Talk) -> None:
         """Apply the controls of the meta server whenever they change."""
         settings, controls_sync = self._settings, self._controls_sync
         is_first = True
@@ -412,51 +474,6 @@ class Registration:
                 controls_sync.failed(str(error))
                 is_first = True
                 await trio.sleep(settings.reconnect_seconds_max)
-
-    # -- what clients are told ---------------------------------------------------------------
-
-    async def _announce(self, connection: RequestConnection) -> None:
-        """Tell in which state clients should see the group, for as long as the node serves."""
-        settings = self._settings
-        while not self._is_leaving:
-            state = self._broker_state()
-            if state is None:
-                await self._announce_now.sleep()
-                continue
-            is_first = self.announced is None and state is BrokerState.RW
-            what = BrokerRequestType.ONLINE if is_first else BrokerRequestType.HEARTBEAT
-            pause_s = settings.heartbeat_seconds
-            try:
-                await self._tell(connection, what, state, settings.request_seconds_max)
-            except TransportError as error:
-                connection.close(str(error))
-                return
-            except MetaRefusedError as error:
-                if str(error) != self.announce_trouble:
-                    _log.warning("cannot announce this node to clients", reason=str(error))
-                self.announce_trouble = str(error)
-                pause_s = min(pause_s, settings.reconnect_seconds_max)
-            else:
-                self.announced, self.announce_trouble = state, ""
-            if self._broker_state() == state:
-                with trio.move_on_after(pause_s):
-                    await self._announce_now.sleep()
-
-    async def _tell(
-        self,
-        connection: RequestConnection,
-        what: BrokerRequestType,
-        state: BrokerState,
-        timeout_s: float,
-    ) -> None:
-        request = BrokerRegister(
-            request_type=what,
-            group=self._identity.group,
-            address=self._node().address,
-            role=BrokerRole.DELAY_MASTER,
-            state=state,
-        )
-        await register_broker(connection, request, timeout_s=timeout_s)
 
     # -- what the log says -------------------------------------------------------------------
 

@@ -162,6 +162,11 @@ class FactRecorder:
         """Outcomes that no commit has taken yet."""
         return sum(map(len, self._waiting))
 
+    @property
+    def not_durable(self) -> int:
+        """Outcomes that are not durable yet."""
+        return self._not_durable
+
     def has(self, entries: Entries) -> bool:
         """Say whether one message, given by its entry, has an outcome that is not applied yet."""
         place = held_rows(entries)[0]

@@ -58,6 +58,8 @@ class GroupOwner(Settlement, Protocol):
 
     is_paused: bool
     """Whether nothing is to be sent for now."""
+    may_send: Callable[[], bool]
+    """Says whether a request may be sent at this moment; if not, the group is woken later."""
 
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""
@@ -451,7 +453,7 @@ class Group:
         if not self.intake.takes:
             return False
         most = 1 if self._health.is_trial else self._health.window.requests
-        return len(self._connection.in_flight) < most
+        return len(self._connection.in_flight) < most and self._owner.may_send()
 
     def _answered_in_part(self, request: Request, answer: bytes, now: float) -> None:
         """Take an answer that lists failures."""

@@ -26,6 +26,7 @@ from delay_protocol.nodes.registration import (
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_server.settings.config import DelayServerConfig, MetaConfig
 from delay_transport.seams.runtime import Runtime
+from meta_server.known.model import MetaStore
 from meta_server.server import MetaServer
 from meta_server.server import serve as serve_meta
 from meta_server.settings.config import MetaServerConfig
@@ -221,6 +222,7 @@ class RealMeta:
         """Run with these sections in place of the default settings."""
         self.world = world
         self.medium = Medium()
+        self.open_store: Callable[[], MetaStore] = lambda: MemoryStore(self.medium)
         self._sections = sections
         self._life = trio.CancelScope()
 
@@ -237,7 +239,7 @@ class RealMeta:
         )
         node = MetaNodeConfig(data_dir=Path("unused"), stop_ms_max=100)
         config = MetaServerConfig(node=node, **self._sections)  # type: ignore[arg-type]
-        server = MetaServer(config, runtime, lambda: MemoryStore(self.medium))
+        server = MetaServer(config, runtime, self.open_store)
         async with trio.open_nursery() as nursery:
             self._life = nursery.cancel_scope
             nursery.start_soon(serve_meta, server, trio.Event())

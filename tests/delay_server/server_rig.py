@@ -98,6 +98,8 @@ class Broker(StreamBroker):
         """Item code by message id."""
         self.subjects: set[str] = set()
         """Of all that came, refused ones included."""
+        self.on_taken: Callable[[str, int, int], None] = lambda *_: None
+        """Hears of each delivery: id, due time and wall clock."""
         self.taken: set[str] = set()
         """Ids of all deliveries; who waits for the last one need not count all again each time."""
 
@@ -130,6 +132,7 @@ class Broker(StreamBroker):
             taken = Delivery(request.at_ms, message_id.decode(), scan.due_ms[index], data)
             self.deliveries.append(taken)
             self.taken.add(taken.message_id)
+            self.on_taken(taken.message_id, taken.due_ms, taken.at_ms)
         body = b"" if self.code else None
         await stream.send_all(request.answer(refusals, code=self.code, body=body))
 

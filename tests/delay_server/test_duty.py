@@ -23,6 +23,10 @@ SITUATIONS = st.builds(
     disk_is_full=st.booleans(),
     clock_reason=REASONS,
     outcomes_wait=st.sampled_from(["", "the disk stalls"]),
+    master_elsewhere=st.sampled_from(["", "the master is b"]),
+    copy_fault=REASONS,
+    appends_wait=REASONS,
+    replicas_wait=REASONS,
 ).filter(lambda now: now.is_master or not now.is_recovered)
 WELL = Situation(is_master=True, is_recovered=True, has_served=True)
 
@@ -40,6 +44,8 @@ WELL = Situation(is_master=True, is_recovered=True, has_served=True)
         (replace(WELL, disk_is_full=True), Admits.REFUSE, True, BrokerState.R),
         (replace(WELL, clock_reason="it leapt"), Admits.SERVE, False, BrokerState.RW),
         (replace(WELL, outcomes_wait="the disk stalls"), Admits.SERVE, False, BrokerState.RW),
+        (replace(WELL, replicas_wait="no lease"), Admits.SERVE, False, BrokerState.RW),
+        (replace(WELL, appends_wait="too few are heard"), Admits.HOLD, True, BrokerState.RW),
         (replace(WELL, is_stopping=True), Admits.HOLD, True, BrokerState.NRW),
     ],
 )
@@ -56,22 +62,44 @@ def test_whoever_does_not_do_all_of_it_says_why(now: Situation) -> None:
     does_all = duty.admits is Admits.SERVE and duty.sends
     assert does_all == (not duty.why)
     assert all(duty.why)
-    assert (duty.admits is Admits.REFUSE) == bool(duty.remark)
+    assert (duty.admits in {Admits.REFUSE, Admits.ELSEWHERE}) == bool(duty.remark)
 
 
 @given(SITUATIONS)
 def test_only_a_master_takes_and_sends_and_nothing_is_admitted_at_a_stop(now: Situation) -> None:
     duty = duty_of(now)
     assert now.is_master or not duty.sends
-    assert now.is_recovered or duty.admits is Admits.HOLD
-    if now.is_stopping or now.not_accepting:
+    assert now.is_recovered or duty.admits in {Admits.HOLD, Admits.ELSEWHERE}
+    if now.is_stopping or (now.is_master and now.not_accepting):
         assert duty.admits is Admits.HOLD
     assert duty.clock_held == bool(now.clock_reason)
-    assert duty.sends == (now.is_master and not (duty.clock_held or now.outcomes_wait))
+    waits = now.outcomes_wait or now.replicas_wait
+    assert duty.sends == (now.is_master and not (duty.clock_held or waits))
     assert duty.leaves_due == now.is_stopping
     # Clients are never sent where messages are refused or held.
     if duty.announces in {BrokerState.RW, BrokerState.W}:
         assert duty.admits is Admits.SERVE
+
+
+@given(SITUATIONS)
+def test_a_slave_is_ready_while_its_copy_counts_and_anybody_else_while_it_does_all(
+    now: Situation,
+) -> None:
+    duty = duty_of(now)
+    if duty.admits is Admits.ELSEWHERE:
+        assert duty.failing == ((now.copy_fault,) if now.copy_fault else ())
+        assert duty.remark == now.master_elsewhere
+    else:
+        assert duty.failing == duty.why
+
+
+def test_a_master_without_enough_replicas_is_not_ready_and_says_why() -> None:
+    held = duty_of(replace(WELL, appends_wait="2 disks must be in sync, and 1 are heard"))
+    assert held.admits is Admits.HOLD
+    assert held.failing == ("messages are held: 2 disks must be in sync, and 1 are heard",)
+    pauses = duty_of(replace(WELL, replicas_wait="no lease"))
+    assert (pauses.admits, pauses.sends) == (Admits.SERVE, False)
+    assert pauses.failing == ("delivery is held: no lease",)
 
 
 def test_a_retired_group_is_said_to_be_that_whatever_its_disk_is() -> None:

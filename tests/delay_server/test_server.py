@@ -357,8 +357,8 @@ async def test_a_disk_at_its_floor_frees_itself_of_what_is_only_old_and_takes_me
         world.disk.capacity_bytes = world.disk.medium.used + MIB
         refused = await producer.send(make_item("a", now_ms))
         assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
-        assert server.node.disk_is_full
-        await until(lambda: not server.node.disk_is_full, seconds=10)
+        assert server.node.upkeep.disk_is_full
+        await until(lambda: not server.node.upkeep.disk_is_full, seconds=10)
         assert await producer.send(make_item("a", now_ms)) == {}
         # Dispatch and its facts never stopped.
         await until(lambda: {"a", "m19", "last"} <= set(world.broker.ids), seconds=5)
@@ -384,10 +384,10 @@ async def test_a_disk_that_nothing_of_ours_can_free_waits_for_others_without_bei
         world.disk.capacity_bytes = world.disk.medium.used + MIB
         refused = await producer.send(make_item("one more", now_ms))
         assert refused[b"one more"][0] == ItemCode.BROKER_READ_ONLY
-        assert server.node.disk_is_full
+        assert server.node.upkeep.disk_is_full
         await until(lambda: len(world.broker.deliveries) == 40, seconds=60)
         await trio.sleep(30)
-        assert server.node.disk_is_full
+        assert server.node.upkeep.disk_is_full
         checkpoints, writes = server.node.checkpoints.written, world.disk.counts["write"]
         segments = server.node.store.seals_log.live.number.tolist()
         await trio.sleep(20)

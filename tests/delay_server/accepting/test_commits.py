@@ -22,6 +22,7 @@ from delay_server.accepting.intake import Intake
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.filing.filer import Filer
+from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
@@ -66,13 +67,26 @@ class Bench:
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
         self.floor_bytes = 0
+        self.may_tell = True
+        """Whether anybody may be told of a commit."""
         self.facts_alone: list[bool] = []
         """Of each commit whether it had facts alone."""
         self.commit_point = CommitPoint(durable=self.store.message_log.next_sequence)
+        executor = SimExecutor(random.Random(4), disk=self.disk, plan=plan)
+        self.queue = CommitQueue(
+            self.store.message_log,
+            self.commit_point,
+            first=self.store.message_log.next_sequence,
+            executor=executor,
+            submit=self.desk.submit,
+            has_room=lambda: self.desk.has_room,
+            on_damage=lambda damage: pytest.fail(str(damage)),
+            may_tell=lambda: self.may_tell,
+        )
         self.committer = Committer(
             message_log=self.store.message_log,
             filer=cast("Filer", self.desk),
-            executor=SimExecutor(random.Random(4), disk=self.disk, plan=plan),
+            executor=executor,
             pacer=Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000)),
             floor_minute=floor_minute,
             budget=DiskBudget(
@@ -82,6 +96,7 @@ class Bench:
                 owed_bytes=lambda: self.store.owed_bytes(0, 0),
             ),
             hour_mark=lambda: self.desk.hour_mark,
+            queue=self.queue,
             commit_point=self.commit_point,
             on_commit=self.facts_alone.append,
         )
@@ -472,7 +487,21 @@ async def test_what_is_not_committed_is_handed_to_nobody_and_then_all_in_order()
         bench.commit_point.commit_to(100)
         bench.committer.hand_on()
         assert ended == [(number, True) for number in range(4)]
-    assert bench.committer.uncommitted_bytes == 0
+    assert bench.queue.items_bytes == 0
+
+
+async def test_what_is_committed_is_handed_on_and_told_when_it_may_be_told() -> None:
+    bench = Bench()
+    ended: list[bool] = []
+    bench.may_tell = False
+    async with bench.running():
+        bench.committer.submit(partial(intake_of, *some_items(2)), ended.append)
+        await trio.sleep(1)
+        assert len(bench.desk.submitted) == 1
+        assert ended == []
+        bench.may_tell = True
+        bench.committer.hand_on()
+        assert ended == [True]
 
 
 async def test_items_wait_while_too_much_is_not_committed_and_records_without_items_pass() -> None:
@@ -486,7 +515,7 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
                     partial(intake_of, *some_items(10, 10 * number)), ended.append
                 )
                 await trio.sleep(0.1)
-            held = bench.committer.uncommitted_bytes
+            held = bench.queue.items_bytes
             batches = len(bench.log())
             assert 10_000 < held < 12_000
             assert batches < 20
@@ -495,7 +524,7 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
             )
             await trio.sleep(1)
             assert bench.log()[-1][0] is RecordKind.CANCEL
-            while bench.committer.uncommitted_bytes:
+            while bench.queue.items_bytes:
                 bench.commit_point.commit_to(10_000)
                 bench.committer.hand_on()
                 await trio.sleep(1)

@@ -18,6 +18,7 @@ from delay_server.admin.numbers import (
     NUMBERS_OF_NODE,
     NUMBERS_OF_PROCESS,
     NUMBERS_OF_REGISTRATION,
+    NUMBERS_OF_REPLICATION,
     SUBJECTS_SHOWN_MAX,
     Number,
     top_subjects,
@@ -46,7 +47,7 @@ VALUES = st.lists(
 NAMES = """
     unreadable_files read_failures_total unread_messages demotions_total controls_group_rules
     controls_unmetered_total last_sequence recovery_seconds
-    build_info accepted_total accepted_bytes_total refused_total requests_total
+    build_info node_info accepted_total accepted_bytes_total refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
     connections_accepted_total connections_refused_total connection_faults_total
     connection_pauses_total received_bytes_total held_bytes
@@ -141,8 +142,15 @@ async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
 
 MEMBERSHIP = """
     meta_connected meta_away_seconds meta_answers_total meta_failures_total role accepts epoch
-    in_sync controls_taken_total controls_kept
+    in_sync min_isr replicas controls_taken_total controls_kept
 """
+
+REPLICATION = """
+    replication_committed replication_outcomes_uncommitted replication_faults_total
+    replication_divergent_bytes
+    replica_in_sync replica_lag replica_lag_seconds replica_filing_lag_seconds replica_drops
+"""
+"""Of a node of a group that is replicated (tests/failover/test_seen.py)."""
 
 
 def figures_of(server: DelayServer) -> dict[str, float]:
@@ -157,8 +165,8 @@ async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_a
         text = take(server.observe()).render()
         assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split()}
         values = figures_of(server)
-        roles = [values[f'role{{role="{role}"}}'] for role in ("master", "slave", "backup")]
-        assert roles == [1, 0, 0]
+        roles = [values[f'role{{role="{role}"}}'] for role in ("master", "slave")]
+        assert roles == [1, 0]
         assert (values["accepts"], values["epoch"], values["in_sync"]) == (1, 1, 1)
         assert (values["meta_connected"], values["meta_away_seconds"]) == (1, 0)
         assert values["meta_answers_total"] == 2
@@ -303,11 +311,18 @@ def test_every_metric_that_an_alert_names_is_there() -> None:
     (reachable,) = [text for text, names in zip(expressions, named, strict=True) if not names]
     assert reachable.split("\n")[0] == ' up{job="delaywheel"} == 0'
     names = {name.removesuffix("_bucket") for name in set().union(*named)}
-    assert names <= {*NAMES.split(), *ROUTES.split()}
+    texts = (NAMES, ROUTES, MEMBERSHIP, REPLICATION)
+    assert names <= {name for text in texts for name in text.split()}
 
 
 def test_no_two_numbers_have_the_same_name() -> None:
-    tables = (NUMBERS, NUMBERS_OF_NODE, NUMBERS_OF_PROCESS, NUMBERS_OF_REGISTRATION)
+    tables = (
+        NUMBERS,
+        NUMBERS_OF_NODE,
+        NUMBERS_OF_PROCESS,
+        NUMBERS_OF_REGISTRATION,
+        NUMBERS_OF_REPLICATION,
+    )
     names = [row.name.replace(".", "_") for table in tables for row in table]
     assert len(names) > 80
     assert len(set(names)) == len(names)

@@ -97,11 +97,11 @@ async def test_what_keeps_messages_out_or_in_is_named() -> None:
     world.clock.is_synchronised = False
     async with world.serving() as s:
         assert failing_checks(s.observe()) == []
-        s.node.disk_is_full = True
+        s.node.upkeep.disk_is_full = True
         assert failing_checks(s.observe()) == [
             "free disk is below its floor: messages are refused, delivery goes on"
         ]
-        s.node.disk_is_full = False
+        s.node.upkeep.disk_is_full = False
         world.clock.step(3_600_000)
         assert not s.pacer.runs()
         [reason] = failing_checks(s.observe())

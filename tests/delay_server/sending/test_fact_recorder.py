@@ -208,7 +208,7 @@ async def test_the_age_of_facts_is_bounded_whatever_holds_messages_up(stands_sti
             b.floor_bytes = 10**15
         else:
             b.commit_point.is_sole = False
-            b.committer.uncommitted_bytes = commits.UNCOMMITTED_BYTES_MAX + 1
+            b.queue.items_bytes = commits.UNCOMMITTED_BYTES_MAX + 1
         ended: list[bool] = []
         b.committer.submit(lambda: intake_of(*some_items(1)), ended.append)
         for number in range(1000):
@@ -311,15 +311,15 @@ async def test_facts_are_none_of_the_bytes_that_may_wait_to_be_committed() -> No
             b.cross_off(number)
             await trio.sleep(0.030)
         assert b.durable == list(range(5))
-        assert b.committer.uncommitted_bytes == 0
+        assert b.queue.items_bytes == 0
         b.committer.submit(lambda: intake_of(*some_items(1)), lambda _: None)
         await trio.sleep(1)
         [batch] = b.store.message_log.read(7)
         assert isinstance(batch, LogBatch)
-        assert b.committer.uncommitted_bytes == batch.header.size
+        assert b.queue.items_bytes == batch.header.size
         b.commit_point.commit_to(b.commit_point.durable)
         b.committer.hand_on()
-        assert b.committer.uncommitted_bytes == 0
+        assert b.queue.items_bytes == 0
 
 
 async def test_a_commit_of_which_the_facts_alone_are_applied_leaves_no_outcome_behind() -> None:

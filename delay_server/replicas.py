@@ -1,0 +1,693 @@
+"""A node's part in its group: it follows and votes until it is the master, then it is followed.
+
+    the record says           the node
+    another start is master   follows it: appends, acknowledges, files
+    nobody is, in epoch e     votes when asked, once its promise to the last master has run out
+    this start is the master  begins the epoch, and serves those who follow
+
+The newest record and each promise are durable before anything follows from them. Roles change in
+the process, with the directory open: from slave to master by what the log has beyond what is filed,
+back by the code of a start.
+"""
+
+import random
+from collections.abc import Awaitable, Callable, Mapping
+from enum import Enum
+from functools import partial
+from typing import Final
+from uuid import UUID
+
+import msgspec
+import structlog
+import trio
+
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.nodes.following import (
+    FOLLOW_FRAME_BYTES_MAX,
+    Asked,
+    Follow,
+    FollowRefused,
+    decode_follow,
+    encode_follow_reply,
+)
+from delay_protocol.nodes.group_changes import Alter, HandOver, Vote
+from delay_protocol.nodes.registration import GroupMember, GroupRecord, NodeRegister
+from delay_protocol.nodes.snapshots import (
+    decode_snapshot_read,
+    encode_read_reply,
+    encode_snapshot_reply,
+)
+from delay_protocol.wire.frames import Frame
+from delay_server.accepting.commits import MESSAGE_WORKER
+from delay_server.filing.checkpoints import SCHEDULE_WORKER
+from delay_server.filing.filer import Filed, Filer
+from delay_server.filing.splitter import Splitter
+from delay_server.membership.registration import GroupNews, Registration
+from delay_server.settings.errors import FencedError
+from delay_transport.connections.connection import CloseReason, Connection
+from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.request_client import RequestConnection
+from delay_transport.http.credentials import Credentials, UnauthenticatedError
+from delay_transport.meta.requests import MetaRefusedError
+from delay_transport.meta.talk import Talk, prove
+from delay_transport.seams.errors import AddressError, TransportError
+from delay_transport.seams.outbox import Wakeup
+from delay_transport.seams.runtime import Executor, Runtime, parse_peer_address
+from replication.commit_queue import CommitQueue
+from replication.core.commit_point import CommitPoint
+from replication.core.follower import Cut
+from replication.core.handover import HandoverRequest
+from replication.core.in_sync import Proposal
+from replication.core.record import Member
+from replication.core.voter import Later, Promise, Refusal, Voter
+from replication.following import Copy, FollowEnd, Following
+from replication.leading import Leading, answer_of
+from replication.records import record_of
+from replication.snapshots import SnapshotCopy, SnapshotRefusedError
+from storage.disk.errors import CopyRefusedError, StorageFullError
+from storage.node.store import Store
+from storage.state.checkpoint import Checkpoint
+from storage.state.identity import Identity
+from storage.state.promise_file import Promised, PromiseFile
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+PROMISE_WORKER: Final = "promise"
+_AGAIN_S: Final = 0.5
+"""Pause before something is asked again of a meta server, or of a master that is not there."""
+
+REPLICATION_LIMITS: Final = ConnectionLimits(
+    connections_max=64,
+    connections_per_address_max=64,
+    frame_bytes_max=FOLLOW_FRAME_BYTES_MAX,
+    idle_seconds_max=45.0,
+    # So much may be under way to a slave, and its acknowledgements are read all the same.
+    unsent_bytes_pause=64 * 1024 * 1024,
+)
+"""Of the replication port: a group has seven nodes at the most. Whoever is silent is closed."""
+
+
+class Next(Enum):
+    """What a node that follows comes to be."""
+
+    MASTER = "master"
+    """The record names this start."""
+    START = "start"
+    """The log was cut: all in memory has to be made anew, by the code of a start."""
+    ADOPT = "adopt"
+    """It has no records, and its group has another log: it takes that one's uuid."""
+    ASIDE = "aside"
+    """It needs a snapshot: its records go aside."""
+    COPIED = "copied"
+    """It has copied a snapshot, which becomes its directory."""
+
+
+_AFTER: Final = {
+    FollowEnd.CUT: Next.START,
+    FollowEnd.ASIDE: Next.ASIDE,
+    FollowEnd.COPIED: Next.COPIED,
+}
+
+
+def queue_of(
+    store: Store,
+    filer: Filer,
+    point: CommitPoint,
+    *,
+    executor: Executor,
+    may_tell: Callable[[], bool] = lambda: True,
+) -> CommitQueue:
+    """Return what hands on what is committed to be filed, beginning behind what is filed."""
+    return CommitQueue(
+        store.message_log,
+        point,
+        first=store.schedule.last_filed + 1,
+        executor=executor,
+        submit=filer.submit,
+        has_room=lambda: filer.has_room,
+        on_damage=store.schedule.troubles.report,
+        may_tell=may_tell,
+    )
+
+
+class NobodyTakes:
+    """What is filed is held for delivery by nobody: this node sends nothing."""
+
+    async def take_filed(self, filed: Filed) -> None:
+        """Leave it on disk."""
+
+    async def filed(self, filed: Filed) -> None:
+        """Go on."""
+
+
+class Replica:
+    """What a node has promised, whom it follows, and who follows it."""
+
+    def __init__(
+        self,
+        *,
+        store: Store,
+        promised: Promised,
+        filer: Filer,
+        splitter: Splitter,
+        runtime: Runtime,
+        register: Callable[[], NodeRegister],
+        disk_is_full: Callable[[], bool],
+        appended: Callable[[], None],
+        lose: Callable[[FencedError], None],
+        read_secret: Callable[[], Awaitable[bytes | None]],
+        chance: random.Random,
+    ) -> None:
+        """Go on from what is promised.
+
+        register: returns what this start says of itself; appended: hears of each append of a slave;
+        lose: ends the mastership; read_secret: returns what is to be proved to a master, None where
+        nothing is.
+        """
+        self._store = store
+        self._filer = filer
+        self._splitter = splitter
+        self._runtime = runtime
+        self._register = register
+        self._disk_is_full = disk_is_full
+        self._appended = appended
+        self._lose = lose
+        self._read_secret = read_secret
+        self._chance = chance
+        self._file = PromiseFile(store.disk, store.identity.storage_uuid)
+        self._newest = msgspec.json.decode(promised.told, type=GroupRecord | None)
+        """The newest record that this disk was told, durably."""
+        told = None if self._newest is None else record_of(self._newest)
+        self.voter = Voter(Promise(promised.epoch, told), now=self.now)
+        self.registration: Registration | None = None
+        """Set once there is one."""
+        self.record: GroupRecord | None = None
+        """The newest that is durable here."""
+        self.leading: Leading | None = None
+        """Set by the node while it is the master."""
+        self.following: Following | None = None
+        """While it follows."""
+        self._stood = "it has not asked yet"
+        """How it stood when it followed last."""
+        self.snapshot: SnapshotCopy | None = None
+        """While it copies one."""
+        self.copied: Checkpoint | None = None
+        """That of a snapshot that was copied; the directory is to become it."""
+        self._news: GroupNews | None = None
+        self._vote_epoch = 0
+        self._voted = 0
+        self._changed = Wakeup()
+        self._scope = trio.CancelScope()
+        self._hand_over_to = ""
+        self._is_cut = False
+        """Whether the log was cut, and what is in memory of it was not made anew yet."""
+        self._group_log: UUID | None = None
+
+    @property
+    def now(self) -> float:
+        """The boot clock in seconds."""
+        return self._runtime.clock.boot_ms() / 1000
+
+    @property
+    def own(self) -> Member:
+        """The node with its disk."""
+        identity = self._store.identity
+        return Member(identity.node_id, identity.storage_uuid)
+
+    @property
+    def master_elsewhere(self) -> str:
+        """Which other node is the master, for producers; empty if none is known."""
+        record, registration = self.record, self.registration
+        if self.leading is not None or registration is None:
+            return ""
+        master = None if record is None else record.master
+        if master is None or master.node_id == self.own.node:
+            return ""
+        member = registration.members.get(master.node_id)
+        where = "" if member is None else f" at {member.address}"
+        return f"the master of this group is {master.node_id}{where}"
+
+    @property
+    def copy_fault(self) -> str:
+        """Why its group does not count on the copy of this node, a slave; empty if it does."""
+        following, record, own = self.following, self.record, self.own
+        if following is None or not following.is_matched:
+            return f"this node does not follow its master: {self.standing}"
+        if record is None or record.in_sync.get(own.node) != own.storage:
+            return (
+                "the disk of this node is not in sync with its group: the status of the master "
+                "says why"
+            )
+        return ""
+
+    @property
+    def standing(self) -> str:
+        """Why it does not follow, in a sentence; empty if it does, or is the master."""
+        if self.leading is not None:
+            return ""
+        if self.following is not None:
+            return self.following.standing
+        return self._stood if self.master_elsewhere else "no master is known"
+
+    # -- what the meta server says ---------------------------------------------------------------
+
+    def told(self, news: GroupNews) -> None:
+        """Hear of the group; acted upon once it is durable."""
+        if news.vote_epoch is not None:
+            self._vote_epoch = news.vote_epoch
+            if news.vote_epoch:
+                # Whoever asks again has forgotten the vote.
+                self._voted = min(self._voted, news.vote_epoch - 1)
+            self._hear_of_handover(news.hand_over_to)
+        leading = self.leading
+        if leading is not None and news.record.epoch == leading.master.record.epoch:
+            leading.recorded(record_of(news.record))
+        if news.log_uuid is not None:
+            self._group_log = news.log_uuid
+        self._news = news
+        self._wake()
+
+    @property
+    def other_log(self) -> UUID | None:
+        """The uuid of the group's log where this node has another one, without any record."""
+        log_uuid = self._group_log
+        is_other = log_uuid not in {None, self._store.identity.log_uuid}
+        return log_uuid if is_other and self._store.message_log.next_sequence == 1 else None
+
+    def _hear_of_handover(self, to: str) -> None:
+        """Begin to hand over, if an operator has asked for it; once for each time."""
+        before, self._hand_over_to = self._hand_over_to, to
+        if to and to != before and self.leading is not None:
+            reason = self.leading.hand_over(to)
+            log = _log.warning if reason else _log.info
+            log("an operator asked to hand the group over", to=to, refused=reason)
+
+    def granted(self, *, sent_ms: int, lease_ms: int) -> None:
+        """Take a lease."""
+        if self.leading is not None:
+            self.leading.granted(sent_ms=sent_ms, lease_ms=lease_ms)
+
+    def lose(self, error: FencedError) -> None:
+        """End the mastership."""
+        self._lose(error)
+
+    def _wake(self) -> None:
+        """Have whoever follows or waits look what has changed."""
+        self._changed.wake()
+        if self._must_stop_following():
+            self._scope.cancel()
+
+    def _must_stop_following(self) -> bool:
+        news, record = self._news, self.record
+        if self._vote_epoch > self._voted and self._vote_epoch >= self.voter.promise.epoch:
+            return self.voter.to_master.until <= self.now
+        if news is None or record is None:
+            return False
+        return news.record.epoch > record.epoch or news.record.master != record.master
+
+    async def run_told(self) -> None:
+        """Make the newest record durable while this node is the master."""
+        while True:
+            await self._take_news()
+            await self._changed.sleep()
+
+    async def _take_news(self) -> None:
+        """Make what was told durable, and act by it from now on."""
+        while (news := self._news) is not None:
+            self._news = None
+            change = self.voter.told(record_of(news.record))
+            if change is not None:
+                await self._keep(change, news.record)
+            newest = self.voter.promise.told
+            if newest is not None and newest.pair == _pair(news.record):
+                # An older one is of a store that was set back.
+                self.record = news.record
+
+    async def _keep(self, promise: Promise, told: GroupRecord | None) -> None:
+        """Make a promise durable; StorageFullError ends the process, which must not forget it."""
+        kept = Promised(epoch=promise.epoch, told=msgspec.Raw(msgspec.json.encode(told)))
+        with trio.CancelScope(shield=True):
+            await self._runtime.executor.run(PROMISE_WORKER, self._file.write, kept)
+        self._newest = told
+
+    # -- until it is the master ------------------------------------------------------------------
+
+    async def until_master(self, point: CommitPoint, *, now_ms: int) -> Next:
+        """Follow, vote and file until the record names this start as the master, or else.
+
+        Raises CutRefusedError, with nothing changed.
+        """
+        run, store = self._runtime.executor.run, self._store
+        await run(SCHEDULE_WORKER, partial(store.apply_tail, point.committed, now_ms=now_ms))
+        queue = queue_of(store, self._filer, point, executor=self._runtime.executor)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._filer.run, NobodyTakes())
+            nursery.start_soon(self._splitter.run)
+            nursery.start_soon(queue.run)
+            self._filer.on_room = queue.look_again
+            comes = await self._follow_and_vote(point, queue)
+            nursery.cancel_scope.cancel()
+        return comes
+
+    async def _follow_and_vote(self, point: CommitPoint, queue: CommitQueue) -> Next:
+        while True:
+            await self._take_news()
+            if self._is_cut:
+                return Next.START
+            if self._vote_epoch > self._voted and await self._vote():
+                continue
+            if self.other_log is not None:
+                return Next.ADOPT
+            record = self.record
+            if record is not None and self._is_master(record):
+                if queue.next >= point.committed and not self._filer.backlog_bytes:
+                    return Next.MASTER
+                # What is committed is filed first; meanwhile there may be another master.
+                with trio.move_on_after(_FILED_LOOK_S):
+                    await self._changed.sleep()
+                continue
+            master = None if record is None else record.master
+            address = self._address_of(record)
+            if record is None or master is None or not address:
+                with trio.move_on_after(_AGAIN_S):
+                    await self._changed.sleep()
+                continue
+            ended = await self._follow(record, address, point, queue)
+            if ended is not FollowEnd.AGAIN:
+                return _AFTER[ended]
+
+    def _is_master(self, record: GroupRecord) -> bool:
+        """Say whether the record names this start, and nothing that it has promised forbids it."""
+        permission = None if self.registration is None else self.registration.permission
+        return (
+            permission is not None
+            and permission.delivers
+            and permission.record.epoch == record.epoch
+            and self.voter.may_follow(record.epoch)
+        )
+
+    def _address_of(self, record: GroupRecord | None) -> str:
+        """Return where the master of a record serves replicas; empty if it may not be asked."""
+        if record is None or record.master is None or self.registration is None:
+            return ""
+        name = record.master.node_id
+        member = self.registration.members.get(name)
+        if member is None or name == self.own.node or not self.voter.may_follow(record.epoch):
+            return ""
+        return member.sync_address
+
+    # -- votes -----------------------------------------------------------------------------------
+
+    async def _vote(self) -> bool:
+        """Vote, if that may be now; True if something has come of it."""
+        epoch, registration = self._vote_epoch, self.registration
+        answer = self.voter.asked(epoch, self.now)
+        if isinstance(answer, Refusal):
+            _log.warning("this node does not vote", epoch=epoch, reason=answer.sentence)
+            self._voted = epoch
+            return True
+        if isinstance(answer, Later) or registration is None:
+            return False
+        told = self._newest
+        await self._keep(answer, told)
+        log, identity = self._store.message_log, self._store.identity
+        vote = Vote(
+            epoch=epoch,
+            last_epoch=log.last_epoch,
+            end=log.next_sequence,
+            applied=self._store.schedule.last_filed + 1,
+            told=told,
+            fault="free disk is below its floor" if self._disk_is_full() else "",
+        )
+        try:
+            reply = await registration.change(vote)
+        except FencedError as error:
+            self._lose(error)
+            return True
+        except (TransportError, MetaRefusedError, MalformedMetaError) as error:
+            _log.warning("could not vote", epoch=epoch, reason=str(error))
+            await trio.sleep(_AGAIN_S)
+            return True
+        self._voted = epoch
+        _log.info(
+            "this node voted",
+            node=identity.node_id,
+            epoch=epoch,
+            end=vote.end,
+            refused=reply.refusal,
+        )
+        self.told(GroupNews(reply.record, registration.members))
+        return True
+
+    # -- following -------------------------------------------------------------------------------
+
+    async def _follow(
+        self, record: GroupRecord, address: str, point: CommitPoint, queue: CommitQueue
+    ) -> FollowEnd:
+        """Follow the master of a record until there is another one, or a vote is asked."""
+        store, runtime = self._store, self._runtime
+        try:
+            where = parse_peer_address(address)
+        except AddressError as error:
+            _log.error("the replication address of the master cannot be used", reason=str(error))
+            await trio.sleep(_AGAIN_S)
+            return FollowEnd.AGAIN
+        copy = Copy(
+            log=store.message_log,
+            worker=MESSAGE_WORKER,
+            point=point,
+            queue=queue,
+            promise=self.voter.to_master,
+            applied=lambda: store.schedule.last_filed + 1,
+            why_full=self._why_full,
+            cut=self._cut,
+            behind=self._behind,
+            appended=self._appended,
+        )
+        self.following = following = Following(
+            copy,
+            epoch=record.epoch,
+            follow=partial(self._question, record.epoch),
+            talk=self._talk,
+            executor=runtime.executor,
+            clock=runtime.clock,
+            network=runtime.network,
+        )
+        ended = FollowEnd.AGAIN
+        try:
+            with trio.CancelScope() as self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._look_for_votes)
+                    ended = await following.run(where)
+                    nursery.cancel_scope.cancel()
+        finally:
+            self._stood = following.standing or "it has stopped to"
+            self.following = None
+        return ended
+
+    async def _look_for_votes(self) -> None:
+        """End following when a vote that was asked for may be given, or the news ask for it."""
+        while True:
+            if self._vote_epoch > self._voted:
+                wait_s = self.voter.to_master.asked_to_vote(self._vote_epoch, self.now)
+                if wait_s <= 0:
+                    self._scope.cancel()
+                await trio.sleep(max(wait_s, _VOTE_LOOK_S))
+            else:
+                if self._news is not None and not self._must_stop_following():
+                    await self._take_news()
+                with trio.move_on_after(_AGAIN_S):
+                    await self._changed.sleep()
+
+    async def _talk(self, connection: RequestConnection) -> Talk:
+        """Begin to talk with a master, which has the secret if this node has it."""
+        secret = await self._read_secret()
+        return await prove(connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX)
+
+    def _question(self, epoch: int, asked: Asked) -> Follow:
+        said = self._register()
+        return Follow(
+            cluster=said.cluster,
+            group=said.group,
+            node_id=said.node_id,
+            storage_uuid=said.storage_uuid,
+            incarnation=said.incarnation,
+            boot_id=said.boot_id,
+            log_uuid=said.log_uuid,
+            epoch=epoch,
+            asked=asked,
+        )
+
+    async def _cut(self, cut: Cut, committed: int) -> str | None:
+        """Cut the log; nothing else uses the store meanwhile but filing, in the same worker."""
+        now_ms = self._runtime.clock.now_ms()
+        act = partial(self._store.cut, cut.epoch, cut.end, not_below=committed, now_ms=now_ms)
+        # Whatever comes in between: nothing goes on from a log that was cut.
+        self._is_cut = True
+        return await self._runtime.executor.run(SCHEDULE_WORKER, act)
+
+    async def _behind(self, talk: Talk, follow: bytes, first: int) -> FollowEnd | str:
+        """Copy a snapshot into a directory that has no records; have those go aside else.
+
+        A disk that the record counts as in sync keeps what it has, whatever the master says.
+        """
+        store, record = self._store, self.record
+        if record is None or self.own.storage in record.in_sync.values():
+            return (
+                f"its log ends with record {store.message_log.next_sequence - 1} and the master's "
+                f"begins with {first}, but its disk counts as in sync, so it keeps what it has and "
+                "copies no snapshot: hand over to another node, or remove this one"
+            )
+        if store.has_records:
+            return FollowEnd.ASIDE
+        self.snapshot = snapshot = SnapshotCopy(
+            disk=store.disk,
+            log_uuid=store.identity.log_uuid,
+            executor=self._runtime.executor,
+            on_damage=store.schedule.troubles.report,
+            why_full=self._why_full,
+        )
+        try:
+            self.copied = await snapshot.run(talk, follow)
+        except (SnapshotRefusedError, CopyRefusedError) as error:
+            return f"no snapshot was copied: {error}"
+        except StorageFullError as error:
+            return f"no disk space for a snapshot: {error}"
+        finally:
+            self.snapshot = None
+        return FollowEnd.COPIED
+
+    def _why_full(self) -> str:
+        return "free disk is below its floor" if self._disk_is_full() else ""
+
+    # -- leading ---------------------------------------------------------------------------------
+
+    async def change_record(self, wanted: Proposal | HandoverRequest) -> None:
+        """Ask the meta server for what the core wants of it."""
+        registration, leading = self.registration, self.leading
+        if registration is None or leading is None:
+            return
+        try:
+            reply = await registration.change(_change_of(wanted))
+        except FencedError as error:
+            self._lose(error)
+            return
+        except (TransportError, MetaRefusedError, MalformedMetaError) as error:
+            _log.warning("the record of the group could not be changed", reason=str(error))
+            await trio.sleep(_AGAIN_S)
+            return
+        self.told(GroupNews(reply.record, registration.members))
+        if reply.refusal:
+            _log.warning("a change of the group was refused", reason=reply.refusal)
+            await trio.sleep(_AGAIN_S)
+
+    def why_not_follow(self, follow: Follow) -> str:
+        """Say why a start may not follow this node; empty if it may."""
+        registration = self.registration
+        members = {} if registration is None else registration.members
+        reason = _why_no_member(follow, self._store.identity, members)
+        if reason and registration is not None:
+            # It may have registered since.
+            registration.renew()
+        return reason
+
+
+_VOTE_LOOK_S: Final = 0.05
+_FILED_LOOK_S: Final = 0.01
+"""How often a node that is to be the master looks whether all that is committed is filed."""
+_PROOF_S_MAX: Final = 5.0
+"""Seconds for the answer of a master to a challenge."""
+
+
+_NO_MASTER: Final = FollowRefused(reason="this node is not the master of its group")
+
+
+class ReplicationPort:
+    """The handler of the replication port: hands each slave to whoever leads."""
+
+    def __init__(self, leading: Callable[[], Leading | None], credentials: Credentials) -> None:
+        self._leading = leading
+        self._credentials = credentials
+
+    def frames(self, connection: Connection, frames: list[Frame]) -> None:
+        """Take what slaves say."""
+        for frame in frames:
+            try:
+                self._take(connection, frame)
+            except UnauthenticatedError as error:
+                connection.fault()
+                connection.warn("a slave does not prove the secret", reason=str(error))
+                connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
+            except MalformedMetaError as error:
+                connection.fault()
+                connection.close(str(error))
+
+    def _take(self, connection: Connection, frame: Frame) -> None:
+        leading = self._leading()
+        if frame.code == CommandCode.NODE_CHALLENGE:
+            answer = self._credentials.challenge(connection, frame.body)
+            connection.answer(frame, ResponseCode.SUCCESS, answer)
+        elif frame.code == CommandCode.FOLLOW:
+            body, seal = self._credentials.open(connection, frame.code, frame.body)
+            follow = decode_follow(body)
+            reply = answer_of(connection, frame, seal, encode_follow_reply)
+            if leading is None:
+                reply(_NO_MASTER)
+            else:
+                leading.follows(connection, follow, reply)
+        elif frame.code in {CommandCode.SNAPSHOT, CommandCode.SNAPSHOT_READ}:
+            self._take_of_snapshot(leading, connection, frame)
+        elif frame.code in {CommandCode.ACK, CommandCode.LEAVE} and leading is not None:
+            leading.take(connection, frame)
+        else:
+            connection.fault()
+            connection.close("no slave of this node")
+
+    def _take_of_snapshot(
+        self, leading: Leading | None, connection: Connection, frame: Frame
+    ) -> None:
+        body, seal = self._credentials.open(connection, frame.code, frame.body)
+        begun = answer_of(connection, frame, seal, encode_snapshot_reply)
+        if leading is None:
+            begun(_NO_MASTER)
+        elif frame.code == CommandCode.SNAPSHOT:
+            leading.begin_snapshot(connection, decode_follow(body), begun)
+        else:
+            read = answer_of(connection, frame, seal, encode_read_reply)
+            leading.read_snapshot(connection, decode_snapshot_read(body), read)
+
+    def closed(self, connection: Connection, reason: CloseReason) -> None:
+        """Hear that a slave's connection is gone."""
+        self._credentials.forget(connection)
+        leading = self._leading()
+        if leading is not None:
+            leading.closed(connection, reason.value)
+
+
+def _pair(record: GroupRecord) -> tuple[int, int]:
+    return record.epoch, record.version
+
+
+def _change_of(wanted: Proposal | HandoverRequest) -> Alter | HandOver:
+    """Return what the core wants as the meta server is asked for it."""
+    if isinstance(wanted, HandoverRequest):
+        return HandOver(epoch=wanted.epoch, version=wanted.version, target=wanted.master.node)
+    in_sync = {member.node: member.storage for member in sorted(wanted.in_sync)}
+    return Alter(epoch=wanted.epoch, version=wanted.version, in_sync=in_sync)
+
+
+def _why_no_member(follow: Follow, own: Identity, members: Mapping[str, GroupMember]) -> str:
+    """Say why a start is none that is registered in this node's group; empty if it is one."""
+    if (follow.cluster, follow.group) != (own.cluster, own.group):
+        return f"this is {own.group} of {own.cluster}, not {follow.group} of {follow.cluster}"
+    known = members.get(follow.node_id)
+    if follow.node_id == own.node_id or known is None:
+        return f"{follow.node_id} is not registered as a node of {own.group}"
+    start = (follow.storage_uuid, follow.incarnation, follow.boot_id)
+    if start != (known.storage_uuid, known.incarnation, known.boot_id):
+        return (
+            f"{follow.node_id} is registered by another start, incarnation {known.incarnation}; "
+            f"this one is {follow.incarnation}"
+        )
+    return ""
