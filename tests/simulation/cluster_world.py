@@ -141,8 +141,8 @@ class _EndsWhenFenced(DelayServer):
     tests/delay_server/test_mastership.py.
     """
 
-    async def stay_registered(self, node: Node, term: trio.CancelScope) -> None:
-        await super().stay_registered(node, term)
+    async def stay_registered(self, node: Node) -> None:
+        await super().stay_registered(node)
         if self.fenced is not None:
             raise self.fenced
 

@@ -91,14 +91,18 @@ def running(*names: str) -> Callable[[str, str, str], bool]:
     return when
 
 
+_APPENDS = frozenset({"MessageLog._write_encoded", "MessageLog.sync_written"})
+
+
 def appending(kind: RecordKind) -> Callable[[str, str, str], bool]:
     """Return a condition for `Trap.when`: an append to the message_log has records of this kind."""
 
     def when(_kind: str, _path: str, _label: str) -> bool:
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_qualname != "MessageLog._append":
+        while frame is not None and frame.f_code.co_qualname not in _APPENDS:
             frame = frame.f_back
-        return frame is not None and any(draft.kind is kind for draft in frame.f_locals["drafts"])
+        batches = () if frame is None else frame.f_locals.get("batches", ())
+        return any(batch.header.kind is kind for batch in batches)
 
     return when
 

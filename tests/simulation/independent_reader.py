@@ -189,6 +189,8 @@ class Checkpoint:
     retired: dict[str, int]
     """Since when, by path."""
     quarantined: tuple[str, ...]
+    is_copy: bool
+    """Whether the directory began as a copy: what was sealed before is not there."""
 
 
 def _require(holds: object, what: str) -> None:
@@ -381,12 +383,13 @@ def read_checkpoint(data: bytes) -> Checkpoint:
         **{
             name: manifest[name]
             for name in Checkpoint.__slots__
-            if name not in {"epochs", "segments", "retired", "quarantined"}
+            if name not in {"epochs", "segments", "retired", "quarantined", "is_copy"}
         },
         segments=tuple(Segment(*fields) for fields in manifest["segments"]),
         epochs=tuple((epoch, sequence) for epoch, sequence in manifest["epochs"]),
         retired=dict(manifest["retired"]),
         quarantined=tuple(manifest["quarantined"]),
+        is_copy="copied" in manifest,
     )
 
 

@@ -431,14 +431,8 @@ class MetaWitness:
         nodes = [medium.row_at(NODES, key, number) for number in moments]
         is_kept = any(
             node is not None
-            and (node.storage_uuid, node.incarnation, node.boot_id, node.address, node.role)
-            == (
-                request.storage_uuid,
-                request.incarnation,
-                request.boot_id,
-                request.address,
-                reply.role,
-            )
+            and (node.storage_uuid, node.incarnation, node.boot_id, node.address)
+            == (request.storage_uuid, request.incarnation, request.boot_id, request.address)
             and node.last_epoch == request.last_epoch
             for node in nodes
         )

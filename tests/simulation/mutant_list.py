@@ -27,9 +27,10 @@ class Mutant:
     """The story in which it matters, where plain worlds tell it too rarely."""
     name: str = ""
     section: str = ""
-    """Of the design: 4 the logs, 5 the wheel, 6 the sender, 8 the meta server."""
+    """Of the design: 4 the logs, 5 the wheel, 6 the sender, 7 replication, 8 the meta server."""
     world: str = "server"
-    """Which one it is tried in: the delay "server"'s, the "meta" server's, or the "cluster"'s."""
+    """Which one it is tried in: the delay "server"'s, the "meta" server's, the "cluster"'s, the
+    "schedule" of the core of replication, or the story of a "group"."""
 
 
 def mutant(
@@ -53,10 +54,14 @@ _MODEL_EIO = (
 )
 """The same on a disk that cannot be read now and then."""
 
+_FAILOVER = "failover/test_group.py::"
+_FOLLOWING = "failover/test_following.py::"
+_GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
+
 SERVER = {
     "4 message_log": {
         # A message is durable before it is acknowledged.
-        "append without fsync": mutant(drop("MessageLog._write", "file.sync()"), seed=1),
+        "append without fsync": mutant(drop("LogTail.sync", "file.sync()"), seed=1),
         # A request is answered when its commit is durable, and not before.
         "answer before the commit": mutant(
             before(
@@ -68,21 +73,23 @@ SERVER = {
         ),
         # The name of a new message_log file is durable before anything in it is acknowledged.
         "new log file without its name": mutant(
-            drop("MessageLog._make_file", "self._disk.sync_directory(...)"), seed=2
+            drop("LogTail._make_file", "self._disk.sync_directory(...)"), seed=2
         ),
         # An fsync error is fatal: nothing is acknowledged after it.
         "failed fsync ignored": mutant(
             swap(
-                "MessageLog._write",
+                "LogTail.sync",
                 "file.sync()",
-                "try:\n    file.sync()\nexcept FatalDiskError:\n    pass",
+                "try:\n    file.sync()\nexcept Exception:\n    pass",
             ),
             scenario=told.FAILED_FSYNC,
             seed=1,
         ),
         # What a full disk let through of an append is taken back.
         "full disk leaves its garbage": mutant(
-            drop("MessageLog._append_encoded", "self._undo()"), scenario=told.FULL_APPENDS, seed=2
+            drop("MessageLog._appending", "self._tail.undo(self._end)"),
+            scenario=told.FULL_APPENDS,
+            seed=2,
         ),
     },
     "7 copies of a log": {
@@ -123,6 +130,24 @@ SERVER = {
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
         ),
+        # What the end of the log told is read again once it was cut.
+        "cut is remembered": mutant(
+            drop("Store.cut", "self.apply_tail(...)"),
+            test="storage/node/test_store.py::"
+            "test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory[0]",
+        ),
+        # Outcomes that are known are those of the log as it is.
+        "outcomes known for good": mutant(
+            drop("Store.apply_tail", "schedule.facts.forget_known()"),
+            test="storage/node/test_store.py::"
+            "test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory[0]",
+        ),
+        # A replica seals nothing before it has applied what was applied before its start.
+        "replica seals too early": mutant(
+            swap("Store._candidates", "schedule.last_filed + 1 >= self._open_end", "True"),
+            test="storage/node/test_store.py::"
+            "test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log",
+        ),
         # A copied batch was written behind the one that is the last here.
         "copy of another chain": mutant(
             swap("_fault_of_copy", "header.previous_crc != crc", "False"),
@@ -148,9 +173,9 @@ SERVER = {
         # Nothing that is durable here is handed on before it is committed.
         "handed on before it is committed": mutant(
             swap(
-                "delay_server:Committer.hand_on",
-                "self._uncommitted[0].end <= self._commit_point.committed",
-                "True",
+                "CommitQueue.hand_on",
+                "entry.end > committed",
+                "False",
             ),
             test="delay_server/test_node.py::"
             "test_nothing_goes_beyond_the_commit_point_and_all_of_it_goes_on_in_order",
@@ -177,7 +202,7 @@ SERVER = {
         "any amount may wait to be committed": mutant(
             swap(
                 "delay_server:Committer.run",
-                "self.uncommitted_bytes <= UNCOMMITTED_BYTES_MAX",
+                "self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX",
                 "True",
             ),
             test="delay_server/accepting/test_commits.py::"
@@ -261,7 +286,7 @@ SERVER = {
         ),
         # Facts are none of the bytes that may wait to be committed: messages are not held up.
         "outcomes count as uncommitted": mutant(
-            swap("_Uncommitted.size", "batch.header.kind is not RecordKind.FACTS", "True"),
+            swap("CommitQueue.add", "batch.header.kind is not RecordKind.FACTS", "True"),
             test="delay_server/sending/test_fact_recorder.py::"
             "test_facts_are_none_of_the_bytes_that_may_wait_to_be_committed",
         ),
@@ -291,7 +316,7 @@ SERVER = {
     "4 durable end": {
         # The durable end is written after each fsync of the log.
         "durable end not written": mutant(
-            drop("MessageLog._append_encoded", "self._write_durable_end()"), seed=1
+            drop("MessageLog.sync_written", "self._write_durable_end()"), seed=1
         ),
         # The durable end is itself durable within 20 ms and before the log rests.
         "durable end not synced": mutant(drop("DurableEndFile.sync", "self._file.sync()"), seed=1),
@@ -309,7 +334,7 @@ SERVER = {
         ),
         # Beyond the durable end the first bad batch and what follows is cut.
         "bad tail not cut": mutant(
-            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=12
+            drop("_Recovery._cut", "file.truncate(position)"), scenario=told.TORN_TAILS, seed=10
         ),
         # Bytes kept beyond the durable end are written again before anything uses them.
         "kept bytes not written again": mutant(
@@ -1043,7 +1068,7 @@ SERVER = {
         ),
         # A change is durable, its name too, before it is answered.
         "a pause is not synced": mutant(
-            drop("write_controls_document", "disk.sync_directory(...)"),
+            drop("DocumentFile.write", "self._disk.sync_directory(...)"),
             scenario=told.OPERATED,
             seed=1,
         ),
@@ -1235,9 +1260,9 @@ META = {
         "a later copy of who lives": mutant(swap("_check_start", "is_heard", "False"), seed=2),
         # A disk that is known by another node id is refused.
         "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=6),
-        # A node in sync that comes with another disk is refused.
+        # A node that alone is in sync is refused with another disk.
         "a wiped master": mutant(
-            swap("_check_identity", "known.node_id in group.record.in_sync", "False"),
+            swap("_check_identity", "set(group.record.in_sync) == {known.node_id}", "False"),
             test="meta_server/groups/test_roles.py::test_who_does_not_belong_is_refused",
         ),
         # Of two starts with the same incarnation the second is refused.
@@ -1248,7 +1273,7 @@ META = {
         "an older copy": mutant(
             swap(
                 "_check_end",
-                "missing <= 0 and request.last_epoch >= known.last_epoch",
+                "missing <= 0 and is_later",
                 "missing <= 0 or request.last_epoch <= known.last_epoch",
             ),
             seed=2,
@@ -1265,13 +1290,44 @@ META = {
         "a group begins at epoch 1": mutant(
             swap("_new_group", "request.last_epoch + 1", "1"), seed=6
         ),
-        # A node that was started again keeps its role.
-        "roles are given anew": mutant(
-            swap("_role", "known is not None", "_ and known.role is NodeRole.MASTER"), seed=1
+        # Nobody is master but whom the record names.
+        "whoever is in sync is master": mutant(
+            swap("DelayGroup.role_of", "self.record.master == own", "True"),
+            test="meta_server/groups/test_roles.py::test_who_is_master_follows_from_the_record",
         ),
         # A log that another group has is refused.
         "the log of another group": mutant(
             swap("_check_log", "other.name != request.group", "False"), seed=2
+        ),
+    },
+    "8 elections": {
+        # Nobody has a lease while another master may be about to be stored.
+        "a lease while the store is away": mutant(
+            swap("GroupChanges.registered", "self._committer.is_stale or ...", "False"),
+            test=f"{_GROUP_CHANGES}test_no_lease_is_given_while_a_change_of_the_group_is_being_stored",
+        ),
+        # A meta server that starts does not know which leases it has granted.
+        "no lease of the life before": mutant(
+            swap("GroupChanges.state_of", "self._began + self._lease_s", "self._began - 9"),
+            test=f"{_GROUP_CHANGES}"
+            "test_a_meta_server_that_starts_waits_out_the_leases_that_it_may_have_granted",
+        ),
+        # A start that another one has followed speaks for nobody.
+        "a start of before votes": mutant(
+            swap("GroupChanges._start_on", "known is None or ...", "known is None"),
+            test=f"{_GROUP_CHANGES}"
+            "test_who_has_not_registered_on_a_connection_learns_and_changes_nothing",
+        ),
+        # The group is where its master is.
+        "the address of the master before": mutant(
+            swap("_place", "node.address", "shown.master"),
+            test=f"{_GROUP_CHANGES}"
+            "test_a_master_that_is_started_again_begins_an_election_that_votes_end",
+        ),
+        # Votes count for the record for which they were given.
+        "votes outlive what the store forgot": mutant(
+            drop("GroupChanges.loaded_anew", "state.begin_again()"),
+            test=f"{_GROUP_CHANGES}test_votes_are_asked_for_again_when_everything_is_loaded_anew",
         ),
     },
     "8 brokers": {
@@ -1336,7 +1392,7 @@ META = {
         ),
         # What a connection has asked for goes with it.
         "questions of the gone": mutant(
-            drop("ControlsPusher.forget", "self._waiting.pop(connection, None)"), seed=1
+            drop("HeldRequests.forget", "self._waiting.pop(connection, None)"), seed=1
         ),
     },
     "8 controls": {
@@ -1387,7 +1443,7 @@ META = {
         ),
         # Whoever waits for other controls hears after a while that there are none.
         "a question without an answer": mutant(
-            swap("ControlsPusher.ask", "HOLD_S", "_ * 1e6"), seed=1
+            swap("HeldRequests.hold", "self._hold_s", "_ * 1e6"), seed=1
         ),
         # An operator is told by which controls each node goes.
         "what a node has is not noted": mutant(
@@ -1479,7 +1535,7 @@ CLUSTER = {
     "8 membership": {
         # A node that is told of another epoch than the one it began ends.
         "a later epoch is ignored": mutant(
-            swap("Registration._take", "raise FencedError(...)", "_log.warning(reason)"), seed=3
+            swap("Registration._hear", "raise FencedError(...)", "_log.warning(reason)"), seed=3
         ),
         # A node that is refused ends.
         "a refusal is ignored": mutant(
@@ -1493,14 +1549,14 @@ CLUSTER = {
         ),
         # Clients are told again and again that the group takes messages.
         "clients are told once": mutant(
-            swap("Registration._announce", "trio.move_on_after(pause_s)", "trio.CancelScope()"),
+            swap("Announcer._run", "trio.move_on_after(pause_s)", "trio.CancelScope()"),
             seed=1,
         ),
         # Clients are told on each connection to a meta server.
         "a new connection is not told": mutant(
             swap(
                 "Registration._renew",
-                "nursery.start_soon(self._announce, ...)",
+                "nursery.start_soon(self.announcer.run, ...)",
                 "self.failures == 0 and _",
             ),
             seed=1,
@@ -1610,7 +1666,7 @@ SCHEDULE = {
         # The in-sync set never gets smaller than min_isr.
         "smaller than min_isr": mutant(
             swap("InSyncSet._wanted", "len(record.in_sync) > record.min_isr", "True"),
-            swap("GroupState.alter", "len(wanted) >= record.min_isr", "True"),
+            swap("GroupState.why_not", "len(wanted) < record.min_isr", "False"),
             seed=39,
         ),
         # A disk that answers and gets no further is dropped.
@@ -1752,6 +1808,130 @@ SCHEDULE = {
 }
 """Of the core of replication; its world is a schedule of events."""
 
+GROUP = {
+    "7 copies": {
+        # A slave acknowledges what is durable on its disk.
+        "acknowledged before it is durable": mutant(
+            before(
+                "Following._append",
+                "data = ...",
+                "self._connection.tell(CommandCode.ACK, encode_acknowledged(Acknowledged("
+                "end=self._follower._next, applied=copy.applied(), echo_ms=None)))",
+            ),
+            seed=1,
+        ),
+        # What is copied is fsynced.
+        "copied without fsync": mutant(
+            swap(
+                "MessageLog.append_copied",
+                "self.sync_written()",
+                "sync, self._tail.sync = self._tail.sync, lambda: None\n"
+                "try:\n    self.sync_written()\nfinally:\n    self._tail.sync = sync",
+            ),
+            seed=1,
+        ),
+        # After a cut all in memory is made anew.
+        "a cut that memory knows nothing of": mutant(
+            swap("Following._other_log", "FollowEnd.CUT", "FollowEnd.AGAIN"),
+            test=f"{_FAILOVER}test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has",
+        ),
+        # What the master has not is cut, whatever a start has applied of it.
+        "a start applies its tail": mutant(
+            swap("Replica.until_master", "point.committed", "store.message_log.next_sequence"),
+            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+        ),
+        # What is durable at a slave is filed when the master has told that it is committed.
+        "a slave files what is not committed": mutant(
+            swap("Following._committed", "self._follower.committed", "copy.log.next_sequence"),
+            test=f"{_FAILOVER}test_a_slave_files_what_is_committed_and_nothing_else",
+        ),
+        # What is read from the log again is committed as well.
+        "read beyond the commit": mutant(
+            swap("CommitQueue._readable_until", "min(until, ...)", "until"),
+            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+        ),
+        # The bytes before the end are compared, and not their epoch alone.
+        "other bytes of the same epoch match": mutant(
+            swap("Questions._compare", "crc != asked.crc", "False"),
+            test=f"{_FOLLOWING}test_bytes_that_differ_at_one_place_of_one_epoch_are_no_match",
+        ),
+        # A master that takes back what slaves have is the master no more.
+        "it goes on after it took back": mutant(
+            drop("Leading.took_back", "self._asks.lose(...)"),
+            test=f"{_FAILOVER}test_a_master_that_takes_back_what_slaves_have_is_the_master_no_more",
+        ),
+        # A slave of another epoch is told so.
+        "a slave of another epoch follows": mutant(
+            swap("Questions.why_not", "follow.epoch > epoch", "False"),
+            swap("Questions.why_not", "follow.epoch < epoch", "False"),
+            test=f"{_FOLLOWING}test_whoever_does_not_belong_here_does_not_follow",
+        ),
+        # Only the start that is registered follows.
+        "a start of before follows": mutant(
+            swap("_why_no_member", "start != ...", "False"),
+            test=f"{_FOLLOWING}test_whoever_does_not_belong_here_does_not_follow",
+        ),
+    },
+    "7 roles": {
+        # The set changes when the meta server has said so.
+        "the set shrinks before the answer": mutant(
+            before(
+                "Replica.change_record",
+                "reply = await registration.change(...)",
+                "if isinstance(wanted, Proposal):\n"
+                "    leading.recorded(record_of(msgspec.structs.replace(self.record, "
+                "epoch=wanted.epoch, version=wanted.version + 1, "
+                "in_sync={one.node: one.storage for one in wanted.in_sync})))",
+            ),
+            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_and_acknowledges_nothing",
+        ),
+        # Nothing is sent without a lease.
+        "a node sends without a lease": mutant(
+            swap("Leading.may_act", "not reason", "True"),
+            swap("Leading.look", "master.why_not_send(now)", "''"),
+            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_and_acknowledges_nothing",
+        ),
+        # And nobody is told that anything is committed.
+        "acknowledged without a lease": mutant(
+            swap("CommitQueue.tell", "not self._may_tell()", "False"),
+            test="delay_server/accepting/test_commits.py::"
+            "test_what_is_committed_is_handed_on_and_told_when_it_may_be_told",
+        ),
+        # A promise is durable before anybody hears of it.
+        "a vote before the promise is durable": mutant(
+            drop("Replica._vote", "await self._keep(answer, told)"),
+            drop("Replica._take_news", "if change is not None: ..."),
+            test=f"{_FOLLOWING}test_a_vote_that_has_come_is_a_promise_that_is_durable",
+        ),
+        # A survivor appends nothing that it may not acknowledge.
+        "a survivor takes messages": mutant(
+            swap("duty_of", "may_serve and not now.appends_wait", "may_serve"),
+            test="delay_server/test_duty.py::test_the_table_holds",
+        ),
+        # A wiped disk is not in sync, whatever node it is in.
+        "a wiped disk keeps its place": mutant(
+            swap("GroupState.voted", "record.in_sync.get(node) != vote.storage", "False"),
+            swap(
+                "GroupChanges._news_of",
+                "record.in_sync.get(...) == request.storage_uuid and ...",
+                "request.node_id in state.asks(record)",
+            ),
+            swap(
+                "DelayGroup.has_in_sync",
+                "self.record.in_sync.get(node.node_id) == node.storage_uuid",
+                "node.node_id in self.record.in_sync",
+            ),
+            test=f"{_FAILOVER}test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync",
+        ),
+        # A start of the recorded master's disk begins an election.
+        "a master that was started again is waited for": mutant(
+            swap("GroupState.was_restarted", "found.incarnation > master.incarnation", "False"),
+            test=f"{_FAILOVER}test_a_master_that_loses_power_is_followed_by_another_with_every_message",
+        ),
+    },
+}
+"""Of the shell of replication, between servers; its world is the story of a group."""
+
 MUTANTS = tuple(
     replace(one, world=world, section=section, name=name)
     for world, sections in (
@@ -1759,6 +1939,7 @@ MUTANTS = tuple(
         ("meta", META),
         ("cluster", CLUSTER),
         ("schedule", SCHEDULE),
+        ("group", GROUP),
     )
     for section, mutants in sections.items()
     for name, one in mutants.items()

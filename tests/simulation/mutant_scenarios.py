@@ -78,7 +78,7 @@ FULL_APPENDS = Scenario(
         Trap(
             action=Action.FULL,
             kinds={"write", "create"},
-            when=running("MessageLog._write"),
+            when=running("LogTail.write"),
             skip=skip,
         )
         for skip in range(2, 400, 9)

@@ -40,7 +40,11 @@ from tests.simulation.meta_world import MetaResult, run_meta_world
 from tests.simulation.mutant_list import MUTANTS, Mutant
 from tests.simulation.mutation import ROOT, MutationError, in_force, prepared
 from tests.simulation.schedule.group import STORIES, GroupResult, run_schedule
+from tests.simulation.story.group import STORIES as TOLD
+from tests.simulation.story.group import StoryResult, run_story
 from tests.simulation.world import WorldResult, run_world
+
+_Result = WorldResult | MetaResult | GroupResult | StoryResult
 
 SEEDS = 60
 """Seeds from 1 on that are tried after the last known one."""
@@ -100,11 +104,12 @@ class Verdict:
 
 def run_seed(mutant: Mutant, seed: int) -> list[str]:
     """Return the promises that a seed finds broken in a mutant's story."""
-    run_one: Mapping[str, Callable[[int], WorldResult | MetaResult | GroupResult]] = {
+    run_one: Mapping[str, Callable[[int], _Result]] = {
         "server": partial(run_world, scenario=mutant.scenario),
         "meta": run_meta_world,
         "cluster": run_cluster_world,
         **{world: partial(run_schedule, world=world) for world in STORIES},
+        **{world: partial(run_story, world=world) for world in TOLD},
     }
     return run_one[mutant.world](seed).violations
 

@@ -1,6 +1,6 @@
 """Edits of the syntax tree of a function, and how they are put in force in a running process.
 
-    drop("MessageLog._write", "file.sync()")
+    drop("LogTail.sync", "file.sync()")
     swap("Committer._next_floor", "max(self._floor_minute, minute)", "minute")
     swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50")
     before("Ingest._take", "self._under_way.append(...)", "self._answer(gathered.waiting)")

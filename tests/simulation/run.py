@@ -4,6 +4,7 @@
     python -m tests.simulation.run --world meta             the meta server's simulation
     python -m tests.simulation.run --world cluster          that of both together
     python -m tests.simulation.run --world schedule         the core of replication alone
+    python -m tests.simulation.run --world group            three servers and a meta server
 
 Prints each failing seed with what was wrong and how to see it again, then the account: faults by
 kind, crash points hit, seeds a second. `--ledger docs/campaigns.jsonl` appends a
@@ -35,9 +36,11 @@ from tests.simulation.schedule.group import (
     ScheduleCampaign,
     run_schedule,
 )
+from tests.simulation.story.group import STORIES as TOLD
+from tests.simulation.story.group import StoryCampaign, StoryResult, run_story
 from tests.simulation.world import WorldResult, run_world
 
-Result = TypeVar("Result", WorldResult, MetaResult, GroupResult)
+Result = TypeVar("Result", WorldResult, MetaResult, GroupResult, StoryResult)
 
 
 def run_seeds(
@@ -87,7 +90,7 @@ def main() -> int:
     parser.add_argument("--ledger", type=Path, help="append the account to this file")
     parser.add_argument("--date", default=time.strftime("%Y-%m-%d", time.gmtime()))
     parser.add_argument(
-        "--world", choices=("server", "meta", "cluster", *STORIES), default="server"
+        "--world", choices=("server", "meta", "cluster", *STORIES, *TOLD), default="server"
     )
     options = parser.parse_args()
     if options.world == "meta":
@@ -98,6 +101,8 @@ def main() -> int:
         return _run_campaign(
             options, ScheduleCampaign(), partial(run_schedule, world=options.world)
         )
+    if options.world in TOLD:
+        return _run_campaign(options, StoryCampaign(), partial(run_story, world=options.world))
     return _run_campaign(options, Campaign(), run_world)
 
 

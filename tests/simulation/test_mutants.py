@@ -37,7 +37,7 @@ from tests.simulation.mutation import (
 
 _QUICK = "append without fsync"
 
-_OF_THE_DAY = {"server": 4, "meta": 3, "cluster": 2}
+_OF_THE_DAY = {"server": 4, "meta": 3, "cluster": 2, "group": 2}
 """How many mutants of each world `make test` tries, of those that a seed is known to catch."""
 
 _PART = 10
@@ -60,6 +60,7 @@ def test_the_list_has_every_world_and_names_each_mutant_once() -> None:
     assert {mutant.section[0] for mutant in MUTANTS} >= {"4", "5", "6", "8"}
     assert len([mutant for mutant in MUTANTS if mutant.world == "meta"]) >= 45
     assert len([mutant for mutant in MUTANTS if mutant.world == "cluster"]) >= 20
+    assert len([mutant for mutant in MUTANTS if mutant.world == "group"]) >= 12
     scenarios = {mutant.scenario.name: mutant.scenario for mutant in MUTANTS}
     assert all(scenarios[mutant.scenario.name] is mutant.scenario for mutant in MUTANTS)
 
@@ -117,13 +118,16 @@ def test_an_edit_changes_a_place_that_is_there_once(
 @pytest.mark.parametrize(
     ("edit", "text"),
     [
-        (drop("MessageLog.no_such", "self._undo()"), "no function MessageLog.no_such .*_append"),
-        (drop("MessageLog._write", "self._undo()"), "_write has no 'self._undo.*is in MessageLog"),
+        (
+            drop("MessageLog.no_such", "self._settle(end)"),
+            "no function MessageLog.no_such .*sync_w",
+        ),
+        (drop("MessageLog._write", "self._settle(end)"), "has no 'self._settle.*is in MessageLog"),
         (drop("MessageLog._write", "no_such()"), "has no 'no_such.*nor anywhere else"),
         (drop("MessageLog.no_such", "no_such()"), "no function .*nor anywhere else"),
         (swap("MessageLog._write", "self", "None"), "is in storage.* say more of what is around"),
-        (swap("MessageLog._write", "file.sync()", "no_such()"), "does not know no_such"),
-        (drop("meta_server:MessageLog._write", "file.sync()"), "no function meta_server:Mess"),
+        (swap("LogTail.sync", "file.sync()", "no_such()"), "does not know no_such"),
+        (drop("meta_server:LogTail.sync", "file.sync()"), "no function meta_server:Log"),
     ],
 )
 def test_an_edit_that_does_not_fit_says_what_to_do(edit: Edit, text: str) -> None:
@@ -156,11 +160,11 @@ def test_a_finding_is_told_by_its_promise() -> None:
 
 def test_new_code_that_fails_by_itself_proves_nothing() -> None:
     [mutant] = chosen([_QUICK])
-    trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in _write\n    x\n{}: no x'
+    trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in sync\n    x\n{}: no x'
     assert mutants.fails_by_itself(mutant, trace.format("AttributeError"))
     assert not mutants.fails_by_itself(mutant, trace.format("ValueError"))
     assert not mutants.fails_by_itself(
-        mutant, trace.replace("_write", "_other").format("AttributeError")
+        mutant, trace.replace("sync", "_other").format("AttributeError")
     )
 
 

@@ -51,9 +51,16 @@ def image() -> Image:
                 for kind, (path, begin, _) in spans
                 if kind == "outcomes" and reader.told_by(found, path, begin)
             ]
-            if kinds >= {"message_log", "segment", "facts", "seals"} and len(waiting) >= _WAITING:
+            has_all = kinds >= {"message_log", "segment", "facts", "seals"}
+            if has_all and len(waiting) >= _WAITING and _has_whole_log(found):
                 return found
     raise AssertionError("no story has files of all kinds")
+
+
+def _has_whole_log(image: Image) -> bool:
+    """Say whether nothing of the log was deleted that a segment still has."""
+    rows = (sequences_of(data) for path, data in image.items() if path.startswith("schedule_log/"))
+    return set(ids_by_sequence(image)) >= set().union(*rows)
 
 
 def disk_of(image: Image) -> SimDisk:

@@ -24,8 +24,8 @@ import msgspec
 import structlog
 import trio
 
-from delay_server.node import Intervals
 from delay_server.server import DelayServer, serve
+from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
@@ -122,6 +122,9 @@ class CrashPoint:
     """An I/O error may stand in for the crash: the process is to end by itself."""
 
 
+_APPEND = ("MessageLog.write", "MessageLog.sync_written")
+"""An append, in one step or in two."""
+
 CRASH_POINTS: dict[str, CrashPoint] = {
     "write": CrashPoint(kinds={"write"}, skip_max=120, fails=True),
     "fsync": CrashPoint(kinds={"sync"}, skip_max=120, fails=True),
@@ -129,14 +132,12 @@ CRASH_POINTS: dict[str, CrashPoint] = {
     "rename": CrashPoint(kinds={"rename"}, skip_max=12),
     "split": CrashPoint(inside=("SplitJob.step",), skip_max=12),
     "seal": CrashPoint(inside=("SealsLog.append",), skip_max=12),
-    "commit fsync": CrashPoint(
-        kinds={"sync"}, inside=("MessageLog.append",), skip_max=60, fails=True
-    ),
+    "commit fsync": CrashPoint(kinds={"sync"}, inside=_APPEND, skip_max=60, fails=True),
     "fact fsync": CrashPoint(kinds={"sync"}, records=RecordKind.FACTS, skip_max=25, fails=True),
     "send": CrashPoint(how=How.SEND, skip_max=25),
     "fact": CrashPoint(records=RecordKind.FACTS, skip_max=25, fails=True),
     "fact filing": CrashPoint(inside=("ScheduleLog.file_facts",), skip_max=20),
-    "append": CrashPoint(inside=("MessageLog.append",), skip_max=60),
+    "append": CrashPoint(inside=_APPEND, skip_max=60),
     "filing": CrashPoint(inside=("ScheduleLog.apply", "ScheduleLog.flush"), skip_max=60),
     "load": CrashPoint(inside=("ScheduleLog.begin_load", "Job.step"), skip_max=60),
     "durable end": CrashPoint(inside=("DurableEndFile.sync",), skip_max=30),

@@ -1,0 +1,245 @@
+"""Three delay servers and a meta server: kept on every disk, and any of them takes over."""
+
+from unittest import mock
+
+import trio
+
+from storage.disk.errors import StorageFullError
+from storage.logs.log_tail import LogTail
+from tests.failover.group_rig import Group
+from tests.simulation.faults import PowerCut
+
+
+async def test_a_message_is_acknowledged_once_all_disks_in_sync_have_it() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(20)
+        await group.until(
+            lambda: {machine.messages() for machine in group.machines.values()} == {20}
+        )
+
+
+async def test_a_sole_master_that_is_busy_is_joined_within_five_seconds() -> None:
+    group = Group()
+    async with group.running("a"):
+        await group.until_master("a")
+        async with trio.open_nursery() as nursery:
+
+            async def be_busy() -> None:
+                while True:
+                    await group.send(5)
+
+            nursery.start_soon(be_busy)
+            await trio.sleep(2)
+            group["b"].start()
+            group["c"].start()
+            await group.until_in_sync("a", "b", "c", seconds=10)
+            nursery.cancel_scope.cancel()
+
+
+async def test_a_slave_that_was_killed_is_dropped_and_comes_back() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master = group.master()
+        assert master is not None
+        slave = next(one for one in group.machines.values() if one is not master)
+        await slave.kill()
+        await group.send(5)
+        assert slave.name not in group.record.in_sync
+        slave.start()
+        await group.until_in_sync("a", "b", "c")
+        await group.until(lambda: slave.messages() == 5)
+
+
+async def test_a_master_that_loses_power_is_followed_by_another_with_every_message() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master = group.master()
+        assert master is not None
+        await group.send(30)
+        epoch = group.record.epoch
+        await master.kill(PowerCut)
+        await trio.sleep(1)
+        master.start()
+        await group.until(lambda: group.record.epoch > epoch and group.master() is not None)
+        await group.until_in_sync("a", "b", "c")
+        await group.send(5)
+        await group.until(
+            lambda: {machine.messages() for machine in group.machines.values()} == {35}
+        )
+
+
+async def test_what_is_due_is_delivered_by_the_next_master_too() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        ids = await group.send(10, in_s=20.0)
+        master = group.master()
+        assert master is not None
+        await master.kill()
+        master.start()
+        await group.until(lambda: set(ids) <= set(group.delivered()), seconds=120)
+        for delivery in group.world.broker.deliveries:
+            assert delivery.at_ms >= delivery.due_ms
+
+
+async def test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = group.master()
+        assert master is not None
+        others = [one for one in group.machines.values() if one is not master]
+        for other in others:
+            await other.kill()
+        # It appends for as long as the others count as in sync, and nobody gets an answer.
+        with trio.move_on_after(0.4):
+            await group.send(4)
+        await master.kill()
+        for other in others:
+            other.start()
+        # They elect one of themselves, before the old master is there again.
+        master.start()
+        await group.until(lambda: group.record.phase.value == "electing")
+        await master.kill()
+        await group.until(lambda: (found := group.master()) is not None and found is not master)
+        starts = master.incarnation()
+        master.start()
+        await group.until_in_sync("a", "b", "c", seconds=120)
+        await group.send(2)
+        await group.until(lambda: {one.messages() for one in group.machines.values()} == {5})
+        [(path, size)] = master.opened.store.divergent()
+        assert path.startswith("divergent/")
+        assert size > 0
+        # Its start, and one more when the log was cut.
+        assert master.incarnation() == starts + 2
+
+
+async def test_a_master_that_is_cut_off_sends_and_acknowledges_nothing() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        ids = await group.send(1, in_s=20.0)
+        master = group.master()
+        assert master is not None
+        others = [name for name in group.machines if name != master.name]
+        for name in (*others, "meta"):
+            group.world.network.block(master.name, name)
+            group.world.network.block(name, master.name)
+        with trio.move_on_after(12):
+            await group.send(1)
+        assert group.acknowledged == ids
+        await trio.sleep(15)
+        assert group.delivered() == []
+        await group.elect()
+        await group.until_master(*others)
+        group.world.network.heal()
+        await group.until_in_sync("a", "b", "c")
+        assert group.delivered() == ids
+
+
+async def test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(5)
+        master = group.master()
+        assert master is not None
+        wiped, left = (one for one in group.machines.values() if one is not master)
+        wiped.is_supervised = True
+        # Before it can be dropped.
+        await master.kill()
+        await wiped.kill()
+        wiped.wipe()
+        wiped.start()
+        network = group.world.network
+        for link in ((left.name, "meta"), ("meta", left.name)):
+            network.block(*link)
+        await group.until(
+            lambda: wiped.server and wiped.server.is_open and wiped.replica.record is not None
+        )
+        await group.elect()
+        await trio.sleep(6)
+        network.heal()
+        assert await group.until_master(left.name, wiped.name) is left
+        await group.until_in_sync(left.name, wiped.name)
+        await group.until(lambda: wiped.messages() == 5)
+
+
+async def test_a_slave_files_what_is_committed_and_nothing_else() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = group.master()
+        assert master is not None
+        deaf, other = (one for one in group.machines.values() if one is not master)
+        await group.until(lambda: other.opened.store.schedule.last_filed >= 4)
+        filed = other.opened.store.schedule.last_filed
+        # The master hears no acknowledgement of one of them, so it commits nothing for a while.
+        group.world.network.block(deaf.name, master.name)
+        with trio.move_on_after(1.0):
+            await group.send(2)
+        assert other.messages() == 5
+        assert other.opened.store.schedule.last_filed == filed
+        group.world.network.heal()
+        await group.until(lambda: other.opened.store.schedule.last_filed >= filed + 2)
+
+
+async def test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = group.master()
+        assert master is not None
+        ahead, behind = (one for one in group.machines.values() if one is not master)
+        network = group.world.network
+        for one, other in ((ahead, master), (master, behind), (behind, master)):
+            network.block(one.name, other.name)
+        with trio.move_on_after(1.0):
+            await group.send(2)
+        assert (ahead.messages(), behind.messages()) == (5, 3)
+        for link in ((ahead.name, "meta"), ("meta", ahead.name)):
+            network.block(*link)
+        await master.kill()
+        await group.elect()
+        await group.until_master(behind.name)
+        await group.send(4)
+        network.heal()
+        await group.until_in_sync(ahead.name, behind.name)
+        assert len(ahead.opened.store.divergent()) == 1
+        filed = behind.opened.store.schedule.last_filed
+        await group.until(lambda: ahead.opened.store.schedule.last_filed >= filed)
+        assert [one.messages() for one in (ahead, behind)] == [7, 7]
+        assert [one.opened.store.schedule.pending for one in (ahead, behind)] == [7, 7]
+
+
+async def test_a_master_that_takes_back_what_slaves_have_is_the_master_no_more() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = group.master()
+        assert master is not None
+        tail, epoch = master.opened.store.message_log._tail, group.record.epoch
+        sync, full = LogTail.sync, [True]
+
+        def sync_or_not(one: LogTail) -> None:
+            if one is tail and full:
+                full.pop()
+                raise StorageFullError("none is left for what was written")
+            sync(one)
+
+        with mock.patch.object(LogTail, "sync", sync_or_not):
+            await group.send(2)
+        assert not full
+        await group.until_in_sync("a", "b", "c")
+        assert group.record.epoch > epoch
+        await group.send(2)
+        logs = [[one.header.crc for one in each.batches()] for each in group.machines.values()]
+        assert logs[0] == logs[1] == logs[2]

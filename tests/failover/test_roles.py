@@ -1,0 +1,195 @@
+"""A role that changes in the middle of something leaves nothing behind, and nothing hangs."""
+
+import dataclasses
+from unittest import mock
+
+import msgspec
+import trio
+
+from delay_protocol.nodes.registration import GroupRecord, Phase
+from delay_server.replicas import Replica
+from meta_server.admin.plans import (
+    Desk,
+    ask_to_hand_over,
+    elect_master,
+    set_group_min_isr,
+)
+from meta_server.groups.elections import GroupState, Voted
+from meta_server.known.model import Change
+from replication.core.follower import Cut
+from tests.failover.group_rig import GROUP, Group, Machine
+from tests.meta_server.memory_store import Fault
+
+
+async def operate(group: Group, what: str, to: str = "") -> None:
+    """Have an operator hand over, elect, or set min ISR; raises why that is refused."""
+    server = group.meta_server
+    changes = server.handlers.group_changes
+
+    def plan(desk: Desk) -> tuple[Change, ...]:
+        state, now = changes.state_of(GROUP), trio.current_time()
+        if what == "handover":
+            return ask_to_hand_over(desk, GROUP, state, to=to, now=now)
+        if what == "elect":
+            return elect_master(desk, GROUP, state, send_again=None, now=now)
+        return set_group_min_isr(desk, GROUP, int(what))
+
+    await server.administration.carry_out("op", plan, ("group", GROUP), stored=changes.news)
+
+
+def others_than(group: Group, master: Machine) -> list[Machine]:
+    return [one for one in group.machines.values() if one is not master]
+
+
+async def in_sync(group: Group) -> Machine:
+    await group.until_in_sync(*group.machines)
+    return await group.until_master(*group.machines)
+
+
+async def test_an_election_whose_votes_were_forgotten_is_voted_for_again() -> None:
+    group = Group()
+    async with group.running():
+        master = await in_sync(group)
+        await group.send(5)
+        choose = GroupState.choose
+        lost: list[GroupRecord] = []
+
+        def lose_once(state: GroupState, record: GroupRecord, *, now: float) -> object:
+            found = choose(state, record, now=now)
+            if isinstance(found, GroupRecord) and not lost:
+                lost.append(found)
+                group.meta.medium.next_faults.append(Fault.LOST)
+            return found
+
+        with mock.patch.object(GroupState, "choose", lose_once):
+            await master.kill()
+            master.start()
+            await group.until(lambda: bool(lost))
+            await group.until(lambda: group.master() is not None)
+
+
+async def test_a_cut_in_the_middle_of_which_the_master_changes_is_not_forgotten() -> None:
+    group = Group()
+    async with group.running():
+        old = await in_sync(group)
+        await group.send(3, in_s=40)
+        kept, named = others_than(group, old)
+        network = group.world.network
+        for one, other in ((old.name, named.name), (kept.name, "meta")):
+            network.block(one, other)
+            network.block(other, one)
+        # These reach `kept` alone, and nobody hears that they are kept.
+        with trio.move_on_after(1.2):
+            await group.send(4, in_s=40)
+        lost = set(group.delivered())
+        await old.kill()
+        await trio.sleep(7)
+        await operate(group, "elect")
+        await group.until_master(named.name)
+        cut = Replica._cut
+        cuts: list[Cut] = []
+
+        async def struck(replica: Replica, wanted: Cut, committed: int) -> str | None:
+            if replica.own.node == kept.name:
+                cuts.append(wanted)
+                # What news of another master do.
+                group.nursery.start_soon(_cancel, replica)
+            return await cut(replica, wanted, committed)
+
+        with mock.patch.object(Replica, "_cut", struck):
+            network.heal()
+            await group.until(lambda: bool(cuts))
+            await group.until_in_sync(kept.name, named.name)
+        await group.send(6, in_s=30)
+        await operate(group, "handover", kept.name)
+        await group.until_master(kept.name)
+        await group.until(lambda: set(group.acknowledged) <= set(group.delivered()), seconds=120)
+        assert set(group.delivered()) == set(group.acknowledged) | lost
+
+
+async def _cancel(replica: Replica) -> None:
+    replica._scope.cancel()
+
+
+async def test_a_node_that_still_files_when_it_is_named_follows_whoever_is_named_next() -> None:
+    group = Group()
+    async with group.running():
+        old = await in_sync(group)
+        await group.send(3, in_s=40)
+        slow, other = others_than(group, old)
+        filer = slow.opened.filer
+        filer.backlog_bytes += 1
+        await operate(group, "handover", slow.name)
+        await group.until(
+            lambda: (found := group.record.master) is not None and found.node_id == slow.name
+        )
+        group.world.network.block(slow.name, "meta")
+        group.world.network.block("meta", slow.name)
+        await trio.sleep(8)
+        await operate(group, "elect")
+        group.world.network.heal()
+        await group.until_master(old.name, other.name)
+        await group.send(2)
+        await group.until(lambda: slow.replica.following is not None, seconds=30)
+        await group.until_in_sync("a", "b", "c")
+
+
+async def test_outcomes_that_a_restart_found_uncommitted_count_at_an_election() -> None:
+    group = Group(names=("a", "b"))
+    async with group.running():
+        await in_sync(group)
+        await operate(group, "2")
+        await group.send(30, in_s=8)
+        master = await group.until_master("a", "b")
+        [other] = others_than(group, master)
+        await other.kill()
+        await group.until(lambda: len(group.delivered()) == 30)
+        await trio.sleep(2)
+        assert master.opened._said().uncommitted == 30
+        await master.kill()
+        master.start()
+        await group.until_master(master.name)
+        assert master.opened._said().uncommitted == 30
+
+
+async def test_a_voter_that_was_started_again_says_the_newest_record_that_it_was_told() -> None:
+    group = Group()
+    async with group.running():
+        master = await in_sync(group)
+        await master.kill()
+        master.start()
+        await group.until(lambda: group.record.epoch == 2 and group.master() is not None)
+        await group.until_in_sync("a", "b", "c")
+        newest = group.record
+        for machine in group.machines.values():
+            await machine.kill()
+        group.meta.kill()
+        # The store is set back to the time when this epoch's election had begun.
+        tables = group.meta.medium.tables
+        older = msgspec.structs.replace(
+            newest, version=newest.version - 2, master=None, phase=Phase.ELECTING
+        )
+        tables.delay_groups[GROUP] = dataclasses.replace(tables.delay_groups[GROUP], record=older)
+        votes: list[object] = []
+        voted = GroupState.voted
+
+        def note(
+            state: GroupState,
+            record: GroupRecord,
+            node: str,
+            epoch: int,
+            vote: Voted,
+            *,
+            now: float,
+        ) -> str:
+            votes.append(vote)
+            return voted(state, record, node, epoch, vote, now=now)
+
+        with mock.patch.object(GroupState, "voted", note):
+            await group.start_meta()
+            for machine in group.machines.values():
+                machine.start()
+            await trio.sleep(12)
+        assert votes
+        assert all(isinstance(vote, Voted) and vote.told == newest for vote in votes)
+        assert group.record == older, "nobody is elected by a store that is an older copy"

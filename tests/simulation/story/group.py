@@ -1,0 +1,491 @@
+"""The story of a group: three real delay servers and a real meta server, and what befalls them.
+
+Producers ask the meta server who the master is, a broker takes what is due, an operator hands over,
+elects and changes min ISR. Machines, disks, network and the store fail. At each change of the
+record, and at the end when all power is cut, each disk in sync has to have every acknowledged
+message by itself (judges.py).
+"""
+
+import contextlib
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+import structlog
+import trio
+import trio.lowlevel
+
+from delay_protocol.nodes.registration import GroupRecord
+from meta_server.admin.plans import (
+    Desk,
+    ask_to_hand_over,
+    elect_master,
+    set_group_min_isr,
+)
+from meta_server.known.errors import MetaServerError
+from meta_server.known.model import Change, MetaStore, SaveDelayGroup
+from tests.delay_server.server_rig import Producer, make_item
+from tests.failover.group_rig import GROUP, Group, Machine
+from tests.meta_server.memory_store import Fault, MemoryStore
+from tests.simulation.determinism import derive, run_deterministic
+from tests.simulation.faults import Death, FaultPlan, Kill, PowerCut
+from tests.simulation.ledger import Account, counts_line
+from tests.simulation.story import judges
+from tests.simulation.story.history import Event, History, What
+
+PLAN: Final = FaultPlan()
+"""What a power cut may take: anything that was not fsynced."""
+CALM_S: Final = 45.0
+"""At the end nothing is struck any more."""
+LIMIT_S: Final = 1200.0
+"""Virtual seconds that no story takes: the longest, its producers' time, and the end."""
+ENDS: Final = (trio.BrokenResourceError, trio.ClosedResourceError, OSError, AssertionError)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Story:
+    """What exists, what strikes, and for how long."""
+
+    names: tuple[str, ...] = ("a", "b", "c")
+    seconds: tuple[float, float] = (150.0, 260.0)
+    producers: int = 2
+    messages: int = 40
+    """Of each producer."""
+    strikes: tuple[tuple[str, int], ...] = (
+        ("kill", 20),
+        ("power_cut", 12),
+        ("partition", 16),
+        ("one_way", 6),
+        ("reset", 8),
+        ("slow_disk", 8),
+        ("full_disk", 5),
+        ("meta_kill", 6),
+        ("store_fault", 6),
+        ("wipe", 5),
+        ("clean_stop", 6),
+        ("operator", 30),
+    )
+    pause_s: tuple[float, float] = (1.0, 14.0)
+    """Between two strikes."""
+    trims: float = 0.4
+    """Chance that nodes keep next to nothing of their logs, so that slaves copy snapshots."""
+
+
+@dataclass(slots=True)
+class StoryResult:
+    """What a seed came to."""
+
+    seed: int
+    violations: list[str] = field(default_factory=list)
+    counts: Counter[str] = field(default_factory=Counter)
+    faults: Counter[str] = field(default_factory=Counter)
+    history: History = field(default_factory=History)
+
+
+class _Store(MemoryStore):
+    """A store that says which records it has."""
+
+    def __init__(self, told: "GroupStory") -> None:
+        super().__init__(told.group.meta.medium)
+        self._told = told
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Keep all or nothing, and say so."""
+        try:
+            super().commit(changes)
+        finally:
+            kept = self._told.group.meta.medium.tables.delay_groups.get(GROUP)
+            if kept is not None and any(isinstance(one, SaveDelayGroup) for one in changes):
+                self._told.was_recorded(kept.record)
+
+
+class GroupStory:
+    """One telling of a story."""
+
+    def __init__(self, seed: int, story: Story) -> None:
+        self.seed = seed
+        self.story = story
+        self.chance = derive(seed, "story")
+        self.result = StoryResult(seed)
+        self.history = self.result.history
+        self.logs = judges.Logs()
+        trims = derive(seed, "trims").random() < story.trims
+        self.group = Group(seed=seed, names=story.names, plan=PLAN, trims=trims)
+        self.group.meta.open_store = self._open_store
+        self.length_s = self.chance.uniform(*story.seconds)
+        self._numbers = 0
+        self._struck: Counter[str] = Counter()
+        self._checked: tuple[int, int] = (0, 0)
+
+    def _open_store(self) -> MetaStore:
+        return _Store(self)
+
+    def note(self, what: What, who: str, about: object, told_ms: int = 0) -> None:
+        """Append to the history."""
+        self.history.append(Event(trio.current_time(), what, who, about, told_ms))
+
+    def complain(self, violation: str) -> None:
+        """Note what is broken."""
+        self.result.violations.append(f"at {trio.current_time():.1f} s: {violation}")
+
+    # -- the store ---------------------------------------------------------------------------
+
+    def was_recorded(self, record: GroupRecord) -> None:
+        """See that each disk that a record names has all that is acknowledged."""
+        if (record.epoch, record.version) == self._checked:
+            return
+        self._checked = record.epoch, record.version
+        self.note(What.RECORDED, "store", record)
+        self.result.counts["records"] += 1
+        for name in sorted(record.in_sync):
+            machine = self.group[name]
+            if machine.storage_uuid() != record.in_sync[name]:
+                continue
+            files = machine.node.disk.contents(durable=True)
+            missing = judges.missing_on(self.logs, name, files, self.history)
+            if missing:
+                self.complain(
+                    f"kept: {len(missing)} acknowledged are not on {name}, which is in sync by "
+                    f"epoch {record.epoch}, version {record.version}: {sorted(missing)[:3]}"
+                )
+
+    # -- producers -----------------------------------------------------------------------------
+
+    async def _produce(self, name: str) -> None:
+        """Send messages, each until it is acknowledged, wherever the group's address is."""
+        chance = derive(self.seed, name)
+        network = self.group.world.network.node(name)
+        stream: trio.abc.Stream | None = None
+        where = ""
+        for _ in range(self.story.messages):
+            await trio.sleep(chance.uniform(0, 1.7 * self.length_s / self.story.messages))
+            self._numbers += 1
+            message_id = f"{name}.{self._numbers}"
+            due_ms = self.group.world.now_ms + round(1000 * chance.choice((0, 2, 8, 30, 70)))
+            item = make_item(message_id, due_ms)
+            while True:
+                address = self._address()
+                if address is None:
+                    await trio.sleep(0.3)
+                    continue
+                if stream is None or where != address:
+                    where = address
+                    stream = await self._connect(network, address)
+                    if stream is None:
+                        await trio.sleep(0.3)
+                        continue
+                self.note(What.SENT, name, message_id, due_ms)
+                if await self._was_kept(stream, item):
+                    self.note(What.ACKED, self._name_at(address), message_id)
+                    break
+                await trio.aclose_forcefully(stream)
+                stream = None
+                await trio.sleep(chance.uniform(0.05, 1.0))
+
+    def _address(self) -> str | None:
+        """Return where clients are told that the group is."""
+        shown = self.group.meta.medium.tables.groups.get(GROUP)
+        return None if shown is None or not shown.master else shown.master
+
+    def _name_at(self, address: str) -> str:
+        port = int(address.rpartition(":")[2])
+        return next(name for name, one in self.group.machines.items() if one.port == port)
+
+    async def _connect(self, network: object, address: str) -> trio.abc.Stream | None:
+        host, _, port = address.rpartition(":")
+        with contextlib.suppress(*ENDS), trio.move_on_after(2):
+            stream: trio.abc.Stream = await network.connect(host, int(port))  # type: ignore[attr-defined]
+            return stream
+        return None
+
+    async def _was_kept(self, stream: trio.abc.Stream, item: bytes) -> bool:
+        with contextlib.suppress(*ENDS), trio.move_on_after(5):
+            return await Producer(stream).send(item) == {}
+        return False
+
+    # -- what strikes ----------------------------------------------------------------------------
+
+    async def _strike_again_and_again(self) -> None:
+        kinds, weights = zip(*self.story.strikes, strict=True)
+        while trio.current_time() < self.length_s - CALM_S:
+            await trio.sleep(self.chance.uniform(*self.story.pause_s))
+            kind = self.chance.choices(kinds, weights)[0]
+            strike: Callable[[], object] = getattr(self, f"_strike_{kind}")
+            self.group.nursery.start_soon(self._struck_by, kind, strike)
+
+    async def _struck_by(self, kind: str, strike: Callable[[], object]) -> None:
+        self.result.faults[kind] += 1
+        number = self.result.faults[kind]
+        self.note(What.STRUCK, kind, number)
+        await strike()  # type: ignore[misc]
+        self.note(What.HEALED, kind, number)
+
+    def _some_machine(self) -> Machine:
+        return self.chance.choice(list(self.group.machines.values()))
+
+    async def _end(self, machine: Machine, kind: type[Death], away_s: float) -> None:
+        if machine.is_away:
+            return
+        machine.is_away = True
+        self.note(What.ENDED, machine.name, kind.__name__)
+        await machine.kill(kind)
+        await trio.sleep(away_s)
+        self._begin(machine)
+
+    def _begin(self, machine: Machine) -> None:
+        machine.is_away = False
+        self.note(What.BEGAN, machine.name, "")
+        machine.start()
+
+    async def _strike_kill(self) -> None:
+        machine = self._some_machine()
+        await self._end(machine, Kill, self.chance.uniform(0.1, 10))
+
+    async def _strike_power_cut(self) -> None:
+        machine = self._some_machine()
+        await self._end(machine, PowerCut, self.chance.uniform(0.5, 25))
+
+    async def _strike_clean_stop(self) -> None:
+        machine = self._some_machine()
+        if machine.is_away or machine.server is None:
+            return
+        machine.is_away = True
+        self.note(What.ENDED, machine.name, "stop")
+        with trio.move_on_after(15):
+            await machine.shut_down()
+        await machine.kill()
+        await trio.sleep(self.chance.uniform(0.1, 3))
+        self._begin(machine)
+
+    async def _strike_wipe(self) -> None:
+        """Give a machine an empty disk that is not in sync."""
+        machine = self._some_machine()
+        if machine.is_away or not self.group.has_record:
+            return
+        machine.is_away = True
+        self.note(What.ENDED, machine.name, "to be wiped")
+        await machine.kill()
+        await trio.sleep(self.chance.uniform(4, 12))
+        if machine.name not in self.group.record.in_sync:
+            machine.wipe()
+            self.result.counts["wiped"] += 1
+        self._begin(machine)
+
+    async def _strike_partition(self) -> None:
+        one = self._some_machine().name
+        others = [*self.group.machines, "meta"] if self.chance.random() < 0.5 else ["meta"]
+        if self.chance.random() < 0.4:
+            others = [name for name in self.group.machines if name != one]
+        await self._blocked([(one, name) for name in others if name != one], both=True)
+
+    async def _strike_one_way(self) -> None:
+        one, other = self.chance.sample([*self.group.machines, "meta"], 2)
+        await self._blocked([(one, other)], both=False)
+
+    async def _blocked(self, links: list[tuple[str, str]], *, both: bool) -> None:
+        network = self.group.world.network
+        if both:
+            links = links + [(other, one) for one, other in links]
+        for link in links:
+            network.block(*link)
+        await trio.sleep(self.chance.choice((0.3, 2.0, 7.0, 20.0)) * self.chance.uniform(0.5, 1.5))
+        for link in links:
+            network.unblock(*link)
+
+    async def _strike_reset(self) -> None:
+        for _ in range(self.chance.choice((1, 1, 5))):
+            self.group.world.network.reset_any()
+        await trio.lowlevel.checkpoint()
+
+    async def _strike_slow_disk(self) -> None:
+        machine = self._some_machine()
+        low = self.chance.choice((0.1, 1.0, 5.0))
+        await self._with_plan(
+            machine,
+            FaultPlan(slow_sync=0.7, slow_sync_s=(low, 3 * low)),
+            self.chance.uniform(2, 20),
+        )
+
+    async def _strike_full_disk(self) -> None:
+        machine = self._some_machine()
+        await self._with_plan(machine, FaultPlan(full=0.6), self.chance.uniform(1, 12))
+
+    async def _with_plan(self, machine: Machine, plan: FaultPlan, seconds: float) -> None:
+        machine.node.disk.plan = plan
+        await trio.sleep(seconds)
+        machine.node.disk.plan = PLAN
+
+    async def _strike_meta_kill(self) -> None:
+        group = self.group
+        if group.meta_is_away:
+            return
+        group.meta_is_away = True
+        group.meta.kill()
+        await trio.sleep(self.chance.uniform(0.2, 12))
+        await group.start_meta()
+        group.meta_is_away = False
+
+    async def _strike_store_fault(self) -> None:
+        self.group.meta.medium.next_faults.append(self.chance.choice((Fault.LOST, Fault.KEPT)))
+        await trio.lowlevel.checkpoint()
+
+    async def _strike_operator(self) -> None:
+        """Hand over, elect, or set min ISR, as an operator does; it may be refused."""
+        if self.group.meta_is_away or not self.group.has_record:
+            return
+        kind = self.chance.choices(("handover", "elect", "min ISR"), (6, 2, 2))[0]
+        count, now = self.chance.choice((1, 2, 2)), trio.current_time
+        server = self.group.meta_server
+        changes = server.handlers.group_changes
+
+        def plan(desk: Desk) -> Sequence[Change]:
+            state = changes.state_of(GROUP)
+            if kind == "handover":
+                return ask_to_hand_over(desk, GROUP, state, to=None, now=now())
+            if kind == "elect":
+                return elect_master(desk, GROUP, state, send_again=None, now=now())
+            return set_group_min_isr(desk, GROUP, count)
+
+        try:
+            with trio.move_on_after(10):
+                await server.administration.carry_out(
+                    "operator", plan, ("group", GROUP), stored=changes.news
+                )
+                self.result.counts[kind] += 1
+        except MetaServerError:
+            self.result.counts[f"{kind} refused"] += 1
+
+    # -- the end -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tell it, and judge."""
+        group, names = self.group, self.story.names
+        group.world.broker.on_taken = self._arrived
+        for machine in group.machines.values():
+            machine.is_supervised = True
+        async with group.running():
+            async with trio.open_nursery() as nursery:
+                for number in range(self.story.producers):
+                    nursery.start_soon(self._produce, f"p{number}")
+                nursery.start_soon(self._strike_again_and_again)
+                with trio.move_on_at(self.length_s + 150) as told:
+                    await self._until_told(nursery)
+                if told.cancelled_caught:
+                    self.complain(f"serves: producers do not end: {self._told()}")
+                    nursery.cancel_scope.cancel()
+            await self._heal()
+            try:
+                await group.until_in_sync(*names, seconds=90)
+                await self._until_all_arrived()
+            except trio.TooSlowError:
+                self.complain(f"serves: not in order at the end: {self._told()}")
+            record = group.record
+            now_ms = group.world.now_ms
+            for machine in group.machines.values():
+                await machine.kill(PowerCut)
+        disks = {
+            name: machine.node.disk.contents(durable=True)
+            for name, machine in group.machines.items()
+        }
+        self.result.counts["copies"] += sum(map(judges.is_copy, disks.values()))
+        self._judge(disks, record, now_ms)
+
+    async def _until_told(self, nursery: trio.Nursery) -> None:
+        while len(nursery.child_tasks) > 1:  # noqa: ASYNC110 (any of them may end)
+            await trio.sleep(0.5)
+
+    async def _heal(self) -> None:
+        self.group.world.network.heal()
+        if self.group.meta_is_away:
+            await trio.sleep(13)
+        for machine in self.group.machines.values():
+            machine.node.disk.plan = PLAN
+        await trio.sleep(26)
+
+    async def _until_all_arrived(self) -> None:
+        with trio.fail_after(150):
+            while True:
+                arrived = {str(event.about) for event in self.history.of(What.ARRIVED)}
+                if not self.history.acknowledged() - arrived:
+                    return
+                await trio.sleep(1)
+
+    def _arrived(self, message_id: str, due_ms: int, at_ms: int) -> None:
+        del due_ms
+        self.note(What.ARRIVED, "broker", message_id, at_ms)
+
+    def _judge(self, disks: judges.Disks, record: GroupRecord, now_ms: int) -> None:
+        history, logs = self.history, self.logs
+        found: list[str] = [
+            *judges.kept(logs, history, disks, record),
+            *judges.once(logs, history, disks),
+            *judges.never_early(history),
+            *judges.leaves(history, due_before_ms=now_ms - 5000),
+            *judges.few_twice(history),
+            *judges.one_master(logs, history, disks),
+            *judges.alike(logs, disks, record),
+        ]
+        self.result.violations += found
+        masters = [
+            event.about.master
+            for event in history.of(What.RECORDED)
+            if isinstance(event.about, GroupRecord) and event.about.master is not None
+        ]
+        changes = sum(one != other for one, other in pairwise(masters))
+        self.result.counts["changes of master"] += changes
+        self.result.counts["acknowledged"] += len(history.acknowledged())
+        arrived = Counter(str(event.about) for event in history.of(What.ARRIVED))
+        self.result.counts["arrived twice"] += sum(count - 1 for count in arrived.values())
+
+    def _told(self) -> str:
+        """Say how everything stands."""
+        parts = [str(self.group.record) if self.group.has_record else "no record"]
+        for name, machine in self.group.machines.items():
+            server = machine.server
+            if server is None or not server.is_open:
+                parts.append(f"{name}: not open")
+                continue
+            replica = server.node.replica
+            following = None if replica is None else replica.following
+            parts.append(
+                f"{name}: {'; '.join(server.duty().why)}"
+                + ("" if following is None else f"; {following.standing}")
+            )
+        return " | ".join(parts)
+
+
+STORIES: Final = {"group": Story()}
+"""By the name of their world."""
+
+
+def run_story(seed: int, world: str = "group") -> StoryResult:
+    """Tell one seed of a world."""
+    told = GroupStory(seed, STORIES[world])
+    before = structlog.get_config()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    try:
+        run_deterministic(seed, told.run, limit_s=LIMIT_S)
+    except Exception:  # noqa: BLE001 (whatever a server does not stand is a finding)
+        told.result.violations.append(traceback.format_exc())
+    finally:
+        structlog.configure(**before)
+    return told.result
+
+
+@dataclass(slots=True)
+class StoryCampaign(Account[StoryResult]):
+    """What the seeds of a campaign came to, added up."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def _count(self, result: StoryResult) -> None:
+        self.counts.update(result.counts)
+
+    def lines(self) -> Iterator[str]:
+        """Yield the account for people."""
+        yield f"{self.seeds} seeds, {len(self.failed)} failed"
+        yield "seen: " + counts_line(self.counts)
+        yield "faults: " + counts_line(self.faults)

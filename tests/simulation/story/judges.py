@@ -1,0 +1,240 @@
+"""What must be true of a group, whatever happened: one function for each promise, without state.
+
+Each takes a history and the disks after a power cut of all machines, as files by path, and yields
+what is broken. The disks are read by `independent_reader.py`, which knows the pages of docs/formats
+alone.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping
+from itertools import pairwise
+from typing import Final
+
+from delay_protocol.nodes.registration import GroupRecord
+from tests.simulation import independent_reader as reader
+from tests.simulation.independent_reader import Batch, MismatchError
+from tests.simulation.story.history import History, What
+
+Files = Mapping[str, bytes]
+Disks = Mapping[str, Files]
+
+SOON_S: Final = 0.5
+"""Where nothing is broken an outcome is at the best other disk within 200 ms (outcome_lag.py), and
+what is in flight has one within as long."""
+ANSWER_S: Final = 0.1
+"""An answer may be on its way to a producer for so long."""
+HARMS: Final = frozenset(
+    {
+        "kill",
+        "power_cut",
+        "clean_stop",
+        "wipe",
+        "partition",
+        "one_way",
+        "slow_disk",
+        "full_disk",
+    }
+)
+"""What may keep an outcome from becoming committed for longer."""
+
+
+class Logs:
+    """The logs of disks, each byte read once: a file only grows, unless its end is cut."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], tuple[bytes, list[Batch]]] = {}
+
+    def batches(self, name: str, files: Files) -> list[Batch]:
+        """Return the batches of a disk that a start would find, in order."""
+        found: list[Batch] = []
+        for path in sorted(files):
+            if path.startswith("message_log/") and path.endswith(".log"):
+                found += self._of_file(name, path, files[path])
+        return found
+
+    def rows(self, name: str, files: Files) -> list[Batch]:
+        """Return the batches of the segments of a disk."""
+        return [
+            batch
+            for path in files
+            if path.startswith("schedule_log/")
+            for batch in self._of_file(name, path, files[path])
+        ]
+
+    def _of_file(self, name: str, path: str, data: bytes) -> list[Batch]:
+        known, batches = self._read.get((name, path), (b"", []))
+        if not data.startswith(known):
+            known, batches = b"", []
+        batches = list(batches)
+        end = batches[-1].position + batches[-1].size if batches else reader.FILE_HEADER_SIZE
+        try:
+            header = reader.read_file_header(data)
+            while end < len(data):
+                batch = reader.read_batch(data, end, len(data), header)
+                if batches and batch.previous_crc != batches[-1].crc:
+                    break
+                batches.append(batch)
+                end = batch.position + batch.size
+        except MismatchError:
+            # What was being written: a start cuts it.
+            pass
+        self._read[name, path] = data[:end], batches
+        return batches
+
+
+def ids_of(batch: Batch) -> list[str]:
+    """Return the ids of the messages that a batch accepts, or has filed."""
+    if batch.kind not in {reader.MESSAGE, reader.ROWS}:
+        return []
+    return [reader.read_item(item).message_id.decode() for item in batch.items]
+
+
+def missing_on(logs: Logs, name: str, files: Files, history: History) -> set[str]:
+    """Return which acknowledged messages a disk alone has not got.
+
+    A copy need not have what had left before it was made.
+    """
+    batches = [*logs.batches(name, files), *logs.rows(name, files)]
+    missing = history.acknowledged() - {one for batch in batches for one in ids_of(batch)}
+    if missing and is_copy(files):
+        missing -= {str(event.about) for event in history.of(What.ARRIVED)}
+    return missing
+
+
+def is_copy(files: Files) -> bool:
+    """Say whether a disk began as the copy of another."""
+    checkpoint = files.get("checkpoint/checkpoint")
+    return checkpoint is not None and reader.read_checkpoint(checkpoint).is_copy
+
+
+def kept(logs: Logs, history: History, disks: Disks, record: GroupRecord) -> Iterator[str]:
+    """Promise 1: each disk in sync, alone, has every acknowledged message."""
+    for name in sorted(record.in_sync):
+        missing = missing_on(logs, name, disks[name], history)
+        if missing:
+            yield f"kept: {len(missing)} acknowledged are not on {name}: {sorted(missing)[:3]}"
+
+
+def once(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
+    """Promise 2: nothing was accepted more often than it was sent."""
+    sent = Counter(str(event.about) for event in history.of(What.SENT))
+    for name, files in disks.items():
+        has = Counter(one for batch in logs.batches(name, files) for one in ids_of(batch))
+        often = [one for one, count in has.items() if count > sent[one]]
+        if often:
+            yield f"once: {name} has {often[:3]} more often than they were sent"
+
+
+def never_early(history: History) -> Iterator[str]:
+    """Promise 3: nothing arrives before it is due."""
+    due = {str(event.about): event.told_ms for event in history.of(What.SENT)}
+    for event in history.of(What.ARRIVED):
+        if event.told_ms < due[str(event.about)]:
+            early_ms = due[str(event.about)] - event.told_ms
+            yield f"early: {event.about} arrived {early_ms} ms before it was due"
+
+
+def leaves(history: History, *, due_before_ms: int) -> Iterator[str]:
+    """Promise 4: what was acknowledged arrives."""
+    arrived = {str(event.about) for event in history.of(What.ARRIVED)}
+    due = {str(event.about): event.told_ms for event in history.of(What.SENT)}
+    left = [one for one in history.acknowledged() - arrived if due[one] < due_before_ms]
+    if left:
+        yield f"leaves: {len(left)} acknowledged did not arrive: {sorted(left)[:3]}"
+
+
+def few_twice(history: History) -> Iterator[str]:
+    """Promise 5: what arrives twice had no committed outcome when its master died or changed."""
+    ends = list(_ends_of_masters(history))
+    resets = [event.at_s for event in history.of(What.STRUCK) if event.who == "reset"]
+    harms = list(_harms(history))
+    arrivals: dict[str, list[float]] = defaultdict(list)
+    for event in history.of(What.ARRIVED):
+        arrivals[str(event.about)].append(event.at_s)
+    copies = Counter(str(event.about) for event in history.of(What.SENT))
+
+    def is_excused(first_s: float, again_s: float) -> bool:
+        if any(abs(at_s - first_s) <= SOON_S for at_s in resets):
+            return True
+        soon_s = first_s + SOON_S
+        lasts = [until_s + SOON_S for from_s, until_s in harms if from_s <= soon_s]
+        open_until_s = max([soon_s, *lasts])
+        return any(first_s <= at_s <= min(again_s, open_until_s) for at_s in ends)
+
+    for message_id, times in arrivals.items():
+        for first_s, again_s in pairwise(times):
+            if copies[message_id] < len(times) and not is_excused(first_s, again_s):
+                yield f"twice: {message_id} arrived at {first_s:.1f} s and {again_s:.1f} s"
+
+
+def _ends_of_masters(history: History) -> Iterator[float]:
+    """Yield when a master may have ended: with its process, or with its epoch."""
+    epoch = 0
+    for event in history.of(What.ENDED, What.RECORDED):
+        record = event.about
+        if not isinstance(record, GroupRecord):
+            yield event.at_s
+        elif record.epoch != epoch:
+            epoch = record.epoch
+            yield event.at_s
+
+
+def _harms(history: History) -> Iterator[tuple[float, float]]:
+    """Yield from when until when something was broken that may keep outcomes back."""
+    begun: dict[tuple[str, object], float] = {}
+    for event in history.of(What.STRUCK, What.HEALED):
+        if event.who not in HARMS:
+            continue
+        if event.what is What.STRUCK:
+            begun[event.who, event.about] = event.at_s
+        else:
+            yield begun.pop((event.who, event.about)), event.at_s
+    for from_s in begun.values():
+        yield from_s, float("inf")
+
+
+def one_master(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
+    """Promise 6: in an epoch one node acknowledges, the one that the record of it names."""
+    masters: dict[int, set[str]] = defaultdict(set)
+    for event in history.of(What.RECORDED):
+        record = event.about
+        assert isinstance(record, GroupRecord)
+        if record.master is not None:
+            masters[record.epoch].add(record.master.node_id)
+    for epoch, names in masters.items():
+        if len(names) > 1:
+            yield f"one master: epoch {epoch} has {sorted(names)}"
+    epochs: dict[str, set[int]] = defaultdict(set)
+    for name, files in disks.items():
+        for batch in logs.batches(name, files):
+            for one in ids_of(batch):
+                epochs[one].add(batch.epoch)
+    for event in history.of(What.ACKED):
+        may = {name for epoch in epochs[str(event.about)] for name in masters[epoch]}
+        if epochs[str(event.about)] and event.who not in may:
+            yield f"one master: {event.who} acknowledged {event.about}, and {sorted(may)} may"
+    yield from _acknowledged_late(history)
+
+
+def _acknowledged_late(history: History) -> Iterator[str]:
+    """Yield who acknowledges though another node has been recorded as the master for a while."""
+    master, since_s = "", 0.0
+    for event in history.of(What.RECORDED, What.ACKED):
+        record = event.about
+        if isinstance(record, GroupRecord):
+            name = "" if record.master is None else record.master.node_id
+            if name and name != master:
+                master, since_s = name, event.at_s
+        elif event.who != master and event.at_s - since_s > ANSWER_S:
+            yield f"one master: {event.who} acknowledged {event.about} when {master} was the master"
+
+
+def alike(logs: Logs, disks: Disks, record: GroupRecord) -> Iterator[str]:
+    """Replicas in sync have the same records at the same places, byte for byte."""
+    seen: dict[int, tuple[str, int]] = {}
+    for name in sorted(record.in_sync):
+        for batch in logs.batches(name, disks[name]):
+            other, crc = seen.setdefault(batch.base, (name, batch.crc))
+            if crc != batch.crc:
+                yield f"alike: record {batch.base} of {name} is not that of {other}"
+                return
