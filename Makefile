@@ -34,7 +34,7 @@ JAVA_TESTS ?= tests/qmq_java
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
-	@echo "make demo       a day of departures in a minute, two processes killed on the way"
+	@echo "make demo       three nodes play a day of departures in a minute, two processes killed on the way"
 	@echo "make test       a little of all that a change can break: some six minutes on two cores"
 	@echo "make test-long  the rest: further seeds, all mutants, kills, damage; half an hour"
 	@echo "make unit       what needs no other processes: a minute or two"

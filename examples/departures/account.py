@@ -8,7 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import pairwise
 from typing import Final
+
+NODES: Final = 3
+"""Delay servers of the group."""
 
 SHARE_OFF_MAX: Final = 0.15
 """How far the share of a group may be from that of its weight: less than if there were no weights.
@@ -16,8 +20,8 @@ Shares are exact to 2 % on a quiet machine; one that is busy with something else
 slow, which then rightly gets less."""
 
 RETURN_MS: Final = 5000
-"""Within this long of being back a process is doing what it did before: a broker group has its
-share again, a delay server has sent what had become due (docs/delivery.md)."""
+"""Within this long all is as before: a broker group that is back has its share again, a new master
+has sent what had become due (docs/delivery.md)."""
 
 SHARE_MESSAGES_MIN: Final = 40
 """Fewer messages than that say nothing about shares."""
@@ -28,13 +32,13 @@ class Phase(Enum):
 
     BEFORE = "before"
     """Everything was well."""
-    RESTART = "restart"
-    """The delay server was down, or just back: what had become due goes to whichever group is
-    there first, so that shares say nothing."""
     DOWN = "down"
     """A broker group was down."""
     RETURN = "return"
     """The group was on its way back to its share."""
+    CHANGE = "change"
+    """The delay group had no master, or a new one: what had become due goes to whichever broker
+    group is there first, so that shares say nothing."""
     AFTER = "after"
     """Everything was well again."""
 
@@ -86,8 +90,42 @@ class Outage:
 
 
 @dataclass(slots=True)
+class MasterChange:
+    """When another node came to be the master, in wall ms; None of what has not happened."""
+
+    begun_ms: int | None = None
+    """The operator asked for it, or the master was killed."""
+    ended_ms: int | None = None
+    """The meta server named another master."""
+
+    @property
+    def lasted_ms(self) -> int | None:
+        """How long the group had no master, or one that was on its way out; None until it ends."""
+        if self.begun_ms is None or self.ended_ms is None:
+            return None
+        return self.ended_ms - self.begun_ms
+
+    def is_felt(self, moment_ms: int) -> bool:
+        """Say whether it went on, or had ended only just."""
+        if self.begun_ms is None or moment_ms <= self.begun_ms:
+            return False
+        return self.ended_ms is None or moment_ms <= self.ended_ms + RETURN_MS
+
+    def pause_ms(self, moments_ms: Sequence[int]) -> int | None:
+        """Return the longest time between two moments one after another that fell into it."""
+        if self.begun_ms is None or self.ended_ms is None:
+            return None
+        gaps = [
+            after - before
+            for before, after in pairwise(sorted(moments_ms))
+            if after > self.begun_ms and before <= self.ended_ms
+        ]
+        return max(gaps, default=None)
+
+
+@dataclass(slots=True)
 class Account:
-    """What the producer sent, what the broker groups got, and which processes were away when."""
+    """What the producer sent, what the broker groups got, and what happened to processes when."""
 
     weights: dict[str, int]
     """Of each broker group."""
@@ -100,21 +138,31 @@ class Account:
     receptions: list[Reception] = field(default_factory=list)
     received: set[str] = field(default_factory=set)
     """Ids of the messages that came, to any group."""
+    answered_ms: list[int] = field(default_factory=list)
+    """When each acknowledgement came."""
+    time_line: list[tuple[int, str]] = field(default_factory=list)
+    """What happened to processes, and when."""
     group_outage: Outage = field(default_factory=Outage)
-    server_outage: Outage = field(default_factory=Outage)
+    handover: MasterChange = field(default_factory=MasterChange)
+    """An operator asks the master to hand over."""
+    takeover: MasterChange = field(default_factory=MasterChange)
+    """The master is killed, and an operator has another node elected."""
+    node_outage: Outage = field(default_factory=Outage)
+    """Of the delay server that is killed; it does its work again when it is in sync."""
+    disks: dict[str, set[str]] = field(default_factory=dict)
+    """Ids of the messages in each delay server's directory, by node, once all of them are dead."""
 
     def phase_of(self, reception: Reception) -> Phase:
         """Return the phase in which a message came."""
-        moment_ms, group, server = reception.received_ms, self.group_outage, self.server_outage
-        if group.is_over(moment_ms):
-            return Phase.AFTER
-        if group.is_started(moment_ms):
-            return Phase.RETURN
-        if group.has_begun(moment_ms):
-            return Phase.DOWN
-        if server.has_begun(moment_ms) and not server.is_over(moment_ms):
-            return Phase.RESTART
-        return Phase.BEFORE
+        moment_ms, group = reception.received_ms, self.group_outage
+        if not group.is_over(moment_ms):
+            if group.is_started(moment_ms):
+                return Phase.RETURN
+            if group.has_begun(moment_ms):
+                return Phase.DOWN
+        if self.handover.is_felt(moment_ms) or self.takeover.is_felt(moment_ms):
+            return Phase.CHANGE
+        return Phase.AFTER if group.is_over(moment_ms) else Phase.BEFORE
 
     def receive(self, reception: Reception) -> None:
         """Enter a message that came to a group."""
@@ -172,8 +220,7 @@ class Account:
             faults.append(f"{unanswered} messages were sent and never answered")
         if self.early:
             faults.append(f"{self.early} messages came early")
-        if self.server_outage.lasted_ms is None:
-            faults.append("the delay server was not killed and started again")
+        faults += self._group_faults()
         if self.group_outage.lasted_ms is None:
             faults.append(f"broker group {self.taken_down} was not taken down and brought back")
             return faults
@@ -181,6 +228,28 @@ class Account:
         if not any(self.got(Phase.DOWN).values()):
             faults.append(f"nothing was delivered while broker group {self.taken_down} was down")
         return faults + self._share_faults(Phase.AFTER)
+
+    def missing(self, node: str) -> list[str]:
+        """Return what was acknowledged and is not in a node's directory."""
+        return [name for name in self.acknowledged if name not in self.disks[node]]
+
+    def _group_faults(self) -> list[str]:
+        """Return what is wrong with the group of delay servers."""
+        faults = []
+        if self.handover.lasted_ms is None:
+            faults.append("no master handed the delay group over")
+        if self.takeover.lasted_ms is None:
+            faults.append("the master was not killed and another one elected")
+        if self.node_outage.lasted_ms is None:
+            faults.append("the delay server that was killed did not come back in sync")
+        if len(self.disks) != NODES:
+            faults.append(f"{len(self.disks)} directories of {NODES} were verified")
+        return faults + [
+            f"the directory of {node} lacks {len(missing)} acknowledged messages: "
+            + ", ".join(missing[:10])
+            for node in self.disks
+            if (missing := self.missing(node))
+        ]
 
     def _share_faults(self, phase: Phase) -> list[str]:
         """Return what is wrong with the shares of a phase in which all groups were up."""

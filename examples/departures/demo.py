@@ -1,18 +1,21 @@
 """The demo: a day of boarding calls in a minute, two processes killed on the way, and an account.
 
 Everything is a process of its own and talks through sockets: a meta server, two loopback real-time
-brokers, each the master of a broker group, a delay server, and this program, the producer and
-accountant. Whoever needs anybody is told the address of the meta server and no other: the brokers
-and the delay server register there, the delay server and the producer find the others there, and
-there the groups get their weights, 3:1, by `delaywheel weight`.
+brokers, each the master of a broker group, three delay servers of one group, and this program, the
+producer and accountant. Whoever needs anybody is told the address of the meta server and no other:
+brokers and delay servers register there, delay servers and the producer find the others there, and
+there the broker groups get their weights, 3:1, by `delaywheel weight`.
 
-    0    the day begins                 all is well
-    1/5  the delay server is killed     and started again after a second
-    9/20 broker group heavy is killed   light takes everything; heavy is started again after 1/8
-    1    the last message is due        the account
+    0     the day begins                 one delay server is the master, two copy what it keeps
+    0.18  broker group heavy is killed   light takes everything; heavy is started again after 1/8
+    0.5   an operator hands over         `delaywheel admin delay-group handover`
+    0.62  the master is killed           `delaywheel admin delay-group elect --wait`; when there is
+                                         another one, the killed one is started again
+    1     the last message is due        the account
 
-Both by SIGKILL. Exit code 0 only if nothing acknowledged was lost, nothing was early, and both
-groups got about their share before and after.
+Both by SIGKILL. In the end all three delay servers are killed, and each directory is read alone.
+Exit code 0 only if nothing acknowledged was lost or is missing in a directory, nothing was early,
+and both broker groups got about their share before and after.
 """
 
 import argparse
@@ -21,15 +24,12 @@ import datetime as dt
 import json
 import random
 import shutil
-import signal
-import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -40,7 +40,20 @@ from rich.live import Live
 from rich.table import Table
 
 from delay_client import Client, ClientConfig, OutgoingMessage, Receipt
-from examples.departures.account import RETURN_MS, Account, Outage, Phase, Reception, quantile
+from examples.departures.account import NODES, Account, Reception, quantile
+from examples.departures.processes import (
+    DelayGroup,
+    NotReadyError,
+    Running,
+    delay_group,
+    follow_command,
+    free_address,
+    http_address,
+    now_ms,
+    process,
+    run_command,
+)
+from examples.departures.tables import print_account
 
 DATA: Final = Path(__file__).parent / "departures-2013-11-27.csv"
 
@@ -48,23 +61,23 @@ WEIGHTS: Final = {"heavy": 3, "light": 1}
 TAKEN_DOWN: Final = "heavy"
 """The harder case: the other one must take four times its share at once, and then give it back."""
 
-SERVER_KILLED_AT: Final = 0.2
-GROUP_KILLED_AT: Final = 0.45
+GROUP_KILLED_AT: Final = 0.18
 GROUP_DOWN_FOR: Final = 0.125
+HANDED_OVER_AT: Final = 0.5
+MASTER_KILLED_AT: Final = 0.62
 """Moments and duration as parts of the played day."""
 
-SERVER_DOWN_SECONDS: Final = 1.0
+DELAY_GROUP: Final = "delay"
+NODE_NAMES: Final = tuple(f"n{number + 1}" for number in range(NODES))
 
-SPEED_MAX: Final = 2000.0
-"""Beyond it too little of the day is left when the group has its share again, on a busy machine on
-which it takes seconds to start a process."""
+SPEED_MAX: Final = 1600.0
+"""Beyond it too little of the day is left in which all is well: a lease lasts as long at any speed,
+and on a busy machine it takes seconds to start a process."""
 
 READY_SECONDS_MAX: Final = 30.0
 """For what was started to be known to the meta server."""
 
 LOOK_SECONDS: Final = 0.2
-
-COMMAND_SECONDS_MAX: Final = 60.0
 
 SETTLE_SECONDS_MAX: Final = 30.0
 LINE_SECONDS: Final = 5.0
@@ -72,10 +85,6 @@ LINE_SECONDS: Final = 5.0
 
 LEAD_HOURS: Final = (2.0, 8.0)
 """A boarding call is asked for this many hours of the played day ahead."""
-
-
-class NotReadyError(Exception):
-    """A process did not start, or a command failed; says which, and what it wrote."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,85 +123,6 @@ def read_calls(path: Path, *, speed: float, chance: random.Random) -> list[Call]
             )
         )
     return sorted(calls, key=lambda call: call.send_ms)
-
-
-def free_address() -> str:
-    """Return a loopback address where nobody listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
-def now_ms() -> int:
-    """Return the wall ms."""
-    return round(time.time() * 1000)
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """A child that is ready."""
-
-    child: subprocess.Popen[str]
-    ready: str
-    """Its ready line, which says where it listens."""
-
-    async def kill(self) -> None:
-        """Send it SIGKILL; return when it is gone."""
-        self.child.kill()
-        await trio.to_thread.run_sync(self.child.wait)
-
-
-@contextmanager
-def process(arguments: tuple[str, ...], log: Path) -> Iterator[Running]:
-    """Run a delaywheel command and wait for its ready line; stop it at the end."""
-    with log.open("a", encoding="utf-8") as errors:
-        begin = errors.tell()
-        child = subprocess.Popen(
-            [sys.executable, "-m", "delaywheel", *arguments],
-            stdout=subprocess.PIPE,
-            stderr=errors,
-            text=True,
-        )
-    try:
-        assert child.stdout is not None
-        line = child.stdout.readline()
-        if not line.startswith("ready"):
-            said = log.read_bytes()[begin:].decode(errors="replace")
-            raise NotReadyError(f"`delaywheel {arguments[0]}` did not get ready:\n{said}")
-        yield Running(child, line)
-    finally:
-        if child.poll() is None:
-            child.send_signal(signal.SIGTERM)
-            try:
-                child.wait(timeout=10)
-            except subprocess.TimeoutExpired:
-                child.kill()
-                child.wait()
-        if child.stdout is not None:
-            child.stdout.close()
-
-
-def run_command(arguments: tuple[str, ...]) -> str:
-    """Run a delaywheel command to its end; return what it says, or raise NotReadyError."""
-    words = " ".join(("delaywheel", *arguments))
-    try:
-        found = subprocess.run(
-            [sys.executable, "-m", "delaywheel", *arguments],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_SECONDS_MAX,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise NotReadyError(f"`{words}` took more than {COMMAND_SECONDS_MAX:g} s") from error
-    if found.returncode:
-        raise NotReadyError(f"`{words}` failed:\n{found.stdout}{found.stderr}")
-    return found.stdout
-
-
-def http_address(ready: str) -> str:
-    """Return what a ready line says of the HTTP port."""
-    return next(word for word in ready.split() if word.startswith("http=")).removeprefix("http=")
 
 
 @dataclass(slots=True)
@@ -234,10 +164,11 @@ class Demo:
         self._console = console
         self._groups = {name: BrokerGroup(name, directory / f"{name}.jsonl") for name in WEIGHTS}
         # Kept across the restart: a node that lives elsewhere than it did is first a stranger.
-        self._listen = free_address()
+        self._places = {name: free_address() for name in NODE_NAMES}
+        self._nodes: dict[str, Running] = {}
         self._meta = ""
         """The HTTP address of the meta server; the system chooses it."""
-        self._start_ms = 0
+        self.start_ms = 0
         """When the played day began."""
         self._day_s = max(call.due_ms for call in calls) / 1000
         self._processes = ExitStack()
@@ -245,34 +176,39 @@ class Demo:
     async def run(self) -> None:
         """Run all processes and the producer until everything is delivered; raise NotReadyError."""
         with self._processes:
-            self._console.print("starting a meta server, two broker groups and a delay server")
+            self._console.print("starting a meta server, two brokers and three delay servers")
             meta = await self._start(
                 "meta-server", "--data", str(self._directory / "meta"),
                 "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0",
             )  # fmt: skip
             self._meta = http_address(meta.ready)
             brokers = {name: await self._start_broker(name) for name in WEIGHTS}
-            server = await self._start_server()
+            # The first one registers as the master; the others copy what it has.
+            for name in NODE_NAMES:
+                await self._start_server(name, gets_ready=name == NODE_NAMES[0])
             await self._until_registered()
             await self._set_weights()
-            self._start_ms = now_ms()
+            await self._until_in_sync()
+            self.start_ms = now_ms()
             with Live(self._table(), console=self._console, refresh_per_second=4) as live:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._kill_server, server)
                     nursery.start_soon(self._take_down, brokers[TAKEN_DOWN])
                     nursery.start_soon(self._show, live)
-                    await self._produce()
-                    await self._settle()
+                    async with trio.open_nursery() as day:
+                        day.start_soon(self._change_masters)
+                        await self._produce()
+                        await self._settle()
                     nursery.cancel_scope.cancel()
                 live.update(self._table())
+            await self._until_in_sync()
+            await self._verify()
 
-    async def _start(self, *arguments: str, log: str = "") -> Running:
-        """Run a delaywheel command until the end; return when it is ready."""
+    async def _start(self, *arguments: str, log: str = "", gets_ready: bool = True) -> Running:
+        """Run a delaywheel command until the end; return when it is ready, if it gets ready."""
         path = self._directory / f"{log or arguments[0]}.log"
+        started = process(arguments, path, gets_ready=gets_ready)
         # In a thread: while one process starts, all else goes on.
-        return await trio.to_thread.run_sync(
-            self._processes.enter_context, process(arguments, path)
-        )
+        return await trio.to_thread.run_sync(self._processes.enter_context, started)
 
     async def _start_broker(self, name: str) -> Running:
         group = self._groups[name]
@@ -281,14 +217,28 @@ class Demo:
             "--record", str(group.record), "--quiet", log=name,
         )  # fmt: skip
 
-    async def _start_server(self) -> Running:
-        return await self._start(
-            "delay-server", "--data", str(self._directory / "data"), "--listen", self._listen,
-            "--http", "127.0.0.1:0", "--meta", self._meta,
+    async def _start_server(self, name: str, *, gets_ready: bool = False) -> None:
+        """Start a delay server; a slave does not get ready, since it neither accepts nor sends."""
+        self._nodes[name] = await self._start(
+            "delay-server", "--data", str(self._data_of(name)), "--listen", self._places[name],
+            "--http", "127.0.0.1:0", "--meta", self._meta, "--group", DELAY_GROUP,
+            "--node-id", name, "--set", "replication.listen=127.0.0.1:0",
+            log=name, gets_ready=gets_ready,
         )  # fmt: skip
+
+    def _data_of(self, name: str) -> Path:
+        return self._directory / name
 
     async def _command(self, *arguments: str) -> str:
         return await trio.to_thread.run_sync(run_command, arguments)
+
+    async def _follow(self, *arguments: str) -> None:
+        """Run a delaywheel command, and say what it says as it says it."""
+
+        def tell(line: str) -> None:
+            trio.from_thread.run_sync(self._say, line)
+
+        await trio.to_thread.run_sync(follow_command, arguments, tell)
 
     async def _until_registered(self) -> None:
         """Wait until the meta server knows both broker groups; raise NotReadyError."""
@@ -316,49 +266,85 @@ class Demo:
             )
             self._console.print(said.strip().replace("\n", ", "), soft_wrap=True, markup=False)
 
-    async def _kill_server(self, server: Running) -> None:
-        """Kill the delay server and start it again, once."""
-        await self._sleep_until(SERVER_KILLED_AT)
-        self._say("delay server killed (SIGKILL)")
-        outage = self.account.server_outage
-        await server.kill()
-        outage.killed_ms = now_ms()
-        await trio.sleep(SERVER_DOWN_SECONDS)
-        outage.started_ms = now_ms()
-        await self._start_server()
-        outage.ready_ms = now_ms()
-        self._say(f"delay server back after {(outage.ready_ms - outage.killed_ms) / 1000:.1f} s")
+    async def _group(self) -> DelayGroup:
+        return await trio.to_thread.run_sync(delay_group, self._meta, DELAY_GROUP)
+
+    async def _until_in_sync(self) -> None:
+        """Wait until all delay servers have every acknowledged message; raise NotReadyError."""
+        with trio.move_on_after(READY_SECONDS_MAX):
+            while True:
+                if (await self._group()).in_sync == set(NODE_NAMES):
+                    return
+                await trio.sleep(LOOK_SECONDS)
+        logs = (self._directory / f"{name}.log" for name in NODE_NAMES)
+        raise NotReadyError(
+            f"not all delay servers were in sync within {READY_SECONDS_MAX:g} s:\n"
+            + "".join(log.read_text(errors="replace") for log in logs)
+        )
+
+    async def _change_masters(self) -> None:
+        """Have the master hand over; later kill the next one, elect another and bring it back."""
+        await self._sleep_until(HANDED_OVER_AT)
+        account, admin = self.account, ("admin", "--meta", self._meta, "delay-group")
+        before = (await self._group()).master
+        account.handover.begun_ms = self._note(f"an operator has {before} hand over")
+        await self._command(*admin, "handover", DELAY_GROUP)
+        master = (await self._group()).master
+        account.handover.ended_ms = self._note(f"{master} is the master")
+
+        await self._sleep_until(MASTER_KILLED_AT)
+        await self._nodes[master].kill()
+        killed_ms = self._note(f"{master}, the master, killed (SIGKILL)")
+        account.takeover.begun_ms = account.node_outage.killed_ms = killed_ms
+        self._note("an operator has another one elected: elect --wait")
+        await self._follow(*admin, "elect", DELAY_GROUP, "--wait")
+        account.takeover.ended_ms = self._note(f"{(await self._group()).master} is elected")
+
+        account.node_outage.started_ms = self._note(f"{master} started again")
+        await self._start_server(master)
+        await self._until_in_sync()
+        account.node_outage.ready_ms = self._note(f"{master} back in sync")
 
     async def _take_down(self, broker: Running) -> None:
         """Kill the broker of a group and start it again, once."""
         await self._sleep_until(GROUP_KILLED_AT)
-        self._say(f"broker group {TAKEN_DOWN} killed (SIGKILL)")
         outage = self.account.group_outage
         await broker.kill()
-        outage.killed_ms = now_ms()
+        outage.killed_ms = self._note(f"broker group {TAKEN_DOWN} killed (SIGKILL)")
         await self._sleep_until(GROUP_KILLED_AT + GROUP_DOWN_FOR)
         outage.started_ms = now_ms()
         await self._start_broker(TAKEN_DOWN)
-        outage.ready_ms = now_ms()
-        away_s = (outage.ready_ms - outage.killed_ms) / 1000
-        self._say(f"broker group {TAKEN_DOWN} back after {away_s:.1f} s")
+        away_s = (now_ms() - outage.killed_ms) / 1000
+        outage.ready_ms = self._note(f"broker group {TAKEN_DOWN} back after {away_s:.1f} s")
+
+    async def _verify(self) -> None:
+        """Kill all delay servers, and read what each of their directories has."""
+        for node in self._nodes.values():
+            await node.kill()
+        for name in NODE_NAMES:
+            log = self._data_of(name) / "message_log"
+            said = await self._command("log", "dump", str(log), "--json")
+            records = map(json.loads, said.splitlines())
+            self.account.disks[name] = {
+                record["message id"] for record in records if record.get("kind") == "MESSAGE"
+            }
 
     async def _sleep_until(self, part: float) -> None:
         """Sleep until so much of the day has been played."""
-        await trio.sleep(max(self._start_ms / 1000 + part * self._day_s - time.time(), 0))
+        await trio.sleep(max(self.start_ms / 1000 + part * self._day_s - time.time(), 0))
 
     async def _produce(self) -> None:
         config = ClientConfig(timeout_s=30.0)
         async with Client(meta=self._meta, config=config) as client, trio.open_nursery() as nursery:
             for call in self._calls:
-                wait_s = (self._start_ms + call.send_ms) / 1000 - time.time()
+                wait_s = (self.start_ms + call.send_ms) / 1000 - time.time()
                 if wait_s > 0:
                     await trio.sleep(wait_s)
                 nursery.start_soon(self._send, client, call)
 
     async def _send(self, client: Client, call: Call) -> None:
         self.account.sent += 1
-        due_ms = self._start_ms + call.due_ms
+        due_ms = self.start_ms + call.due_ms
         message = OutgoingMessage(
             subject=f"boarding.{call.origin}",
             body={
@@ -372,6 +358,7 @@ class Demo:
         (outcome,) = await client.send_many([message])
         if isinstance(outcome, Receipt):
             self.account.acknowledged[call.message_id] = due_ms
+            self.account.answered_ms.append(now_ms())
         else:
             self.account.failed.append(f"{call.message_id}: {outcome}")
 
@@ -399,8 +386,15 @@ class Demo:
 
     def _say(self, line: str) -> None:
         """Print a line with the moment of the played day."""
-        moment_s = (now_ms() - self._start_ms) / 1000
-        self._console.print(f"{moment_s:5.1f} s  {line}", soft_wrap=True)
+        moment_s = (now_ms() - self.start_ms) / 1000
+        self._console.print(f"{moment_s:5.1f} s  {line}", soft_wrap=True, markup=False)
+
+    def _note(self, what: str) -> int:
+        """Say what has happened, and enter it in the time line; return when that was."""
+        moment_ms = now_ms()
+        self.account.time_line.append((moment_ms, what))
+        self._say(what)
+        return moment_ms
 
     def _numbers(self) -> dict[str, str]:
         """Return what there is to see at this moment."""
@@ -430,76 +424,6 @@ class Demo:
         return table
 
 
-def group_table(account: Account) -> Table:
-    """Return what each broker group got."""
-    table = Table(title="What each broker group got")
-    table.add_column("")
-    for group in account.weights:
-        table.add_column(group, justify="right")
-    table.add_row(
-        "weight",
-        *(f"{weight}  {account.deserved(group):6.1%}" for group, weight in account.weights.items()),
-    )
-    back_s = f"{RETURN_MS / 1000:g} s"
-    words = {
-        Phase.BEFORE: "before",
-        Phase.RESTART: f"delay server down, and {back_s} on",
-        Phase.DOWN: f"{account.taken_down} down",
-        Phase.RETURN: f"{account.taken_down} started, and {back_s} on",
-        Phase.AFTER: "after",
-    }
-    for phase, name in words.items():
-        got = account.got(phase)
-        total = max(sum(got.values()), 1)
-        table.add_row(name, *(f"{count}  {count / total:6.1%}" for count in got.values()))
-    table.add_section()
-    table.add_row("distinct messages", *map(str, account.distinct().values()))
-    table.add_row("delivered twice", *map(str, account.twice().values()))
-    return table
-
-
-def lasted(outage: Outage) -> str:
-    """Return how long a process was away, for people."""
-    return "never" if outage.lasted_ms is None else f"{outage.lasted_ms} ms"
-
-
-def total_table(account: Account) -> Table:
-    """Return what became of everything."""
-    table = Table(title="Account", show_header=False)
-    rows = {
-        "sent": str(account.sent),
-        "acknowledged": str(len(account.acknowledged)),
-        "failed": str(len(account.failed)),
-        "delivered": str(len(account.received)),
-        "lost": str(len(account.lost)),
-        "delivered twice": str(sum(account.twice().values())),
-        "early": str(account.early),
-        "delay server down (SIGKILL)": lasted(account.server_outage),
-        f"broker group {account.taken_down} down (SIGKILL)": lasted(account.group_outage),
-    }
-    if lateness := account.lateness_ms():
-        rows["lateness p50"] = f"{quantile(lateness, 0.5)} ms"
-        rows["lateness p99"] = f"{quantile(lateness, 0.99)} ms"
-        rows["lateness max"] = f"{max(lateness)} ms"
-    if lateness := account.lateness_ms(Phase.DOWN):
-        rows[f"lateness max while {account.taken_down} was down"] = f"{max(lateness)} ms"
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
-
-
-def print_account(account: Account, console: Console) -> bool:
-    """Print the account; return whether the promises were kept."""
-    console.print()
-    console.print(group_table(account))
-    console.print(total_table(account))
-    faults = account.broken()
-    for fault in faults:
-        console.print(fault, markup=False, soft_wrap=True)
-    console.print("PROMISES BROKEN" if faults else "all promises kept")
-    return not faults
-
-
 def speed(text: str) -> float:
     """Return a speed that leaves time for everything that is to happen; raise ArgumentTypeError."""
     try:
@@ -527,7 +451,7 @@ def main() -> int:
     code, keep = 1, True
     try:
         trio.run(demo.run)
-        kept = print_account(demo.account, console)
+        kept = print_account(demo.account, console, start_ms=demo.start_ms)
         code, keep = (0, options.keep) if kept else (1, True)
     except* KeyboardInterrupt:
         code, keep = 130, options.keep

@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 from delay_client import BlockingClient, OutgoingMessage, Receipt
-from examples.departures.demo import DATA, NotReadyError, process
+from examples.departures.demo import DATA
+from examples.departures.processes import NotReadyError, process
 
 NOON = dt.datetime.fromisoformat("2013-11-27T14:00-05:00")
 """When the day is interrupted."""

@@ -19,7 +19,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("pyspark is missing: pip install 'delaywheel[spark]', or 'pyspark>=4.1,<5' pyarrow")
 
-from examples.departures.demo import NotReadyError
+from examples.departures.processes import NotReadyError
 from examples.spark.day import make_day
 from spark_tools.files.java import why_no_java
 

@@ -17,30 +17,30 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from examples.departures.account import (
+    NODES,
     RETURN_MS,
     Account,
+    MasterChange,
     Outage,
     Phase,
     Reception,
     quantile,
 )
-from examples.departures.demo import (
-    DATA,
-    SPEED_MAX,
-    BrokerGroup,
-    Demo,
+from examples.departures.demo import DATA, SPEED_MAX, BrokerGroup, Demo, read_calls, speed
+from examples.departures.processes import (
     NotReadyError,
     Running,
-    print_account,
+    follow_command,
     process,
-    read_calls,
     run_command,
-    speed,
 )
+from examples.departures.tables import print_account
 
-SERVER_OUTAGE = Outage(killed_ms=10_000, started_ms=11_000, ready_ms=12_000)
-GROUP_OUTAGE = Outage(killed_ms=23_000, started_ms=30_000, ready_ms=31_000)
-AFTER_MS = 31_000 + RETURN_MS
+GROUP_OUTAGE = Outage(killed_ms=10_000, started_ms=17_000, ready_ms=18_000)
+AFTER_MS = 18_000 + RETURN_MS
+HANDOVER = MasterChange(begun_ms=26_000, ended_ms=27_000)
+TAKEOVER = MasterChange(begun_ms=34_000, ended_ms=40_000)
+NODE_OUTAGE = Outage(killed_ms=34_000, started_ms=40_000, ready_ms=43_000)
 
 ROUND = ("heavy", "heavy", "light", "heavy")
 
@@ -50,14 +50,18 @@ def good_day() -> Account:
     account = Account(
         weights={"heavy": 3, "light": 1},
         taken_down="heavy",
-        server_outage=replace(SERVER_OUTAGE),
         group_outage=replace(GROUP_OUTAGE),
+        handover=replace(HANDOVER),
+        takeover=replace(TAKEOVER),
+        node_outage=replace(NODE_OUTAGE),
     )
     for number, due_ms in enumerate(range(1000, 52_000, 50)):
         account.sent += 1
         account.acknowledged[f"m{number}"] = due_ms
-        group = "light" if 23_000 < due_ms + 2 <= 31_000 else ROUND[number % 4]
+        account.answered_ms.append(due_ms)
+        group = "light" if 10_000 < due_ms + 2 <= 18_000 else ROUND[number % 4]
         account.receive(Reception(f"m{number}", group, due_ms, due_ms + 2))
+    account.disks = {f"n{number}": set(account.acknowledged) for number in range(NODES)}
     return account
 
 
@@ -78,10 +82,10 @@ def test_on_a_good_day_no_promise_is_broken() -> None:
     account = good_day()
     assert account.broken() == []
     assert account.got(Phase.DOWN) == {"heavy": 0, "light": 140}
-    assert sum(account.got(Phase.AFTER).values()) == 320
+    assert sum(account.got(Phase.AFTER).values()) == 240
     assert account.deserved("heavy") == 0.75
     console = Console(file=io.StringIO(), width=80)
-    assert print_account(account, console)
+    assert print_account(account, console, start_ms=0)
 
 
 def lose(account: Account) -> None:
@@ -101,8 +105,24 @@ def leave_unanswered(account: Account) -> None:
     del account.acknowledged["m7"]
 
 
-def leave_server(account: Account) -> None:
-    account.server_outage = Outage()
+def not_hand_over(account: Account) -> None:
+    account.handover.ended_ms = None
+
+
+def elect_nobody(account: Account) -> None:
+    account.takeover.ended_ms = None
+
+
+def leave_node(account: Account) -> None:
+    account.node_outage.ready_ms = None
+
+
+def lack(account: Account) -> None:
+    account.disks["n1"].discard("m7")
+
+
+def skip_directory(account: Account) -> None:
+    del account.disks["n1"]
 
 
 def leave_group_down(account: Account) -> None:
@@ -132,6 +152,7 @@ def deliver_nothing_meanwhile(account: Account) -> None:
 
 def end_too_soon(account: Account) -> None:
     keep_only(account, lambda one: one.received_ms <= AFTER_MS + 1000)
+    account.acknowledged = {one.message_id: one.due_ms for one in account.receptions}
 
 
 @pytest.mark.parametrize(
@@ -141,10 +162,14 @@ def end_too_soon(account: Account) -> None:
         (come_early, "1 messages came early"),
         (fail, "failed: m7: refused"),
         (leave_unanswered, "1 messages were sent and never answered"),
-        (leave_server, "the delay server was not killed and started again"),
+        (not_hand_over, "no master handed the delay group over"),
+        (elect_nobody, "the master was not killed and another one elected"),
+        (leave_node, "the delay server that was killed did not come back in sync"),
+        (lack, "the directory of n1 lacks 1 acknowledged messages: m7"),
+        (skip_directory, "2 directories of 3 were verified"),
         (leave_group_down, "broker group heavy was not taken down and brought back"),
-        (starve_returned, "broker group heavy got 0 of 320 messages after heavy was down"),
-        (starve_other, "broker group light got 0 of 320 messages after heavy was down"),
+        (starve_returned, "broker group heavy got 0 of 240 messages after heavy was down"),
+        (starve_other, "broker group light got 0 of 240 messages after heavy was down"),
         (share_before_equally, "before heavy was down, 50% in place of 75%"),
         (deliver_nothing_meanwhile, "nothing was delivered while broker group heavy was down"),
         (end_too_soon, "only 20 messages came after heavy was down"),
@@ -157,7 +182,7 @@ def test_each_promise_that_is_broken_is_told_and_is_a_failure(
     spoil(account)
     assert any(told in fault for fault in account.broken()), account.broken()
     text = io.StringIO()
-    assert not print_account(account, Console(file=text, width=200))
+    assert not print_account(account, Console(file=text, width=200), start_ms=0)
     assert told in text.getvalue()
     assert "PROMISES BROKEN" in text.getvalue()
 
@@ -166,21 +191,34 @@ def test_moments_lie_in_the_phase_of_what_was_away() -> None:
     account = good_day()
     phases = [
         (10_000, Phase.BEFORE),
-        (10_001, Phase.RESTART),
-        (12_000 + RETURN_MS, Phase.RESTART),
-        (12_001 + RETURN_MS, Phase.BEFORE),
-        (23_001, Phase.DOWN),
-        (30_000, Phase.DOWN),
-        (30_001, Phase.RETURN),
+        (10_001, Phase.DOWN),
+        (17_000, Phase.DOWN),
+        (17_001, Phase.RETURN),
         (AFTER_MS, Phase.RETURN),
         (AFTER_MS + 1, Phase.AFTER),
+        (26_000, Phase.AFTER),
+        (26_001, Phase.CHANGE),
+        (27_000 + RETURN_MS, Phase.CHANGE),
+        (27_001 + RETURN_MS, Phase.AFTER),
+        (34_001, Phase.CHANGE),
+        (40_000 + RETURN_MS, Phase.CHANGE),
+        (40_001 + RETURN_MS, Phase.AFTER),
     ]
     for moment_ms, phase in phases:
         assert account.phase_of(Reception("m", "heavy", 0, moment_ms)) is phase
-    # A delay server that is slow to come back does not hide that a group was away.
-    account.server_outage.ready_ms = None
-    assert account.phase_of(Reception("m", "heavy", 0, 22_999)) is Phase.RESTART
-    assert account.phase_of(Reception("m", "heavy", 0, 23_001)) is Phase.DOWN
+    # A change of the master that does not end does not hide that a group was away.
+    account.handover = MasterChange(begun_ms=5000)
+    assert account.phase_of(Reception("m", "heavy", 0, 10_000)) is Phase.CHANGE
+    assert account.phase_of(Reception("m", "heavy", 0, 10_001)) is Phase.DOWN
+
+
+def test_a_pause_is_the_longest_time_without_anything_that_fell_into_a_change() -> None:
+    change = MasterChange(begun_ms=1000, ended_ms=2000)
+    assert change.pause_ms([0, 500, 900, 1300, 1400, 2300, 9000]) == 900
+    assert change.pause_ms([9000, 0]) == 9000
+    assert change.pause_ms([0, 1000, 2001, 9000]) == 1001
+    assert change.pause_ms([1500]) is None
+    assert MasterChange(begun_ms=1000).pause_ms([0, 9000]) is None
 
 
 receptions = st.builds(
@@ -242,21 +280,22 @@ def test_calls_are_sent_before_they_are_due_and_every_flight_has_one() -> None:
     assert 50_000 < max(call.due_ms for call in calls) < 60_000
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast", "2001"])
+@pytest.mark.parametrize("text", ["0", "-1", "nan", "inf", "fast", "1601"])
 def test_a_speed_that_leaves_no_time_for_everything_is_refused(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="2000 at the most"):
+    with pytest.raises(argparse.ArgumentTypeError, match="1600 at the most"):
         speed(text)
-    assert speed("2000") == SPEED_MAX
+    assert speed("1600") == SPEED_MAX
 
 
 async def test_nobody_is_told_any_address_but_that_of_the_meta_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told: list[str] = []
-    own = {"--listen", "--http"}
+    own = {"--listen", "--http", "--set"}
 
-    async def note(_: Demo, *arguments: str, log: str = "") -> Running:
+    async def note(_: Demo, *arguments: str, log: str = "", gets_ready: bool = True) -> Running:
         assert log or arguments[0]
+        assert gets_ready or log in {"n2", "n3"}
         names = ("", *arguments)
         told.extend(word for name, word in pairwise(names) if name not in own and ":" in word)
         ready = "ready listen=127.0.0.1:1 http=127.0.0.1:2"
@@ -271,8 +310,8 @@ async def test_nobody_is_told_any_address_but_that_of_the_meta_server(
     console = Console(file=io.StringIO())
     with pytest.raises(NotReadyError, match="far enough"):
         await Demo(directory=tmp_path, calls=calls, speed=1440, console=console).run()
-    # Two brokers and a delay server.
-    assert told == ["127.0.0.1:2"] * 3
+    # Two brokers and three delay servers.
+    assert told == ["127.0.0.1:2"] * 5
 
 
 @pytest.mark.process
@@ -280,6 +319,10 @@ def test_a_command_that_fails_is_told_with_its_own_words() -> None:
     told = r"^`delaywheel weight --group g` failed:\n(.|\n)*give --weight N, or --none"
     with pytest.raises(NotReadyError, match=told):
         run_command(("weight", "--group", "g"))
+    lines: list[str] = []
+    with pytest.raises(NotReadyError, match=told):
+        follow_command(("weight", "--group", "g"), lines.append)
+    assert any("give --weight N, or --none" in line for line in lines)
 
 
 @pytest.mark.process
@@ -303,8 +346,11 @@ def test_the_demo_keeps_all_promises() -> None:
     )
     assert run.returncode == 0, run.stdout
     for words in (
-        "delay server killed (SIGKILL)",
-        "delay server back after",
+        "hand over",
+        ", the master, killed (SIGKILL)",
+        "may send for another",
+        "is elected",
+        "back in sync",
         "broker group heavy killed (SIGKILL)",
         "broker group heavy back after",
         "all promises kept",

@@ -1,0 +1,408 @@
+"""Real delay servers of one group and a real meta server: the procedures of operators.
+
+A producer sends all the time, to whoever is the master; whatever was acknowledged to it comes, and
+each disk in sync has it.
+"""
+
+import contextlib
+import shutil
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from delay_client import BlockingClient, DelaywheelError
+from delaywheel.shared.failures import ExitCode
+from storage.tools.inspect import dump_records
+from tests.ports import closed_port
+from tests.processes.real_processes import RecordingBroker, ServerProcess, until
+from tests.processes.test_nodes import Cluster, Node, epochs_in, run
+
+pytestmark = pytest.mark.process
+
+GROUP = "d1"
+IN_SYNC_S = 30.0
+"""Seconds in which a node starts, registers, catches up and is recorded, on a busy machine."""
+ELECTED_S = 30.0
+DELIVERED_S = 15.0
+QUICK_TIMEOUT = ("--set", "registration.node_timeout_ms=2000")
+
+
+class Group:
+    """A meta server, and nodes of one group that are started, killed and started again."""
+
+    def __init__(self, cluster: Cluster, meta: ServerProcess, stack: contextlib.ExitStack) -> None:
+        self.cluster = cluster
+        self._meta = meta
+        self._stack = stack
+        self._places: dict[str, tuple[int, int, int]] = {}
+
+    def start(self, name: str, *, folder: str = "", is_replica: bool = True) -> Node:
+        """Start a node; its ports and, unless told otherwise, its directory are those of before."""
+        places = self._places.setdefault(name, (closed_port(), closed_port(), closed_port()))
+        port, http, sync = places
+        listen = f"127.0.0.1:{sync}" if is_replica else ""
+        return self._stack.enter_context(
+            self.cluster.node(
+                *(folder or name, "--node-id", name, "--group", GROUP),
+                *("--set", f"replication.listen={listen}"),
+                port=port,
+                http=http,
+            )
+        )
+
+    def start_three(self) -> dict[str, Node]:
+        """Start three nodes, of which n1 is the master; return when they are in sync."""
+        nodes = {}
+        for number in (1, 2, 3):
+            nodes[f"n{number}"] = self.start(f"n{number}")
+            self.until_in_sync(*nodes)
+        assert self.shown()["master"] == "n1"
+        return nodes
+
+    def shown(self) -> dict[str, Any]:
+        """Return what the meta server says of the group; empty if it knows none."""
+        groups = [one for one in self._meta.status()["delay_groups"] if one["name"] == GROUP]
+        found: dict[str, Any] = groups[0] if groups else {"in_sync": [], "master": None}
+        return found
+
+    def until_in_sync(self, *names: str) -> None:
+        """Wait until just these are in sync."""
+        is_so = until(lambda: sorted(self.shown()["in_sync"]) == sorted(names), seconds=IN_SYNC_S)
+        assert is_so, (names, self.shown())
+
+    def until_master(self, *names: str) -> str:
+        """Wait until one of these is the master, and return which one."""
+        assert until(lambda: self.shown()["master"] in names, seconds=ELECTED_S), self.shown()
+        found: str = self.shown()["master"]
+        return found
+
+    def admin(self, *arguments: str) -> tuple[int, str, str]:
+        """Run `delaywheel admin delay-group`; return exit code, what it prints, and its errors."""
+        where = ("admin", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "delay-group")
+        done = run(*where, *arguments)
+        return done.returncode, done.stdout, done.stderr
+
+
+class Steady:
+    """Sends messages one after another, by the meta server, in a thread of its own."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._meta = f"127.0.0.1:{cluster.meta_http}"
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.acknowledged: list[str] = []
+        self.failed: list[str] = []
+        self.answered_at = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Send no more."""
+        self._stop.set()
+        self._thread.join(40)
+        assert not self._thread.is_alive()
+
+    def _run(self) -> None:
+        with BlockingClient(meta=self._meta) as client:
+            number = 0
+            while not self._stop.wait(0.02):
+                number += 1
+                # Some are due soon, and some when whoever took them is not the master any more.
+                delay = timedelta(seconds=number % 5)
+                try:
+                    receipt = client.send("a.b", delay=delay, message_id=f"m{number}", timeout=30)
+                except DelaywheelError as error:
+                    self.failed.append(f"m{number}: {error}")
+                else:
+                    self.acknowledged.append(receipt.message_id)
+
+    def until_more(self, count: int = 20) -> None:
+        """Wait until so many more messages were acknowledged."""
+        wanted = len(self.acknowledged) + count
+        assert until(lambda: len(self.acknowledged) >= wanted, seconds=ELECTED_S), self.failed
+
+
+def check_all(group: Group, steady: Steady, disks: list[Path]) -> None:
+    """Stop the producer; what was acknowledged comes, and each of the disks has it."""
+    steady.stop()
+    assert steady.failed == []
+    acknowledged, broker = set(steady.acknowledged), group.cluster.broker
+    assert until(lambda: acknowledged <= set(broker.ids), seconds=DELIVERED_S), sorted(
+        acknowledged - set(broker.ids)
+    )
+    assert all(delivery.crc_ok for delivery in broker.deliveries)
+    assert not [one for one in broker.deliveries if one.at_ms < one.due_ms]
+    for disk in disks:
+        missing = acknowledged - messages_in(disk)
+        assert not missing, (disk, sorted(missing))
+
+
+def messages_in(data: Path) -> set[str]:
+    """Return the ids of all messages in a message_log."""
+    records = dump_records(data / "message_log")
+    return {str(one["message id"]) for one in records if one.get("kind") == "MESSAGE"}
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    (tmp_path / "meta").mkdir()
+    with RecordingBroker() as broker, contextlib.ExitStack() as stack:
+        cluster = Cluster(tmp_path, broker)
+        meta = stack.enter_context(cluster.meta(*QUICK_TIMEOUT))
+        meta.wait_ready()
+        yield Group(cluster, meta, stack)
+
+
+def test_a_sole_node_becomes_three_with_one_restart(group: Group) -> None:
+    sole = group.start("n1", is_replica=False)
+    sole.process.wait_ready()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        # The one restart: with replication.listen.
+        sole.process.terminate()
+        first = group.start("n1")
+        first.process.wait_ready()
+        steady.until_more()
+        second = group.start("n2")
+        group.until_in_sync("n1", "n2")
+        third = group.start("n3")
+        group.until_in_sync("n1", "n2", "n3")
+        steady.until_more()
+        check_all(group, steady, [first.data, second.data, third.data])
+    assert group.shown()["master"] == "n1"
+    assert epochs_in(third.data) == epochs_in(second.data) == epochs_in(first.data) == [1, 2]
+
+
+def test_a_killed_master_is_succeeded_when_it_is_started_again(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        nodes["n1"].process.kill()
+        before = group.shown()["epoch"]
+        # Nobody is told anything: the start of the dead master's disk is enough.
+        group.start("n1")
+        assert until(lambda: group.shown()["epoch"] > before, seconds=ELECTED_S)
+        assert group.until_master(*nodes)
+        group.until_in_sync(*nodes)
+        steady.until_more()
+        check_all(group, steady, [node.data for node in nodes.values()])
+
+
+@pytest.mark.long
+def test_a_slave_that_was_killed_has_what_it_acknowledged_and_takes_over(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        for node in nodes.values():
+            node.process.kill()
+        # The others never come back.
+        again = group.start("n2")
+        code, _, errors = group.admin("elect", GROUP, "--wait")
+        assert code == 0, errors
+        assert group.until_master("n2")
+        group.until_in_sync("n2")
+        steady.until_more()
+        check_all(group, steady, [again.data])
+
+
+def test_a_rolling_restart_of_three_loses_nothing(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        # The slaves first; the master hands over before its turn comes.
+        for name in ("n2", "n3"):
+            nodes[name].process.terminate()
+            group.start(name)
+            group.until_in_sync(*nodes)
+            steady.until_more()
+        code, _, errors = group.admin("handover", GROUP)
+        assert code == 0, errors
+        assert group.until_master("n2", "n3")
+        group.until_in_sync(*nodes)
+        nodes["n1"].process.terminate()
+        group.start("n1")
+        group.until_in_sync(*nodes)
+        steady.until_more()
+        check_all(group, steady, [node.data for node in nodes.values()])
+    assert epochs_in(nodes["n1"].data) == [1, 2]
+    ids = group.cluster.broker.ids
+    assert len(ids) == len(set(ids))
+    for node in nodes.values():
+        assert '"level":"error"' not in node.process.log()
+
+
+@pytest.mark.long
+def test_a_master_that_is_restarted_without_a_handover_is_succeeded_by_itself(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        nodes["n1"].process.terminate()
+        group.start("n1")
+        assert until(lambda: group.shown()["epoch"] > 1, seconds=ELECTED_S)
+        assert group.until_master(*nodes)
+        group.until_in_sync(*nodes)
+        steady.until_more()
+        check_all(group, steady, [node.data for node in nodes.values()])
+
+
+@pytest.mark.long
+def test_a_dead_slave_is_replaced_by_an_empty_directory_or_by_another_node(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        # A disk is lost, and a new one comes under the same name: the old one is silent.
+        nodes["n3"].process.kill()
+        shutil.rmtree(nodes["n3"].data)
+        group.until_in_sync("n1", "n2")
+        time.sleep(2.5)
+        again = group.start("n3")
+        group.until_in_sync(*nodes)
+        steady.until_more()
+        # A machine is lost, and another one comes under its own name.
+        nodes["n2"].process.kill()
+        other = group.start("n4")
+        group.until_in_sync("n1", "n3", "n4")
+        code, _, errors = group.admin("give-up", GROUP, "n2")
+        assert code == 0, errors
+        assert [one["node_id"] for one in group.shown()["nodes"]] == ["n1", "n3", "n4"]
+        steady.until_more()
+        check_all(group, steady, [nodes["n1"].data, again.data, other.data])
+
+
+@pytest.mark.long
+def test_a_dead_master_is_replaced_by_another_node(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        nodes["n1"].process.kill()
+        code, _, errors = group.admin("elect", GROUP)
+        assert (code, "n1" in errors or "the master may send" in errors) == (ExitCode.REFUSED, True)
+        code, _, errors = group.admin("elect", GROUP, "--wait")
+        assert code == 0, errors
+        assert "n1 may send for another" in errors
+        assert group.until_master("n2", "n3")
+        fourth = group.start("n4")
+        group.until_in_sync("n2", "n3", "n4")
+        code, _, errors = group.admin("give-up", GROUP, "n1")
+        assert code == 0, errors
+        steady.until_more()
+        check_all(group, steady, [nodes["n2"].data, nodes["n3"].data, fourth.data])
+
+
+@pytest.mark.long
+def test_a_member_in_sync_is_not_given_up(group: Group) -> None:
+    nodes = group.start_three()
+    code, _, errors = group.admin("give-up", GROUP, "n2")
+    assert (code, "n2 at " in errors and "is alive: stop it" in errors) == (ExitCode.REFUSED, True)
+    # With as many members as there have to be, nobody drops one that is dead.
+    code, _, errors = group.admin("set", GROUP, "--min-isr", "3")
+    assert code == 0, errors
+    nodes["n2"].process.kill()
+    told = "n2 is one of 3 members in sync, and min_isr of d1 is 3"
+    assert until(lambda: told in group.admin("give-up", GROUP, "n2")[2], seconds=20)
+    assert sorted(group.shown()["in_sync"]) == ["n1", "n2", "n3"]
+    code, _, errors = group.admin("set", GROUP, "--min-isr", "2")
+    assert code == 0, errors
+    group.until_in_sync("n1", "n3")
+    assert group.admin("give-up", GROUP, "n2")[0] == 0
+
+
+@pytest.mark.long
+def test_the_survivor_of_two_goes_on_where_one_is_enough(group: Group) -> None:
+    first = group.start("n1")
+    second = group.start("n2")
+    group.until_in_sync("n1", "n2")
+    assert group.shown()["min_isr"] == 1
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        # The slave dies: it is dropped, and the master goes on alone.
+        master = group.until_master("n1", "n2")
+        slave = {"n1": "n2", "n2": "n1"}[master]
+        nodes = {"n1": first, "n2": second}
+        nodes[slave].process.kill()
+        group.until_in_sync(master)
+        steady.until_more()
+        group.start(slave)
+        group.until_in_sync("n1", "n2")
+        # The master dies: an operator has the other one elected, which goes on alone.
+        nodes[master].process.kill()
+        code, _, errors = group.admin("elect", GROUP, "--wait")
+        assert code == 0, errors
+        assert group.until_master(slave)
+        steady.until_more()
+        check_all(group, steady, [nodes[slave].data])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("dead", ["master", "slave"])
+def test_with_two_required_the_survivor_of_two_stands_until_one_is_enough(
+    group: Group, dead: str
+) -> None:
+    nodes = {"n1": group.start("n1"), "n2": group.start("n2")}
+    group.until_in_sync("n1", "n2")
+    assert group.admin("set", GROUP, "--min-isr", "2")[0] == 0
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        master = group.until_master("n1", "n2")
+        slave = {"n1": "n2", "n2": "n1"}[master]
+        survivor, lost = (slave, master) if dead == "master" else (master, slave)
+        nodes[lost].process.kill()
+        if dead == "master":
+            code, _, errors = group.admin("elect", GROUP, "--wait")
+            assert code == 0, errors
+        assert group.until_master(survivor)
+        # It stands, and says why.
+        why = "2 disks must be in sync, and 1 are heard"
+        assert until(lambda: why in " ".join(nodes[survivor].failing()), seconds=ELECTED_S)
+        before = len(steady.acknowledged)
+        assert group.admin("set", GROUP, "--min-isr", "1")[0] == 0
+        group.until_in_sync(survivor)
+        steady.until_more()
+        assert len(steady.acknowledged) > before
+        check_all(group, steady, [nodes[survivor].data])
+
+
+@pytest.mark.long
+def test_a_master_whose_disk_is_lost_is_replaced_by_an_empty_directory(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more()
+        nodes["n1"].process.kill()
+        shutil.rmtree(nodes["n1"].data)
+        told = "n1 is the master: have another one elected first"
+        assert until(lambda: told in group.admin("give-up", GROUP, "n1")[2], seconds=20)
+        code, _, errors = group.admin("elect", GROUP, "--wait")
+        assert code == 0, errors
+        assert group.until_master("n2", "n3")
+        again = group.start("n1")
+        group.until_in_sync(*nodes)
+        steady.until_more()
+        check_all(group, steady, [again.data, nodes["n2"].data, nodes["n3"].data])
+
+
+@pytest.mark.long
+def test_a_living_master_is_replaced_by_another_node(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        fourth = group.start("n4")
+        group.until_in_sync(*nodes, "n4")
+        # No election while the master lives: it is asked to hand over.
+        code, _, errors = group.admin("elect", GROUP, "--wait")
+        assert (code, "n1 lives, and has renewed its lease" in errors) == (ExitCode.REFUSED, True)
+        code, _, errors = group.admin("handover", GROUP, "--to", "n4")
+        assert code == 0, errors
+        assert group.until_master("n4")
+        group.until_in_sync(*nodes, "n4")
+        nodes["n1"].process.terminate()
+        group.until_in_sync("n2", "n3", "n4")
+        assert until(lambda: group.admin("give-up", GROUP, "n1")[0] == 0, seconds=10)
+        steady.until_more()
+        check_all(group, steady, [nodes["n2"].data, nodes["n3"].data, fourth.data])
