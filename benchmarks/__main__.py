@@ -12,6 +12,7 @@ isolation  a group that is dead, a subject that is poisonous or overdue: what ot
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 limits     1,000 subjects with a rate limit each, all due at once
 pause      5,000,000 of one subject, spread over three days of a pause, and resumed
+replicas   ingest and answers with no, one and two slaves in sync, and the CPU of each node
 meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
@@ -29,6 +30,7 @@ from typing import Any
 
 from benchmarks import burst, registrations
 from benchmarks import isolation as ills
+from benchmarks import replicas as copies
 from benchmarks.both import together
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
@@ -270,6 +272,13 @@ def spark(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def replicas(directory: Path, scale: float) -> None:
+    """Measure what copies on other nodes cost."""
+    copies.ingest_rates(directory, messages=int(600_000 * scale), turns=2)
+    for rate in (1000, 50_000):
+        copies.answers(directory, rate=rate, seconds=10)
+
+
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "ingest": ingest,
     "delivery": delivery,
@@ -283,6 +292,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "backlog": backlog,
     "limits": limits,
     "pause": pause,
+    "replicas": replicas,
     "meta": meta,
     "decode": decode,
     "reconcile": reconcile,

@@ -216,6 +216,7 @@ class Node:
             executor=self._runtime.executor,
             intervals=self._intervals,
             duty_changed=self._outside.duty_changed,
+            is_replica=self.config.is_replica,
         )
         _tell_of_recovery(self.recovery, self.store.identity)
         if not self.config.has_meta:
@@ -491,8 +492,7 @@ class Node:
             now=replica.now,
         )
         # What an earlier start could not commit is not committed yet.
-        known = self.store.recovery.known
-        if known:
+        if known := self.store.recovery.known:
             master.outcomes.durable(log.next_sequence, known, replica.now)
         self.leading = replica.leading = Leading(
             master,
@@ -540,9 +540,9 @@ class Node:
         return self.in_flight()
 
     def _lose(self, epoch: int, reason: str) -> None:
-        identity = self.store.identity
-        name = f"{identity.node_id} of {identity.group}"
-        self._outside.lose(FencedError(node=name, epoch=epoch, reason=reason))
+        own = self.store.identity
+        node = f"{own.node_id} of {own.group}"
+        self._outside.lose(FencedError(node=node, epoch=epoch, reason=reason))
 
     def hand_on(self) -> None:
         """Hand on what has become committed."""

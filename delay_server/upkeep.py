@@ -51,13 +51,16 @@ class Upkeep:
         executor: Executor,
         intervals: Intervals,
         duty_changed: Callable[[], None],
+        is_replica: bool,
     ) -> None:
+        """is_replica: whether ends of the log may be cut, and kept aside."""
         self._store = store
         self._checkpoints = checkpoints
         self._budget = budget
         self._executor = executor
         self._intervals = intervals
         self._duty_changed = duty_changed
+        self._is_replica = is_replica
         self._appended = Wakeup()
         self._told = Wakeup()
         self._has_told = False
@@ -120,6 +123,8 @@ class Upkeep:
     def _look_at_disk(self) -> None:
         """See how the disk is, and what is kept of cuts until an operator removes it."""
         self._budget.look()
+        if not self._is_replica:
+            return
         with contextlib.suppress(OSError):
             self.divergent = self._store.divergent()
 

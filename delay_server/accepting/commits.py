@@ -211,7 +211,15 @@ class Committer:
         if 0 <= now_ms - self._floor_recorded_ms < MINUTE_MS:
             return
         self._floor_recorded_ms = now_ms
-        await self.commit_records(Draft(kind=RecordKind.FLOOR, count=1))
+        floor, ended = Records(Draft(kind=RecordKind.FLOOR, count=1)), trio.Event()
+        # Not until it is committed: loading goes on where no other node is there to have it.
+        self.submit(
+            lambda: floor,
+            lambda _: ended.set(),
+            has_items=False,
+            on_durable=lambda _: ended.set(),
+        )
+        await ended.wait()
 
     def look_again(self) -> None:
         """Go on with what had to wait for room."""
