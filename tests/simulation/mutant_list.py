@@ -1848,7 +1848,8 @@ GROUP = {
         # What is read from the log again is committed as well.
         "read beyond the commit": mutant(
             swap("CommitQueue._readable_until", "min(until, ...)", "until"),
-            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+            test="delay_server/accepting/test_commits.py::"
+            "test_of_what_a_log_had_before_only_what_is_committed_is_read_again",
         ),
         # The bytes before the end are compared, and not their epoch alone.
         "other bytes of the same epoch match": mutant(

@@ -62,6 +62,8 @@ _HEARD_S = 3.0
 """After that time an answer was heard."""
 _NOW_MS = 5_000
 """Between the time at which something is due and that at which it has left, if it can."""
+_FILED_S = 120.0
+"""After that time what was acknowledged is filed, though each fsync may take ten seconds."""
 _SETTLED_S = 20.0
 """After that time an answer that was heard is known to be a durable fact."""
 
@@ -199,7 +201,7 @@ class Stating:
         if message_id in witness.received and message_id not in witness.doubled:
             before_s = trio.current_time() - _SETTLED_S - witness.fact_s
             sent -= witness.is_settled_before(message_id, before_s)
-        is_young = witness.acknowledged.get(message_id, math.inf) > trio.current_time() - _DOWN_S
+        is_young = witness.acknowledged.get(message_id, math.inf) > trio.current_time() - _FILED_S
         # What is being filed may be counted both as on disk and as on its way there.
         return sent * 2 if is_young else sent
 

@@ -111,7 +111,7 @@ def test_what_is_delivered_and_said_to_be_in_flight_is_noticed(
         ], search
 
     monkeypatch.setattr(stating, "find", lie)
-    assert _is_noticed(_QUIET)
+    assert _is_noticed(_GATED)
 
 
 def test_every_world_asks_and_hears_several_reasons() -> None:

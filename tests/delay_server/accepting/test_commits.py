@@ -490,6 +490,30 @@ async def test_what_is_not_committed_is_handed_to_nobody_and_then_all_in_order()
     assert bench.queue.items_bytes == 0
 
 
+async def test_of_what_a_log_had_before_only_what_is_committed_is_read_again() -> None:
+    bench = Bench()
+    for number in range(3):
+        assert await bench.commit(intake_of(*some_items(2, 2 * number)))
+    desk, point = FilingDesk(), CommitPoint(durable=8, is_sole=False)
+    queue = CommitQueue(
+        bench.store.message_log,
+        point,
+        first=2,
+        executor=SimExecutor(random.Random(4), disk=bench.disk, plan=PROMPT),
+        submit=desk.submit,
+        has_room=lambda: desk.has_room,
+        on_damage=lambda damage: pytest.fail(str(damage)),
+    )
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(queue.run)
+        for committed, bases in ((2, []), (4, [2]), (8, [2, 4, 6])):
+            point.commit_to(committed)
+            queue.hand_on()
+            await trio.sleep(1)
+            assert [batch.header.base_sequence for batch in desk.submitted] == bases
+        nursery.cancel_scope.cancel()
+
+
 async def test_what_is_committed_is_handed_on_and_told_when_it_may_be_told() -> None:
     bench = Bench()
     ended: list[bool] = []
