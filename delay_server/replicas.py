@@ -259,10 +259,12 @@ class Replica:
             if news.vote_epoch:
                 # Whoever asks again has forgotten the vote.
                 self._voted = min(self._voted, news.vote_epoch - 1)
-            self._hear_of_handover(news.hand_over_to)
         leading = self.leading
         if leading is not None and news.record.epoch == leading.master.record.epoch:
             leading.recorded(record_of(news.record))
+        if news.vote_epoch is not None:
+            # The next master may be in sync by this very record.
+            self._hear_of_handover(news.hand_over_to)
         if news.log_uuid is not None:
             self._group_log = news.log_uuid
         self._news = news
