@@ -923,25 +923,43 @@ def show_delay_group(session: Session, *, name: str) -> None:
     _show(session, session.ask("GET", "delay-groups", name))
 
 
-@delay_group.command("give-up", short_help="Give up a delay server that is dead.")
+@delay_group.command("remove", short_help="Remove a delay server that is stopped.")
+@click.argument("name")
+@click.argument("node_id")
+@_json_option
+def remove_node(session: Session, *, name: str, node_id: str) -> None:
+    """Remove the delay server NODE_ID of the group NAME: it will not come back.
+
+    Stop it first: the master of the group drops it within seconds, and then it can be removed. A
+    master hands over before. A node that is started again later registers as a new one.
+
+    \b
+    Examples:
+      delaywheel admin delay-group remove delay1 n2
+    """
+    _show(session, session.ask("DELETE", "delay-groups", name, "nodes", node_id))
+
+
+@delay_group.command("give-up", short_help="Give up a disk in sync where there is no master.")
 @click.argument("name")
 @click.argument("node_id")
 @click.option(
     "--lose-messages", is_flag=True, help="Although nobody else has the group's messages."
 )
 @_json_option
-def give_up(session: Session, *, name: str, node_id: str, lose_messages: bool) -> None:
-    """Give up the delay server NODE_ID of the group NAME: it is dead and will not come back.
+def give_up(session: Session, *, name: str, node_id: str, **body: object) -> None:
+    """Give up the disk of the delay server NODE_ID of the group NAME: it is lost.
 
-    The last node in sync has the only copy of the group's messages. It is given up only with
-    --lose-messages; the group then begins again with the next node that registers.
+    It is one in sync, and no master is there who could drop it: an election waits for it in vain,
+    or it is the last one. The last one has the only copy of the group's messages. It is given up
+    only with --lose-messages; the group then begins again with the next node that registers.
 
     \b
     Examples:
       delaywheel admin delay-group give-up delay1 n2
     """
-    query = {"lose_messages": lose_messages}
-    _show(session, session.ask("DELETE", "delay-groups", name, "nodes", node_id, query=query))
+    path = ("delay-groups", name, "nodes", node_id, "give-up")
+    _show(session, session.ask("POST", *path, body=body))
 
 
 @delay_group.command("accept-older", short_help="Take an older directory of a delay server.")

@@ -210,13 +210,6 @@ class RemovalQuery(Request, frozen=True, kw_only=True):
     """Remove it even if subjects are routed to it and its messages are never consumed."""
 
 
-class GiveUpQuery(Request, frozen=True, kw_only=True):
-    """Whether messages may be lost."""
-
-    lose_messages: bool = False
-    """Give it up even if no other node has the group's messages."""
-
-
 class AuditQuery(Request, frozen=True, kw_only=True):
     """A page of the audit, newest first."""
 
@@ -325,11 +318,11 @@ class BrokerGroupChange(Request, frozen=True, kw_only=True):
     """Further attributes, in place of all that it has."""
 
 
-class OlderDirectory(Request, frozen=True, kw_only=True):
-    """A delay server is to come back with an older copy of its directory."""
+class MayLose(Request, frozen=True, kw_only=True):
+    """A directory of a delay server is to be given up, or an older copy taken in its place."""
 
     lose_messages: bool = False
-    """Give up what only the newer directory has."""
+    """Although messages are lost that nobody else has."""
 
 
 class Election(Request, frozen=True, kw_only=True):

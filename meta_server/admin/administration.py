@@ -304,16 +304,21 @@ class Administration:
         """Set limits of registration; None takes what was set away, the settings count again."""
         await self.carry_out(actor, lambda desk: set_limits(desk, wanted))
 
-    async def change_dead_node(
+    def hears(self, key: NodeKey) -> bool:
+        """Say whether a delay server was heard within the time-out."""
+        return self._heard.nodes.is_heard(key, trio.current_time())
+
+    async def change_node(
         self,
         actor: str,
         group: str,
         node_id: str,
         plan: Callable[[Desk, bool], Sequence[Change]],
         *,
+        is_alive: Callable[[NodeKey], bool],
         stored: Callable[[NodeKey], None] = lambda _: None,
     ) -> None:
-        """Change or remove a delay server; the plan gets whether it was heard lately.
+        """Change or remove a delay server; the plan gets what `is_alive` says of it then.
 
         `stored` is called with its key when that is known.
         """
@@ -323,7 +328,7 @@ class Administration:
         key = (known.cluster, group, node_id)
         await self.carry_out(
             actor,
-            lambda desk: plan(desk, self._heard.nodes.is_heard(key, trio.current_time())),
+            lambda desk: plan(desk, is_alive(key)),
             NODES,
             NEW_GROUP,
             ("group", group),

@@ -68,7 +68,6 @@ from meta_server.admin.admin_types import (
     DelayGroupShown,
     Done,
     Election,
-    GiveUpQuery,
     GroupQuery,
     GroupRuleChange,
     GroupRuleQuery,
@@ -76,6 +75,7 @@ from meta_server.admin.admin_types import (
     Limits,
     LimitsChange,
     LimitsShown,
+    MayLose,
     MinIsr,
     NamePath,
     NodePath,
@@ -83,7 +83,6 @@ from meta_server.admin.admin_types import (
     NoQuery,
     Offlines,
     OfflineShown,
-    OlderDirectory,
     PageQuery,
     PrefixPath,
     PrefixRouteShown,
@@ -141,6 +140,7 @@ from meta_server.admin.plans import (
     reduce_route,
     remove_broker,
     remove_group_control,
+    remove_node,
     remove_route,
     remove_subject,
     remove_subject_control,
@@ -805,25 +805,43 @@ def _delay_group(parts: Parts, name: str) -> DelayGroupShown:
 
 
 @_operation("DELETE", "/delay-groups/{name}/nodes/{node_id}")
-async def give_node_up(call: Call[NodePath, GiveUpQuery, None]) -> DelayGroupShown:
-    """Give up a delay server that is dead; the last in-sync one only with lose_messages."""
-    path, lose_messages = call.path, call.query.lose_messages
+async def remove_one_node(call: Call[NodePath, NoQuery, None]) -> DelayGroupShown:
+    """Remove a delay server that is stopped and not in sync."""
+    path, nodes = call.path, call.parts.handlers.nodes
+
+    def plan(desk: Desk, is_connected: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
+        return remove_node(desk, path.name, path.node_id, is_connected=is_connected)
+
+    await call.parts.administration.change_node(
+        *(call.actor, path.name, path.node_id, plan),
+        is_alive=nodes.is_connected,
+        stored=nodes.forget,
+    )
+    return _delay_group(call.parts, path.name)
+
+
+@_operation("POST", "/delay-groups/{name}/nodes/{node_id}/give-up")
+async def give_node_up(call: Call[NodePath, NoQuery, MayLose]) -> DelayGroupShown:
+    """Give up a disk in sync where there is no master; the last one only with lose_messages."""
+    path, lose_messages = call.path, call.body.lose_messages
+    parts = call.parts
 
     def plan(desk: Desk, is_heard: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
         return give_up_node(
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
 
-    administration = call.parts.administration
-    await administration.change_dead_node(
-        call.actor, path.name, path.node_id, plan, stored=call.parts.handlers.nodes.forget
+    await parts.administration.change_node(
+        *(call.actor, path.name, path.node_id, plan),
+        is_alive=parts.administration.hears,
+        stored=parts.handlers.nodes.forget,
     )
-    return _delay_group(call.parts, path.name)
+    return _delay_group(parts, path.name)
 
 
 @_operation("POST", "/delay-groups/{name}/nodes/{node_id}/accept-older")
 async def accept_older_directory(
-    call: Call[NodePath, NoQuery, OlderDirectory],
+    call: Call[NodePath, NoQuery, MayLose],
 ) -> DelayGroupShown:
     """Let a delay server come back with an older copy of its directory; with lose_messages."""
     path, lose_messages = call.path, call.body.lose_messages
@@ -833,7 +851,10 @@ async def accept_older_directory(
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
 
-    await call.parts.administration.change_dead_node(call.actor, path.name, path.node_id, plan)
+    administration = call.parts.administration
+    await administration.change_node(
+        *(call.actor, path.name, path.node_id, plan), is_alive=administration.hears
+    )
     return _delay_group(call.parts, path.name)
 
 

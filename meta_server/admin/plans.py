@@ -92,6 +92,8 @@ from meta_server.known.model import (
 from meta_server.known.registry import Registry
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 
+_COMMAND: Final = "delaywheel admin delay-group"
+
 ITSELF: Final = "(meta server)"
 """Actor of changes that the meta server makes by itself; no token has parentheses."""
 
@@ -303,7 +305,7 @@ def remove_group(
     if delay_group is not None and (
         registry.nodes_in(delay_group.cluster, name) or delay_group.record.in_sync
     ):
-        raise StateError(f"{name} has delay servers: give those up first")
+        raise StateError(f"{name} has delay servers: remove those first")
     if routes and not (known.is_retired or lose_messages):
         raise StateError(
             f"{routes} subjects are routed to {name}, and messages in it would never be consumed: "
@@ -832,14 +834,20 @@ def _consumer(state: OfflineState) -> str:
 # Delay servers
 
 
-def _silent_node(
-    registry: Registry, name: str, node_id: str, *, is_heard: bool
-) -> tuple[DelayGroup, DelayNode]:
-    """Return a delay group and its node; raise NotFoundError, or StateError if it lives."""
+def _node_of(registry: Registry, name: str, node_id: str) -> tuple[DelayGroup, DelayNode]:
+    """Return a delay group and its node; raise NotFoundError."""
     group = _delay_group(registry, name)
     node = registry.nodes.get((group.cluster, name, node_id))
     if node is None:
         raise NotFoundError(f"the delay group {name} has no node {node_id!a}")
+    return group, node
+
+
+def _silent_node(
+    registry: Registry, name: str, node_id: str, *, is_heard: bool
+) -> tuple[DelayGroup, DelayNode]:
+    """Return a delay group and its node; raise NotFoundError, or StateError if it lives."""
+    group, node = _node_of(registry, name, node_id)
     if is_heard:
         raise StateError(
             f"{node_id} at {node.address} is alive: stop it, and wait for the time-out"
@@ -847,42 +855,102 @@ def _silent_node(
     return group, node
 
 
+def remove_node(desk: Desk, name: str, node_id: str, *, is_connected: bool) -> tuple[Change, ...]:
+    """Forget a delay server whose disk the group does not need: its master has dropped it."""
+    group, node = _node_of(desk.registry, name, node_id)
+    if node_id in group.record.in_sync:
+        raise StateError(_why_needed(name, group.record, node_id))
+    if is_connected:
+        raise StateError(f"{node_id} at {node.address} is alive, and would register again: stop it")
+    return desk.audited(
+        "node.remove",
+        f"{group.cluster}/{name}/{node_id}",
+        (RemoveDelayNode(node),),
+        before={"node": node},
+        after={"node": None},
+    )
+
+
+def _why_needed(name: str, record: GroupRecord, node_id: str) -> str:
+    """Say what has to happen before a member in sync can be removed."""
+    master = record.master
+    if len(record.in_sync) == 1:
+        return _only_disk(name, node_id) + f": `{_COMMAND} give-up {name} {node_id}`"
+    if (too_few := _too_few_without(name, record, node_id)) is not None:
+        return too_few
+    if master is None:
+        return (
+            f"{node_id} is in sync, and {name} has no master who could drop it: wait for the "
+            f"election, or say that its disk is lost by `{_COMMAND} give-up {name} {node_id}`"
+        )
+    if master.node_id == node_id:
+        return (
+            f"{node_id} is the master: have it hand over by `{_COMMAND} handover {name}`, or, if "
+            f"it is dead, another one elected by `{_COMMAND} elect {name}`"
+        )
+    return (
+        f"{node_id} is in sync: stop it, and the master {master.node_id} drops it within seconds. "
+        f"If {master.node_id} is dead too: `{_COMMAND} elect {name}`"
+    )
+
+
+def _only_disk(name: str, node_id: str) -> str:
+    return (
+        f"{node_id} has the only disk with the messages of {name}: bring it back, or say that "
+        "messages may be lost"
+    )
+
+
+def _too_few_without(name: str, record: GroupRecord, node_id: str) -> str | None:
+    """Say that fewer members would be in sync than have to be; None if not."""
+    count = len(record.in_sync)
+    if count > record.min_isr:
+        return None
+    return (
+        f"{node_id} is one of {count} members in sync, and min_isr of {name} is {record.min_isr}: "
+        "let another one get in sync first, or let fewer be enough by "
+        f"`{_COMMAND} set {name} --min-isr {count - 1}`"
+    )
+
+
 def give_up_node(
     desk: Desk, name: str, node_id: str, *, is_heard: bool, lose_messages: bool
 ) -> tuple[Change, ...]:
-    """Remove a delay server that will not come back; `is_heard` says whether it lives.
+    """Give up a disk in sync that will not come back, where no master is there who could drop it.
 
     If its disk is the only one with the group's messages they are lost with it: then, if that is
     allowed, the group has no member in sync any more, and begins again with the next node that
-    registers.
+    registers. `is_heard` says whether the node lives.
     """
     group, node = _silent_node(desk.registry, name, node_id, is_heard=is_heard)
     record = group.record
+    if node_id not in record.in_sync:
+        raise StateError(
+            f"{node_id} is not in sync, and nothing has to be given up: "
+            f"`{_COMMAND} remove {name} {node_id}`"
+        )
     changes: list[Change] = [RemoveDelayNode(node)]
-    after = group
     others = {other: uuid for other, uuid in record.in_sync.items() if other != node_id}
-    if node_id in record.in_sync:
-        if others:
-            _check_dispensable(name, record, node_id)
-        if others:
-            record = msgspec.structs.replace(record, version=record.version + 1, in_sync=others)
-        elif lose_messages:
-            record = msgspec.structs.replace(
-                record,
-                epoch=record.epoch + 1,
-                version=record.version + 1,
-                master=None,
-                in_sync={},
-                phase=Phase.ELECTING,
-            )
-            changes += _gone(desk.registry, name, now_ms=desk.now_ms)
-        else:
-            raise StateError(
-                f"{node_id} has the only disk with the messages of {name}: bring it back, or say "
-                "that messages may be lost"
-            )
-        after = replace(group, record=record)
-        changes.append(SaveDelayGroup(after, (group.record.epoch, group.record.version)))
+    if others:
+        if record.master is not None:
+            raise StateError(_why_needed(name, record, node_id))
+        if (too_few := _too_few_without(name, record, node_id)) is not None:
+            raise StateError(too_few)
+        record = msgspec.structs.replace(record, version=record.version + 1, in_sync=others)
+    elif lose_messages:
+        record = msgspec.structs.replace(
+            record,
+            epoch=record.epoch + 1,
+            version=record.version + 1,
+            master=None,
+            in_sync={},
+            phase=Phase.ELECTING,
+        )
+        changes += _gone(desk.registry, name, now_ms=desk.now_ms)
+    else:
+        raise StateError(_only_disk(name, node_id))
+    after = replace(group, record=record)
+    changes.append(SaveDelayGroup(after, (group.record.epoch, group.record.version)))
     return desk.audited(
         "node.give-up",
         f"{group.cluster}/{name}/{node_id}",
@@ -890,27 +958,6 @@ def give_up_node(
         before={"node": node, "group": group},
         after={"node": None, "group": after},
     )
-
-
-def _check_dispensable(name: str, record: GroupRecord, node_id: str) -> None:
-    """Refuse to give up one of several members in sync, unless nobody else could drop it."""
-    command = "delaywheel admin delay-group"
-    if len(record.in_sync) <= record.min_isr:
-        raise StateError(
-            f"{node_id} is one of {len(record.in_sync)} members in sync, and min_isr of {name} is "
-            f"{record.min_isr}: let another one get in sync first, or let fewer be enough by "
-            f"`{command} set {name} --min-isr {len(record.in_sync) - 1}`"
-        )
-    master = record.master
-    if master is not None and master.node_id == node_id:
-        raise StateError(
-            f"{node_id} is the master: have another one elected first, by `{command} elect {name}`"
-        )
-    if master is not None:
-        raise StateError(
-            f"{node_id} is in sync: the master {master.node_id} drops it by itself within seconds "
-            f"of its silence. If {master.node_id} is dead too: `{command} elect {name}`"
-        )
 
 
 def elect_master(

@@ -199,7 +199,7 @@ def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
 
     Whoever serves in a group of this kind cannot be there, and a delay server that took itself for
     a broker would be sent its own messages, without end. Groups that are off-line or silent do not
-    count; delay servers that have registered do until they are given up.
+    count; delay servers that have registered do until they are removed.
     """
     if kind is GroupKind.NORMAL:
         for node in registry.nodes.values():
@@ -207,7 +207,7 @@ def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
                 raise RefusedError(
                     f"{node.address} is the address of the delay server {node.node_id} of "
                     f"{node.group}, which is no broker: give the broker's; if that one is gone for "
-                    f"good, `delaywheel admin delay-group give-up {node.group} {node.node_id}`"
+                    f"good, `delaywheel admin delay-group remove {node.group} {node.node_id}`"
                 )
     for group in registry.groups.values():
         is_there = group.master in addresses and group.state is not BrokerState.NRW

@@ -177,6 +177,10 @@ class NodeRegistration:
         with contextlib.suppress(RefusedError):
             self._committer.submit(intent)
 
+    def is_connected(self, key: NodeKey) -> bool:
+        """Say whether what registered as this node last has a connection."""
+        return self._speakers.speaker_of(key) is not None
+
     def forget(self, key: NodeKey) -> None:
         """Wait no longer for a delay server that was given up."""
         self._heard.nodes.forget(key)

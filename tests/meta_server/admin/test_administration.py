@@ -242,9 +242,9 @@ async def test_a_group_that_somebody_holds_is_not_removed() -> None:
         await http.change("DELETE", "/routes/a.b")
         await http.change("DELETE", "/broker-groups/static")
         assert isinstance(await peer.node(node()), NodeRegistered)
-        assert await why("d1") == "d1 has delay servers: give those up first"
+        assert await why("d1") == "d1 has delay servers: remove those first"
         await trio.sleep(31)
-        await http.change("DELETE", "/delay-groups/d1/nodes/n1", lose_messages="true")
+        await http.change("POST", "/delay-groups/d1/nodes/n1/give-up", retired)
         await http.change("DELETE", "/broker-groups/d1")
         assert not server.registry.groups
         assert not server.registry.delay_groups

@@ -287,22 +287,29 @@ async def test_an_entered_group_with_a_time_out_to_register_falls_silent() -> No
 # Delay servers
 
 
-async def test_a_dead_delay_server_is_given_up_and_a_living_one_is_not() -> None:
+async def test_a_delay_server_that_is_stopped_is_removed_and_a_dead_disk_is_given_up() -> None:
     world = World()
     async with world.serving() as server:
         http = Http(server)
-        peer = await world.connect()
+        peer, other = await world.connect(), await world.connect()
         await peer.node(node())
         slave = node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801")
-        await peer.node(slave)
+        await other.node(slave)
         code, error = await http.refused("DELETE", "/delay-groups/d1/nodes/n2")
         assert (code, "is alive" in error["message"]) == (409, True)
-        await trio.sleep(16)
+        await other.stream.aclose()
+        await trio.sleep(1)
         shown = await http.change("DELETE", "/delay-groups/d1/nodes/n2")
         assert [row["node_id"] for row in shown["nodes"]] == ["n1"]
         code, error = await http.refused("DELETE", "/delay-groups/d1/nodes/n1")
         assert (code, "only disk" in error["message"]) == (409, True)
-        shown = await http.change("DELETE", "/delay-groups/d1/nodes/n1", lose_messages="true")
+        give_up = ("POST", "/delay-groups/d1/nodes/n1/give-up")
+        code, error = await http.refused(*give_up, {"lose_messages": True})
+        assert (code, "is alive" in error["message"]) == (409, True)
+        await trio.sleep(16)
+        code, error = await http.refused(*give_up, {})
+        assert (code, "only disk" in error["message"]) == (409, True)
+        shown = await http.change(*give_up, {"lose_messages": True})
         assert (shown["nodes"], shown["in_sync"], shown["master"]) == ([], [], None)
         # The group begins again with another disk.
         fresh = node("n1", storage=9, log=9, last_sequence=0, incarnation=1)
@@ -816,7 +823,7 @@ async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit()
         ("GET", "/subjects?limit=1&limit=2", None, "limit", "'2'"),
         ("GET", "/broker-groups?kind=x", None, "kind", "'x'"),
         ("DELETE", "/routes/a?version=x", None, "version", "'x'"),
-        ("DELETE", "/delay-groups/d/nodes/n?lose_messages=perhaps", None, "lose_messages", None),
+        ("POST", "/delay-groups/d/nodes/n/give-up", {"lose_messages": 1}, "lose_messages", "1"),
     ],
 )
 async def test_a_bad_value_is_answered_with_field_value_and_what_is_allowed(
@@ -854,6 +861,7 @@ async def test_what_is_not_there_is_404_and_what_cannot_be_is_409() -> None:
             ("DELETE", "/brokers/g1/MASTER", None),
             ("GET", "/delay-groups/d9", None),
             ("DELETE", "/delay-groups/d9/nodes/n", None),
+            ("POST", "/delay-groups/d9/nodes/n/give-up", {"lose_messages": True}),
             ("POST", "/delay-groups/d9/nodes/n/accept-older", {"lose_messages": True}),
             ("GET", "/nonsense", None),
         ):

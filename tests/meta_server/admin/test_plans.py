@@ -34,6 +34,7 @@ from meta_server.admin.plans import (
     give_up_node,
     reduce_route,
     remove_broker,
+    remove_node,
     remove_route,
     replace_broker,
     restore_group,
@@ -574,23 +575,52 @@ def given_up(registry: Registry, node_id: str, *, lose: bool = False) -> tuple[C
     return give_up_node(desk_on(registry), "d1", node_id, is_heard=False, lose_messages=lose)
 
 
-def test_a_dead_node_that_has_nothing_is_given_up() -> None:
+def removed(registry: Registry, node_id: str) -> tuple[Change, ...]:
+    return remove_node(desk_on(registry), "d1", node_id, is_connected=False)
+
+
+def test_a_node_that_is_not_in_sync_is_removed_and_nothing_is_given_up_for_it() -> None:
     registry = cluster("n2")
     before = registry.delay_groups["d1"]
-    changes = given_up(registry, "n2")
+    with pytest.raises(StateError, match=r"nothing has to be given up: .* remove d1 n2`"):
+        given_up(registry, "n2", lose=True)
+    with pytest.raises(StateError, match=r"n2 at .* is alive, and would register again: stop it"):
+        remove_node(desk_on(registry), "d1", "n2", is_connected=True)
+    changes = removed(registry, "n2")
     registry.apply(changes)
     assert [row.node_id for row in registry.nodes.values()] == ["n1"]
     assert registry.delay_groups["d1"] == before
-    assert entry_of(changes)[:2] == ("node.give-up", "c1/d1/n2")
+    assert entry_of(changes)[:2] == ("node.remove", "c1/d1/n2")
+
+
+def test_a_disk_in_sync_is_not_removed_and_what_to_do_first_is_said() -> None:
+    registry = cluster("n2", "n3", in_sync=("n1", "n2", "n3"), min_isr=2)
+    for node_id, reason in (
+        ("n1", "n1 is the master: have it hand over by .* handover d1`"),
+        ("n3", "n3 is in sync: stop it, and the master n1 drops it within seconds"),
+    ):
+        with pytest.raises(StateError, match=reason):
+            removed(registry, node_id)
+    registry.apply(elected(registry))
+    with pytest.raises(StateError, match="no master who could drop it: wait for the election"):
+        removed(registry, "n3")
+    registry = cluster("n2", in_sync=("n1", "n2"), min_isr=2)
+    with pytest.raises(StateError, match="n2 is one of 2 members in sync, and min_isr of d1 is 2"):
+        removed(registry, "n2")
+    registry = cluster()
+    with pytest.raises(StateError, match=r"only disk with the messages of d1.* give-up d1 n1`"):
+        removed(registry, "n1")
 
 
 def test_a_node_that_lives_is_not_given_up() -> None:
     registry = cluster("n2")
     with pytest.raises(StateError, match="is alive"):
-        give_up_node(desk_on(registry), "d1", "n2", is_heard=True, lose_messages=True)
+        give_up_node(desk_on(registry), "d1", "n1", is_heard=True, lose_messages=True)
     for name, node_id in (("d9", "n1"), ("d1", "n9")):
         with pytest.raises(NotFoundError):
             give_up_node(desk_on(registry), name, node_id, is_heard=False, lose_messages=True)
+        with pytest.raises(NotFoundError):
+            remove_node(desk_on(registry), name, node_id, is_connected=False)
 
 
 def test_the_only_copy_is_given_up_only_if_messages_may_be_lost() -> None:
@@ -664,9 +694,9 @@ def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_
 
 def test_one_of_several_copies_is_given_up_only_where_no_master_could_drop_it() -> None:
     registry = cluster("n2", "n3", in_sync=("n1", "n2", "n3"), min_isr=2)
-    with pytest.raises(StateError, match=r"have another one elected first, by .* elect d1"):
+    with pytest.raises(StateError, match=r"another one elected by .* elect d1"):
         given_up(registry, "n1", lose=True)
-    with pytest.raises(StateError, match="the master n1 drops it by itself within seconds"):
+    with pytest.raises(StateError, match="stop it, and the master n1 drops it within seconds"):
         given_up(registry, "n3")
     registry.apply(elected(registry))
     registry.apply(given_up(registry, "n3"))
