@@ -522,12 +522,14 @@ class Replica:
         )
 
     async def _cut(self, cut: Cut, committed: int) -> str | None:
-        """Cut the log; nothing else uses the store meanwhile but filing, in the same worker."""
-        now_ms = self._runtime.clock.now_ms()
-        act = partial(self._store.cut, cut.epoch, cut.end, not_below=committed, now_ms=now_ms)
+        """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
+        applied = self._store.schedule.last_filed
+        assert committed > applied, f"a cut down to {committed}, and {applied} is applied"
+        log = self._store.message_log
+        act = partial(log.cut_to, cut.epoch, cut.end, not_below=committed)
         # Whatever comes in between: nothing goes on from a log that was cut.
         self._is_cut = True
-        return await self._runtime.executor.run(SCHEDULE_WORKER, act)
+        return await self._runtime.executor.run(MESSAGE_WORKER, act)
 
     async def _behind(self, talk: Talk, follow: bytes, first: int) -> FollowEnd | str:
         """Copy a snapshot into a directory that has no records; have those go aside else.

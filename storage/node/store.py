@@ -306,12 +306,13 @@ class Store:
     def start_again(self) -> None:
         """Be as after a start, without a mastership: nothing is held, and the start is counted.
 
-        What is beyond the last record that was applied is to be applied by `apply_tail`. Nothing
-        else may use the store meanwhile. Raises StorageFullError or FatalDiskError.
+        What is beyond the last record that was applied is to be applied by `apply_tail`, after a
+        cut of the log, too. Nothing else may use the store meanwhile. Raises StorageFullError or
+        FatalDiskError.
         """
         schedule = self.schedule
+        self._open_end = min(self._open_end, self.message_log.next_sequence)
         schedule.end_handout()
-        schedule.facts.forget_known()
         if schedule.splits.active is not None:
             # It passes on errors of the disk, to somebody who tries again.
             schedule.splits.abandon(schedule.splits.active)
@@ -389,22 +390,6 @@ class Store:
         return sorted((dict(self.message_log.epoch_starts) | applied).items())
 
     # -- another node's log ------------------------------------------------------------------
-
-    def cut(self, epoch: int, sequence: int, *, not_below: int, now_ms: int) -> str | None:
-        """Give up all records of later epochs, and those from `sequence` on (MessageLog.cut_to).
-
-        not_below: the end of what is committed, and so of what was applied: that is never cut, and
-        what is in memory of it stays. What the end of the log told is read again. Return the
-        directory that has what was cut, None if nothing was. Raises what `cut_to` does with nothing
-        changed, and FatalDiskError. Nothing is handed out meanwhile.
-        """
-        applied = self.schedule.last_filed
-        assert not_below > applied, f"a cut down to {not_below}, and {applied} is applied"
-        aside = self.message_log.cut_to(epoch, sequence, not_below=not_below)
-        if aside is not None:
-            self._open_end = min(self._open_end, self.message_log.next_sequence)
-            self.apply_tail(applied + 1, now_ms=now_ms)
-        return aside
 
     def divergent(self) -> list[tuple[str, int]]:
         """Return directory and bytes of each cut that is still kept aside. Raises OSError."""

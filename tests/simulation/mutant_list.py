@@ -130,12 +130,6 @@ SERVER = {
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
         ),
-        # What the end of the log told is read again once it was cut.
-        "cut is remembered": mutant(
-            drop("Store.cut", "self.apply_tail(...)"),
-            test="storage/node/test_store.py::"
-            "test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory[0]",
-        ),
         # Outcomes that are known are those of the log as it is.
         "outcomes known for good": mutant(
             drop("Store.apply_tail", "schedule.facts.forget_known()"),
@@ -1834,6 +1828,12 @@ GROUP = {
         "a cut that memory knows nothing of": mutant(
             swap("Following._other_log", "FollowEnd.CUT", "FollowEnd.AGAIN"),
             test=f"{_FAILOVER}test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has",
+        ),
+        # Nothing goes on from a log that was cut, whatever comes in between.
+        "a cut is forgotten": mutant(
+            drop("Replica._cut", "self._is_cut = True"),
+            test="failover/test_roles.py::"
+            "test_a_cut_in_the_middle_of_which_the_master_changes_is_not_forgotten",
         ),
         # What the master has not is cut, whatever a start has applied of it.
         "a start applies its tail": mutant(
