@@ -15,6 +15,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Generic, Literal, TypeVar
 
+import trio
+
 from delay_protocol.nodes.registration import NodeRole
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.admin.copies import Other, faults_of
@@ -267,6 +269,12 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number("replicas", "gauge", "Nodes of the group that are registered as replicas.", _replicas),
 )
 
+
+def _snapshot_s(node: Node) -> float:
+    copy = None if node.replica is None else node.replica.snapshot
+    return 0 if copy is None else round(trio.current_time() - copy.began_at, 3)
+
+
 NUMBERS_OF_REPLICATION: Final[tuple[Number[Node] | Family[Node], ...]] = (
     Number(
         "replication.committed",
@@ -285,6 +293,12 @@ NUMBERS_OF_REPLICATION: Final[tuple[Number[Node] | Family[Node], ...]] = (
         "gauge",
         "Bytes of ends of the log that were cut and are kept.",
         lambda node: sum(size for _, size in node.upkeep.divergent),
+    ),
+    Number(
+        "replication.snapshot_seconds",
+        "gauge",
+        "Time since the copy of a snapshot began that is under way here; 0 if none is.",
+        _snapshot_s,
     ),
     Family(
         "replication.faults",

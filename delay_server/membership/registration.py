@@ -507,10 +507,11 @@ class Registration:
                 else "this group is in service again",
                 group=self._identity.group,
             )
-        if permission == before and (permission.accepts or not self._may_remind()):
+        is_ordinary = permission.accepts or permission.role is NodeRole.SLAVE
+        if permission == before and (is_ordinary or not self._may_remind()):
             return
         self._reminded_at = trio.current_time()
-        log = _log.info if permission.accepts else _log.warning
+        log = _log.info if is_ordinary else _log.warning
         log(
             "registered"
             if permission.accepts

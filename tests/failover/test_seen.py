@@ -89,6 +89,7 @@ async def test_a_master_says_how_each_other_disk_stands_and_a_slave_whom_it_foll
             "messages_held": "",
             "sending_held": "",
             "outcomes_uncommitted": 0,
+            "snapshot_seconds": 0,
             "faults": {"follow_refused": 0, "slave_fault": 0, "copy_refused": 0},
         }
         assert set(seen["replicas"]) == {one.name for one in slaves}
@@ -110,6 +111,7 @@ async def test_a_master_says_how_each_other_disk_stands_and_a_slave_whom_it_foll
                 "applied": end,
                 "committed": end,
                 "outcomes_uncommitted": 0,
+                "snapshot_seconds": 0,
                 "faults": {"follow_refused": 0, "slave_fault": 0, "copy_refused": 0},
             }
         for machine in group.machines.values():

@@ -7,6 +7,7 @@ import trio
 
 from replication import snapshots
 from tests.failover.group_rig import Group, Machine
+from tests.failover.test_seen import metrics
 from tests.simulation.faults import PowerCut
 
 
@@ -111,6 +112,7 @@ async def test_a_copy_that_was_broken_off_begins_again(
         for least in range(300, 300 * kills + 1, 300):
             wiped.start()
             await group.until(partial(has_copied, wiped, least))
+            assert 0 < metrics(wiped)["replication_snapshot_seconds"] < 60
             assert wiped.name not in group.record.in_sync
             await wiped.kill(PowerCut)
         wiped.start()
