@@ -130,6 +130,7 @@ def manifest_of(
         hour_mark=0,
         day_mark=0,
         log_next_sequence=log_next,
+        durable_next_sequence=log_next,
         deleted_from_minute=0,
         segments=(),
         dead_segments=(),

@@ -17,6 +17,9 @@ The order of reading makes it one moment, although the server goes on:
 2. The message_log's durable end. The log only grows, so it reaches at least as far as the
    checkpoint has applied it. What became of a message is a record of the same log, behind that of
    the message: where the log ends it ends for both, and a fact is never there without its message.
+   Of a replica, which has promised something, only what is committed counts: what the checkpoint
+   has applied, up to the last record of which a segment tells. What is durable behind that may be
+   cut, and is at most a checkpoint's interval old.
 3. The seals, up to where the checkpoint counts them.
 4. The names of the files. What is needed from here on was there when the checkpoint was read.
 
@@ -50,8 +53,9 @@ from storage.schedule.seals import SEALS_DIRECTORY, Seals, codes_of, read_last_s
 from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, SegmentState, read_checkpoint
 from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndReader
 from storage.state.identity import Identity, read_identity
+from storage.state.promise_file import PROMISE_PATH
 
-MANIFEST_SCHEMA = 2
+MANIFEST_SCHEMA = 3
 """Counted up when a reader of an older version would misunderstand a newer one."""
 _TRIES_MAX = 10
 """Readings of the directory before what was found last is taken as it is."""
@@ -151,6 +155,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     day_mark: Count
     """All minutes before this one are in minute or hour segments."""
     log_next_sequence: Count
+    """The message_log counts up to here, exclusive: it is durable and committed."""
+    durable_next_sequence: Count
     """The message_log is durable up to here, exclusive."""
     deleted_from_minute: Count
     """Deleted segments that ended at or before this minute are not told of; 0: all are."""
@@ -275,10 +281,13 @@ class _Reading:
         unsealed = [_unsealed(state) for state in checkpoint.segments]
         sealed = list(_sealed(seals, checkpoint, deleted_from_minute))
         self._expect(unsealed, sealed)
-        log = tuple(self._message_log(found, end))
-        next_sequence = max(checkpoint.sequence + 1, end.next_sequence if end is not None else 0)
+        durable = max(checkpoint.sequence + 1, end.next_sequence if end is not None else 0)
+        committed = durable
+        if PROMISE_PATH in disk.list(""):
+            committed = min(checkpoint.last_known + 1, durable)
+        log = tuple(self._message_log(found, end, committed))
         if found is None:
-            self._require_nothing(next_sequence)
+            self._require_nothing(durable)
         return Manifest(
             made_ms=now_ms,
             cluster=identity.cluster,
@@ -292,7 +301,8 @@ class _Reading:
             floor_minute=checkpoint.floor_minute,
             hour_mark=checkpoint.hour_mark,
             day_mark=checkpoint.day_mark,
-            log_next_sequence=next_sequence,
+            log_next_sequence=committed,
+            durable_next_sequence=durable,
             deleted_from_minute=deleted_from_minute,
             segments=tuple(one for one in unsealed if one.span != "dead"),
             dead_segments=tuple(one for one in unsealed if one.span == "dead"),
@@ -371,9 +381,9 @@ class _Reading:
     # -- the message_log ---------------------------------------------------------------------
 
     def _message_log(
-        self, found: Checkpoint | None, end: DurableEnd | None
+        self, found: Checkpoint | None, end: DurableEnd | None, committed: int
     ) -> Iterator[MessageLogFile]:
-        """Yield the files that hold records from the first one kept on, as far as durable.
+        """Yield the files that hold records from the first one kept on, below `committed`.
 
         found: the checkpoint, which is never without a durable end.
         """
@@ -392,6 +402,7 @@ class _Reading:
             if (files or found is not None) and not is_told:
                 self._fault(_END_PATH, END_IS_GONE)
             return
+        stop = min(end.next_sequence, committed)
         counted = [file for file in files if file.first_sequence < end.next_sequence]
         newest = log_file(directory, end.file_sequence)
         if end.position and newest not in counted:
@@ -399,12 +410,12 @@ class _Reading:
         next_sequence = wanted
         for file, after in zip_longest(counted, counted[1:]):
             following = end.next_sequence if after is None else after.first_sequence
-            if following <= wanted:
+            if following <= wanted or file.first_sequence >= stop:
                 continue
             if file.first_sequence > next_sequence:
                 missing = f"records {next_sequence} to {file.first_sequence - 1} are in no file"
                 self._fault(file.path, missing)
-            next_sequence = following
+            next_sequence = following = min(following, stop)
             length = end.position if file == newest else self._size(file.path)
             if length is not None:
                 yield MessageLogFile(
@@ -413,8 +424,8 @@ class _Reading:
                     next_sequence=following,
                     length=length,
                 )
-        if next_sequence < end.next_sequence:
-            missing = f"records {next_sequence} to {end.next_sequence - 1} are in no file"
+        if next_sequence < stop:
+            missing = f"records {next_sequence} to {stop - 1} are in no file"
             self._fault(directory, missing)
 
     def _size(self, path: str) -> int | None:

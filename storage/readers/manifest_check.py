@@ -26,6 +26,7 @@ _NUMBERS = (
     "hour_mark",
     "day_mark",
     "log_next_sequence",
+    "durable_next_sequence",
     "deleted_from_minute",
 )
 _OF_SEGMENTS = ("start_minute", "length", "rows", "last_sequence", "facts_length")
@@ -65,6 +66,9 @@ def _of_itself(manifest: Manifest) -> Iterator[Contradiction]:
     if manifest.sequence >= max(manifest.log_next_sequence, 1):
         reason = f"{manifest.sequence} is not below log_next_sequence {manifest.log_next_sequence}"
         yield Contradiction("sequence", reason)
+    if manifest.log_next_sequence > manifest.durable_next_sequence:
+        reason = f"{manifest.log_next_sequence} is above {manifest.durable_next_sequence}, the end"
+        yield Contradiction("log_next_sequence", reason)
     if manifest.first_sequence > max(manifest.log_next_sequence, 1):
         next_sequence = manifest.log_next_sequence
         reason = f"{manifest.first_sequence} is above log_next_sequence {next_sequence}"

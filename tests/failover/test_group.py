@@ -6,6 +6,7 @@ import trio
 
 from storage.disk.errors import StorageFullError
 from storage.logs.log_tail import LogTail
+from storage.readers.manifest import read_manifest
 from tests.failover.group_rig import Group
 from tests.simulation.faults import PowerCut
 
@@ -186,6 +187,10 @@ async def test_a_slave_files_what_is_committed_and_nothing_else() -> None:
             await group.send(2)
         assert other.messages() == 5
         assert other.opened.store.schedule.last_filed == filed
+        # Nor does it count for whoever reads the directory.
+        for machine in (master, other):
+            manifest = read_manifest(machine.node.disk, now_ms=group.world.now_ms)
+            assert manifest.log_next_sequence <= filed + 1 < manifest.durable_next_sequence
         group.world.network.heal()
         await group.until(lambda: other.opened.store.schedule.last_filed >= filed + 2)
 

@@ -16,11 +16,11 @@ def starts_of(machine: Machine) -> int:
     return machine.opened.store.message_log.first_sequence
 
 
-async def trim(group: Group, master: Machine, beyond: int) -> None:
+async def trim(group: Group, master: Machine, beyond: int, *, in_s: float = 3600.0) -> None:
     """Send until the master keeps nothing of its log up to a record."""
     with trio.fail_after(120):
         while starts_of(master) <= beyond:
-            await group.send(5)
+            await group.send(5, in_s=in_s)
             await trio.sleep(1)
 
 
@@ -56,19 +56,19 @@ async def test_a_wiped_node_joins_though_the_log_has_no_beginning_and_sends_what
         await group.until_in_sync("a", "b", "c")
         master = group.master()
         assert master is not None
-        ids = await group.send(40, in_s=600.0)
+        ids = await group.send(40, in_s=300.0)
         wiped = await wiped_other_than(group, master)
-        await trim(group, master, 60)
+        await trim(group, master, 60, in_s=300.0)
         wiped.start()
         await group.until_in_sync("a", "b", "c")
         await group.until(lambda: pending_of(wiped) == pending_of(master))
         assert starts_of(wiped) > 60
         await group.hand_over(wiped.name)
-        ids += await group.send(5, in_s=600.0)
+        ids += await group.send(5, in_s=300.0)
         for machine in group.machines.values():
             if machine is not wiped:
                 await machine.kill()
-        await group.until(lambda: set(group.acknowledged) <= set(group.delivered()), seconds=4000)
+        await group.until(lambda: set(group.acknowledged) <= set(group.delivered()), seconds=1000)
         assert sorted(group.delivered()) == sorted(group.acknowledged)
         for delivery in group.world.broker.deliveries:
             assert delivery.at_ms >= delivery.due_ms

@@ -371,6 +371,7 @@ class Builder:
             hour_mark=self.begin + 60,
             day_mark=(self.begin // DAY_MINUTES + 1) * DAY_MINUTES,
             log_next_sequence=next_sequence,
+            durable_next_sequence=next_sequence,
             deleted_from_minute=0,
             segments=tuple(unsealed),
             dead_segments=(),

@@ -24,10 +24,12 @@ from storage.readers.manifest import (
     encode_manifest,
     read_manifest,
 )
+from storage.readers.manifest_check import contradiction_in
 from storage.schedule.seals import read_last_seals
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint
 from storage.state.durable_end import SLOT_POSITIONS
 from storage.state.identity import read_identity
+from storage.state.promise_file import PROMISE_PATH
 from tests.damage.directory import populated
 from tests.seeds import each_seed
 from tests.simulation.disk import SimFile
@@ -326,6 +328,28 @@ def test_it_says_whose_data_this_is_and_what_the_checkpoint_does(files: dict[str
     assert not names & {key_of(one).name for one in manifest.sealed}
 
 
+def test_of_a_replica_only_what_its_checkpoint_has_applied_counts(files: dict[str, bytes]) -> None:
+    sole = manifest_of(files)
+    identity = read_identity(disk_of(files))
+    assert identity is not None
+    checkpoint = read_checkpoint(disk_of(files), identity.log_uuid)
+    assert checkpoint is not None
+    assert sole.log_next_sequence == sole.durable_next_sequence > checkpoint.last_known + 1
+    manifest = manifest_of(files | {PROMISE_PATH: b"{}"})
+    assert manifest.faults == ()
+    assert contradiction_in(manifest) is None
+    assert manifest.durable_next_sequence == sole.durable_next_sequence
+    assert manifest.log_next_sequence == checkpoint.last_known + 1
+    assert manifest.message_log[-1].next_sequence == manifest.log_next_sequence
+    assert manifest.segments == sole.segments
+    kept = {one.file: one for one in manifest.message_log}
+    for one in sole.message_log:
+        if one.next_sequence <= manifest.log_next_sequence:
+            assert kept[one.file] == one
+        else:
+            assert one.file not in kept or one.first_sequence < manifest.log_next_sequence
+
+
 def test_nothing_is_written_and_the_lock_is_left_alone(files: dict[str, bytes]) -> None:
     disk = disk_of(files)
     with disk.lock("lock"):
@@ -516,8 +540,8 @@ def test_a_file_that_is_gone_in_the_middle_of_a_log_is_missed_by_who_reads_the_o
 
 def test_a_manifest_of_another_schema_or_of_other_bytes_is_refused(files: dict[str, bytes]) -> None:
     text = encode_manifest(manifest_of(files))
-    newer = text.replace(b'"schema":2', b'"schema":3')
-    with pytest.raises(UnsupportedFormatError, match="schema 3"):
+    newer = text.replace(b'"schema":3', b'"schema":4')
+    with pytest.raises(UnsupportedFormatError, match="schema 4"):
         decode_manifest(newer, path="m")
     for bad in (b"", b"[]", text[:-5], text.replace(b'"rows"', b'"lines"'), b"\xff", b"{}"):
         with pytest.raises(DamagedError):

@@ -60,6 +60,9 @@ def test_what_is_gone_is_a_fault_and_no_contradiction(files: dict[str, bytes]) -
         assert contradiction_in(found) is None, path
 
 
+ENDS = ("log_next_sequence", "durable_next_sequence")
+
+
 def changed_in(manifest: Manifest, name: str, **changes: Any) -> dict[str, Any]:  # noqa: ANN401
     """Return the change of the first file of a list; segments with facts come first."""
     first, *others = sorted(getattr(manifest, name), key=lambda one: not getattr(one, "facts", 0))
@@ -73,7 +76,8 @@ def changed_in(manifest: Manifest, name: str, **changes: Any) -> dict[str, Any]:
         (lambda one: {"message_log": one.message_log[1:]}, "message_log[0]"),
         (lambda one: {"message_log": one.message_log[::2]}, "message_log[1]"),
         (lambda _: {"log_next_sequence": 0}, "sequence"),
-        (lambda one: {"log_next_sequence": one.log_next_sequence + 9}, "message_log"),
+        (lambda one: {"log_next_sequence": one.log_next_sequence + 9}, "log_next_sequence"),
+        (lambda one: dict.fromkeys(ENDS, one.log_next_sequence + 9), "message_log"),
         (lambda _: {"first_sequence": 2**62}, "first_sequence"),
         (lambda one: changed_in(one, "message_log", file="../x"), "message_log[0].file"),
         (
