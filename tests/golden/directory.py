@@ -2,20 +2,29 @@
 
 `tests/golden/format-2.hex` holds the files of one that was used for two hours, and
 `format-2.jsonl` what `delaywheel log dump` said of them; `format-2-dead` is of one with dead
-letters. `format-1.hex` is a small one of the first format, which nothing writes any more and which
-is refused.
+letters, `format-2-slave` of a node that follows another one, and was the master before.
+`format-1.hex` is a small one of the first format, which nothing writes any more and which is
+refused.
 """
 
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import msgspec
+
 from storage.disk.spans import MINUTE_MS
+from storage.node.store import Store
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE
+from storage.state.promise_file import Promised, PromiseFile
 from storage.tools.inspect import dump_records
+from tests.simulation.disk import SimDisk
+from tests.simulation.faults import CALM
+from tests.storage.copying_rig import checkpoint, headers_from, unapplied
 from tests.storage.dead_rig import DeadRig
-from tests.storage.store_rig import StoreRig
+from tests.storage.store_rig import START_MS, StoreRig
 
 GOLDEN = Path(__file__).parent
 _BYTES_A_LINE = 48
@@ -116,6 +125,71 @@ def dead_directory() -> dict[str, bytes]:
     return rig.disk.contents()
 
 
+PROMISED = Promised(epoch=9, told=msgspec.Raw(b'{"epoch":9,"version":21}'))
+
+
+def slave_directory() -> dict[str, bytes]:
+    """Return the files of a slave that has followed two masters, the first one in vain at last."""
+    first, second = _master(), _master()
+    disk = SimDisk(random.Random(2), plan=CALM)
+    unapplied(disk).adopt_log(first.store.identity.log_uuid)
+    slave = unapplied(disk)
+    slave.apply_tail(1, now_ms=START_MS)
+    log, end = slave.message_log, first.store.message_log.next_sequence
+    _copy(first.store, slave)
+    slave.apply_tail(end, now_ms=START_MS)
+    checkpoint(slave, START_MS + MINUTE_MS)
+    # Nobody else gets what the first one appends now; the slave has it, and gives it up.
+    _go_on(first, epoch=log.last_epoch + 1, rounds=2)
+    _copy(first.store, slave)
+    _go_on(second, epoch=log.last_epoch + 1, rounds=6)
+    log.cut_to(second.store.message_log.last_epoch, end, not_below=end)
+    slave.start_again()
+    slave.apply_tail(end, now_ms=START_MS)
+    _copy(second.store, slave)
+    # All but the last batches are committed; the checkpoint knows of some.
+    slave.apply_tail(_end_below(slave, end + 12), now_ms=START_MS)
+    checkpoint(slave, START_MS + 2 * MINUTE_MS)
+    slave.apply_tail(_end_below(slave, log.next_sequence - 6), now_ms=START_MS)
+    PromiseFile(disk, slave.identity.storage_uuid).write(PROMISED)
+    log.sync_durable_end()
+    return disk.contents()
+
+
+def _master() -> StoreRig:
+    """Return a node that was used for a while; each one has the same log."""
+    rig = StoreRig(20261127)
+    rig.open()
+    rig.split(100)
+    _go_on(rig, epoch=2, rounds=5)
+    return rig
+
+
+def _go_on(rig: StoreRig, *, epoch: int, rounds: int) -> None:
+    """Begin an epoch; take messages for now and later, and deliver what is due."""
+    rig.store.begin_epoch(epoch, now_ms=rig.now_ms)
+    for place in range(rounds):
+        rig.commit([rig.now_ms + 500, rig.now_ms + 200 * MINUTE_MS + place])
+        rig.file(100)
+        rig.load(steps=1000)
+        rig.now_ms += 2000
+        rig.deliver(1)
+        rig.cross_off()
+
+
+def _copy(master: Store, slave: Store) -> None:
+    """Append all that a slave lacks, as it comes from its master."""
+    log = slave.message_log
+    while log.next_sequence < master.message_log.next_sequence:
+        log.append_copied(master.message_log.read_raw(log.next_sequence, bytes_max=1000).data)
+
+
+def _end_below(store: Store, sequence: int) -> int:
+    """Return the last end of a batch that is not above a record."""
+    headers = headers_from(store, 1)
+    return max(one.next_sequence for one in headers if one.next_sequence <= sequence)
+
+
 def encoded(files: Mapping[str, bytes]) -> str:
     """Return files as text: a line with the path, lines of hex digits, an empty line."""
     parts = []
@@ -153,7 +227,11 @@ def dumped(root: Path) -> list[str]:
 
 def main() -> None:
     """Write the golden files of the present formats."""
-    for name, files in (("format-2", golden_directory()), ("format-2-dead", dead_directory())):
+    for name, files in (
+        ("format-2", golden_directory()),
+        ("format-2-dead", dead_directory()),
+        ("format-2-slave", slave_directory()),
+    ):
         (GOLDEN / f"{name}.hex").write_text(encoded(files), encoding="utf-8")
         with TemporaryDirectory() as root:
             lines = dumped(written(files, Path(root)))
