@@ -12,7 +12,9 @@ isolation  a group that is dead, a subject that is poisonous or overdue: what ot
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 limits     1,000 subjects with a rate limit each, all due at once
 pause      5,000,000 of one subject, spread over three days of a pause, and resumed
-replicas   ingest and answers with no, one and two slaves in sync, and the CPU of each node
+replicas   ingest, answers, delivery and both at once with slaves in sync; CPU of each node
+joining    an empty node that copies 10,000,000 messages, 2,000,000 of a snapshot; idle nodes
+handover   20 handovers of a group under load
 meta       10,000 clients and 100,000 subjects on one meta server
 decode     2,000,000 messages from the logs to Arrow tables, with and without blobs (needs pyarrow)
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
@@ -30,13 +32,13 @@ from typing import Any
 
 from benchmarks import burst, registrations
 from benchmarks import isolation as ills
-from benchmarks import replicas as copies
 from benchmarks.both import together
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
 from benchmarks.load import Load, build_load, codec_seconds, seconds_left, send_load
 from benchmarks.processes import DelayServer, Receiver
 from benchmarks.receiver import HOT
+from benchmarks.replicas import handover, joining, rates
 from benchmarks.ruled import measured as ruled
 
 HOUR_MS = 3_600_000
@@ -102,12 +104,7 @@ def lateness(directory: Path, scale: float) -> None:
     seconds = int(30 * scale)
     receiver = Receiver(directory)
     server = DelayServer(directory, broker_port=receiver.port)
-    for _ in range(seconds):
-        # Each second brings 1,000 messages that are due within the second after next.
-        began = time.perf_counter()
-        load = build_load(1000, per_request=20, due_from_ms=now_ms() + 2000, spread_ms=1000)
-        send_load(server.address, load)
-        time.sleep(max(1 - (time.perf_counter() - began), 0))
+    rates.send_second_by_second(server.address, seconds)
     time.sleep(4)
     server.stop()
     counted = receiver.summary()
@@ -274,9 +271,22 @@ def spark(directory: Path, scale: float) -> None:
 
 def replicas(directory: Path, scale: float) -> None:
     """Measure what copies on other nodes cost."""
-    copies.ingest_rates(directory, messages=int(600_000 * scale), turns=2)
-    for rate in (1000, 50_000):
-        copies.answers(directory, rate=rate, seconds=10)
+    for measure in (rates.ingest, rates.answers, rates.both, rates.bursts, rates.lateness):
+        for name, value in measure(directory, scale):
+            say(name, value)
+
+
+def joined(directory: Path, scale: float) -> None:
+    """Measure how empty nodes join, and what nodes cost that rest."""
+    for measure in (joining.idle, joining.snapshot, joining.catch_up):
+        for name, value in measure(directory, scale):
+            say(name, value)
+
+
+def handed_over(directory: Path, scale: float) -> None:
+    """Measure handovers."""
+    for name, value in handover.measure(directory, scale):
+        say(name, value)
 
 
 BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
@@ -293,6 +303,8 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "limits": limits,
     "pause": pause,
     "replicas": replicas,
+    "joining": joined,
+    "handover": handed_over,
     "meta": meta,
     "decode": decode,
     "reconcile": reconcile,

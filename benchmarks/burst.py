@@ -7,12 +7,12 @@ the same brokers and with as many unanswered: what the kernel and the brokers ta
 import selectors
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.load import BODY_BYTES, build_load, seconds_left, send_load
-from benchmarks.processes import Collector, DelayServer
+from benchmarks.processes import Collector, DelayServer, delivering
 from delay_protocol.wire.frames import FRAME_OVERHEAD
 from sender.settings.config import SenderConfig
 
@@ -24,8 +24,14 @@ _SPREAD_MS: Final = 500
 """Within which all messages are due: a rate that is measured cannot be more than that allows."""
 
 
-def measure(directory: Path, scale: float, *, groups: int) -> Iterator[tuple[str, object]]:
-    """Yield the figures of a burst to so many groups."""
+def measure(
+    directory: Path,
+    scale: float,
+    *,
+    groups: int,
+    begin: Callable[[Path, Sequence[int]], DelayServer] = delivering,
+) -> Iterator[tuple[str, object]]:
+    """Yield the figures of a burst to so many groups, from a server that is begun."""
     messages = int(1_000_000 * scale)
     limit = _blast(directory, messages, groups)
     spread_ms = max(int(_SPREAD_MS * scale), 1)
@@ -33,7 +39,7 @@ def measure(directory: Path, scale: float, *, groups: int) -> Iterator[tuple[str
     due_ms = int(time.time() * 1000) + lead_ms
     load = build_load(messages, per_request=100, due_from_ms=due_ms, spread_ms=spread_ms)
     collector = Collector(directory, groups=groups, size=messages * ITEM_BYTES_MAX + SLACK_BYTES)
-    server = DelayServer(directory, broker_port=collector.ports)
+    server = begin(directory, collector.ports)
     send_load(server.address, load, connections=2)
     time.sleep(seconds_left(due_ms - 500, at_least_s=2))
     before = server.cpu_seconds()

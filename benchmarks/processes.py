@@ -39,7 +39,9 @@ def memory_mib(pid: int, which: str = "VmRSS") -> float:
 class Process:
     """A child that prints a line beginning with `ready`."""
 
-    def __init__(self, *arguments: str, log: Path, tree: Path | None = None) -> None:
+    def __init__(
+        self, *arguments: str, log: Path, tree: Path | None = None, is_awaited: bool = True
+    ) -> None:
         """Start `python -m ARGUMENTS`, of another checkout where `tree` is one."""
         self._log = log.open("a")
         began = time.perf_counter()
@@ -51,6 +53,8 @@ class Process:
             cwd=tree,
             env=None if tree is None else os.environ | {"PYTHONPATH": str(tree)},
         )
+        if not is_awaited:
+            return
         assert self.child.stdout is not None
         line = self.child.stdout.readline()
         if not line.startswith("ready"):
@@ -60,6 +64,13 @@ class Process:
     def cpu_seconds(self) -> float:
         """Return user and system time so far, as clock_getcpuclockid(3) has it."""
         return time.clock_gettime((~self.child.pid << 3) | _CPU_CLOCK)
+
+    def written_bytes(self) -> int:
+        """Return what it has had written to disk."""
+        for line in Path(f"/proc/{self.child.pid}/io").read_text().splitlines():
+            if line.startswith("write_bytes"):
+                return int(line.split()[1])
+        return 0
 
     def memory_mib(self, which: str = "VmRSS") -> float:
         """Return the resident set; with `RssAnon` without mapped files, which are page cache."""
@@ -82,7 +93,7 @@ class DelayServer(Process):
     """A delay server in a directory, delivering to one port, or to a group at each of several.
 
     Or to those that a meta server names, of which the HTTP port is `meta_port`. Its wall clock may
-    be behind.
+    be behind. One that may be a slave is not awaited: it is ready only as a master.
     """
 
     def __init__(
@@ -94,6 +105,8 @@ class DelayServer(Process):
         settings: tuple[str, ...] = (),
         tree: Path | None = None,
         behind_ms: int = 0,
+        node_id: str = "n0",
+        is_awaited: bool = True,
     ) -> None:
         self.port = free_port()
         self._http = free_port()
@@ -103,7 +116,7 @@ class DelayServer(Process):
         for number, port in enumerate(ports):
             extra += ["--broker", f"bench{number}=127.0.0.1:{port}"]
         if meta_port is not None:
-            extra += ["--meta", f"127.0.0.1:{meta_port}", "--group", "delay0", "--node-id", "n0"]
+            extra += ["--meta", f"127.0.0.1:{meta_port}", "--group", "delay0", "--node-id", node_id]
         super().__init__(
             *module, "delay-server",
             "--data", str(directory / "data"),
@@ -112,6 +125,7 @@ class DelayServer(Process):
             *extra,
             log=directory / "delay-server.log",
             tree=tree,
+            is_awaited=is_awaited,
         )  # fmt: skip
 
     @property
@@ -135,6 +149,11 @@ class DelayServer(Process):
         with urllib.request.urlopen(f"http://127.0.0.1:{self._http}/metrics") as answer:
             metrics: bytes = answer.read()
             return metrics.decode()
+
+
+def delivering(directory: Path, ports: Sequence[int]) -> DelayServer:
+    """Begin a server that delivers to these ports of this machine, a broker group at each."""
+    return DelayServer(directory, broker_port=ports)
 
 
 class MetaServer(Process):

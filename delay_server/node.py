@@ -273,6 +273,7 @@ class Node:
                 disk_is_full=lambda: self.upkeep.disk_is_full,
                 appended=partial(self.upkeep.committed, True),  # noqa: FBT003
                 lose=self._outside.lose,
+                duty_changed=self._outside.duty_changed,
                 read_secret=self._read_secret,
                 chance=self.own_chance(),
             )

@@ -156,14 +156,15 @@ class Replica:
         disk_is_full: Callable[[], bool],
         appended: Callable[[], None],
         lose: Callable[[FencedError], None],
+        duty_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
         chance: random.Random,
     ) -> None:
         """Go on from what is promised.
 
         register: returns what this start says of itself; appended: hears of each append of a slave;
-        lose: ends the mastership; read_secret: returns what is to be proved to a master, None where
-        nothing is.
+        lose: ends the mastership; duty_changed: hears that another record is durable; read_secret:
+        returns what is to be proved to a master, None where nothing is.
         """
         self._store = store
         self._filer = filer
@@ -173,6 +174,7 @@ class Replica:
         self._disk_is_full = disk_is_full
         self._appended = appended
         self._lose = lose
+        self._duty_changed = duty_changed
         self._read_secret = read_secret
         self._chance = chance
         self._file = PromiseFile(store.disk, store.identity.storage_uuid)
@@ -325,6 +327,7 @@ class Replica:
             if newest is not None and newest.pair == _pair(news.record):
                 # An older one is of a store that was set back.
                 self.record = news.record
+                self._duty_changed()
 
     async def _keep(self, promise: Promise, told: GroupRecord | None) -> None:
         """Make a promise durable; StorageFullError ends the process, which must not forget it."""

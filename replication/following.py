@@ -66,7 +66,7 @@ SILENCE_S_MAX: Final = 45.0
 """Seconds without a byte from the master after which the connection is given up."""
 MASTER_SILENCE_S_MAX: Final = 2.0
 """Seconds without BATCHES after which a slave connects anew: a master sends some twice a second."""
-AGAIN_S: Final = 0.3
+AGAIN_S: Final = 0.1
 """Pause before a slave asks again."""
 FULL_AGAIN_S: Final = 2.0
 """The same where it has no disk space."""

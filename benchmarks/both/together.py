@@ -9,7 +9,7 @@ at the end, when what came is decoded.
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +20,7 @@ import numpy.typing as npt
 from benchmarks.both.pacer import PER_REQUEST
 from benchmarks.burst import ITEM_BYTES_MAX, SLACK_BYTES
 from benchmarks.pictures import Chart, Colour
-from benchmarks.processes import Collector, DelayServer, Pacer
+from benchmarks.processes import Collector, DelayServer, Pacer, delivering
 from delay_server.distribution import Distribution
 
 RISING: Final = range(100_000, 600_000, 25_000)
@@ -228,14 +228,21 @@ class Together:
         return chart
 
 
-def measure(directory: Path, scale: float, *, rate: int, seconds: int) -> Together:
-    """Measure one rate, in messages a second, for so many seconds."""
+def measure(
+    directory: Path,
+    scale: float,
+    *,
+    rate: int,
+    seconds: int,
+    begin: Callable[[Path, Sequence[int]], DelayServer] = delivering,
+) -> Together:
+    """Measure one rate, in messages a second, for so many seconds, of a server that is begun."""
     seconds = max(int(seconds * scale), _SECONDS_MIN)
     where = directory / f"together-{rate}"
     where.mkdir()
     size = rate * seconds * ITEM_BYTES_MAX + SLACK_BYTES
     collector = Collector(where, groups=1, size=size)
-    server = DelayServer(where, broker_port=collector.ports)
+    server = begin(where, collector.ports)
     pacer = Pacer(where, server.port, rate=rate, seconds=seconds)
     samples = [sampled(server)]
     _watch(server, samples, lambda: pacer.is_running)
@@ -265,10 +272,10 @@ def _watch(server: DelayServer, samples: list[Sample], goes_on: Callable[[], boo
         samples.append(sampled(server))
 
 
-def draw(together: Together) -> str:
-    """Write the picture of a measurement; return where it is."""
+def draw(together: Together, of: str = "") -> str:
+    """Write the picture of a measurement, of what its name begins with; return where it is."""
     _PICTURES.mkdir(exist_ok=True)
-    path = _PICTURES / f"both-{together.rate}.png"
+    path = _PICTURES / f"{of}both-{together.rate}.png"
     together.picture().write(path)
     return str(path.relative_to(_PICTURES.parent))
 

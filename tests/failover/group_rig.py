@@ -217,7 +217,7 @@ class Group:
         self.meta_is_away = False
         self.machines = {name: Machine(self, name, place) for place, name in enumerate(names)}
         self.nursery: trio.Nursery
-        self._clients = self.world.network.node("producers")
+        self.clients = self.world.network.node("producers")
         self._sent = 0
         self.acknowledged: list[str] = []
 
@@ -316,7 +316,7 @@ class Group:
         if machine is None:
             return False
         with contextlib.suppress(OSError, AssertionError, trio.BrokenResourceError):
-            stream = await self._clients.connect(HOST, machine.port)
+            stream = await self.clients.connect(HOST, machine.port)
             try:
                 with trio.move_on_after(6):
                     return await Producer(stream).send(*items) == {}

@@ -7,6 +7,7 @@ import trio
 from storage.disk.errors import StorageFullError
 from storage.logs.log_tail import LogTail
 from storage.readers.manifest import read_manifest
+from tests.delay_server.server_rig import HOST, Producer, make_item
 from tests.failover.group_rig import Group
 from tests.simulation.faults import PowerCut
 
@@ -141,6 +142,30 @@ async def test_a_master_that_is_cut_off_sends_and_acknowledges_nothing() -> None
         group.world.network.heal()
         await group.until_in_sync("a", "b", "c")
         assert group.delivered() == ids
+
+
+async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        first = group.master()
+        assert first is not None
+        for old, new in ((first, "b" if first.name != "b" else "a"), (None, first.name)):
+            master = old or group.master()
+            assert master is not None
+            producer = Producer(await group.clients.connect(HOST, master.port))
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(group.hand_over, new)
+                for number in range(1000):
+                    with trio.fail_after(1.0):
+                        item = make_item(f"{new}{number}", group.world.now_ms + 3_600_000)
+                        answer = await producer.answer(await producer.post(item))
+                    if answer.body:
+                        break
+                    await trio.sleep(0.01)
+            assert answer.code == 51, answer.body
+            assert b"the master of this group is %b at " % new.encode() in answer.body, answer.body
+            await trio.aclose_forcefully(producer.stream)
 
 
 async def test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync() -> None:

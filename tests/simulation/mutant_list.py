@@ -1829,6 +1829,11 @@ GROUP = {
             swap("Following._other_log", "FollowEnd.CUT", "FollowEnd.AGAIN"),
             test=f"{_FAILOVER}test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has",
         ),
+        # Producers hear at once of a master that has handed over.
+        "held by a slave": mutant(
+            drop("Replica._take_news", "self._duty_changed()"),
+            test=f"{_FAILOVER}test_a_master_that_hands_over_says_at_once_who_takes_messages_now",
+        ),
         # Nothing goes on from a log that was cut, whatever comes in between.
         "a cut is forgotten": mutant(
             drop("Replica._cut", "self._is_cut = True"),
