@@ -156,6 +156,7 @@ async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() ->
             producer = Producer(await group.clients.connect(HOST, master.port))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(group.hand_over, new)
+                answer = None
                 for number in range(1000):
                     with trio.fail_after(1.0):
                         item = make_item(f"{new}{number}", group.world.now_ms + 3_600_000)
@@ -163,6 +164,7 @@ async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() ->
                     if answer.body:
                         break
                     await trio.sleep(0.01)
+            assert answer is not None
             assert answer.code == 51, answer.body
             assert b"the master of this group is %b at " % new.encode() in answer.body, answer.body
             await trio.aclose_forcefully(producer.stream)
