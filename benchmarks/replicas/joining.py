@@ -16,6 +16,8 @@ Figures = Iterator[tuple[str, object]]
 _RATE: Final = 1000
 """Messages a second of the producer whose answers are measured meanwhile."""
 _BEFORE_S: Final = 10
+_WINDOW_S: Final = 610
+"""So long a log is kept whatever its settings say (`storage.duplicate_window_ms`, a constant)."""
 _YEAR_MS: Final = 365 * 24 * 3_600_000
 _PART: Final = 500_000
 """Messages that are built at a time: all of them would fill this process's memory."""
@@ -29,10 +31,13 @@ def catch_up(directory: Path, scale: float) -> Figures:
 def snapshot(directory: Path, scale: float) -> Figures:
     """Measure how long an empty node needs for 2,000,000 messages of a snapshot."""
     settings = ("storage.message_log_keep_ms=0", "storage.message_log_file_bytes_max=16777216")
-    yield from _join(directory / "snapshot", "a snapshot", int(2_000_000 * scale), settings)
+    messages = int(2_000_000 * scale)
+    yield from _join(directory / "snapshot", "a snapshot", messages, settings, rest_s=_WINDOW_S)
 
 
-def _join(directory: Path, how: str, messages: int, settings: tuple[str, ...]) -> Figures:
+def _join(
+    directory: Path, how: str, messages: int, settings: tuple[str, ...], *, rest_s: float = 0
+) -> Figures:
     with Group(directory, 1, settings=settings) as group:
         master = group.master
         for first in range(0, messages, _PART):
@@ -46,8 +51,7 @@ def _join(directory: Path, how: str, messages: int, settings: tuple[str, ...]) -
             )
             send_load(master.address, load, connections=2)
         group.until(lambda: master.status()["replay_lag"] == 0, 120)
-        # Files of the log that nothing needs go with later checkpoints.
-        time.sleep(15)
+        time.sleep(rest_s)
         seconds = _BEFORE_S + max(10, messages // 100_000)
         pacer = Pacer(directory, master.port, rate=_RATE, seconds=seconds)
         while pacer.is_running and not master.status()["pending"] > messages:
