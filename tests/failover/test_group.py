@@ -144,6 +144,23 @@ async def test_a_master_that_is_cut_off_sends_and_acknowledges_nothing() -> None
         assert group.delivered() == ids
 
 
+async def test_a_meta_server_that_is_away_for_ten_minutes_stops_nothing() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        group.meta.kill()
+        for _ in range(20):
+            began_s = trio.current_time()
+            await group.send(1, in_s=5.0)
+            assert trio.current_time() - began_s < 1
+            await trio.sleep(30)
+            assert group.delivered() == group.acknowledged
+        assert max(one.at_ms - one.due_ms for one in group.world.broker.deliveries) < 1000
+        await group.start_meta()
+        await group.send(1)
+        await group.until_in_sync("a", "b", "c")
+
+
 async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() -> None:
     group = Group()
     async with group.running():
