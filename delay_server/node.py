@@ -228,9 +228,7 @@ class Node:
             damaged=len(self.recovery.damages),
             seconds=round(self.recovery_seconds, 3),
         )
-        if self.config.is_replica:
-            self._promised = await self._runtime.executor.run(PROMISE_WORKER, self._read_promise)
-        self._begin_membership()
+        await self._begin_membership()
 
     def _new_commit_point(self) -> CommitPoint:
         return CommitPoint(
@@ -249,11 +247,9 @@ class Node:
         self.commit_point = self._new_commit_point()
         with self._telling_where_space_is_missing():
             await self._runtime.executor.run(SCHEDULE_WORKER, self.store.start_again)
-        if self.config.is_replica:
-            self._promised = await self._runtime.executor.run(PROMISE_WORKER, self._read_promise)
-        self._begin_membership()
+        await self._begin_membership()
 
-    def _begin_membership(self) -> None:
+    async def _begin_membership(self) -> None:
         """Make what the node is in its group by, where a meta server says what it is."""
         if not self.config.has_meta:
             self.queue = queue_of(
@@ -265,7 +261,7 @@ class Node:
             failures = ReadFailures(self.store, self.config.filing_limits(), self.access)
             self.replica = Replica(
                 store=self.store,
-                promised=self._promised,
+                promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
                 filer=self.filer,
                 splitter=Splitter(self.store, self.access, self._pacer, failures),
                 runtime=self._runtime,

@@ -473,7 +473,7 @@ class Replica:
         self.following = following = Following(
             copy,
             epoch=record.epoch,
-            follow=partial(self._question, record.epoch),
+            follow=lambda asked: question_of(self._register(), record.epoch, asked),
             talk=self._talk,
             executor=runtime.executor,
             clock=runtime.clock,
@@ -509,20 +509,6 @@ class Replica:
         """Begin to talk with a master, which has the secret if this node has it."""
         secret = await self._read_secret()
         return await prove(connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX)
-
-    def _question(self, epoch: int, asked: Asked) -> Follow:
-        said = self._register()
-        return Follow(
-            cluster=said.cluster,
-            group=said.group,
-            node_id=said.node_id,
-            storage_uuid=said.storage_uuid,
-            incarnation=said.incarnation,
-            boot_id=said.boot_id,
-            log_uuid=said.log_uuid,
-            epoch=epoch,
-            asked=asked,
-        )
 
     async def _cut(self, cut: Cut, committed: int) -> str | None:
         """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
@@ -674,6 +660,21 @@ class ReplicationPort:
 
 def _pair(record: GroupRecord) -> tuple[int, int]:
     return record.epoch, record.version
+
+
+def question_of(said: NodeRegister, epoch: int, asked: Asked) -> Follow:
+    """Return what a start asks the master of an epoch."""
+    return Follow(
+        cluster=said.cluster,
+        group=said.group,
+        node_id=said.node_id,
+        storage_uuid=said.storage_uuid,
+        incarnation=said.incarnation,
+        boot_id=said.boot_id,
+        log_uuid=said.log_uuid,
+        epoch=epoch,
+        asked=asked,
+    )
 
 
 def _change_of(wanted: Proposal | HandoverRequest) -> Alter | HandOver:

@@ -9,6 +9,7 @@ import pytest
 
 from delay_protocol.nodes.following import Asked, Follow, FollowRefused, LogDiverges, Matches
 from delay_protocol.nodes.registration import GroupRecord
+from delay_server.replicas import question_of as followed_by
 from meta_server.groups.elections import GroupState, Voted
 from replication.leading import Leading
 from storage.state.promise_file import PromiseFile
@@ -20,7 +21,7 @@ def question_of(slave: Machine, at: int, **changed: object) -> Follow:
     log = slave.opened.store.message_log
     end = log.next_sequence
     asked = Asked(sequence=end, epoch=log.last_epoch, crc=log.crc_before(end) or 0)
-    return msgspec.structs.replace(slave.replica._question(at, asked), **changed)
+    return msgspec.structs.replace(followed_by(slave.replica._register(), at, asked), **changed)
 
 
 def leading_of(master: Machine | None) -> Leading:
