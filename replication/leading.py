@@ -454,9 +454,12 @@ class Leading:
             async with trio.open_nursery() as nursery:
                 self._nursery = nursery
                 nursery.start_soon(self._tell_of_commits)
-                await self._look_again_and_again()
+                try:
+                    await self._look_again_and_again()
+                finally:
+                    # One that ends takes no task any more.
+                    self._nursery = None
         finally:
-            self._nursery = None
             self.snapshots.end()
             for stream in list(self._streams.values()):
                 self._end_stream(stream, "its master stops")

@@ -109,9 +109,12 @@ class Questions:
         epoch = self._master.record.epoch
         if follow.log_uuid != self._log_uuid:
             return f"its log is {follow.log_uuid}, that of the group is {self._log_uuid}"
+        # Only the word of the start that registered last is believed.
+        if reason := self._asks.why_not_follow(follow):
+            return reason
         if follow.epoch > epoch:
             self._asks.lose(f"{follow.node_id} follows a master of epoch {follow.epoch} already")
             return f"this node was the master of epoch {epoch}"
         if follow.epoch < epoch:
             return f"this node is the master of epoch {epoch}, not {follow.epoch}"
-        return self._asks.why_not_follow(follow)
+        return ""

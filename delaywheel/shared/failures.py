@@ -71,6 +71,7 @@ def _exit_code(error: BaseException) -> ExitCode | None:
     from delay_server.settings.errors import NodeRefusedError
     from delay_transport.seams.errors import AddressError, ConfigError, TransportError
     from meta_server.known.errors import StoreError, StoreUnavailableError
+    from replication.core.follower import CutRefusedError
     from storage.disk.errors import (
         DataDirectoryError,
         FatalDiskError,
@@ -85,6 +86,7 @@ def _exit_code(error: BaseException) -> ExitCode | None:
         (StorageFullError, ExitCode.DISK),
         (FatalDiskError, ExitCode.DISK),
         (StorageError, ExitCode.LOGS),
+        (CutRefusedError, ExitCode.LOGS),
         (StoreUnavailableError, ExitCode.DISK),
         (StoreError, ExitCode.LOGS),
         (delay_client.Unavailable, ExitCode.NETWORK),

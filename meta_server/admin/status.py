@@ -152,5 +152,5 @@ def note_of(group: DelayGroup, node: DelayNode) -> str:
     if group.role_of(node) is NodeRole.MASTER:
         return ""
     if group.has_in_sync(node):
-        return "in sync: it has every acknowledged message, and follows the master"
-    return "outside the in-sync set: it lacks messages, and follows the master"
+        return "in sync: its disk has every acknowledged message"
+    return "outside the in-sync set: its disk may lack messages"

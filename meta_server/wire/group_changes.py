@@ -47,7 +47,7 @@ from delay_transport.connections.connection import Connection
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
-from meta_server.groups.elections import GroupState, Heard, Refused, Voted
+from meta_server.groups.elections import GroupState, Heard, Refused, Voted, Waiting
 from meta_server.groups.group_records import ELECT, HAND_OVER, IN_SYNC, members_of, plan_record
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.roles import Registered, is_same_start
@@ -409,6 +409,10 @@ class GroupChanges:
         for name in electing:
             if self.state_of(name).votes:
                 self._see(name, partial(self._plan_choice, name))
+            else:
+                found = self.state_of(name).choose(self._group(name).record, now=now)
+                assert isinstance(found, Waiting)
+                self._say(name, found.sentence)
         over = [name for name, state in self._states.items() if state.forget_wish(now)]
         if over:
             self._held.changed()

@@ -86,7 +86,8 @@ class Follower:
             raise CutRefusedError(
                 f"the log of the master in epoch {self.epoch} parts from this one at record "
                 f"{answer.end} in epoch {answer.epoch}, and up to record {self.committed - 1} it "
-                "is committed here: nothing was cut. Find out which of the two has all messages"
+                "is committed here: nothing was cut. Keep this directory: it may have messages "
+                "that the group has not (docs/operating.md, A refused cut)"
             )
         return Cut(answer.epoch, answer.end)
 

@@ -72,6 +72,9 @@ TRIMMED: Final = dataclasses.replace(
 )
 
 
+EXPECTED: Final = (StorageError, TransportError, MembershipError)
+
+
 class Machine:
     """One node of the group: its disk stays, its processes come and go."""
 
@@ -86,6 +89,8 @@ class Machine:
         self.ended = trio.Event()
         self.errors: list[BaseException] = []
         """With what its processes ended by themselves."""
+        self.expected: tuple[type[Exception], ...] = EXPECTED
+        """With which errors a process may end."""
         self.is_supervised = False
         """Whether a process that ends with an error is started again, as systemd does."""
         self.is_away = False
@@ -120,8 +125,7 @@ class Machine:
         self.group.nursery.start_soon(self._live)
 
     async def _live(self) -> None:
-        expected = (StorageError, TransportError, MembershipError)
-        ending = await self.node.live(self._serve, expected=expected)
+        ending = await self.node.live(self._serve, expected=self.expected)
         self.server = None
         if ending.error is not None:
             self.errors.append(ending.error)

@@ -6,10 +6,18 @@ from uuid import UUID
 
 import msgspec
 import pytest
+import trio
 
-from delay_protocol.nodes.following import Asked, Follow, FollowRefused, LogDiverges, Matches
+from delay_protocol.nodes.following import (
+    Asked,
+    Follow,
+    FollowRefused,
+    LogDiverges,
+    Matches,
+)
 from delay_protocol.nodes.registration import GroupRecord
 from delay_server.replicas import question_of as followed_by
+from delay_server.settings.errors import FencedError
 from meta_server.groups.elections import GroupState, Voted
 from replication.leading import Leading
 from storage.state.promise_file import PromiseFile
@@ -59,6 +67,8 @@ OTHER = UUID(int=7, version=4)
         ({"group": "delay-2"}, "not delay-2"),
         ({"log_uuid": OTHER}, "its log is"),
         ({"epoch": 99}, "this node was the master of epoch 1"),
+        ({"epoch": 99, "boot_id": OTHER}, "is registered by another start"),
+        ({"epoch": 99, "node_id": "d"}, "d is not registered"),
     ],
     ids=str,
 )
@@ -78,6 +88,25 @@ async def test_whoever_does_not_belong_here_does_not_follow(
         reply = await leading_of(master).questions.answer(follow)
         assert isinstance(reply, FollowRefused)
         assert reason in reply.reason
+        # Of an epoch that is newer nobody is believed who is not a member.
+        assert master.is_master == (changed != {"epoch": 99})
+
+
+async def test_a_slave_that_asks_while_a_mastership_ends_is_refused() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master = await group.until_master("a", "b", "c")
+        slave = next(one for one in group.machines.values() if one is not master)
+        follow = question_of(slave, group.record.epoch)
+        leading, replies = leading_of(master), list[object]()
+        assert master.server is not None
+        master.server.lose(FencedError(node=master.name, epoch=1, reason="another one was elected"))
+        for _ in range(50):
+            leading.follows(mock.Mock(is_closed=False), follow, replies.append)
+            leading.begin_snapshot(mock.Mock(is_closed=False), follow, replies.append)
+            await trio.lowlevel.checkpoint()
+        assert FollowRefused(reason="this master has not begun its epoch") in replies
 
 
 async def test_a_vote_that_has_come_is_a_promise_that_is_durable() -> None:

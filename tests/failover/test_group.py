@@ -4,12 +4,15 @@ from unittest import mock
 
 import trio
 
+from delaywheel.shared.failures import ExitCode, failure_of
+from replication.core.follower import CutRefusedError
 from storage.disk.errors import StorageFullError
 from storage.logs.log_tail import LogTail
 from storage.readers.manifest import read_manifest
 from tests.delay_server.server_rig import HOST, Producer, make_item
-from tests.failover.group_rig import Group
+from tests.failover.group_rig import GROUP, Group
 from tests.simulation.faults import PowerCut
+from tests.storage.small_logs import disk_of
 
 
 async def test_a_message_is_acknowledged_once_all_disks_in_sync_have_it() -> None:
@@ -119,6 +122,40 @@ async def test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside() -> None:
         assert size > 0
         # Its start, and one more when the log was cut.
         assert master.incarnation() == starts + 2
+
+
+async def test_what_is_committed_is_not_cut_for_a_master_on_an_older_copy_of_a_disk() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        first = await group.until_master("a", "b", "c")
+        old, other = (one for one in group.machines.values() if one is not first)
+        # Nobody tells the meta server how far that disk has got, which somebody sets back.
+        group.meta.kill()
+        copy = old.node.disk.contents()
+        await group.send(5)
+        await group.until(lambda: other.opened.store.checkpoint.sequence >= 6)
+        for machine in group.machines.values():
+            await machine.kill()
+        old.node.disk = disk_of(copy)
+        await group.start_meta()
+        await group.elect()
+        await trio.sleep(1)
+        changes = group.meta_server.handlers.group_changes
+        assert changes.sentence_of(GROUP) == "waits for votes of a, b, c"
+        old.start()
+        await group.until_master(old.name)
+        other.expected = (CutRefusedError,)
+        other.start()
+        await other.ended.wait()
+        error = other.errors.pop()
+        assert isinstance(error, Exception)
+        failure = failure_of(error)
+        assert failure is not None
+        assert failure.exit_code == ExitCode.LOGS
+        assert "nothing was cut. Keep this directory" in failure.message
+        left = read_manifest(disk_of(other.node.disk.contents()), now_ms=group.world.now_ms)
+        assert left.log_next_sequence == 7
 
 
 async def test_a_master_that_is_cut_off_sends_and_acknowledges_nothing() -> None:
