@@ -23,19 +23,18 @@ SOON_S: Final = 0.5
 what is in flight has one within as long."""
 ANSWER_S: Final = 0.1
 """An answer may be on its way to a producer for so long."""
-HARMS: Final = frozenset(
-    {
-        "kill",
-        "power_cut",
-        "clean_stop",
-        "wipe",
-        "partition",
-        "one_way",
-        "slow_disk",
-        "full_disk",
-    }
-)
-"""What may keep an outcome from becoming committed for longer."""
+HARMS: Final = {
+    "kill": 0.0,
+    "power_cut": 0.0,
+    "clean_stop": 0.0,
+    "wipe": 0.0,
+    "partition": 0.0,
+    "one_way": 0.0,
+    "slow_disk": 15.0,
+    "full_disk": 3.0,
+}
+"""What may keep an outcome from becoming committed for longer, and the seconds for which that may
+last when it is over: an fsync that has begun goes on, a node waits before it looks for space."""
 
 
 class Logs:
@@ -188,7 +187,7 @@ def _harms(history: History) -> Iterator[tuple[float, float]]:
         if event.what is What.STRUCK:
             begun[event.who, event.about] = event.at_s
         else:
-            yield begun.pop((event.who, event.about)), event.at_s
+            yield begun.pop((event.who, event.about)), event.at_s + HARMS[event.who]
     for from_s in begun.values():
         yield from_s, float("inf")
 
