@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from benchmarks.load import build_load, send_load
-from benchmarks.processes import Pacer
+from benchmarks.processes import Pacer, Receiver
 from benchmarks.replicas.group import Group
 
 Figures = Iterator[tuple[str, object]]
@@ -89,9 +89,11 @@ def _join(
 def idle(directory: Path, scale: float) -> Figures:
     """Measure what three nodes in sync cost that have nothing to do."""
     seconds = max(60 * scale, 5)
-    with Group(directory / "idle", 3) as group:
+    receiver = Receiver(directory)
+    with Group(directory / "idle", 3, broker_ports=[receiver.port]) as group:
         time.sleep(10)
         cpu = np.array(group.cpu_seconds())
         time.sleep(seconds)
         cpu = (np.array(group.cpu_seconds()) - cpu) / seconds
+    receiver.stop()
     yield "three idle nodes, share of a core", ", ".join(f"{one:.2%}" for one in cpu)

@@ -4,6 +4,7 @@ Nothing is counted twice: the parts of a process keep plain counters, and these 
 families.
 """
 
+import functools
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 
@@ -75,8 +76,9 @@ def listener_families(listener: Server) -> Iterator[Metric]:
     yield closed
 
 
+@functools.cache
 def installed_version() -> str:
-    """Return the version of the installed package."""
+    """Return the version of the installed package; looked up once, since that reads directories."""
     try:
         return version("delaywheel")
     except PackageNotFoundError:
