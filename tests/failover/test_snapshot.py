@@ -5,7 +5,9 @@ from functools import partial
 import pytest
 import trio
 
+from delay_transport.meta.talk import Talk
 from replication import snapshots
+from replication.snapshots import SnapshotCopy
 from tests.failover.group_rig import Group, Machine
 from tests.failover.test_seen import metrics
 from tests.simulation.faults import PowerCut
@@ -127,6 +129,41 @@ def has_copied(machine: Machine, least: int) -> bool:
         return False
     snapshot = server.node.replica.snapshot
     return snapshot is not None and snapshot.copied_bytes >= least
+
+
+async def test_renewals_and_acknowledgements_go_on_while_a_snapshot_is_copied_for_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshots, "READ_BYTES_MAX", 200)
+    ask = snapshots.SnapshotCopy._ask
+
+    async def ask_slowly(self: SnapshotCopy, talk: Talk, path: str, at: int, size: int) -> bytes:
+        await trio.sleep(2)
+        return await ask(self, talk, path, at, size)
+
+    monkeypatch.setattr(snapshots.SnapshotCopy, "_ask", ask_slowly)
+    group = Group(trims=True)
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master = group.master()
+        assert master is not None
+        await group.send(60, in_s=600.0)
+        wiped = await wiped_other_than(group, master)
+        await trim(group, master, 100)
+        wiped.start()
+        await group.until(lambda: has_copied(wiped, 1))
+        seconds = 0
+        while has_copied(wiped, 1):
+            began_s = trio.current_time()
+            await group.send(1)
+            assert trio.current_time() - began_s < 1
+            assert metrics(wiped)["meta_away_seconds"] < 2
+            assert len(group.record.in_sync) == 2
+            await trio.sleep(1)
+            seconds += 1
+        assert seconds > 60
+        await group.until_in_sync("a", "b", "c")
+        await group.until(lambda: pending_of(wiped) == pending_of(master))
 
 
 async def test_a_slave_that_copies_while_much_is_sent_finds_the_log_where_it_goes_on() -> None:
