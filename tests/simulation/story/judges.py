@@ -7,7 +7,6 @@ alone.
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
-from itertools import pairwise
 from typing import Final
 
 from delay_protocol.nodes.registration import GroupRecord
@@ -161,8 +160,9 @@ def few_twice(history: History) -> Iterator[str]:
         return any(first_s <= at_s <= min(again_s, open_until_s) for at_s in ends)
 
     for message_id, times in arrivals.items():
-        for first_s, again_s in pairwise(times):
-            if copies[message_id] < len(times) and not is_excused(first_s, again_s):
+        # What was sent several times is several messages, of which each may arrive.
+        for first_s, again_s in zip(times, times[copies[message_id] :], strict=False):
+            if not is_excused(first_s, again_s):
                 yield f"twice: {message_id} arrived at {first_s:.1f} s and {again_s:.1f} s"
 
 

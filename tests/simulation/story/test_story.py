@@ -94,6 +94,9 @@ FROM_THE_START = (0.0, What.RECORDED, "store", record(1, "a"), 0)
         ([NEXT], False),
         ([(50.4, What.ENDED, "a", "Kill", 0)], True),
         ([(49.9, What.ENDED, "a", "Kill", 0)], False),
+        # It was sent again, and is another message, of which each arrives once.
+        ([SENT], True),
+        ([SENT, FIRST], False),
         # It was held back until then, or no longer.
         ([(45.0, What.STRUCK, "slow_disk", 1, 0), NEXT], True),
         (
