@@ -1,5 +1,6 @@
 """Processes under measurement: started, asked, killed, and what they cost."""
 
+import http.client
 import json
 import os
 import signal
@@ -16,6 +17,8 @@ import numpy as np
 
 _CPU_CLOCK = 2
 """Of Linux: user and system time of all threads, in ns."""
+_ADMINISTERED_S = 60.0
+"""For the answer of a meta server to an administrator."""
 _DECODED_BYTES = 10_000_000
 """What the collector decodes in a second, at the least, when it is stopped."""
 
@@ -154,6 +157,24 @@ class DelayServer(Process):
 def delivering(directory: Path, ports: Sequence[int]) -> DelayServer:
     """Begin a server that delivers to these ports of this machine, a broker group at each."""
     return DelayServer(directory, broker_port=ports)
+
+
+def administer(address: tuple[str, int], method: str, path: str, body: object) -> None:
+    """Have the HTTP port of a meta server change something; SystemExit if it does not."""
+    connection = http.client.HTTPConnection(*address, timeout=_ADMINISTERED_S)
+    try:
+        connection.request(
+            method,
+            f"/api/v1/{path}",
+            body=json.dumps(body),
+            headers={"Content-Type": "application/json"},
+        )
+        response = connection.getresponse()
+        answer = response.read()
+        if response.status != http.HTTPStatus.OK:
+            raise SystemExit(f"{method} {path} was answered {response.status}: {answer!r}")
+    finally:
+        connection.close()
 
 
 class MetaServer(Process):

@@ -4,8 +4,6 @@ What a client costs here is taken from the server beside it, so a client is a so
 a few numbers.
 """
 
-import http.client
-import json
 import random
 import select
 import socket
@@ -14,7 +12,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from benchmarks.processes import MetaServer
+from benchmarks.processes import MetaServer, administer
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import (
     BrokerState,
@@ -164,20 +162,7 @@ def move_group(address: tuple[str, int], group: str, master: str) -> None:
 
     A broker that says so itself is not believed while its old place is heard.
     """
-    connection = http.client.HTTPConnection(*address, timeout=_TIMEOUT_S)
-    try:
-        connection.request(
-            "PATCH",
-            f"/api/v1/broker-groups/{group}",
-            body=json.dumps({"address": master}),
-            headers={"Content-Type": "application/json"},
-        )
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise SystemExit(f"the change of routes was answered {response.status}: {answer!r}")
-    finally:
-        connection.close()
+    administer(address, "PATCH", f"broker-groups/{group}", {"address": master})
 
 
 def has_address(frame: Frame, master: str) -> bool:

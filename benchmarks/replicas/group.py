@@ -1,6 +1,5 @@
 """A group of delay servers as processes on one machine, with its meta server."""
 
-import http.client
 import json
 import time
 import urllib.request
@@ -9,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from benchmarks.processes import DelayServer, MetaServer, free_port
+from benchmarks.processes import DelayServer, MetaServer, administer, free_port
 
 GROUP: Final = "delay0"
 IN_SYNC_S: Final = 60.0
@@ -75,20 +74,7 @@ class Group:
 
     def hand_over(self) -> None:
         """Ask for another master, as an operator does."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.meta.http_port)
-        try:
-            connection.request(
-                "POST",
-                f"/api/v1/delay-groups/{GROUP}/handover",
-                body=b"{}",
-                headers={"Content-Type": "application/json"},
-            )
-            response = connection.getresponse()
-            answer = response.read()
-            if response.status != http.HTTPStatus.OK:
-                raise SystemExit(f"the handover was answered {response.status}: {answer!r}")
-        finally:
-            connection.close()
+        administer(self.meta.http_address, "POST", f"delay-groups/{GROUP}/handover", {})
 
     def record(self) -> dict[str, Any]:
         """Return what the meta server says of the group; as good as nothing if it knows none."""

@@ -182,7 +182,7 @@ class NodeRegistration:
         return self._speakers.speaker_of(key) is not None
 
     def forget(self, key: NodeKey) -> None:
-        """Wait no longer for a delay server that was given up."""
+        """Wait no longer for a delay server that was removed or given up."""
         self._heard.nodes.forget(key)
         self._ends_noted.pop(key, None)
         self._telling.forget_node(key)

@@ -9,9 +9,10 @@ refused.
 
 import json
 import random
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Final
 
 import msgspec
 
@@ -225,13 +226,18 @@ def dumped(root: Path) -> list[str]:
     return [json.dumps(record, sort_keys=True, default=str) for record in dump_records(root)]
 
 
+DIRECTORIES: Final[Mapping[str, Callable[[], dict[str, bytes]]]] = {
+    "format-2": golden_directory,
+    "format-2-dead": dead_directory,
+    "format-2-slave": slave_directory,
+}
+"""Those of the present format, by the names of their files; each is made anew by a call."""
+
+
 def main() -> None:
     """Write the golden files of the present formats."""
-    for name, files in (
-        ("format-2", golden_directory()),
-        ("format-2-dead", dead_directory()),
-        ("format-2-slave", slave_directory()),
-    ):
+    for name, made in DIRECTORIES.items():
+        files = made()
         (GOLDEN / f"{name}.hex").write_text(encoded(files), encoding="utf-8")
         with TemporaryDirectory() as root:
             lines = dumped(written(files, Path(root)))

@@ -15,7 +15,7 @@ from storage.disk.spans import MINUTE_MS
 from storage.node.store import Store
 from storage.readers.item_reader import ItemReader
 from storage.tools.inspect import dump_records, verify_files
-from tests.golden.directory import GOLDEN, decoded, ends_by_newest_slot, golden_directory, written
+from tests.golden.directory import DIRECTORIES, GOLDEN, decoded, ends_by_newest_slot, written
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
@@ -27,9 +27,10 @@ FACTS = [record for record in DUMP if record.get("kind") == "FACTS"]
 DELIVERED = {record["of"] for record in FACTS if record["outcome"] == "delivered"}
 
 
-def test_today_the_same_directory_is_written_byte_for_byte() -> None:
-    golden = ends_by_newest_slot(decoded(HEX.read_text()))
-    today = ends_by_newest_slot(golden_directory())
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_today_the_same_directory_is_written_byte_for_byte(name: str) -> None:
+    golden = ends_by_newest_slot(decoded((GOLDEN / f"{name}.hex").read_text()))
+    today = ends_by_newest_slot(DIRECTORIES[name]())
     assert sorted(today) == sorted(golden)
     assert [path for path in golden if today[path] != golden[path]] == []
 
@@ -58,13 +59,15 @@ def test_every_kind_of_file_is_among_them() -> None:
     assert filed < stated, "some are in the message_log only"
 
 
-def test_what_the_dump_said_then_it_says_now(tmp_path: Path) -> None:
-    root = written(decoded(HEX.read_text()), tmp_path)
+@pytest.mark.parametrize("name", DIRECTORIES)
+def test_what_the_dump_said_then_it_says_now(name: str, tmp_path: Path) -> None:
+    root = written(decoded((GOLDEN / f"{name}.hex").read_text()), tmp_path)
+    said = [json.loads(line) for line in (GOLDEN / f"{name}.jsonl").read_text().splitlines()]
     today = [json.loads(json.dumps(record, default=str)) for record in dump_records(root)]
-    assert len(today) == len(DUMP)
+    assert len(today) == len(said)
     # It may tell more than it did.
     assert [
-        then for then, now in zip(DUMP, today, strict=True) if not then.items() <= now.items()
+        then for then, now in zip(said, today, strict=True) if not then.items() <= now.items()
     ] == []
     assert [record["damage"] for record in verify_files(root) if record["damage"]] == []
 
