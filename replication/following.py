@@ -338,7 +338,9 @@ class Following:
         # What is in the log has to be in the queue as well.
         with trio.CancelScope(shield=True):
             batches = await self._executor.run(copy.worker, copy.log.append_copied, data)
-            copy.queue.add(batches)
+            # Each by itself: the commit may lie between two that came at once, and stay there.
+            for batch in batches:
+                copy.queue.add([batch])
         self._follower.appended(copy.log.next_sequence)
         self._acknowledge()
         self._committed()

@@ -276,6 +276,37 @@ async def test_a_slave_files_what_is_committed_and_nothing_else() -> None:
         await group.until(lambda: other.opened.store.schedule.last_filed >= filed + 2)
 
 
+async def test_a_slave_files_up_to_a_commit_between_two_batches_that_came_at_once() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = group.master()
+        assert master is not None
+        deaf, other = (one for one in group.machines.values() if one is not master)
+        network = group.world.network
+        # Both messages come to one slave at once; the other one acknowledges the first alone.
+        network.block(master.name, other.name)
+        with trio.move_on_after(0.2):
+            await group.send(1)
+        network.block(deaf.name, master.name)
+        with trio.move_on_after(0.2):
+            await group.send(1)
+        network.unblock(master.name, other.name)
+        await trio.sleep(0.5)
+        point = other.opened.commit_point
+        assert point.committed < point.durable
+        assert other.messages() == 5
+        assert other.opened.store.schedule.last_filed == point.committed - 1
+        # So it can be the master, though nobody commits anything more.
+        for link in ((deaf.name, "meta"), ("meta", deaf.name)):
+            network.block(*link)
+        await master.kill()
+        await group.elect()
+        assert await group.until_master(deaf.name, other.name) is other
+        await group.send(1)
+
+
 async def test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has() -> None:
     group = Group()
     async with group.running():

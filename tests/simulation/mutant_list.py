@@ -1699,6 +1699,11 @@ SCHEDULE = {
             swap("Follower._count", "min(self._told, self._verified)", "self._told"),
             test="replication/core/test_follower.py",
         ),
+        # An answer counts for its question alone: the log may have matched since.
+        "an answer to another question counts": mutant(
+            drop("Follower._require_asked", "if question != self._asked: ..."),
+            test="replication/core/test_follower.py",
+        ),
         # Batches go on from the end of the log.
         "a gap is appended": mutant(
             drop("Follower.batches", "if first not in {behind, self._next}: ..."),
@@ -1770,6 +1775,11 @@ SCHEDULE = {
             swap("GroupState.lease_left", "max(...)", "0.0"),
             seed=1,
         ),
+        # The lease of the meta server counts from before it was asked for, less the drift of clocks.
+        "a lease counts from when it is told": mutant(
+            swap("MetaLease.granted", "lease_s * (1 - DRIFT)", "lease_s + 1"),
+            test="replication/core/test_master.py",
+        ),
         # The master counts a slave's promise from before it was given.
         "a promise counts from when it is told": mutant(
             swap(
@@ -1778,6 +1788,18 @@ SCHEDULE = {
                 "now + FOLLOWER_LEASE_S + 1",
             ),
             seed=47,
+        ),
+    },
+    "7 outcomes": {
+        # Nobody waits for the outcomes of a member that is still copying the log.
+        "sending pauses for who comes back": mutant(
+            swap("InSyncSet.best_caught_up", "peer.has_caught_up", "True"),
+            test="replication/core/test_master.py",
+        ),
+        # The best other member is the one that would take over.
+        "sending pauses for the worst": mutant(
+            swap("InSyncSet.best_caught_up", "max(...)", "min(ends, default=None)"),
+            test="replication/core/test_master.py",
         ),
     },
     "7 handover": {
@@ -1844,6 +1866,12 @@ GROUP = {
         "a start applies its tail": mutant(
             swap("Replica.until_master", "point.committed", "store.message_log.next_sequence"),
             test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+        ),
+        # It is filed up to there, wherever that lies in what came at once.
+        "batches that came at once are one step": mutant(
+            swap("Following._append", "for batch in batches: ...", "copy.queue.add(batches)"),
+            test=f"{_FAILOVER}"
+            "test_a_slave_files_up_to_a_commit_between_two_batches_that_came_at_once",
         ),
         # What is durable at a slave is filed when the master has told that it is committed.
         "a slave files what is not committed": mutant(

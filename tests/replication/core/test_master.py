@@ -107,8 +107,9 @@ def test_sending_goes_on_where_no_other_member_has_caught_up() -> None:
     rig = Rig(A, B)
     rig.master.lease.granted(sent_at=rig.now, lease_s=100.0)
     rig.outcomes(3, 4_999_999)
-    rig.now += 10
     assert rig.master.why_not_send(rig.now) == "", "B was never level on this connection"
+    rig.now += 10
+    assert rig.master.why_not_send(rig.now) == "", "and lags"
     rig.outcomes(4, 1)
     assert rig.master.why_not_send(rig.now) == (
         "5000000 outcomes are not committed: add a replica, or let the group go on with fewer "
