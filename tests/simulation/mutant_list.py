@@ -1775,7 +1775,7 @@ SCHEDULE = {
             swap("GroupState.lease_left", "max(...)", "0.0"),
             seed=1,
         ),
-        # The lease of the meta server counts from before it was asked for, less the drift of clocks.
+        # The lease of the meta server counts from the sending, less what clocks may drift.
         "a lease counts from when it is told": mutant(
             swap("MetaLease.granted", "lease_s * (1 - DRIFT)", "lease_s + 1"),
             test="replication/core/test_master.py",
