@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 import msgspec
+import pytest
 import trio
 
 from delay_protocol.nodes.registration import (
@@ -53,6 +54,7 @@ def held() -> tuple[int, int]:
     return len(os.listdir("/proc/self/fd")), objects
 
 
+@pytest.mark.long
 async def test_a_node_is_promoted_and_demoted_twenty_times_under_load() -> None:
     world, elections = World(), Elections()
     world.broker.answer_after_s = 0.02

@@ -66,6 +66,7 @@ class Load:
         self._thread.join(10)
 
 
+@pytest.mark.long
 def test_a_pause_under_load_survives_kill_9_and_all_is_delivered_in_order_in_the_end(
     tmp_path: Path,
 ) -> None:

@@ -163,6 +163,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
         yield Group(cluster, meta, stack)
 
 
+@pytest.mark.long
 def test_a_sole_node_becomes_three_with_one_restart(group: Group) -> None:
     sole = group.start("n1", is_replica=False)
     sole.process.wait_ready()
@@ -215,6 +216,7 @@ def test_a_slave_that_was_killed_has_what_it_acknowledged_and_takes_over(group: 
         check_all(group, steady, [again.data])
 
 
+@pytest.mark.long
 def test_a_rolling_restart_of_three_loses_nothing(group: Group) -> None:
     nodes = group.start_three()
     with Steady(group.cluster) as steady:

@@ -51,6 +51,7 @@ def volume(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(path)], check=True)  # noqa: S607
 
 
+@pytest.mark.long
 def test_what_fills_the_volume_is_refused_in_time_and_the_rest_survives_a_kill(
     volume: Path,
 ) -> None:

@@ -101,6 +101,7 @@ def test_joins_find_what_tasks_find(
     check_by_join(spark, result)
 
 
+@pytest.mark.long
 def test_whatever_differs_is_an_error_with_both_figures(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
