@@ -10,9 +10,19 @@ from storage.disk.errors import StorageFullError
 from storage.logs.log_tail import LogTail
 from storage.readers.manifest import read_manifest
 from tests.delay_server.server_rig import HOST, Producer, make_item
-from tests.failover.group_rig import GROUP, Group
+from tests.failover.group_rig import GROUP, Group, Machine
 from tests.simulation.faults import PowerCut
 from tests.storage.small_logs import disk_of
+
+
+async def _in_order(group: Group, *, sent: int) -> tuple[Machine, Machine, Machine]:
+    """Have all in sync, and messages acknowledged; return the master and its two slaves."""
+    await group.until_in_sync("a", "b", "c")
+    await group.send(sent)
+    master = group.master()
+    assert master is not None
+    one, other = (machine for machine in group.machines.values() if machine is not master)
+    return master, one, other
 
 
 async def test_a_message_is_acknowledged_once_all_disks_in_sync_have_it() -> None:
@@ -227,11 +237,7 @@ async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() ->
 async def test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(5)
-        master = group.master()
-        assert master is not None
-        wiped, left = (one for one in group.machines.values() if one is not master)
+        master, wiped, left = await _in_order(group, sent=5)
         wiped.is_supervised = True
         # Before it can be dropped.
         await master.kill()
@@ -255,11 +261,7 @@ async def test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync() -> Non
 async def test_a_slave_files_what_is_committed_and_nothing_else() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(3)
-        master = group.master()
-        assert master is not None
-        deaf, other = (one for one in group.machines.values() if one is not master)
+        master, deaf, other = await _in_order(group, sent=3)
         await group.until(lambda: other.opened.store.schedule.last_filed >= 4)
         filed = other.opened.store.schedule.last_filed
         # The master hears no acknowledgement of one of them, so it commits nothing for a while.
@@ -279,11 +281,7 @@ async def test_a_slave_files_what_is_committed_and_nothing_else() -> None:
 async def test_a_slave_files_up_to_a_commit_between_two_batches_that_came_at_once() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(3)
-        master = group.master()
-        assert master is not None
-        deaf, other = (one for one in group.machines.values() if one is not master)
+        master, deaf, other = await _in_order(group, sent=3)
         network = group.world.network
         # Both messages come to one slave at once; the other one acknowledges the first alone.
         network.block(master.name, other.name)
@@ -310,11 +308,7 @@ async def test_a_slave_files_up_to_a_commit_between_two_batches_that_came_at_onc
 async def test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has() -> None:
     group = Group()
     async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        await group.send(3)
-        master = group.master()
-        assert master is not None
-        ahead, behind = (one for one in group.machines.values() if one is not master)
+        master, ahead, behind = await _in_order(group, sent=3)
         network = group.world.network
         for one, other in ((ahead, master), (master, behind), (behind, master)):
             network.block(one.name, other.name)
