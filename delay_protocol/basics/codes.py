@@ -48,6 +48,17 @@ class CommandCode(IntEnum):
     """A slave whose log ends before its master's begins asks for a checkpoint to copy."""
     SNAPSHOT_READ = 1025
     """A slave asks for bytes of the checkpoint that it copies, or of a file that is named there."""
+    ATTACH = 1040
+    """A receiver asks a delay server for messages, under the name of its group."""
+    DELIVER = 1041
+    """One-way, to a receiver: messages that are due."""
+    SETTLE = 1042
+    """A receiver says what became of messages; answered once that is durable."""
+    FLOW = 1043
+    """One-way, from a receiver: how much may be unsettled at a time."""
+    RECEIVER_REGISTER = 1044
+    """A receiver asks a meta server where to attach: answered when there is something new, or after
+    a while."""
 
 
 class ResponseCode(IntEnum):

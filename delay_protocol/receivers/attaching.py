@@ -1,0 +1,119 @@
+"""ATTACH (1040) and FLOW (1043): a receiver attaches to a delay server. Ours, not QMQ's.
+
+    receiver                                       delay server, at the port of producers
+    ATTACH {name, instance, weight}        ---->
+                                           <----   {attached: group, epoch, lease}; or {refused}
+    FLOW {items, bytes}                    ---->   one-way, again at least each FLOW_S
+                                           <----   DELIVER …   one-way, as messages fall due
+    SETTLE …                               ---->
+                                           <----   how many it did not know, once all is durable
+
+A connection is attached once. What a FLOW says stands until the next: as many items, with as many
+bytes, may be unsettled on this connection at a time. So it is no count that runs down, and a FLOW
+that comes late changes nothing for the worse. Each FLOW renews the lease of all that is unsettled.
+
+Bodies are msgpack maps; keys that a reader does not know are skipped.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Name
+
+ATTACH_BYTES_MAX: Final = 8 * 1024
+"""Bytes of any body here; a larger one is refused unread."""
+FLOW_S: Final = 10.0
+"""Seconds after which a receiver repeats its FLOW at the latest."""
+LEASE_S: Final = 30
+"""Seconds without a FLOW after which all that is unsettled on a connection goes to others."""
+CREDIT_ITEMS_MAX: Final = 100_000
+"""Items that may be unsettled on one connection at the most, whatever a FLOW says: each takes some
+200 bytes of the server."""
+CREDIT_BYTES_MIN: Final = 4 * 1024 * 1024
+"""Bytes that a receiver takes at the least, where it takes anything: the largest item fits."""
+CREDIT_BYTES_MAX: Final = 256 * 1024 * 1024
+"""The same at the most, whatever a FLOW says."""
+INSTANCE_BYTES: Final = 16
+
+
+class Attach(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A receiver attaches under a name, beside others of this name."""
+
+    name: Name
+    """Of the group that it is a member of."""
+    instance: Annotated[bytes, msgspec.Meta(min_length=INSTANCE_BYTES, max_length=INSTANCE_BYTES)]
+    """Drawn at random at its start: the same on all its connections."""
+    weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
+    """Its share against others of its name, while all have credit."""
+    token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """A receiver's token, where the cluster has a secret."""
+
+
+class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached", gc=False):
+    """It is attached; messages come once a FLOW has said how many."""
+
+    group: Name
+    """The delay group of the server."""
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)]
+    """Of the server's mastership. A receiver that has seen a newer one of the group leaves."""
+    lease_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)]
+    """Seconds without a FLOW after which what is unsettled goes to others."""
+
+
+class AttachRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):
+    """It may not attach here, or not now; asking again later is right unless `is_final`."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+    is_final: bool = False
+    """Whether the same request would be refused again."""
+
+
+AttachReply = Attached | AttachRefused
+
+
+class Flow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What a receiver takes from now on."""
+
+    items: Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+    """Messages that may be unsettled on this connection at a time; 0: none for now."""
+    bytes: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = CREDIT_BYTES_MAX
+    """Bytes of their items, CREDIT_BYTES_MIN at the least where `items` is not 0."""
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    """Why it takes nothing, for people."""
+
+
+_ATTACH = msgspec.msgpack.Decoder(Attach)
+_REPLY: msgspec.msgpack.Decoder[AttachReply] = msgspec.msgpack.Decoder(AttachReply)
+_FLOW = msgspec.msgpack.Decoder(Flow)
+
+
+def encode_attach(attach: Attach) -> bytes:
+    """Return the body of an ATTACH; raise LocalProtocolError for what does not fit."""
+    return pack(_ATTACH, attach, ATTACH_BYTES_MAX)
+
+
+def decode_attach(body: bytes) -> Attach:
+    """Return what an ATTACH says; raise MalformedMetaError."""
+    return unpack(_ATTACH, body, ATTACH_BYTES_MAX)
+
+
+def encode_attach_reply(reply: AttachReply) -> bytes:
+    """Return the body of an answer to ATTACH; raise LocalProtocolError."""
+    return pack(_REPLY, reply, ATTACH_BYTES_MAX)
+
+
+def decode_attach_reply(body: bytes) -> AttachReply:
+    """Return what an answer to ATTACH says; raise MalformedMetaError."""
+    return unpack(_REPLY, body, ATTACH_BYTES_MAX)
+
+
+def encode_flow(flow: Flow) -> bytes:
+    """Return the body of a FLOW; raise LocalProtocolError."""
+    return pack(_FLOW, flow, ATTACH_BYTES_MAX)
+
+
+def decode_flow(body: bytes) -> Flow:
+    """Return what a FLOW says; raise MalformedMetaError."""
+    return unpack(_FLOW, body, ATTACH_BYTES_MAX)

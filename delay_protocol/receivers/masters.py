@@ -1,0 +1,97 @@
+"""RECEIVER_REGISTER (1044): a receiver asks a meta server where to attach. Ours, not QMQ's.
+
+    receiver                                       meta server
+    RECEIVER_REGISTER {name, told: 0}      ---->
+                                           <----   {masters}, at once
+    RECEIVER_REGISTER {name, told: 7}      ---->   … nothing until there is something new
+                                           <----   {masters}, or the same after HOLD_S
+    RECEIVER_REGISTER …                    ---->
+
+One such request waits at a time. The first makes the group of this name, of kind RECEIVER, and the
+routes of its patterns, where the cluster lets that be; else `waits` says what an operator has to do.
+
+Bodies are msgpack maps; keys that a reader does not know are skipped.
+"""
+
+from typing import Annotated, Final
+
+import msgspec
+
+from delay_protocol.nodes.packed import pack, unpack
+from delay_protocol.nodes.registration import COUNTED_MAX, NAME_LENGTH_MAX, REASON_LENGTH_MAX, Name
+
+HOLD_S: Final = 20.0
+"""Seconds after which a meta server answers that nothing has changed."""
+REGISTER_BYTES_MAX: Final = 32 * 1024
+"""Bytes of a request; a larger one is refused unread."""
+REPLY_BYTES_MAX: Final = 1024 * 1024
+"""Bytes of an answer: a thousand groups fit."""
+PATTERNS_MAX: Final = 64
+"""Patterns of one receiver."""
+PATTERN_LENGTH_MAX: Final = 255
+MASTERS_MAX: Final = 1000
+
+Pattern = Annotated[str, msgspec.Meta(min_length=1, max_length=PATTERN_LENGTH_MAX)]
+"""A subject, or the beginning of subjects with a `*` behind it."""
+
+
+class ReceiverRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A receiver says its name and what it wants to receive, and asks for the masters."""
+
+    name: Name
+    patterns: Annotated[tuple[Pattern, ...], msgspec.Meta(max_length=PATTERNS_MAX)] = ()
+    """Subjects that are to be routed to its group, if nobody has said otherwise."""
+    token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
+    """A receiver's token, where the cluster has a secret."""
+    told: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
+    """The version of the last answer on this connection; 0: none."""
+
+
+class MasterInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A delay group, and where its master takes receivers."""
+
+    group: Name
+    address: Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
+    """host:port, that of producers."""
+
+
+class ReceiverRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"):
+    """Where to attach."""
+
+    version: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
+    """Another one with each answer that says something else."""
+    masters: Annotated[tuple[MasterInfo, ...], msgspec.Meta(max_length=MASTERS_MAX)]
+    waits: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    """Why messages of some pattern do not come, and what an operator has to do; empty if all do."""
+
+
+class ReceiverRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):
+    """It may not receive under this name."""
+
+    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+
+
+ReceiverReply = ReceiverRegistered | ReceiverRefused
+
+_REGISTER = msgspec.msgpack.Decoder(ReceiverRegister)
+_REPLY: msgspec.msgpack.Decoder[ReceiverReply] = msgspec.msgpack.Decoder(ReceiverReply)
+
+
+def encode_receiver_register(register: ReceiverRegister) -> bytes:
+    """Return the body of a RECEIVER_REGISTER; raise LocalProtocolError for what does not fit."""
+    return pack(_REGISTER, register, REGISTER_BYTES_MAX)
+
+
+def decode_receiver_register(body: bytes) -> ReceiverRegister:
+    """Return what a RECEIVER_REGISTER says; raise MalformedMetaError."""
+    return unpack(_REGISTER, body, REGISTER_BYTES_MAX)
+
+
+def encode_receiver_reply(reply: ReceiverReply) -> bytes:
+    """Return the body of its answer; raise LocalProtocolError."""
+    return pack(_REPLY, reply, REPLY_BYTES_MAX)
+
+
+def decode_receiver_reply(body: bytes) -> ReceiverReply:
+    """Return what its answer says; raise MalformedMetaError."""
+    return unpack(_REPLY, body, REPLY_BYTES_MAX)
