@@ -73,6 +73,9 @@ class ClientType(IntEnum):
     """Also what does not say what it is."""
     DELAY_PRODUCER = 4
     """Sends messages to be delivered later: it is routed to delay groups."""
+    DELAY_SERVER = 100
+    """Ours: a delay server, which delivers to broker groups and to receivers. Alone of all it is
+    told of groups of receivers, whose master is empty."""
 
 
 class RegisterType(IntEnum):

@@ -8,7 +8,7 @@
     RECEIVER_REGISTER …                    ---->
 
 One such request waits at a time. The first makes the group of this name, of kind RECEIVER, and the
-routes of its patterns, where the cluster lets that be; else `waits` says what an operator has to do.
+routes of its patterns, where the cluster lets that be; else `waits` says what an operator is to do.
 
 Bodies are msgpack maps; keys that a reader does not know are skipped.
 """
