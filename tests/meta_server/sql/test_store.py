@@ -1454,6 +1454,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (3, "m0003_audit_by_age_and_limits", NOW_MS),
         (4, "m0004_controls", NOW_MS),
         (5, "m0005_roles_follow_from_records", NOW_MS),
+        (6, "m0006_groups_of_receivers", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 
