@@ -47,7 +47,7 @@ from meta_server.admin.admin_types import (
 from meta_server.groups.broker_groups import addresses_of, check_address, check_name, check_place
 from meta_server.groups.elections import GroupState, Refused, set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
-from meta_server.groups.receiver_groups import new_receivers, plan_routes
+from meta_server.groups.receiver_groups import Room, plan_receiver
 from meta_server.groups.waiting_groups import WaitingGroup
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.known.model import (
@@ -264,37 +264,36 @@ def approve_group(
     known = desk.registry.groups.get(name)
     if known is None and waiting is None:
         raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
-    routes: list[Change] = []
-    if waiting is not None and (known is None or known.kind is waiting.kind):
-        routes = plan_routes(
-            *(desk.registry, name, waiting.patterns),
-            actor=desk.actor,
-            by_node=False,
-            subjects_max=desk.registration.subjects_max,
-            prefixes_max=desk.limits.prefix_routes_max,
-            now_ms=desk.now_ms,
-        )
     found = known.master if known is not None else waiting.address if waiting is not None else ""
     if address not in {None, found}:
         raise StateError(f"{name} is at {found}, not at {address}")
+    if waiting is not None and waiting.kind is GroupKind.RECEIVER:
+        room = Room(
+            desk.registration.groups_max,
+            desk.registration.subjects_max,
+            desk.limits.prefix_routes_max,
+        )
+        changes = plan_receiver(
+            *(desk.registry, name, waiting.patterns, room),
+            ext={ENTERED: "true"},
+            now_ms=desk.now_ms,
+        )
+        return desk.audited("broker-group.approve", name, changes, before=known, after=changes)
     if known is not None:
-        approved = replace(known, ext={**known.ext, ENTERED: "true"})
-        return _saved(desk, "broker-group.approve", known, approved, *routes)
+        return _saved(
+            desk, "broker-group.approve", known, replace(known, ext={**known.ext, ENTERED: "true"})
+        )
     assert waiting is not None
     _check_count(desk)
-    if waiting.kind is GroupKind.RECEIVER:
-        group = new_receivers(name, now_ms=desk.now_ms, ext={ENTERED: "true"})
-    else:
-        group = BrokerGroup(
-            name=name,
-            kind=waiting.kind,
-            # Which of several delay servers of ours is the master their record will say.
-            master="" if waiting.is_node else waiting.address,
-            ext={ENTERED: "true", SPOKE: waiting.where},
-            updated_ms=desk.now_ms,
-        )
-    changes = [SaveBrokerGroup(group), *routes]
-    return desk.audited("broker-group.approve", name, changes, after=group)
+    group = BrokerGroup(
+        name=name,
+        kind=waiting.kind,
+        # Which of several delay servers of ours is the master their record will say.
+        master="" if waiting.is_node else waiting.address,
+        ext={ENTERED: "true", SPOKE: waiting.where},
+        updated_ms=desk.now_ms,
+    )
+    return desk.audited("broker-group.approve", name, [SaveBrokerGroup(group)], after=group)
 
 
 def remove_group(

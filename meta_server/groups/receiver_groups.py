@@ -7,62 +7,32 @@
     another one, of the pattern or of a        that stays, and the receiver is told so
     prefix of it
 
-Of a pattern's route it is not known whether an operator or another receiver set it: neither is
-taken away by a receiver.
+Of a route that was set it is not known whether an operator or another receiver did: a receiver
+takes neither away.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Final
-
-import msgspec
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
 
 from delay_protocol.meta.requests import BrokerState
 from meta_server.groups.broker_groups import check_name
 from meta_server.groups.routing import routed_subject
+from meta_server.known import model
 from meta_server.known.errors import RefusedError, StateError
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    BrokerGroup,
-    Change,
-    GroupKind,
-    Route,
-    SaveRoute,
-    SaveSubject,
-    Subject,
-)
+from meta_server.known.model import Change, GroupKind, Route
 from meta_server.known.registry import Registry
 
 PREFIX_ROUTES: Final = "prefix routes"
 """Key of intents about routes of prefixes."""
 
 
-def new_receivers(name: str, *, now_ms: int, ext: dict[str, str]) -> BrokerGroup:
-    """Return a group of receivers that comes into being."""
-    return BrokerGroup(
-        name=name,
-        kind=GroupKind.RECEIVER,
-        master="",
-        state=BrokerState.RW,
-        ext=ext,
-        updated_ms=now_ms,
-    )
+class Room(NamedTuple):
+    """How many there may be in all."""
 
-
-def check_receiver(registry: Registry, name: str, patterns: Iterable[str]) -> None:
-    """Raise RefusedError for a name that is not for receivers, and for an illegal pattern."""
-    check_name("the name of a receiver", name)
-    known = registry.groups.get(name)
-    if known is not None and known.kind is not GroupKind.RECEIVER:
-        raise RefusedError(
-            f"{name} is a group of kind {known.kind.name}: a receiver needs another name"
-        )
-    if registry.brokers_in(name):
-        raise RefusedError(f"{name} has brokers entered for it: a receiver needs another name")
-    if known is not None and known.is_retired:
-        raise RefusedError(f"{name} was retired")
-    for pattern in patterns:
-        _read_pattern(pattern)
+    groups: int
+    subjects: int
+    prefixes: int
+    """Routes of prefixes."""
 
 
 def keys_of(patterns: Iterable[str]) -> tuple[object, ...]:
@@ -70,8 +40,55 @@ def keys_of(patterns: Iterable[str]) -> tuple[object, ...]:
     return (PREFIX_ROUTES, *(("subject", pattern) for pattern in patterns))
 
 
+def plan_receiver(
+    registry: Registry,
+    name: str,
+    patterns: Iterable[str],
+    room: Room,
+    *,
+    ext: Mapping[str, str],
+    now_ms: int,
+) -> list[Change]:
+    """Return what makes a group of receivers and routes patterns to it; nothing if all is there.
+
+    Raises StateError where there is no room, RefusedError for what is never right.
+    """
+    check_name("the name of a receiver", name)
+    lacking, changes = unrouted(registry, patterns), list[Change]()
+    group = registry.groups.get(name)
+    if group is None and not registry.brokers_in(name):
+        _check_room("groups", len(registry.groups), room.groups)
+        group = model.BrokerGroup(
+            name=name,
+            kind=GroupKind.RECEIVER,
+            master="",
+            state=BrokerState.RW,
+            ext=ext,
+            updated_ms=now_ms,
+        )
+        changes.append(model.SaveBrokerGroup(group))
+    if group is None or group.kind is not GroupKind.RECEIVER:
+        raise RefusedError(f"{name} is a group of brokers: a receiver needs another name")
+    if group.is_retired:
+        raise RefusedError(f"{name} was retired")
+    for pattern in lacking:
+        subject, is_prefix = _read_pattern(pattern)
+        known = None if is_prefix else registry.routes.get(subject)
+        if is_prefix:
+            _check_room("prefix routes", len(registry.prefixes) + len(changes), room.prefixes)
+        elif subject not in registry.subjects:
+            _check_room("subjects", len(registry.subjects) + len(changes), room.subjects)
+            changes.append(model.SaveSubject(model.Subject(name=subject, created_ms=now_ms)))
+        version = 1 if known is None else known.version + 1
+        route = Route(
+            name=subject, is_prefix=is_prefix, groups=(name,), is_chosen=False, version=version
+        )
+        changes.append(model.SaveRoute(route))
+    return changes
+
+
 def unrouted(registry: Registry, patterns: Iterable[str]) -> list[str]:
-    """Return the patterns that are to get a route, each once."""
+    """Return the patterns that are to get a route, each once; raise RefusedError."""
     return [one for one in dict.fromkeys(patterns) if _leading(registry, one) is None]
 
 
@@ -86,55 +103,13 @@ def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> 
             )
 
 
-def plan_routes(
-    registry: Registry,
-    name: str,
-    patterns: Sequence[str],
-    *,
-    actor: str,
-    by_node: bool,
-    subjects_max: int,
-    prefixes_max: int,
-    now_ms: int,
-) -> list[Change]:
-    """Return what routes patterns to a group of receivers, with the audit; nothing if all are.
-
-    Raises StateError where there are too many subjects, or routes of prefixes.
-    """
-    subjects: list[SaveSubject] = []
-    routes: list[SaveRoute] = []
-    for pattern in unrouted(registry, patterns):
-        subject, is_prefix = _read_pattern(pattern)
-        known = None if is_prefix else registry.routes.get(subject)
-        if not (is_prefix or subject in registry.subjects):
-            subjects.append(SaveSubject(Subject(name=subject, created_ms=now_ms)))
-        route = Route(
-            name=subject,
-            is_prefix=is_prefix,
-            groups=(name,),
-            is_chosen=False,
-            version=1 if known is None else known.version + 1,
-        )
-        routes.append(SaveRoute(route))
-    if not routes:
-        return []
-    if len(registry.subjects) + len(subjects) > subjects_max:
-        raise StateError(f"there are {subjects_max} subjects, which is the limit")
-    if len(registry.prefixes) + sum(row.route.is_prefix for row in routes) > prefixes_max:
-        raise StateError(f"there are {prefixes_max} routes of prefixes, which is the limit")
-    entry = AuditEntry(
-        at_ms=now_ms,
-        actor=actor,
-        action="receiver.route",
-        target=name,
-        after=msgspec.json.encode([row.route for row in routes]).decode(),
-        by_node=by_node,
-    )
-    return [*subjects, *routes, Audit(entry)]
+def _check_room(what: str, count: int, most: int) -> None:
+    if count >= most:
+        raise StateError(f"there are {most} {what}, which is the limit")
 
 
 def _leading(registry: Registry, pattern: str) -> Route | None:
-    """Return the route of a pattern's subjects that was set for them; None: none, or chosen."""
+    """Return the route that was set for the subjects of a pattern; None: none, or a chosen one."""
     subject, is_prefix = _read_pattern(pattern)
     own = None if is_prefix else registry.routes.get(subject)
     if own is not None:
@@ -145,14 +120,9 @@ def _leading(registry: Registry, pattern: str) -> Route | None:
 def _read_pattern(pattern: str) -> tuple[str, bool]:
     """Return the subject, or prefix, that a pattern is, and which of them; raise RefusedError."""
     subject = pattern.removesuffix("*")
-    if not subject:
-        raise RefusedError(f"pattern {pattern!a} is every subject: only an operator routes those")
-    if "*" in subject:
-        raise RefusedError(f"pattern {pattern!a} has a * elsewhere than at its end")
-    try:
-        real = routed_subject(subject)
-    except RefusedError as error:
-        raise RefusedError(f"pattern {pattern!a}: {error}") from error
-    if real != subject:
-        raise RefusedError(f"pattern {pattern!a}: retries are routed as {real!a}")
+    if not subject or "*" in subject or routed_subject(subject) != subject:
+        raise RefusedError(
+            f"pattern {pattern!a}: a subject, or the beginning of subjects with a * behind it; "
+            "a * alone is for operators, and retries follow their subjects"
+        )
     return subject, subject != pattern

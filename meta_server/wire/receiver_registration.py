@@ -1,12 +1,11 @@
 """RECEIVER_REGISTER: a receiver learns where to attach, and gets a group and routes where it may.
 
 Each request is answered when what there is to say is other than what its connection was told, or
-after a while. What cannot be done for it, or not yet, is said in `waits`, and it is told of the
-masters all the same: messages come once an operator lets them.
+after a while. What cannot be done for a receiver, or not yet, is said in `waits`; it is told of the
+masters all the same, and gets messages once an operator lets it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import msgspec
@@ -14,50 +13,26 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
-from delay_protocol.receivers.masters import (
-    HOLD_S,
-    MASTERS_MAX,
-    MasterInfo,
-    ReceiverRefused,
-    ReceiverRegister,
-    ReceiverRegistered,
-    decode_receiver_register,
-    encode_receiver_reply,
-)
+from delay_protocol.receivers import masters
+from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.receiver_groups import (
-    check_receiver,
+    Room,
     keys_of,
-    new_receivers,
-    plan_routes,
+    plan_receiver,
     routed_elsewhere,
     unrouted,
 )
+from meta_server.known import model
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
-from meta_server.known.model import (
-    Change,
-    GroupKind,
-    RemoveBrokerGroup,
-    RemoveRoute,
-    SaveBrokerGroup,
-    SaveRoute,
-)
+from meta_server.known.model import Change, GroupKind
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.group_admission import NEW_GROUP, GroupAdmission
 from meta_server.wire.replies import Replies
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A RECEIVER_REGISTER that waits for its answer."""
-
-    request: ReceiverRegister
-    waits: str = ""
-    """Why it has no group, or some pattern no route, as long as that is so."""
 
 
 class ReceiverRegistration:
@@ -78,25 +53,23 @@ class ReceiverRegistration:
         self._replies = replies
         self._admission = admission
         self._clock = clock
-        self._limits = limits
         self._prefixes_max = prefixes_max
-        self._masters: tuple[MasterInfo, ...] | None = None
+        self._masters: tuple[masters.MasterInfo, ...] | None = None
         """None: to be gathered anew."""
-        self._held: HeldRequests[_Asked] = HeldRequests(self._answer, hold_s=HOLD_S)
+        self._held: HeldRequests[tuple[ReceiverRegister, str]] = HeldRequests(
+            self._answer, hold_s=masters.HOLD_S
+        )
+        """Requests, each with why something of it is not done."""
+        self.set_limits(limits)
 
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
-        self._limits = limits
-
-    @property
-    def waiting(self) -> int:
-        """Receivers that would be told news at once."""
-        return len(self._held)
+        self._room = Room(limits.groups_max, limits.subjects_max, self._prefixes_max)
 
     def register(self, connection: Connection, frame: Frame) -> None:
         """Answer a RECEIVER_REGISTER, or have it wait."""
-        request = decode_receiver_register(frame.body)
-        plan, refuse = partial(self._plan, connection, request), partial(_refuse, self._replies)
+        request = masters.decode_receiver_register(frame.body)
+        plan = partial(self._plan, request, f"receiver at {connection.where}")
         is_news, waits = False, ""
         try:
             if plan():
@@ -105,33 +78,28 @@ class ReceiverRegistration:
         except (NotNowError, StateError) as error:
             waits = str(error)
         except RefusedError as error:
-            refuse(connection, frame, error)
+            self._refuse(connection, frame, error)
             return
         if not is_news:
-            self._held.hold(connection, frame, _Asked(request, waits), bytes)
+            self._held.hold(connection, frame, (request, waits), bytes)
             return
-
-        def answer() -> None:
-            body = encode_receiver_reply(self._registered(_Asked(request)))
-            connection.answer(frame, ResponseCode.SUCCESS, body)
-
         self._replies.later(
             *(connection, frame, (("group", request.name), NEW_GROUP, *keys_of(request.patterns))),
             plan=plan,
-            answer=answer,
-            refuse=partial(refuse, connection, frame),
+            answer=lambda: self._tell(connection, frame, self._registered(request, "")),
+            refuse=partial(self._refuse, connection, frame),
         )
 
     def changed(self, changes: Sequence[Change]) -> None:
         """Tell what follows from changes that are stored."""
-        if any(isinstance(change, SaveBrokerGroup | RemoveBrokerGroup) for change in changes):
-            self.news()
-        elif any(
-            # Routes that are chosen, or go with a subject, come by the hundred.
-            isinstance(change, SaveRoute | RemoveRoute) and not change.route.is_chosen
-            for change in changes
-        ):
-            self._held.changed()
+        for change in changes:
+            # Routes that were chosen come, and go with their subjects, by the hundred.
+            is_set = isinstance(change, model.SaveRoute | model.RemoveRoute) and not (
+                change.route.is_chosen
+            )
+            if is_set or isinstance(change, model.SaveBrokerGroup | model.RemoveBrokerGroup):
+                self.news()
+                return
 
     def news(self) -> None:
         """Check who has to be told something."""
@@ -146,62 +114,65 @@ class ReceiverRegistration:
         """Answer until cancelled."""
         await self._held.run()
 
-    def _plan(self, connection: Connection, request: ReceiverRegister) -> Sequence[Change]:
-        registry, limits, now_ms = self._registry, self._limits, self._clock.now_ms()
-        check_receiver(registry, request.name, request.patterns)
-        changes: list[Change] = []
-        if request.name not in registry.groups:
-            if len(registry.groups) >= limits.groups_max:
-                raise StateError(f"there are {limits.groups_max} groups, which is the limit")
-            changes.append(SaveBrokerGroup(new_receivers(request.name, now_ms=now_ms, ext={})))
-        changes += plan_routes(
-            *(registry, request.name, request.patterns),
-            actor=f"receiver at {connection.where}",
-            by_node=True,
-            subjects_max=limits.subjects_max,
-            prefixes_max=self._prefixes_max,
-            now_ms=now_ms,
+    def _plan(self, request: ReceiverRegister, actor: str) -> Sequence[Change]:
+        name, now_ms = request.name, self._clock.now_ms()
+        changes = plan_receiver(
+            *(self._registry, name, request.patterns, self._room), ext={}, now_ms=now_ms
         )
+        if changes:
+            entry = model.AuditEntry(
+                at_ms=now_ms,
+                actor=actor,
+                action="receiver.register",
+                target=name,
+                after=msgspec.json.encode(changes).decode(),
+                by_node=True,
+            )
+            changes.append(model.Audit(entry))
         return changes
 
-    def _answer(self, asked: _Asked, is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
-        registered = self._registered(asked)
-        if registered.version == asked.request.told and not is_over:
+    def _answer(self, asked: tuple[ReceiverRegister, str], is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
+        registered = self._registered(*asked)
+        if registered.version == asked[0].told and not is_over:
             return None
-        return encode_receiver_reply(registered)
+        return masters.encode_receiver_reply(registered)
 
-    def _registered(self, asked: _Asked) -> ReceiverRegistered:
-        registry, request = self._registry, asked.request
-        reasons = list(routed_elsewhere(registry, request.name, request.patterns))
-        if request.name not in registry.groups or unrouted(registry, request.patterns):
-            reasons.insert(0, asked.waits)
-        waits = "; ".join(filter(None, reasons))[:REASON_LENGTH_MAX]
+    def _registered(self, request: ReceiverRegister, waits: str) -> ReceiverRegistered:
+        registry, name, patterns = self._registry, request.name, request.patterns
+        reasons = list(routed_elsewhere(registry, name, patterns))
+        if waits and (name not in registry.groups or unrouted(registry, patterns)):
+            reasons.insert(0, waits)
         if self._masters is None:
             self._masters = _masters_of(registry)
-        said = msgspec.msgpack.encode((self._masters, waits))
-        version = xxh3_64_intdigest(said) % COUNTED_MAX + 1
-        return ReceiverRegistered(version=version, masters=self._masters, waits=waits)
+        said = "; ".join(reasons)[:REASON_LENGTH_MAX]
+        digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))
+        return ReceiverRegistered(
+            version=digest % COUNTED_MAX + 1, masters=self._masters, waits=said
+        )
+
+    def _refuse(self, connection: Connection, frame: Frame, error: MetaServerError) -> None:
+        """Say that it may not receive under this name; or, where that may change, to try again."""
+        if isinstance(error, NotNowError | StateError) or not isinstance(error, RefusedError):
+            self._replies.refuse(connection, frame, str(error))
+            return
+        connection.fault()
+        self._replies.refusals.note(connection, frame.code, str(error))
+        self._tell(connection, frame, ReceiverRefused(reason=str(error)[:REASON_LENGTH_MAX]))
+
+    @staticmethod
+    def _tell(connection: Connection, frame: Frame, reply: masters.ReceiverReply) -> None:
+        body = masters.encode_receiver_reply(reply)
+        connection.answer(frame, ResponseCode.SUCCESS, body)
 
 
-def _masters_of(registry: Registry) -> tuple[MasterInfo, ...]:
+def _masters_of(registry: Registry) -> tuple[masters.MasterInfo, ...]:
     """Return where receivers attach.
 
-    Also to a group that is away, or retired: it delivers what it has as soon as it is there.
+    Also where a group is away, or retired: it hands out what it has as soon as it is there.
     """
     found = [
-        MasterInfo(group=group.name, address=group.master)
+        masters.MasterInfo(group=group.name, address=group.master)
         for group in registry.groups.values()
         if group.kind is GroupKind.DELAY and group.master
     ]
-    return tuple(found[:MASTERS_MAX])
-
-
-def _refuse(replies: Replies, connection: Connection, frame: Frame, error: MetaServerError) -> None:
-    """Say that it may not receive under this name; or, where that may change, to try again."""
-    if isinstance(error, NotNowError | StateError) or not isinstance(error, RefusedError):
-        replies.refuse(connection, frame, str(error))
-        return
-    connection.fault()
-    replies.refusals.note(connection, frame.code, str(error))
-    body = encode_receiver_reply(ReceiverRefused(reason=str(error)[:REASON_LENGTH_MAX]))
-    connection.answer(frame, ResponseCode.SUCCESS, body)
+    return tuple(found[: masters.MASTERS_MAX])
