@@ -71,13 +71,16 @@ def plan_receiver(
         raise RefusedError(f"{name} is a group of brokers: a receiver needs another name")
     if group.is_retired:
         raise RefusedError(f"{name} was retired")
+    subjects, prefixes = len(registry.subjects), len(registry.prefixes)
     for pattern in lacking:
         subject, is_prefix = _read_pattern(pattern)
         known = None if is_prefix else registry.routes.get(subject)
         if is_prefix:
-            _check_room("prefix routes", len(registry.prefixes) + len(changes), room.prefixes)
+            _check_room("prefix routes", prefixes, room.prefixes)
+            prefixes += 1
         elif subject not in registry.subjects:
-            _check_room("subjects", len(registry.subjects) + len(changes), room.subjects)
+            _check_room("subjects", subjects, room.subjects)
+            subjects += 1
             changes.append(model.SaveSubject(model.Subject(name=subject, created_ms=now_ms)))
         version = 1 if known is None else known.version + 1
         route = Route(
