@@ -268,11 +268,8 @@ def approve_group(
     if address not in {None, found}:
         raise StateError(f"{name} is at {found}, not at {address}")
     if waiting is not None and waiting.kind is GroupKind.RECEIVER:
-        room = Room(
-            desk.registration.groups_max,
-            desk.registration.subjects_max,
-            desk.limits.prefix_routes_max,
-        )
+        most = desk.registration
+        room = Room(most.groups_max, most.subjects_max, desk.limits.prefix_routes_max)
         changes = plan_receiver(
             *(desk.registry, name, waiting.patterns, room),
             ext={ENTERED: "true"},

@@ -11,7 +11,7 @@ from delay_transport.http.credentials import Credentials
 from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
 from meta_server.known.commits import Committer
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import Change, GroupKind, SaveBrokerGroup
+from meta_server.known.model import BrokerGroup, Change, GroupKind, SaveBrokerGroup
 from meta_server.known.registry import Registry
 from meta_server.wire.replies import admit
 
@@ -69,7 +69,7 @@ class GroupAdmission:
             # Beside delay servers of ours an unknown one of QMQ's would get producers of all.
             group.kind is GroupKind.DELAY and not is_node and self._registry.delay_groups
         ):
-            self._wait(connection, group.name, group.kind, group.master, is_node=is_node)
+            self._wait(connection, group, (), is_node=is_node)
         admit(self._new_groups, connection)
 
     def let_receive(self, connection: Connection, name: str, patterns: tuple[str, ...]) -> None:
@@ -78,25 +78,24 @@ class GroupAdmission:
         One that waits for an operator is noted.
         """
         if not self._is_open:
-            self._wait(connection, name, GroupKind.RECEIVER, "", patterns=patterns)
+            group = BrokerGroup(name=name, kind=GroupKind.RECEIVER, master="")
+            self._wait(connection, group, patterns, is_node=False)
         admit(self._new_groups, connection)
 
     def _wait(
         self,
         connection: Connection,
-        name: str,
-        kind: GroupKind,
-        address: str,
+        group: BrokerGroup,
+        patterns: tuple[str, ...],
         *,
-        is_node: bool = False,
-        patterns: tuple[str, ...] = (),
+        is_node: bool,
     ) -> NoReturn:
         """Note a group that waits for an operator; raise NotNowError, which says so."""
-        now = trio.current_time()
+        name, now = group.name, trio.current_time()
         waiting = WaitingGroup(
             name=name,
-            kind=kind,
-            address=address,
+            kind=group.kind,
+            address=group.master,
             where=connection.where,
             is_node=is_node,
             since=now,
@@ -108,7 +107,7 @@ class GroupAdmission:
             _log.warning(
                 "a broker group waits for approval",
                 group=name,
-                address=address,
+                address=group.master,
                 peer=connection.peer,
                 remedy=remedy,
             )

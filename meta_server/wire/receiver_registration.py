@@ -27,7 +27,7 @@ from meta_server.groups.receiver_groups import (
     unrouted,
 )
 from meta_server.known import model
-from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
+from meta_server.known.errors import NotNowError, RefusedError, StateError
 from meta_server.known.model import Change, GroupKind
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
@@ -54,13 +54,12 @@ class ReceiverRegistration:
         self._admission = admission
         self._clock = clock
         self._prefixes_max = prefixes_max
-        self._masters: tuple[masters.MasterInfo, ...] | None = None
-        """None: to be gathered anew."""
         self._held: HeldRequests[tuple[ReceiverRegister, str]] = HeldRequests(
             self._answer, hold_s=masters.HOLD_S
         )
         """Requests, each with why something of it is not done."""
         self.set_limits(limits)
+        self.news()
 
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
@@ -70,6 +69,7 @@ class ReceiverRegistration:
         """Answer a RECEIVER_REGISTER, or have it wait."""
         request = masters.decode_receiver_register(frame.body)
         plan = partial(self._plan, request, f"receiver at {connection.where}")
+        refuse = partial(self._replies.refuse_or_retry, connection, frame, refused=_refused)
         is_news, waits = False, ""
         try:
             if plan():
@@ -78,16 +78,21 @@ class ReceiverRegistration:
         except (NotNowError, StateError) as error:
             waits = str(error)
         except RefusedError as error:
-            self._refuse(connection, frame, error)
+            refuse(error)
             return
         if not is_news:
             self._held.hold(connection, frame, (request, waits), bytes)
             return
+
+        def answer() -> None:
+            body = masters.encode_receiver_reply(self._registered(request, ""))
+            connection.answer(frame, ResponseCode.SUCCESS, body)
+
         self._replies.later(
             *(connection, frame, (("group", request.name), NEW_GROUP, *keys_of(request.patterns))),
             plan=plan,
-            answer=lambda: self._tell(connection, frame, self._registered(request, "")),
-            refuse=partial(self._refuse, connection, frame),
+            answer=answer,
+            refuse=refuse,
         )
 
     def changed(self, changes: Sequence[Change]) -> None:
@@ -103,7 +108,7 @@ class ReceiverRegistration:
 
     def news(self) -> None:
         """Check who has to be told something."""
-        self._masters = None
+        self._masters = _masters_of(self._registry)
         self._held.changed()
 
     def forget(self, connection: Connection) -> None:
@@ -142,27 +147,15 @@ class ReceiverRegistration:
         reasons = list(routed_elsewhere(registry, name, patterns))
         if waits and (name not in registry.groups or unrouted(registry, patterns)):
             reasons.insert(0, waits)
-        if self._masters is None:
-            self._masters = _masters_of(registry)
         said = "; ".join(reasons)[:REASON_LENGTH_MAX]
         digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))
         return ReceiverRegistered(
             version=digest % COUNTED_MAX + 1, masters=self._masters, waits=said
         )
 
-    def _refuse(self, connection: Connection, frame: Frame, error: MetaServerError) -> None:
-        """Say that it may not receive under this name; or, where that may change, to try again."""
-        if isinstance(error, NotNowError | StateError) or not isinstance(error, RefusedError):
-            self._replies.refuse(connection, frame, str(error))
-            return
-        connection.fault()
-        self._replies.refusals.note(connection, frame.code, str(error))
-        self._tell(connection, frame, ReceiverRefused(reason=str(error)[:REASON_LENGTH_MAX]))
 
-    @staticmethod
-    def _tell(connection: Connection, frame: Frame, reply: masters.ReceiverReply) -> None:
-        body = masters.encode_receiver_reply(reply)
-        connection.answer(frame, ResponseCode.SUCCESS, body)
+def _refused(reason: str) -> bytes:
+    return masters.encode_receiver_reply(ReceiverRefused(reason=reason))
 
 
 def _masters_of(registry: Registry) -> tuple[masters.MasterInfo, ...]:
