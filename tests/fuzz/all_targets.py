@@ -10,6 +10,7 @@ from tests.fuzz import (
     meta_server_targets,
     meta_targets,
     node_targets,
+    receiver_targets,
     snapshot_targets,
     text_targets,
     wire_targets,
@@ -17,7 +18,7 @@ from tests.fuzz import (
 from tests.fuzz.target import Target
 
 _MODULES: Final = (
-    *(wire_targets, meta_targets, meta_server_targets, node_targets),
+    *(wire_targets, meta_targets, meta_server_targets, node_targets, receiver_targets),
     *(disk_targets, dead_targets, controls_targets, snapshot_targets, text_targets),
 )
 

@@ -72,6 +72,20 @@ from delay_protocol.nodes.snapshots import (
     encode_snapshot_read,
     encode_snapshot_reply,
 )
+from delay_protocol.receivers.attaching import Attach, Attached, AttachRefused, Flow
+from delay_protocol.receivers.delivering import (
+    Settled,
+    Verdict,
+    encode_deliver_head,
+    encode_settle,
+    encode_settle_reply,
+)
+from delay_protocol.receivers.masters import (
+    MasterInfo,
+    ReceiverRefused,
+    ReceiverRegister,
+    ReceiverRegistered,
+)
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 from delay_server.settings.config import sections
@@ -556,6 +570,31 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         bytes(8 * len(HEAD)) + BATCHES,
         encode_batches_head(HEAD)[:-1],
     ],
+    "receivers": [
+        *map(
+            msgspec.msgpack.encode,
+            (
+                Attach(name="reminders", instance=bytes(16), weight=3),
+                Attached(group="g", epoch=3, lease_s=30),
+                AttachRefused(reason="not here", is_final=True),
+                Flow(items=100, bytes=1 << 22, reason="busy"),
+                ReceiverRegister(name="reminders", patterns=("orders.*",), told=7),
+                ReceiverRegistered(version=7, masters=(MasterInfo(group="g", address="h:1"),)),
+                ReceiverRefused(reason="a group of brokers"),
+            ),
+        ),
+        encode_deliver_head([5, 6], [1, 2], [3, 0]) + b"abc",
+        encode_settle(
+            [
+                Settled(5, Verdict.DONE),
+                Settled(6, Verdict.RELEASE),
+                Settled(7, Verdict.LATER, b"item"),
+                Settled(8, Verdict.REFUSED, b"why"),
+            ]
+        ),
+        encode_settle_reply(2),
+        b"\x81\xa1x" + b"\x91" * 2000,
+    ],
     "admission": [
         b"".join(
             encode_item(Item(2, SENT_MS, SENT_MS + 5000, "s", f"m{n}", (), {"k": "v"}))
@@ -823,6 +862,16 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
             for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
         ),
         *_NODE_WORDS,
+        (1).to_bytes(8, "big"),
+    ],
+    "receivers": [
+        *(
+            msgspec.msgpack.encode(name)
+            for kind in (Attach, Attached, Flow, ReceiverRegister, ReceiverRegistered, MasterInfo)
+            for name in kind.__struct_fields__
+        ),
+        *map(msgspec.msgpack.encode, ("type", "attached", "registered", "refused", "orders.*")),
+        (1).to_bytes(4, "big"),
         (1).to_bytes(8, "big"),
     ],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],

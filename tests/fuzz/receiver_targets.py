@@ -1,0 +1,64 @@
+"""Target for what receivers and their servers say to each other."""
+
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.receivers.attaching import (
+    ATTACH_BYTES_MAX,
+    decode_attach,
+    decode_attach_reply,
+    decode_flow,
+    encode_attach,
+    encode_attach_reply,
+    encode_flow,
+)
+from delay_protocol.receivers.delivering import (
+    DELIVER_ITEMS_MAX,
+    SETTLE_ITEMS_MAX,
+    decode_deliver,
+    decode_settle,
+    decode_settle_reply,
+    encode_deliver_head,
+    encode_settle,
+    encode_settle_reply,
+)
+from delay_protocol.receivers.masters import (
+    REGISTER_BYTES_MAX,
+    REPLY_BYTES_MAX,
+    decode_receiver_register,
+    decode_receiver_reply,
+    encode_receiver_register,
+    encode_receiver_reply,
+)
+from tests.fuzz.node_targets import read_back
+from tests.fuzz.target import attempt, target
+
+
+@target(
+    decoders=(
+        *(decode_attach, decode_attach_reply, decode_flow),
+        *(decode_deliver, decode_settle, decode_settle_reply),
+        *(decode_receiver_register, decode_receiver_reply),
+    ),
+    packages=("delay_protocol",),
+    size_max=4096,
+)
+def receivers(data: bytes) -> None:
+    """What receivers and servers say comes back as it was."""
+    attach = read_back(decode_attach, encode_attach, data, ATTACH_BYTES_MAX)
+    assert attach is None or len(attach.instance) == 16
+    read_back(decode_attach_reply, encode_attach_reply, data, ATTACH_BYTES_MAX)
+    flow = read_back(decode_flow, encode_flow, data, ATTACH_BYTES_MAX)
+    assert flow is None or min(flow.items, flow.bytes) >= 0
+    read_back(decode_receiver_register, encode_receiver_register, data, REGISTER_BYTES_MAX)
+    read_back(decode_receiver_reply, encode_receiver_reply, data, REPLY_BYTES_MAX)
+    delivered = attempt(MalformedMetaError, decode_deliver, data)
+    if delivered is not None:
+        sequences, attempts, items = zip(*delivered, strict=True) if delivered else ((), (), ())
+        assert len(delivered) <= DELIVER_ITEMS_MAX
+        head = encode_deliver_head(sequences, attempts, list(map(len, items)))
+        assert head + b"".join(items) == data
+    settled = attempt(MalformedMetaError, decode_settle, data)
+    if settled is not None:
+        assert len(settled) <= SETTLE_ITEMS_MAX
+        assert encode_settle(settled) == data
+    unknown = attempt(MalformedMetaError, decode_settle_reply, data)
+    assert unknown is None or encode_settle_reply(unknown) == data[:4]
