@@ -2,6 +2,7 @@
 
     clock          the wall clock
     config         settings of a client
+    envelope       bodies and headers as attributes
     errors         why a message was not accepted
     identity       the client's id
     item_encoder   messages to items

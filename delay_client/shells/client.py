@@ -8,7 +8,7 @@ send_many() for one per answer.
 import math
 import os
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
@@ -106,6 +106,8 @@ class Client:
         at: datetime | None = None,
         message_id: str | None = None,
         tags: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
     ) -> Receipt:
         """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
@@ -114,7 +116,7 @@ class Client:
         RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
         have been sent.
         """
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags)
+        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         timeout_s = self._config.timeout(timeout)
         self._check_open()
         encoded = self._encoder.encode(message, wall_ms())
