@@ -18,6 +18,11 @@ Delay = timedelta | float
 """How long to wait before delivery: a timedelta, or seconds."""
 
 
+def moment(time_ms: int) -> datetime:
+    """Return a time in ms since 1970 as a datetime in UTC."""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
+
+
 class OutgoingMessage(NamedTuple):
     """One message for send_many(); the fields are those of send()."""
 
@@ -65,9 +70,7 @@ class Receipt(NamedTuple):
     @property
     def due_at(self) -> datetime:
         """When it is due, in UTC."""
-        return datetime.fromtimestamp(self.due_ms // 1000, UTC).replace(
-            microsecond=self.due_ms % 1000 * 1000
-        )
+        return moment(self.due_ms)
 
 
 Outcome = Receipt | DelaywheelError

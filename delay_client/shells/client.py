@@ -6,13 +6,12 @@ send_many() for one per answer.
 """
 
 import math
-import os
 import random
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import Self, TypeVar
 
 import anyio
 import anyio.abc
@@ -36,12 +35,9 @@ from delay_client.messages.message import (
     Receipt,
 )
 from delay_client.messages.message_ids import MessageIdMaker
-
-_RECEIVE_SIZE: Final = 65536
+from delay_client.shells.lines import Bell, ShellLine
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
-
-_Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
 class Client:
@@ -81,7 +77,7 @@ class Client:
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
         )
-        self._lines: dict[Line, _Line] = {}
+        self._lines: dict[Line, ShellLine[Line]] = {}
         self._followed: Sequence[Line] | None = None
         """The lines of which `_lines` is made."""
         self._tasks: anyio.abc.TaskGroup | None = None
@@ -90,7 +86,7 @@ class Client:
         self._leaves_at_once = False
         self._calls = 0
         """Calls that have no outcome yet."""
-        self._time_bell = _Bell()
+        self._time_bell = Bell()
         self._sleeps_until = math.inf
         self._paused: list[tuple[Batch, anyio.Event]] = []
         """send_many() calls that wait for room, and the events that wake them."""
@@ -169,7 +165,7 @@ class Client:
     ) -> list[Outcome]:
         timeout_s = self._config.timeout(timeout)
         self._check_open()
-        progress = _Bell()
+        progress = Bell()
         collection = Collection(progress.ring)
         self._calls += 1
         try:
@@ -252,7 +248,7 @@ class Client:
             with anyio.CancelScope(deadline=self._sleeps_until):
                 await self._time_bell.wait()
 
-    async def _keep_line(self, line: "_Line") -> None:
+    async def _keep_line(self, line: ShellLine[Line]) -> None:
         """Connect to one server whenever there is work, again and again, while it is named."""
         link = line.link
         while True:
@@ -261,65 +257,22 @@ class Client:
                     return
                 await line.bell.wait()
             self._exchange.connecting(link)
-            reason = await self._connect_and_converse(line)
+            reason = await line.connect_and_converse(
+                limit_s=self._config.connect_timeout_s,
+                connected=self._connected,
+                received=self._received,
+            )
             now = anyio.current_time()
             self._exchange.lost(link, reason, now)
             self._look_round(now)
 
-    async def _connect_and_converse(self, line: "_Line") -> str:
-        """Return why there is no connection any more."""
-        link = line.link
-        limit_s = self._config.connect_timeout_s
-        try:
-            with anyio.fail_after(limit_s):
-                stream = await anyio.connect_tcp(link.host, link.port)
-        except TimeoutError:
-            return f"no connection within {limit_s:g} s"
-        except (OSError, UnicodeError) as error:
-            return _describe(error)
-        try:
-            now = anyio.current_time()
-            self._exchange.connected(link, now)
-            self._look_round(now)
-            return await self._converse(line, stream)
-        finally:
-            await anyio.aclose_forcefully(stream)
+    def _connected(self, link: Line, now: float) -> None:
+        self._exchange.connected(link, now)
+        self._look_round(now)
 
-    async def _converse(self, line: "_Line", stream: anyio.abc.SocketStream) -> str:
-        """Read and write until the connection ends; return why it did."""
-        reason = "closed by the server"
-        async with anyio.create_task_group() as tasks:
-            line.scope = tasks.cancel_scope
-            tasks.start_soon(self._write, line, stream)
-            try:
-                while True:
-                    data = await stream.receive(_RECEIVE_SIZE)
-                    now = anyio.current_time()
-                    self._exchange.received(line.link, data, now)
-                    self._look_round(now)
-            except anyio.EndOfStream:
-                pass
-            except _Broken as error:
-                reason = _describe(error)
-            tasks.cancel_scope.cancel()
-        line.scope = None
-        return line.link.condemned or reason
-
-    async def _write(self, line: "_Line", stream: anyio.abc.SocketStream) -> None:
-        """Write what the link puts out. Only this task writes, so no cancelled call cuts a frame.
-
-        A connection that cannot be written to is left to the reader: it may still find answers,
-        and it will find the end.
-        """
-        try:
-            while True:
-                data = line.link.take_outgoing()
-                if data:
-                    await stream.send(data)
-                else:
-                    await line.bell.wait()
-        except _Broken:
-            pass
+    def _received(self, link: Line, data: bytes, now: float) -> None:
+        self._exchange.received(link, data, now)
+        self._look_round(now)
 
     # What the tasks have to tell each other.
 
@@ -355,7 +308,7 @@ class Client:
         lines = self._followed = self._exchange.lines
         for link in lines:
             if link not in self._lines:
-                line = self._lines[link] = _Line(link)
+                line = self._lines[link] = ShellLine(link)
                 self._tasks.start_soon(self._keep_line, line)
         for link in self._lines.keys() - set(lines):
             line = self._lines.pop(link)
@@ -381,39 +334,3 @@ class Client:
     def _check_open(self) -> None:
         if not self._is_open:
             raise ClientClosed("the client is not open: use it inside `async with Client(...)`")
-
-
-class _Bell:
-    """Wakes one task, now or when it next waits."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event = anyio.Event()
-
-
-class _Line:
-    """State of the shell for a link."""
-
-    def __init__(self, link: Line) -> None:
-        self.link = link
-        self.is_gone = False
-        """Whether there is nothing to connect to any more."""
-        self.bell = _Bell()
-        self.scope: anyio.CancelScope | None = None
-        """Ends the conversation, while there is one."""
-
-
-def _describe(error: BaseException) -> str:
-    """Return the reason in few words; anyio and asyncio hide it in causes and groups."""
-    inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
-    if inner is not None:
-        return _describe(inner)
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__
