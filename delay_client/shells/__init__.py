@@ -2,7 +2,7 @@
 
     blocking   for threads
     client     for asyncio and trio
-    lines      connections on anyio
+    lines      connections and time on anyio, for any core
 
 Imported by services, through `delay_client`.
 """

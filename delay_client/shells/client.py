@@ -1,17 +1,15 @@
 """The client for asyncio and trio: an anyio shell around the exchange.
 
-It runs one task for time and, for each server and for the meta server, one that keeps the
-connection, with a writer below it. A message costs no task: a send() waits for one event, a
-send_many() for one per answer.
+It runs the tasks of lines.py: one for time and, for each server and for the meta server, one that
+keeps the connection. A message costs no task: a send() waits for one event, a send_many() for one
+per answer.
 """
 
-import math
 import random
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -19,11 +17,9 @@ import anyio.lowlevel
 
 from delay_client.exchange.batches import Batch, Collection, Encoder, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.links import LinkState
 from delay_client.exchange.routing import Line
 from delay_client.messages.clock import wall_ms
 from delay_client.messages.config import ClientConfig
-from delay_client.messages.errors import ClientClosed
 from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
 from delay_client.messages.message import (
@@ -35,12 +31,12 @@ from delay_client.messages.message import (
     Receipt,
 )
 from delay_client.messages.message_ids import MessageIdMaker
-from delay_client.shells.lines import Bell, ShellLine
+from delay_client.shells.lines import Bell, Shell
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
 
 
-class Client:
+class Client(Shell[Line]):
     """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
 
     Any number of tasks may use one client at the same time; their messages share connections and
@@ -77,17 +73,9 @@ class Client:
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
         )
-        self._lines: dict[Line, ShellLine[Line]] = {}
-        self._followed: Sequence[Line] | None = None
-        """The lines of which `_lines` is made."""
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._lifetime = self._run()
-        self._is_open = False
-        self._leaves_at_once = False
+        super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
         self._calls = 0
         """Calls that have no outcome yet."""
-        self._time_bell = Bell()
-        self._sleeps_until = math.inf
         self._paused: list[tuple[Batch, anyio.Event]] = []
         """send_many() calls that wait for room, and the events that wake them."""
         self._all_done = anyio.Event()
@@ -193,11 +181,6 @@ class Client:
             self._end_call()
         return collection.outcomes()
 
-    async def __aenter__(self) -> Self:
-        """Begin; a client can be entered once. Servers are connected to when there is work."""
-        await self._lifetime.__aenter__()
-        return self
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -205,115 +188,21 @@ class Client:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Wait for the outcomes of all calls, then disconnect; after an error only disconnect."""
-        self._leaves_at_once = error is not None
-        try:
-            if isinstance(error, Exception):
-                # That we use a task group is nobody's business: the error does not pass through it.
-                await self._lifetime.__aexit__(None, None, None)
-                return False
-            return await self._lifetime.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+        return await super().__aexit__(kind, error, traceback)
 
-    # Tasks.
+    async def _finish(self) -> None:
+        while self._calls and not self._leaves_by_error:
+            await self._all_done.wait()
 
-    @asynccontextmanager
-    async def _run(self) -> AsyncIterator[None]:
-        async with anyio.create_task_group() as tasks:
-            self._is_open = True
-            self._tasks = tasks
-            tasks.start_soon(self._keep_time)
-            try:
-                yield
-                while self._calls and not self._leaves_at_once:
-                    await self._all_done.wait()
-            finally:
-                self._is_open = False
-                self._exchange.close()
-                for _, room in self._paused:
-                    room.set()
-                self._paused.clear()
-                self._tasks = None
-                tasks.cancel_scope.cancel()
+    def _close(self) -> None:
+        self._exchange.close()
+        for _, room in self._paused:
+            room.set()
+        self._paused.clear()
 
-    async def _keep_time(self) -> None:
-        """Wake the exchange at the times it asks for."""
-        while True:
-            now = anyio.current_time()
-            self._exchange.poll(now)
-            self._look_round(now)
-            self._sleeps_until = self._exchange.wake_at
-            with anyio.CancelScope(deadline=self._sleeps_until):
-                await self._time_bell.wait()
-
-    async def _keep_line(self, line: ShellLine[Line]) -> None:
-        """Connect to one server whenever there is work, again and again, while it is named."""
-        link = line.link
-        while True:
-            while not self._exchange.wants_connection(link, anyio.current_time()):
-                if line.is_gone:
-                    return
-                await line.bell.wait()
-            self._exchange.connecting(link)
-            reason = await line.connect_and_converse(
-                limit_s=self._config.connect_timeout_s,
-                connected=self._connected,
-                received=self._received,
-            )
-            now = anyio.current_time()
-            self._exchange.lost(link, reason, now)
-            self._look_round(now)
-
-    def _connected(self, link: Line, now: float) -> None:
-        self._exchange.connected(link, now)
-        self._look_round(now)
-
-    def _received(self, link: Line, data: bytes, now: float) -> None:
-        self._exchange.received(link, data, now)
-        self._look_round(now)
-
-    # What the tasks have to tell each other.
-
-    def _look_round(self, now: float) -> None:
-        """Wake the tasks that have work after a change of the exchange."""
-        exchange = self._exchange
-        if exchange.lines is not self._followed:
-            self._follow_lines()
-        for line in self._lines.values():
-            link = line.link
-            if link.condemned is not None and line.scope is not None:
-                line.scope.cancel()
-            elif link.has_outgoing or (
-                # Asked here too, since mostly it is another.
-                link.state is LinkState.IDLE and exchange.wants_connection(link, now)
-            ):
-                line.bell.ring()
-        self._watch_time()
+    def _changed(self) -> None:
         if self._paused:
             self._resume()
-
-    def _watch_time(self) -> None:
-        """Wake the task that keeps time if it would sleep too long."""
-        if self._exchange.wake_at < self._sleeps_until:
-            # Once is enough; the task sets it again.
-            self._sleeps_until = -math.inf
-            self._time_bell.ring()
-
-    def _follow_lines(self) -> None:
-        """Run a task for each connection, and end those of removed connections."""
-        if self._tasks is None:
-            return
-        lines = self._followed = self._exchange.lines
-        for link in lines:
-            if link not in self._lines:
-                line = self._lines[link] = ShellLine(link)
-                self._tasks.start_soon(self._keep_line, line)
-        for link in self._lines.keys() - set(lines):
-            line = self._lines.pop(link)
-            line.is_gone = True
-            line.bell.ring()
 
     def _resume(self) -> None:
         """Wake the calls for whose next batch there is room by now."""
@@ -330,7 +219,3 @@ class Client:
         if not self._calls:
             self._all_done.set()
             self._all_done = anyio.Event()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise ClientClosed("the client is not open: use it inside `async with Client(...)`")
