@@ -10,5 +10,5 @@
     message_ids    ULIDs
     verdicts       item codes to errors
 
-Imported by exchange and shells.
+Imported by exchange, receiving and shells.
 """
