@@ -26,4 +26,4 @@ class Reject(Exception):
 
 
 class ReceiverRefusedError(Exception):
-    """A delay server lets nobody attach in this way; `str()` says why. Trying again is no use."""
+    """Nobody may receive in this way: of this name, say. `str()` says why; set it up otherwise."""

@@ -177,6 +177,8 @@ class Reception:
         line.received(data, now)
         if isinstance(line, Attachment) and line.refusal is not None:
             self.fault = ReceiverRefusedError(f"{line.server}: {line.refusal}")
+        elif self._talk.is_refused:
+            self.fault = ReceiverRefusedError(f"the meta server refuses it: {self._talk.refusal}")
         self.poll(now)
 
     def poll(self, now: float) -> None:

@@ -56,6 +56,10 @@ class MastersTalk:
         self.answers = 0
         self.refusal = ""
         """Why the meta server refuses the receiver at present; empty: it does not."""
+        self.is_refused = False
+        """Whether it was refused for good before it was ever told anything: it was set up wrongly.
+        One that has run goes on, and asks again."""
+        self._was_told = False
         self._setbacks = 0
         self._told = 0
         self._opaque = 0
@@ -124,7 +128,9 @@ class MastersTalk:
         except MalformedMetaError as error:
             return f"an answer that cannot be read: {error}"
         if isinstance(reply, ReceiverRefused):
+            self.is_refused = not self._was_told
             return reply.reason or "no reason"
         self._told = reply.version
+        self._was_told = True
         self._registered(reply)
         return ""

@@ -663,19 +663,32 @@ def test_a_master_that_was_replaced_is_left_once_its_messages_are_settled(run: R
     run(main)
 
 
-def test_a_meta_server_that_refuses_is_asked_again(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_meta_server_that_refuses_a_receiver_at_its_start_ends_it(run: Run) -> None:
     async def main() -> None:
         async with FakeReceiverMeta() as meta:
             meta.answer = ReceiverRefused(reason="a group of brokers")
-            async with Receiver("r", meta=meta.http, config=FAST):
-                await until(lambda: len(meta.asked) > 3)
-                meta.answer = None
-                await until(lambda: meta.asked[-1].told == 1)
+            async with Receiver("r", meta=meta.http, config=FAST) as receiver:
+                with pytest.raises(ReceiverRefusedError, match="a group of brokers"):
+                    await receiver.run(print)
 
     run(main)
-    assert caplog.text.count("a group of brokers") == 1
+
+
+def test_a_meta_server_that_refuses_later_is_asked_again(
+    run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        async with FakeReceiverMeta() as meta, Receiver("r", meta=meta.http, config=FAST):
+            await until(lambda: len(meta.asked) == 2)
+            meta.answer = ReceiverRefused(reason="a wrong token")
+            await meta.change()
+            await until(lambda: len(meta.asked) > 4)
+            meta.answer = None
+            asked = len(meta.asked)
+            await until(lambda: meta.asked[-1].told == 2 and len(meta.asked) > asked)
+
+    run(main)
+    assert caplog.text.count("a wrong token") == 1
 
 
 @pytest.mark.parametrize("by_meta", [True, False])
