@@ -10,6 +10,7 @@ from tests.fuzz import (
     meta_server_targets,
     meta_targets,
     node_targets,
+    receiver_targets,
     snapshot_targets,
     text_targets,
     wire_targets,
@@ -19,6 +20,7 @@ from tests.fuzz.target import Target
 _MODULES: Final = (
     *(wire_targets, meta_targets, meta_server_targets, node_targets),
     *(disk_targets, dead_targets, controls_targets, snapshot_targets, text_targets),
+    receiver_targets,
 )
 
 TARGETS: Final[Mapping[str, Target]] = {

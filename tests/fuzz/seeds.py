@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
+from delay_client.messages.envelope import encode_envelope
 from delay_protocol.messages.items import Item, encode_attributes, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.meta.requests import (
@@ -71,6 +72,30 @@ from delay_protocol.nodes.snapshots import (
     encode_read_reply,
     encode_snapshot_read,
     encode_snapshot_reply,
+)
+from delay_protocol.receivers.attaching import (
+    Attach,
+    Attached,
+    AttachRefused,
+    Flow,
+    encode_attach,
+    encode_attach_reply,
+    encode_flow,
+)
+from delay_protocol.receivers.delivering import (
+    Settled,
+    Verdict,
+    encode_deliver_head,
+    encode_settle,
+    encode_settle_reply,
+)
+from delay_protocol.receivers.masters import (
+    MasterInfo,
+    ReceiverRefused,
+    ReceiverRegister,
+    ReceiverRegistered,
+    encode_receiver_register,
+    encode_receiver_reply,
 )
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
@@ -556,6 +581,37 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         bytes(8 * len(HEAD)) + BATCHES,
         encode_batches_head(HEAD)[:-1],
     ],
+    "attaching": [
+        encode_attach(Attach(name="r", instance=bytes(16), weight=7, token="t")),  # noqa: S106
+        encode_attach_reply(Attached(group="g", epoch=4, lease_s=30)),
+        encode_attach_reply(AttachRefused(reason="no", is_final=True)),
+        encode_flow(Flow(items=1000, reason="away")),
+        encode_receiver_register(ReceiverRegister(name="r", patterns=("a.*", "b"), told=7)),
+        encode_receiver_reply(
+            ReceiverRegistered(
+                version=7, masters=(MasterInfo(group="g", address="h:1"),), waits="approve r"
+            )
+        ),
+        encode_receiver_reply(ReceiverRefused(reason="no")),
+    ],
+    "delivering": [
+        encode_deliver_head([1, 2**40], [1, 3], [3, 2]) + b"abcde",
+        encode_settle(
+            [
+                Settled(1, Verdict.DONE),
+                Settled(2, Verdict.RELEASE),
+                Settled(3, Verdict.LATER, b"item"),
+                Settled(4, Verdict.REFUSED, b"no"),
+            ]
+        ),
+        encode_settle_reply(3),
+    ],
+    "envelope": [
+        encode_attributes(encode_envelope("text", {"a": "1"}, "text/plain")),
+        encode_attributes(encode_envelope(b"\xff\x00")),
+        encode_attributes({"body#part0": "x", "body#part1": "y", "h:A": "1", "h:": "2"}),
+        encode_attributes({"body": "=", "dw_encoding": "base64"}),
+    ],
     "admission": [
         b"".join(
             encode_item(Item(2, SENT_MS, SENT_MS + 5000, "s", f"m{n}", (), {"k": "v"}))
@@ -825,6 +881,15 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         *_NODE_WORDS,
         (1).to_bytes(8, "big"),
     ],
+    "attaching": [
+        *(
+            msgspec.msgpack.encode(name)
+            for kind in (Attach, Attached, AttachRefused, Flow, ReceiverRegister, MasterInfo)
+            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
+        ),
+        *_NODE_WORDS,
+    ],
+    "envelope": [b"\x00\x04body", b"#part0", b"dw_encoding", b"base64", b"dw_content_type", b"h:"],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
     "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],
     "inspect": [b"DWB1", b"DWLG", b"DWDE"],

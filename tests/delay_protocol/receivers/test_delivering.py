@@ -39,11 +39,9 @@ DELIVERIES = st.lists(
     st.builds(Delivered, SEQUENCES, st.integers(1, 2**31 - 1), st.binary(max_size=40)), max_size=20
 )
 VERDICTS = st.lists(
-    st.builds(Settled, SEQUENCES, st.sampled_from([Verdict.DONE, Verdict.RELEASE]))
+    st.builds(Settled, SEQUENCES, st.sampled_from([Verdict.DONE, Verdict.RELEASE]), st.just(b""))
     | st.builds(Settled, SEQUENCES, st.just(Verdict.LATER), st.binary(min_size=1, max_size=40))
-    | st.builds(
-        Settled, SEQUENCES, st.just(Verdict.REFUSED), st.binary(max_size=REFUSED_BYTES_MAX)
-    ),
+    | st.builds(Settled, SEQUENCES, st.just(Verdict.REFUSED), st.binary(max_size=255)),
     max_size=20,
 )
 
