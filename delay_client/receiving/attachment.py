@@ -23,6 +23,7 @@ from delay_client.receiving.message import ReceivedMessage
 from delay_client.receiving.settings import ReceiverConfig
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import BodyError, MalformedMetaError, RemoteProtocolError
+from delay_protocol.basics.printable import printable
 from delay_protocol.receivers.attaching import (
     Attach,
     Attached,
@@ -285,7 +286,7 @@ class Attachment(Plug):
             self.condemned = f"it answered ATTACH with code {code} {_shown(body)}".rstrip()
         elif not isinstance(reply, Attached):
             self._was_refused = True
-            self.condemned = f"it refuses the receiver: {reply.reason}"
+            self.condemned = f"it refuses the receiver: {printable(reply.reason)}"
             self.refusal = self.condemned if reply.is_final else None
         elif reply.epoch < (newest := epochs.get(reply.group, 0)):
             self.condemned = f"it is master of {reply.group} in epoch {reply.epoch}, not {newest}"
@@ -359,4 +360,4 @@ class Attachment(Plug):
 
 
 def _shown(body: bytes) -> str:
-    return body.decode(errors="replace")[:_REASON_SHOWN]
+    return printable(body.decode(errors="replace"))[:_REASON_SHOWN]

@@ -18,6 +18,7 @@ from delay_client.receiving.message import ReceivedMessage
 from delay_client.receiving.registering import MastersTalk
 from delay_client.receiving.settings import ReceiverConfig
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
+from delay_protocol.basics.printable import printable
 from delay_protocol.receivers.attaching import (
     INSTANCE_BYTES,
     Attach,
@@ -206,7 +207,7 @@ class Reception:
         A group without a master keeps the attachment that it had: that may be elected again.
         """
         if reply.waits and reply.waits != self._waits:
-            logger.warning("receiver %s: %s", self._name, reply.waits)
+            logger.warning("receiver %s: %s", self._name, printable(reply.waits))
         self._waits = reply.waits
         masters = {master.address: master.group for master in reply.masters}
         groups = set(masters.values())

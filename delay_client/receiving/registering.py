@@ -16,6 +16,7 @@ from delay_client.exchange.circuits import pause_s
 from delay_client.messages.config import ClientConfig
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.basics.printable import printable
 from delay_protocol.receivers.masters import (
     HOLD_S,
     REPLY_BYTES_MAX,
@@ -102,7 +103,7 @@ class MastersTalk:
         self._answer_by = math.inf
         self._asks_at = now
         self.answers += 1
-        refusal = self._read(frame)
+        refusal = printable(self._read(frame))
         if refusal and refusal != self.refusal:
             logger.warning("receiver %s: the meta server: %s", self._register.name, refusal)
         self.refusal = refusal
