@@ -14,6 +14,8 @@ import structlog
 import trio
 
 from delay_protocol.basics.codes import ItemCode
+from delay_protocol.wire.hello import Hello
+from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.dead.dead_letters import DeadLetters
@@ -26,6 +28,7 @@ from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Damages, Node
+from delay_server.receiving.moves import Moves
 from delay_server.sending.backlog_reader import BacklogReader
 from delay_server.sending.dispatch import Dispatch
 from delay_server.sending.fact_recorder import FactRecorder
@@ -37,6 +40,7 @@ from delay_server.target_groups import TargetGroups
 from delay_transport.seams.runtime import Runtime
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
+from sender.queues.parcels import NOBODY, Batch, first_try
 from sender.queues.places import Where
 from sender.sender import Sender
 from sender.settings.config import BrokerGroup
@@ -68,6 +72,7 @@ class Mastership:
         pacer: Pacer,
         damages: Damages,
         lateness: Lateness,
+        admission: Admission,
         duty_changed: Callable[[], None],
     ) -> None:
         """`duty_changed` is called when something has changed that the node's duty follows from."""
@@ -77,6 +82,7 @@ class Mastership:
         self._pacer = pacer
         self._damages = damages
         self._lateness = lateness
+        self._admission = admission
         self._store = node.store
         self.handout = node.store.schedule.hand_out()
         self._dispatching = trio.CancelScope()
@@ -223,12 +229,22 @@ class Mastership:
             on_appended=self._node.upkeep.appended,
         )
         self._bound_dead_letters()
+        self.moves = Moves(
+            committer=self.committer,
+            admission=self._admission,
+            read_items=self.withdrawals.read,
+            subject_name=self._store.schedule.subjects.names.__getitem__,
+            now_ms=self._runtime.clock.now_ms,
+            on_moved=self._buried,
+            on_no_space=self._try_again,
+            on_changed=self._node.upkeep.appended,
+        )
 
     def _make_sender(self) -> Sender:
         schedule = self._store.schedule
         return Sender(
             self._config.broker_groups(),
-            hello=self._node.hello(self._store.message_log.last_epoch),
+            hello=self.hello(),
             config=self._config.sender_config(),
             clock=TrustedClock(self._runtime.clock, self._pacer),
             network=self._runtime.network,
@@ -241,6 +257,10 @@ class Mastership:
             routes=self.lane_rules,
             may_send=self._may_send,
         )
+
+    def hello(self) -> Hello:
+        """Return who delivers, and of which epoch."""
+        return self._node.hello(self._store.message_log.last_epoch)
 
     def _may_send(self) -> bool:
         leading = self._node.leading
@@ -282,6 +302,8 @@ class Mastership:
             await self.dead_letters.stop()
         with trio.move_on_at(deadline):
             await self.dead_recorder.stop()
+        with trio.move_on_at(deadline):
+            await self.moves.stop()
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
@@ -353,7 +375,8 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.rate_limits.count + self.dead_recorder.count + self.read_retries.count
+        held = self.rate_limits.count + self.dead_recorder.count + self.read_retries.count
+        return held + self.moves.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -427,7 +450,7 @@ class Mastership:
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
 
     def _buried(self, entries: Entries) -> None:
-        """Let go of messages whose DEAD records are applied."""
+        """Let go of messages whose DEAD or MOVE records are applied."""
         self.handout.settle(held_rows(entries))
         self._left_sender(entries)
 
@@ -437,6 +460,7 @@ class Mastership:
         for facts in found:
             self.fact_recorder.count(facts)
             self.dead_recorder.filed(facts)
+            self.moves.filed(facts)
             self.dead_letters.noted(facts)
         if found:
             self._bound_dead_letters()
@@ -446,6 +470,32 @@ class Mastership:
     ) -> None:
         self.dead_recorder.give_up(entries, refusals, tries)
         self._bound_dead_letters()
+
+    def refuse(self, batch: Batch, group: str, said: str, told: Callable[[], None]) -> None:
+        """Make a dead letter of one message that a receiver refuses; `told` hears of its record.
+
+        Where there are too many it is told at once, and gets the message again after a long while.
+        """
+        if not self.sender.gives_up:
+            self.sender.try_later(batch)
+            told()
+            return
+        self.sender.forget(batch.entries)
+        at_ms = self._runtime.clock.now_ms()
+        refusal = Refusal(group, int(ItemCode.BLOCK), at_ms, 1, said=said)
+        tries = [int(batch.tries[0]) + 1]
+        self.dead_recorder.give_up(batch.entries, [refusal], tries, told)
+        self._bound_dead_letters()
+
+    def _try_again(self, entries: Entries) -> None:
+        """Have messages delivered again that could not be moved."""
+        lanes = self.lanes.lanes_of(entries)
+        parcels = [
+            first_try(entries[lanes == lane], lane=int(lane)) for lane in set(lanes.tolist())
+        ]
+        for parcel in parcels:
+            batch = Batch(parcel.entries, parcel.tries, [(parcel.lane, len(parcel))])
+            self.sender.retry(batch, avoid=NOBODY)
 
     def _barred(self, entries: Entries) -> None:
         """Make dead letters of messages whose subjects the meta server refuses for good."""
@@ -487,6 +537,8 @@ class Mastership:
             return Answer.DONE
         if self.dead_recorder.is_recording(sequence):
             return Answer.DYING
+        if self.moves.is_recording(sequence):
+            return Answer.BEING_SENT
         is_in_flight = any(
             part.where is Where.IN_FLIGHT and sequence in part.entries["sequence"]
             for part in self.sender.parts()

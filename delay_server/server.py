@@ -26,6 +26,7 @@ from delay_server.duty import Admits, Duty, Situation, duty_of
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Damages, Node, Outside
+from delay_server.receiving.receivers import Receivers
 from delay_server.replicas import REPLICATION_LIMITS, Next, ReplicationPort
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig, secret_of
@@ -94,13 +95,16 @@ class DelayServer:
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
             on_change=self._clock_trust_changed,
         )
+        self._admission = Admission(config.admission.limits())
         self.ingest = Ingest(
-            admission=Admission(config.admission.limits()),
+            admission=self._admission,
             limits=config.admission.ingest_limits(),
             clock=runtime.clock,
             trusted_ms=self.pacer.trusted_ms,
             why_not=lambda: "; ".join(self.duty().why),
         )
+        self.receivers = Receivers(mastership=lambda: self._mastership, duty=self.duty)
+        self.ingest.receivers = self.receivers
         self.listener: Server | None = None
         self.replication: Server | None = None
         """The replication port, where there is one."""
@@ -293,6 +297,7 @@ class DelayServer:
                 pacer=self.pacer,
                 damages=self.damages,
                 lateness=self.lateness,
+                admission=self._admission,
                 duty_changed=self.follow_duty,
             )
             self._mastership, self.fenced = mastership, None
@@ -303,6 +308,7 @@ class DelayServer:
             yield mastership
         finally:
             self._mastership, self._takes_messages = None, False
+            self.receivers.drop()
             self.ingest.commit_by(None)
             self.ingest.puts_off = None
             self.follow_duty()
@@ -350,6 +356,7 @@ class DelayServer:
         if self._mastership is not None:
             self._mastership.fence()
         self.ingest.drop()
+        self.receivers.drop()
         self.follow_duty()
 
     def _address_told(self) -> str:

@@ -58,7 +58,7 @@ class TargetGroups:
         """Have a meta server asked for the route of each subject, as a producer would."""
         config = self._config
         session = MetaSession(
-            client_type=ClientType.PRODUCER,
+            client_type=ClientType.DELAY_SERVER,
             # As QMQ's delay server asks; whoever it is, it gets the same answer.
             client_id="",
             config=config.routes.session_config(),

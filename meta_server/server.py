@@ -221,6 +221,7 @@ class MetaServer:
             note_client=self.clients.note,
             credentials=self.credentials,
             telling=self.telling,
+            prefix_routes_max=config.admin.prefix_routes_max,
         )
         self.silence = SilenceWatch(
             registry=self.registry,
@@ -267,6 +268,7 @@ class MetaServer:
         if any(isinstance(change, SaveControls) for change in changes):
             self.telling.changed()
         self.handlers.group_changes.changed(changes)
+        self.handlers.receivers.changed(changes)
         for change in changes:
             if isinstance(change, RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)
@@ -293,6 +295,7 @@ class MetaServer:
         self.silence.wait_for_all()
         self.telling.loaded_anew()
         self.handlers.group_changes.loaded_anew()
+        self.handlers.receivers.news()
         self.pusher.changed()
 
     def _put_limits_in_force(self) -> None:
@@ -437,6 +440,7 @@ async def serve(
             nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.telling.run)
             nursery.start_soon(server.handlers.group_changes.run)
+            nursery.start_soon(server.handlers.receivers.run)
             nursery.start_soon(server.keep_clients)
             nursery.start_soon(server.audit.run)
             nursery.start_soon(server.entrance.keep_tokens)

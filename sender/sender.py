@@ -26,11 +26,12 @@ import trio
 from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
-from sender.groups.group import Group, Shared
+from sender.groups.attached import AttachedGroup
+from sender.groups.group import Shared
 from sender.groups.group_rules import GroupRule
-from sender.groups.group_set import GroupSet
+from sender.groups.group_set import AnyGroup, GroupSet
 from sender.groups.group_status import GroupStatus
-from sender.groups.requests import ReadItems
+from sender.groups.readable import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
 from sender.outcomes.answers import Codes, misrouted, permanent
 from sender.outcomes.dead import OnDead
@@ -260,6 +261,19 @@ class Sender:
         """
         self._groups.replace(targets)
         self.groups_changed()
+
+    def attached(self, name: str) -> AttachedGroup | None:
+        """Return the group of receivers of a name, if there is or may be one."""
+        return self._groups.attached(name)
+
+    def forget(self, entries: Entries) -> None:
+        """Forget entries that a receiver had and that somebody else brings to an end."""
+        self._history.forget(entries)
+
+    def try_later(self, batch: Batch) -> None:
+        """Keep entries for a long while that were refused for good, and have them tried again."""
+        self._put_off.retry_refused(batch, avoid=NOBODY)
+        self._tend_now.set()
 
     def set_group_rules(self, rules: Mapping[str, GroupRule]) -> None:
         """Send each group what its rule allows from now on; a group that has none gets all.
@@ -527,7 +541,7 @@ def _put_off_of(config: SenderConfig, clock: Clock, chance: random.Random) -> Pu
     )
 
 
-def _place_of(number: int, groups: Sequence[Group]) -> int:
+def _place_of(number: int, groups: Sequence[AnyGroup]) -> int:
     """Return where among these groups the one of a number is, or NOBODY."""
     if number != NOBODY:
         for place, group in enumerate(groups):

@@ -157,7 +157,7 @@ class BrokerGroupInfo:
 
     name: str
     master: str
-    """host:port; a client drops a group without."""
+    """host:port; empty of receivers, and a client but a delay server drops a group without."""
     updated_ms: int
     """Wall ms."""
     state: BrokerState

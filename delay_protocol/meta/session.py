@@ -74,6 +74,9 @@ _ROUTES_SHARED_MAX: Final = 10_000
 _DOUBLINGS_MAX: Final = 32
 """More would reach any ceiling anyway, and overflow one day."""
 
+_PRODUCERS: Final = frozenset(
+    {ClientType.PRODUCER, ClientType.DELAY_PRODUCER, ClientType.DELAY_SERVER}
+)
 _PRODUCER_STATES: Final = frozenset({BrokerState.RW, BrokerState.W})
 _CONSUMER_STATES: Final = frozenset({BrokerState.RW, BrokerState.R})
 
@@ -248,8 +251,7 @@ class MetaSession:
         self.config = config or MetaSessionConfig()
         """How often, how many, how patiently."""
         self._chance = chance
-        is_producer = client_type in {ClientType.PRODUCER, ClientType.DELAY_PRODUCER}
-        self._usable = _PRODUCER_STATES if is_producer else _CONSUMER_STATES
+        self._usable = _PRODUCER_STATES if client_type in _PRODUCERS else _CONSUMER_STATES
         self._uses: dict[str, _Use] = {}
         self._queues: list[deque[_Use]] = [deque() for _ in _QUEUES]
         self._put_off_at = -math.inf
@@ -587,7 +589,13 @@ class MetaSession:
         use.reason = reason[:REASON_LENGTH_MAX]
 
     def _usable_groups(self, groups: Iterable[BrokerGroupInfo]) -> Route:
-        usable = [g for g in groups if g.name and g.master and g.state in self._usable]
+        # Groups of receivers have no master, and nobody else is told of them.
+        needs_master = self.client_type != ClientType.DELAY_SERVER
+        usable = [
+            group
+            for group in groups
+            if group.name and group.state in self._usable and (group.master or not needs_master)
+        ]
         return tuple(usable[: self.config.groups_max])
 
     def _share(self, route: Route) -> Route:

@@ -189,8 +189,13 @@ class Committer:
         self._waiting.append(_Waiting(take, on_end, on_durable, has_items, begins_at))
         self._more.wake()
 
-    async def commit_records(self, draft: Draft) -> bool:
-        """Commit DEAD, MOVE, CANCEL or FLOOR records; False if there was no space for them."""
+    async def commit_records(
+        self, draft: Draft, *, on_durable: Callable[[int], None] = lambda _: None
+    ) -> bool:
+        """Commit DEAD, MOVE, CANCEL or FLOOR records; False if there was no space for them.
+
+        `on_durable` hears the last as soon as it is durable, which is before it is filed.
+        """
         ended = trio.Event()
         was_kept = False
 
@@ -199,7 +204,7 @@ class Committer:
             was_kept = kept
             ended.set()
 
-        self.submit(lambda: Records(draft), end, has_items=bool(draft.blob))
+        self.submit(lambda: Records(draft), end, has_items=bool(draft.blob), on_durable=on_durable)
         await ended.wait()
         return was_kept
 

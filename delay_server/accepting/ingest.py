@@ -17,12 +17,15 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
       no space for the commit
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
     another command                                                  3 UNKNOWN_CODE
+
+What receivers say (ATTACH, FLOW, SETTLE) goes to delay_server/receiving/receivers.py.
 """
 
 from collections import Counter, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 import trio
 
@@ -60,6 +63,19 @@ class IngestLimits:
         """Refuse nonsense."""
         if self.hold_ms < 0 or self.intake_bytes_max < 1:
             raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
+
+
+_OF_RECEIVERS = frozenset({CommandCode.ATTACH, CommandCode.FLOW, CommandCode.SETTLE})
+
+
+class ReceiversHandler(Protocol):
+    """Who takes what receivers say."""
+
+    def take(self, connection: Connection, frame: Frame) -> None:
+        """Take an ATTACH, a FLOW or a SETTLE."""
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Hear that a connection is gone."""
 
 
 Submit = Callable[[Callable[[], Intake], Callable[[bool], None]], None]
@@ -145,6 +161,8 @@ class Ingest:
         says it takes this for a broker."""
         self.puts_off: Callable[[Connection, bytes], str | None] | None = None
         """Set by the server where first-seen subjects may have to come again later."""
+        self.receivers: ReceiversHandler | None = None
+        """Set by the server: takes what receivers say."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -158,6 +176,8 @@ class Ingest:
                 connection.fault()
                 code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
                 connection.answer(frame, code, self.hello)
+            elif frame.code in _OF_RECEIVERS and self.receivers is not None:
+                self.receivers.take(connection, frame)
             elif frame.code != CommandCode.SEND_MESSAGE:
                 self.counts.unknown_commands += 1
                 connection.fault()
@@ -171,6 +191,8 @@ class Ingest:
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""
+        if self.receivers is not None:
+            self.receivers.closed(connection, reason.value)
 
     def _puts_off_of(self, connection: Connection) -> PutsOff | None:
         return None if self.puts_off is None else partial(self.puts_off, connection)

@@ -17,11 +17,12 @@ _CODE_DIGITS_MAX = 10
 
 
 class RefusalText(msgspec.Struct, frozen=True, array_like=True):
-    """One refusal: the broker group, its item code, and when, wall ms."""
+    """One refusal: the broker group, its item code, when, wall ms, and why, if it said so."""
 
     group: str
     code: int
     at_ms: int
+    said: str = ""
 
 
 class DeadReason(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +66,8 @@ def encode_reason(last: Refusal, tries: int, *, bytes_max: int) -> bytes:
 
 
 def _text(refusal: Refusal) -> RefusalText:
-    return RefusalText(refusal.group[:_GROUP_LETTERS_MAX], refusal.code, refusal.at_ms)
+    group = refusal.group[:_GROUP_LETTERS_MAX]
+    return RefusalText(group, refusal.code, refusal.at_ms, refusal.said)
 
 
 def decode_reason(text: bytes) -> DeadReason | None:

@@ -54,6 +54,8 @@ class _Doomed:
     refusals: Sequence[Refusal]
     """The last one of each."""
     tries: Sequence[int]
+    told: Sequence[Callable[[], None]] = ()
+    """Who is told when they are recorded: of messages that came one by one."""
 
     def part(self, begin: int, end: int) -> "_Doomed":
         """Return those of these positions."""
@@ -71,6 +73,7 @@ class _Doomed:
             np.concatenate([part.entries.view(RAW) for part in parts]).view(ENTRY),
             [refusal for part in parts for refusal in part.refusals],
             [tries for part in parts for tries in part.tries],
+            [told for part in parts for told in part.told],
         )
 
 
@@ -107,15 +110,23 @@ class DeadLetterRecorder:
         self._more = Wakeup()
         self._idle = trio.Event()
         self._is_stopping = False
+        self._is_appending = False
         self.count = 0
         """Messages held here."""
         self.lacks_space = False
         """Whether the last append found no space; it is tried again."""
 
-    def give_up(self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]) -> None:
-        """Take messages from the sender."""
+    def give_up(
+        self,
+        entries: Entries,
+        refusals: Sequence[Refusal],
+        tries: Sequence[int],
+        told: Callable[[], None] | None = None,
+    ) -> None:
+        """Take messages from the sender; `told`, with one of them only, hears of its record."""
+        assert told is None or len(entries) == 1
         self.count += len(entries)
-        self._waiting.append(_Doomed(entries, refusals, tries))
+        self._waiting.append(_Doomed(entries, refusals, tries, [told] if told else []))
         self._more.wake()
 
     def held(self) -> Iterator[Entries]:
@@ -154,24 +165,32 @@ class DeadLetterRecorder:
                 await trio.sleep(_GATHERED_S)
                 if not self._may_append():
                     continue
-            self._writing = self._take()
-            draft = self._draft(self._writing)
+            doomed = self._writing = self._take()
+            draft = self._draft(doomed)
             if draft is None:
                 self._writing = None
+                _tell(doomed)
                 continue
-            kept = await self._committer.commit_records(draft)
-            doomed, self._writing = self._writing, None
+            self._is_appending = True
+            kept = await self._committer.commit_records(draft, on_durable=self._durable)
+            self._writing, self._is_appending = None, False
             self.lacks_space = not kept
             if kept:
                 pause_s = _NO_SPACE_RETRY_S
-                self._recorded.append(doomed)
                 self._on_changed()
+                _tell(doomed)
                 continue
             self._waiting.appendleft(doomed)
             self._on_changed()
             self._idle.set()
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
+
+    def _durable(self, _last: int) -> None:
+        """Note that what is being appended will be filed, whoever is told of its commit when."""
+        assert self._writing is not None
+        self._recorded.append(self._writing)
+        self._writing = None
 
     def _may_append(self) -> bool:
         return bool(self._waiting) and not self._is_stopping
@@ -258,5 +277,10 @@ class DeadLetterRecorder:
         self.close()
         self._idle = trio.Event()
         self._more.wake()
-        if self._writing is not None:
+        if self._is_appending:
             await self._idle.wait()
+
+
+def _tell(doomed: _Doomed) -> None:
+    for told in doomed.told:
+        told()

@@ -295,8 +295,11 @@ class SubjectRoutes:
         self.targets_changed = False
         found = []
         for name in self._with_group:
-            host, port = _place_of(self._masters[name])
-            found.append(BrokerGroup(name=name, host=host, port=port, source=SOURCE))
+            master = self._masters[name]
+            host, port = _place_of(master) if master else ("", 0)
+            found.append(
+                BrokerGroup(name=name, host=host, port=port, source=SOURCE, is_attached=not master)
+            )
         return found
 
     # -- for the sender ----------------------------------------------------------------------

@@ -124,6 +124,9 @@ class FactRecorder:
         """When outcomes came that wait, and how many then."""
         self._since_of_writing: list[tuple[float, int]] = []
         """The same of those that are being written."""
+        self._told: list[Callable[[], None]] = []
+        self._told_of_writing: list[Callable[[], None]] = []
+        """Who is told when these are durable."""
         self._not_durable = 0
         self._unapplied_bytes = 0
         self._settle = settle
@@ -156,6 +159,15 @@ class FactRecorder:
         self._offer(self._linger_s)
         self._first.wake()
         self._look_at_gate()
+
+    def when_durable(self, told: Callable[[], None]) -> None:
+        """Tell somebody once all outcomes that have been given are durable."""
+        if self._waiting:
+            self._told.append(told)
+        elif self._writing:
+            self._told_of_writing.append(told)
+        else:
+            told()
 
     @property
     def waiting(self) -> int:
@@ -199,6 +211,7 @@ class FactRecorder:
         self._writing, self._waiting = self._waiting, []
         self._rows_writing, self._rows_waiting = self._rows_waiting, []
         self._since_of_writing, self._since = self._since, []
+        self._told_of_writing, self._told = self._told, []
         return Facts(self._writing)
 
     def _durable_to(self, last: int) -> None:
@@ -211,6 +224,9 @@ class FactRecorder:
         self._unapplied.append((rows, last))
         self._unapplied_bytes += _bytes_of(rows)
         self._writing, self._rows_writing, self._since_of_writing = [], [], []
+        told, self._told_of_writing = self._told_of_writing, []
+        for one in told:
+            one()
         self._look_at_gate()
         if not self._not_durable:
             self._are_durable.set()
@@ -223,7 +239,9 @@ class FactRecorder:
         self._waiting = self._writing + self._waiting
         self._rows_waiting = self._rows_writing + self._rows_waiting
         self._since = self._since_of_writing + self._since
+        self._told = self._told_of_writing + self._told
         self._writing, self._rows_writing, self._since_of_writing = [], [], []
+        self._told_of_writing = []
         self._offer(_FULL_RETRY_S)
 
     def applied_to(self, sequence: int) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 import msgspec
 
@@ -588,6 +588,10 @@ class RoutesConfig:
         )
 
 
+ATTACHED: Final = "attached"
+"""In the place of an address: receivers connect to us."""
+
+
 class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Everything that can be set of one delay server."""
 
@@ -595,8 +599,9 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """The identity of this node."""
 
     brokers: dict[str, str] = msgspec.field(default_factory=dict)
-    """Name and host:port of each broker group. Needed without a meta server; with one, they replace
-    its routes. The dispatch_log records the name, so do not give it to another group later. With
+    """Name and host:port of each broker group, or `attached` for a group of receivers, which
+    connect to this server under that name. Needed without a meta server; with one, they replace its
+    routes. The dispatch_log records the name, so do not give it to another group later. With
     `host:port,weight=3` (0.001 to 1000) a group gets three times as many messages as one without a
     weight, while both are well."""
 
@@ -674,6 +679,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         }
         for group in self.broker_groups():
             for setting, address in own.items():
+                if group.is_attached:
+                    continue
                 if address and _is_at(parse_address(address), group.host, group.port):
                     raise ValueError(
                         f"the broker group {group.name} is at "
@@ -702,6 +709,12 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         for name, address in self.brokers.items():
             require_name("the name of a broker group", name)
             place, *more = address.split(",")
+            if place == ATTACHED:
+                weight = _weight_of(name, more)
+                groups.append(
+                    BrokerGroup(name=name, host="", port=0, weight=weight, is_attached=True)
+                )
+                continue
             try:
                 host, port = parse_peer_address(place)
             except AddressError as error:

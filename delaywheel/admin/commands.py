@@ -221,7 +221,11 @@ _GROUP_COLUMNS = (
 
 
 @broker_group.command("list", short_help="List broker groups.")
-@click.option("--kind", type=click.Choice(["normal", "delay"]), help="Only groups of this kind.")
+@click.option(
+    "--kind",
+    type=click.Choice(["normal", "delay", "receiver"]),
+    help="Only groups of this kind.",
+)
 @click.option(
     "--state", type=click.Choice(["RW", "R", "W", "NRW"]), help="Only groups in this state."
 )
@@ -262,7 +266,12 @@ def show_group(session: Session, *, name: str) -> None:
 @broker_group.command("add", short_help="Add a broker group.")
 @click.argument("name")
 @click.option("--address", default="", metavar="HOST:PORT", help="Where its master is.")
-@click.option("--kind", type=click.Choice(["normal", "delay"]), default="normal", show_default=True)
+@click.option(
+    "--kind",
+    type=click.Choice(["normal", "delay", "receiver"]),
+    default="normal",
+    show_default=True,
+)
 @click.option(
     "--static/--no-static",
     default=None,
@@ -345,6 +354,7 @@ def replace_group(session: Session, *, name: str, address: str, version: int | N
 def approve_group(session: Session, *, name: str, **body: object) -> None:
     """Approve a broker group that waits; `delaywheel topology` shows which do.
 
+    The subjects that a receiver asks for are routed to it, unless they have a route that was set.
     A group that is known already counts as entered from then on: it may be added to existing routes
     and is not removed after a long silence.
 

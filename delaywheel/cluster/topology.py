@@ -249,7 +249,8 @@ def _waiting_rows(found: Json) -> Iterator[Json]:
         yield {
             "name": row["name"],
             "kind": row["kind"],
-            "address": row["address"],
+            "address": row["address"] or "-",
+            "wants": ", ".join(row.get("patterns", ())) or "-",
             "speaks from": row["speaks_from"],
             "for": format_value("_seconds", math.floor(row["waits_seconds"])),
         }

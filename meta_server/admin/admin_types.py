@@ -42,7 +42,7 @@ Ext = Annotated[
     dict[Annotated[str, Meta(min_length=1, max_length=100)], Annotated[str, Meta(max_length=1000)]],
     Meta(max_length=32),
 ]
-Kind = Literal["normal", "delay"]
+Kind = Literal["normal", "delay", "receiver"]
 State = Literal["RW", "R", "W", "NRW"]
 EnteredRole = Literal[
     "MASTER", "SLAVE", "BACKUP", "DELAY", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP"
@@ -238,7 +238,8 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     name: str
     """Its name."""
     kind: Kind
-    """normal: hands messages to consumers at once; delay: keeps them until they are due."""
+    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
+    services that attach to delay servers."""
     address: str
     """host:port of its master for clients; empty while none is known."""
     state: State
@@ -284,7 +285,8 @@ class BrokerGroupNew(Request, frozen=True, kw_only=True):
     name: Name
     """Its name; no blanks, slashes or control characters."""
     kind: Kind = "normal"
-    """normal: hands messages to consumers at once; delay: keeps them until they are due."""
+    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
+    services that attach to delay servers."""
     address: Text = ""
     """host:port of its master; empty: it is away until it registers."""
     static: bool | None = None
@@ -519,7 +521,8 @@ class RouteSet(Request, frozen=True, kw_only=True):
     """The route that an operator wants."""
 
     groups: Groups
-    """Broker groups of kind normal, each once, in the order in which clients are to get them."""
+    """Groups of kind normal or receiver, each once, in the order in which clients are to get them.
+    """
     version: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     """The version that the route must have, 0: there must be none; without it any is replaced."""
 
@@ -999,14 +1002,17 @@ class AuditPage(Answer, frozen=True, kw_only=True):
 
 
 class WaitingGroupShown(Answer, frozen=True, kw_only=True):
-    """A broker group, or delay group, that registers and waits for approval."""
+    """A broker group, delay group or receiver that registers and waits for approval."""
 
     name: str
     """Its name."""
     kind: Kind
-    """normal: hands messages to consumers at once; delay: keeps them until they are due."""
+    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
+    services that attach to delay servers."""
     address: str
-    """host:port that it gives as its own."""
+    """host:port that it gives as its own; empty of receivers."""
+    patterns: list[str]
+    """Of receivers: the subjects, or prefixes with a *, that approval routes to it."""
     speaks_from: str
     """The IP address from which it speaks; of IPv6 the network."""
     waits_seconds: float

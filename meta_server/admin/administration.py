@@ -25,6 +25,7 @@ from meta_server.admin.plans import (
 )
 from meta_server.groups.broker_groups import is_forgettable
 from meta_server.groups.liveness import Liveliness
+from meta_server.groups.receiver_groups import keys_of
 from meta_server.groups.waiting_groups import WaitingGroups
 from meta_server.known.commits import STORE_WORKER, Committer, Intent
 from meta_server.known.errors import (
@@ -33,7 +34,15 @@ from meta_server.known.errors import (
     StateError,
     StoreUnavailableError,
 )
-from meta_server.known.model import Audit, AuditAge, AuditCounts, AuditRow, Change, MetaStore
+from meta_server.known.model import (
+    Audit,
+    AuditAge,
+    AuditCounts,
+    AuditRow,
+    Change,
+    GroupKind,
+    MetaStore,
+)
 from meta_server.known.registry import NodeKey, Registry
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from meta_server.wire.group_admission import NEW_GROUP
@@ -165,17 +174,19 @@ class Administration:
         """Let a group in that waits; its broker has one time-out to speak again."""
         waiting = self._waiting
         is_new = name not in self._registry.groups
+        known = waiting.get(name)
+        keys = keys_of(() if known is None else known.patterns)
 
         def stored() -> None:
             waiting.forget(name)
-            if is_new:
+            if is_new and self._registry.groups[name].kind is not GroupKind.RECEIVER:
                 self._heard.groups.expect(name, trio.current_time())
 
         def plan(desk: Desk) -> Sequence[Change]:
             waits = {group.name: group for group in waiting.all(trio.current_time())}
             return approve_group(desk, name, waits.get(name), address=address)
 
-        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
+        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, *keys, stored=stored)
 
     async def remove_group(
         self, actor: str, name: str, *, version: int | None, lose_messages: bool

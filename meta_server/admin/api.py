@@ -170,6 +170,7 @@ from meta_server.admin.views import (
     topology_of,
 )
 from meta_server.groups.elections import GroupState
+from meta_server.groups.receiver_groups import PREFIX_ROUTES
 from meta_server.known.errors import (
     BadValueError,
     ConflictError,
@@ -535,7 +536,7 @@ async def set_prefix_route(call: Call[PrefixPath, NoQuery, RouteSet]) -> PrefixR
     """Set a route for all subjects with a prefix; those with one of their own keep it."""
     prefix = call.path.prefix
     await call.parts.administration.carry_out(
-        call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True)
+        call.actor, lambda desk: set_route(desk, prefix, call.body, is_prefix=True), PREFIX_ROUTES
     )
     return await _prefix_route(call.parts, prefix)
 
@@ -545,7 +546,9 @@ async def remove_prefix_route(call: Call[PrefixPath, VersionQuery, None]) -> Don
     """Remove the route of a prefix."""
     prefix, version = call.path.prefix, call.query.version
     changes = await call.parts.administration.carry_out(
-        call.actor, lambda desk: remove_route(desk, prefix, is_prefix=True, version=version)
+        call.actor,
+        lambda desk: remove_route(desk, prefix, is_prefix=True, version=version),
+        PREFIX_ROUTES,
     )
     return Done(changed=bool(changes))
 

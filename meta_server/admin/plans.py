@@ -47,6 +47,7 @@ from meta_server.admin.admin_types import (
 from meta_server.groups.broker_groups import addresses_of, check_address, check_name, check_place
 from meta_server.groups.elections import GroupState, Refused, set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
+from meta_server.groups.receiver_groups import Room, plan_receiver
 from meta_server.groups.waiting_groups import WaitingGroup
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.known.model import (
@@ -216,11 +217,12 @@ def add_group(desk: Desk, new: BrokerGroupNew) -> tuple[Change, ...]:
             field="static", value=True, allowed="only a group with an address can be static"
         )
     kind = KINDS[new.kind]
+    is_away = not new.address and kind is not GroupKind.RECEIVER
     group = BrokerGroup(
         name=new.name,
         kind=kind,
         master=new.address,
-        state=BrokerState.RW if new.address else BrokerState.NRW,
+        state=BrokerState.NRW if is_away else BrokerState.RW,
         tag=new.tag,
         ext=_ext_of(new.ext, {ENTERED: "true"}, static=static),
         weight=new.weight,
@@ -255,7 +257,7 @@ def _ext_of(ext: Mapping[str, str], own: Mapping[str, str], *, static: bool) -> 
 def approve_group(
     desk: Desk, name: str, waiting: WaitingGroup | None, *, address: str | None
 ) -> tuple[Change, ...]:
-    """Let in a group that waits, or count one that is known as entered.
+    """Let in a group that waits, or count one that is known as entered; a receiver gets its routes.
 
     `address` is what it must give as its own, if that matters.
     """
@@ -265,6 +267,15 @@ def approve_group(
     found = known.master if known is not None else waiting.address if waiting is not None else ""
     if address not in {None, found}:
         raise StateError(f"{name} is at {found}, not at {address}")
+    if waiting is not None and waiting.kind is GroupKind.RECEIVER:
+        most = desk.registration
+        room = Room(most.groups_max, most.subjects_max, desk.limits.prefix_routes_max)
+        changes = plan_receiver(
+            *(desk.registry, name, waiting.patterns, room),
+            ext={ENTERED: "true"},
+            now_ms=desk.now_ms,
+        )
+        return desk.audited("broker-group.approve", name, changes, before=known, after=changes)
     if known is not None:
         return _saved(
             desk, "broker-group.approve", known, replace(known, ext={**known.ext, ENTERED: "true"})
@@ -332,6 +343,8 @@ def leave_route(desk: Desk, subject: str, group: str) -> tuple[Change, ...]:
 
 def _check_master(registry: Registry, group: BrokerGroup) -> None:
     """Refuse an address that a registration would take away at once, or that is another kind's."""
+    if group.kind is GroupKind.RECEIVER:
+        raise StateError(f"{group.name} is of kind receiver: those attach, and have no address")
     _check_place(registry, group.kind, group.master)
     if group.name in registry.delay_groups:
         raise StateError(
@@ -714,11 +727,11 @@ def check_groups(desk: Desk, field: str, names: Sequence[str]) -> None:
             raise BadValueError(
                 field=field, value=name, allowed="a broker group that there is: add it first"
             )
-        if group.kind is not GroupKind.NORMAL:
+        if group.kind is GroupKind.DELAY:
             raise BadValueError(
                 field=field,
                 value=name,
-                allowed="a group of kind normal: delay groups are given to every subject by rank",
+                allowed="a group of another kind: delay groups are given to every subject by rank",
             )
         if group.is_retired:
             raise BadValueError(field=field, value=name, allowed="a group that is not retired")

@@ -364,6 +364,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
                 name=group.name,
                 kind=cast("Kind", group.kind.name.lower()),
                 address=group.address,
+                patterns=list(group.patterns),
                 speaks_from=group.where,
                 waits_seconds=round(trio.current_time() - group.since, 3),
             )

@@ -140,7 +140,8 @@ def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) 
         raise RefusedError(f"the group {group.name} belongs to the cluster {group.cluster}")
     if shown is not None:
         if shown.kind is not GroupKind.DELAY:
-            raise RefusedError(f"{shown.name} is a group of real-time brokers")
+            what = "receivers" if shown.kind is GroupKind.RECEIVER else "real-time brokers"
+            raise RefusedError(f"{shown.name} is a group of {what}")
         own = (request.cluster, request.group, request.node_id)
         # Those it had go on: what they keep has to be delivered.
         if shown.is_retired and own not in registry.nodes:

@@ -18,6 +18,10 @@ an operator entered is added: who just turns up gets no messages of subjects tha
     W       no                           yes
     NRW     left out by us               left out by us
 
+*Groups of receivers* are in the routes that operators and receivers set, and no other group joins
+them there. Of all clients delay servers alone, who hand receivers their messages, are told of them;
+otherwise they get what a producer gets.
+
 A delay producer never gets an empty list while any delay group is known: QMQ's would wait for ever.
 If no group takes messages it gets those that it would get if they did, called RW.
 """
@@ -46,6 +50,9 @@ from meta_server.known.registry import Registry
 
 WRITABLE = frozenset({BrokerState.RW, BrokerState.W})
 """States in which QMQ's producers use a group."""
+
+_PRODUCERS = frozenset({ClientType.PRODUCER, ClientType.DELAY_SERVER})
+"""Types of clients that send to the groups of a route."""
 
 _HASH_SPAN = 2.0**64
 
@@ -150,11 +157,11 @@ class Answers:
             known = registry.subjects.get(subject)
             if _candidates(registry, known.tag if known else "", names):
                 return None
-        is_producer = client_type == ClientType.PRODUCER
+        is_producer = client_type in _PRODUCERS
         taken: tuple[bool, ...] = ()
         if is_producer and registry.read_only:
             taken = tuple(registry.is_read_only(subject, name) for name in names)
-        key = (names, is_producer, taken)
+        key = (names, is_producer, client_type == ClientType.DELAY_SERVER, taken)
         found = self._alike.get(key)
         if found is None:
             self._make_room(self._alike)
@@ -196,13 +203,14 @@ def answer_of(
     registry: Registry, subject: str, client_type: int, names: Iterable[str]
 ) -> tuple[BrokerGroupInfo, ...]:
     """Return those of the groups of a route that a client of this type is told of."""
-    is_producer = client_type == ClientType.PRODUCER
+    is_producer = client_type in _PRODUCERS
     return tuple(
         _info(group, group.state)
         for name in names
         if (group := registry.groups.get(name)) is not None
         and group.state is not BrokerState.NRW
         and not group.is_retired
+        and (group.kind is not GroupKind.RECEIVER or client_type == ClientType.DELAY_SERVER)
         and not (is_producer and _is_read_only(registry, subject, group))
     )
 
@@ -317,8 +325,14 @@ def _wants_more(
 def _is_short(
     registry: Registry, names: tuple[str, ...], limits: RoutingLimits, now_ms: int
 ) -> bool:
-    """Say whether these are fewer groups than a subject is to have, or none of them works."""
-    if len(names) >= limits.groups_per_subject_max:
+    """Say whether these are fewer groups than a subject is to have, or none of them works.
+
+    Where receivers are among them they are enough.
+    """
+    groups = registry.groups
+    if len(names) >= limits.groups_per_subject_max or any(
+        name in groups and groups[name].kind is GroupKind.RECEIVER for name in names
+    ):
         return False
     return len(names) < limits.groups_per_subject or all(
         _stays_away(registry.groups.get(name), limits, now_ms) for name in names

@@ -46,7 +46,7 @@ class WaitingGroup:
     name: str
     kind: GroupKind
     address: str
-    """host:port that it gives as its own."""
+    """host:port that it gives as its own; "" of receivers."""
     where: str
     """The IP address from which it speaks."""
     is_node: bool
@@ -55,6 +55,8 @@ class WaitingGroup:
     """When it spoke first; in seconds of a clock that is never set."""
     heard: float
     """When it spoke last, by the same clock."""
+    patterns: tuple[str, ...] = ()
+    """Of a receiver: which subjects it wants to be routed to it."""
 
 
 class WaitingGroups:
@@ -75,12 +77,14 @@ class WaitingGroups:
             if (known.kind, known.where) != (group.kind, group.where):
                 raise NotNowError(f"{group.name} waits to be let in, from another address")
             known.address, known.heard = group.address, group.heard
+            known.patterns = group.patterns
             return False
         froms = Counter(other.where for other in self._groups.values())
         if len(self._groups) >= WAITING_MAX or froms[group.where] >= WAITING_PER_ADDRESS_MAX:
             raise NotNowError(
                 "too many groups wait for an operator: have this one added by "
-                f"`delaywheel admin broker-group add {group.name}`"
+                f"`delaywheel admin broker-group add {group.name} "
+                f"--kind {group.kind.name.lower()}`"
             )
         self._groups[group.name] = group
         return True

@@ -57,6 +57,8 @@ class GroupKind(IntEnum):
     """Hands messages to consumers at once."""
     DELAY = 2
     """Keeps messages until they are due."""
+    RECEIVER = 3
+    """Has no address: its members attach to delay servers, which hand them what is due."""
 
 
 # Rows
@@ -69,9 +71,10 @@ class BrokerGroup:
     name: str
     kind: GroupKind
     master: str
-    """host:port of its master for clients; "" as long as none is known."""
+    """host:port of its master for clients; "" as long as none is known, and of receivers."""
     state: BrokerState = BrokerState.NRW
-    """The last state that its master reported; NRW once it is off-line or timed out."""
+    """The last state that its master reported; NRW once it is off-line or timed out. Of receivers
+    always RW: messages wait for them in the delay server."""
     tag: str = ""
     """Subjects with this tag are routed to it; "" is the default tag."""
     ext: Mapping[str, str] = field(default_factory=dict)
@@ -89,7 +92,11 @@ class BrokerGroup:
     @property
     def is_watched(self) -> bool:
         """Whether its silence is to take it from routes."""
-        return self.state is not BrokerState.NRW and STATIC not in self.ext
+        return (
+            self.kind is not GroupKind.RECEIVER
+            and self.state is not BrokerState.NRW
+            and STATIC not in self.ext
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +143,7 @@ class Route:
     """Names of broker groups, in the order in which clients get them; never empty, no name twice.
     """
     is_chosen: bool = True
-    """Whether the meta server chose it at first use; False: an operator did."""
+    """Whether the meta server chose it at first use; False: an operator or a receiver did."""
     version: int = 1
 
 

@@ -1,6 +1,7 @@
 """Whether a new group may come into being: at once, when an operator lets it in, or never."""
 
 from collections.abc import Sequence
+from typing import NoReturn
 
 import structlog
 import trio
@@ -10,7 +11,7 @@ from delay_transport.http.credentials import Credentials
 from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
 from meta_server.known.commits import Committer
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import Change, GroupKind, SaveBrokerGroup
+from meta_server.known.model import BrokerGroup, Change, GroupKind, SaveBrokerGroup
 from meta_server.known.registry import Registry
 from meta_server.wire.replies import admit
 
@@ -58,7 +59,6 @@ class GroupAdmission:
             or self._committer.is_pending(("group", group.name))
         ):
             return
-        now = trio.current_time()
         if group.kind is GroupKind.DELAY and self._credentials.policy != "none":
             if not (is_node and self._credentials.is_proven(connection)):
                 raise RefusedError(
@@ -69,23 +69,47 @@ class GroupAdmission:
             # Beside delay servers of ours an unknown one of QMQ's would get producers of all.
             group.kind is GroupKind.DELAY and not is_node and self._registry.delay_groups
         ):
-            waiting = WaitingGroup(
-                name=group.name,
-                kind=group.kind,
-                address=group.master,
-                where=connection.where,
-                is_node=is_node,
-                since=now,
-                heard=now,
-            )
-            remedy = f"delaywheel admin broker-group approve {group.name}"
-            if self.waiting.note(waiting):
-                _log.warning(
-                    "a broker group waits for approval",
-                    group=group.name,
-                    address=group.master,
-                    peer=connection.peer,
-                    remedy=remedy,
-                )
-            raise NotNowError(f"{group.name} is not known: it waits for an operator ({remedy})")
+            self._wait(connection, group, (), is_node=is_node)
         admit(self._new_groups, connection)
+
+    def let_receive(self, connection: Connection, name: str, patterns: tuple[str, ...]) -> None:
+        """Raise NotNowError unless a receiver may have a group, or routes, that it has not.
+
+        One that waits for an operator is noted.
+        """
+        if not self._is_open:
+            group = BrokerGroup(name=name, kind=GroupKind.RECEIVER, master="")
+            self._wait(connection, group, patterns, is_node=False)
+        admit(self._new_groups, connection)
+
+    def _wait(
+        self,
+        connection: Connection,
+        group: BrokerGroup,
+        patterns: tuple[str, ...],
+        *,
+        is_node: bool,
+    ) -> NoReturn:
+        """Note a group that waits for an operator; raise NotNowError, which says so."""
+        name, now = group.name, trio.current_time()
+        waiting = WaitingGroup(
+            name=name,
+            kind=group.kind,
+            address=group.master,
+            where=connection.where,
+            is_node=is_node,
+            since=now,
+            heard=now,
+            patterns=patterns,
+        )
+        remedy = f"delaywheel admin broker-group approve {name}"
+        if self.waiting.note(waiting):
+            _log.warning(
+                "a broker group waits for approval",
+                group=name,
+                address=group.master,
+                peer=connection.peer,
+                remedy=remedy,
+            )
+        what = "wants further routes" if name in self._registry.groups else "is not known"
+        raise NotNowError(f"{name} {what}: it waits for an operator ({remedy})")

@@ -14,6 +14,8 @@ has it. Refusals:
     NODE_CONTROLS: any                        51, and the reason as text
     NODE_WATCH, GROUP_CHANGE: who may not     51, and the reason as text
     GROUP_CHANGE: it is not done              0, the record as it is, and the reason
+    RECEIVER_REGISTER: not under this name    0, ReceiverRefused
+    RECEIVER_REGISTER: not now                51, and the reason as text
     NODE_…: it does not prove that it may     1001, and the reason as text
 
 Each refusal of a request for what it is counts as a fault of its connection, which slows one down
@@ -44,6 +46,7 @@ from meta_server.wire.group_admission import GroupAdmission
 from meta_server.wire.group_changes import GroupChanges
 from meta_server.wire.node_registration import NodeRegistration
 from meta_server.wire.pushes import Pusher
+from meta_server.wire.receiver_registration import ReceiverRegistration
 from meta_server.wire.replies import Replies
 from meta_server.wire.speakers import Speakers
 
@@ -68,6 +71,7 @@ class Handlers:
         note_client: Callable[[ClientSeen], None],
         credentials: Credentials,
         telling: ControlsPusher,
+        prefix_routes_max: int,
     ) -> None:
         """`is_open` says whether groups come into being that no operator knows of."""
         self._credentials = credentials
@@ -112,6 +116,14 @@ class Handlers:
             clock=clock,
             limits=limits,
         )
+        self.receivers = ReceiverRegistration(
+            registry=registry,
+            replies=self.replies,
+            admission=self.admission,
+            clock=clock,
+            limits=limits,
+            prefixes_max=prefix_routes_max,
+        )
         self.nodes = self._make_nodes(registry, committer, heard, clock, limits)
         self.requests: Counter[str] = Counter()
         """Requests by command."""
@@ -141,8 +153,8 @@ class Handlers:
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
         self.replies.refusals.remind_s = limits.remind_seconds
-        parts = (self._answers, self._clients, self.brokers, self.nodes, self.group_changes)
-        for part in parts:
+        registering = (self._clients, self.brokers, self.nodes, self.receivers)
+        for part in (self._answers, *registering, self.group_changes):
             part.set_limits(limits)
 
     def dispatch(self) -> Dispatch:
@@ -157,6 +169,7 @@ class Handlers:
                 CommandCode.NODE_CONTROLS: self._each(self.nodes.ask_controls),
                 CommandCode.NODE_WATCH: self._each(self.group_changes.watch),
                 CommandCode.GROUP_CHANGE: self._each(self.group_changes.change),
+                CommandCode.RECEIVER_REGISTER: self._each(self.receivers.register),
             },
             on_closed=self._closed,
         )
@@ -186,4 +199,5 @@ class Handlers:
         self._credentials.forget(connection)
         self._telling.forget(connection)
         self.group_changes.forget(connection)
+        self.receivers.forget(connection)
         self.speakers.forget(connection)

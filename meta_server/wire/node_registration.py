@@ -10,7 +10,6 @@ import trio
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.nodes.controls_exchange import decode_node_controls
 from delay_protocol.nodes.registration import (
-    REASON_LENGTH_MAX,
     NodeRegister,
     NodeRegistered,
     Refused,
@@ -26,7 +25,7 @@ from meta_server.groups.group_records import members_of
 from meta_server.groups.liveness import Liveliness
 from meta_server.groups.roles import Registered, plan_end, plan_node
 from meta_server.known.commits import Committer, Intent
-from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
+from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import NodeKey, Registry
 from meta_server.settings.config import RegistrationConfig
@@ -208,11 +207,8 @@ class NodeRegistration:
 
     def _refuse_node(self, node: _Node, error: MetaServerError) -> None:
         """Say that it does not belong; or, where that may change, that it is to try again."""
-        connection, frame = node.connection, node.frame
-        if isinstance(error, NotNowError) or not isinstance(error, RefusedError):
-            self._replies.refuse(connection, frame, str(error))
-            return
-        connection.fault()
-        self._replies.refusals.note(connection, frame.code, str(error))
-        body = encode_node_reply(Refused(reason=str(error)[:REASON_LENGTH_MAX]))
-        connection.answer(frame, ResponseCode.SUCCESS, node.seal(body))
+
+        def refused(reason: str) -> bytes:
+            return node.seal(encode_node_reply(Refused(reason=reason)))
+
+        self._replies.refuse_or_retry(node.connection, node.frame, error, refused)

@@ -16,7 +16,7 @@ from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.newcomers import Newcomers
 from meta_server.known.commits import Committer, Intent
-from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
+from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Change
 from meta_server.wire.refusals import Refusals
 
@@ -48,6 +48,21 @@ class Replies:
         would_mislead = frame.code == CommandCode.BROKER_ACQUIRE_META
         text = b"" if would_mislead else reason[:REASON_LENGTH_MAX].encode(errors="replace")
         connection.answer(frame, ResponseCode.BROKER_ERROR, text)
+
+    def refuse_or_retry(
+        self,
+        connection: Connection,
+        frame: Frame,
+        error: MetaServerError,
+        refused: Callable[[str], bytes],
+    ) -> None:
+        """Answer by what `refused` makes of the reason; or 51 where the same may be taken later."""
+        if isinstance(error, NotNowError | StateError) or not isinstance(error, RefusedError):
+            self.refuse(connection, frame, str(error))
+            return
+        connection.fault()
+        self.refusals.note(connection, frame.code, str(error))
+        connection.answer(frame, ResponseCode.SUCCESS, refused(str(error)[:REASON_LENGTH_MAX]))
 
     def later(
         self,

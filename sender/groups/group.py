@@ -26,7 +26,8 @@ from sender.groups.group_queue import GroupQueue
 from sender.groups.group_rules import NO_RULE, GroupRule
 from sender.groups.group_status import MOVES, GroupState, GroupStatus
 from sender.groups.intake import Intake
-from sender.groups.requests import ReadItems, Requests, Settlement
+from sender.groups.readable import ReadItems
+from sender.groups.requests import Requests, Settlement
 from sender.health.circuit import CircuitState, Failure
 from sender.outcomes.answers import is_broker_sick
 from sender.queues.bulk_turns import BulkTurns

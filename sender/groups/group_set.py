@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 import structlog
 import trio
 
+from sender.groups.attached import AttachedGroup
 from sender.groups.group import Group, Shared
 from sender.groups.group_rules import NO_RULE, GroupRule
 from sender.groups.group_status import GroupStatus
@@ -15,6 +16,8 @@ from sender.queues.places import HeldPart
 from sender.settings.config import BrokerGroup
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+AnyGroup = Group | AttachedGroup
 
 
 class GroupSet:
@@ -35,9 +38,9 @@ class GroupSet:
         routes: LaneRoutes | None,
     ) -> None:
         """Begin with `targets`, however many; without `routes` each lane may use any group."""
-        self.in_use: list[Group] = []
+        self.in_use: list[AnyGroup] = []
         """Those that entries may go to, in the order in which they came."""
-        self._leaving: list[Group] = []
+        self._leaving: list[AnyGroup] = []
         """Those that get nothing more and wait for what is in flight."""
         self.turns = shared.turns
         """By which one group at a time makes a large request; whoever runs the groups runs it."""
@@ -46,10 +49,12 @@ class GroupSet:
         self._groups_max = shared.config.groups_max
         self._rules: dict[str, GroupRule] = {}
         """What operators allow, by the group's name; also of groups that are not there."""
-        self._by_number: dict[int, Group] = {}
+        self._by_number: dict[int, AnyGroup] = {}
         self._made = 0
         """Groups made so far: the number of the next one."""
-        self._of_lane: dict[int, list[Group]] = {}
+        self._wanted: set[str] = set()
+        """Names of groups that routes lead to."""
+        self._of_lane: dict[int, list[AnyGroup]] = {}
         """The groups of each lane, as they were looked up."""
         self._nursery: trio.Nursery | None = None
         self._is_stopped = False
@@ -75,7 +80,7 @@ class GroupSet:
         """Return how many entries of a lane wait for one of the groups."""
         return sum(group.count_of(lane) for group in self.in_use)
 
-    def of_lane(self, lane: int) -> list[Group]:
+    def of_lane(self, lane: int) -> list[AnyGroup]:
         """Return the groups that the entries of a lane may go to."""
         if self._routes is None:
             return self.in_use
@@ -115,22 +120,45 @@ class GroupSet:
         `groups_max` none is added.
         """
         wanted = {target.name: target for target in targets}
+        self._wanted = set(wanted)
         for group in list(self.in_use):
-            target = wanted.pop(group.name, None)
-            if target is None:
+            target = wanted.get(group.name)
+            is_attached = isinstance(group, AttachedGroup)
+            if target is not None and target.is_attached == is_attached:
+                group.move(wanted.pop(group.name))
+            elif target is not None or not (isinstance(group, AttachedGroup) and group.has_members):
                 self._let_go(group)
-            else:
-                group.move(target)
         for target in wanted.values():
-            if len(self.in_use) >= self._groups_max:
-                _log.error(
-                    "too many broker groups; raise sender.groups_max",
-                    group=target.name,
-                    groups_max=self._groups_max,
-                )
-            elif not self._is_stopped:
-                self._add(target)
+            self._add_within_bounds(target)
         self._of_lane.clear()
+
+    def attached(self, name: str) -> AttachedGroup | None:
+        """Return the group of receivers of a name, which may be a new one.
+
+        None if a broker group has the name, if there are too many groups, or if none may come.
+        """
+        found = next((group for group in self.in_use if group.name == name), None)
+        if found is None and self._routes is not None:
+            # Nothing leads to it yet. Those that were so before, and have no members, go.
+            for group in list(self.in_use):
+                is_empty = isinstance(group, AttachedGroup) and not group.has_members
+                if is_empty and group.name not in self._wanted:
+                    self._let_go(group)
+            found = self._add_within_bounds(
+                BrokerGroup(name=name, host="", port=0, is_attached=True)
+            )
+            self._of_lane.clear()
+        return found if isinstance(found, AttachedGroup) else None
+
+    def _add_within_bounds(self, target: BrokerGroup) -> AnyGroup | None:
+        if len(self.in_use) >= self._groups_max:
+            _log.error(
+                "too many broker groups; raise sender.groups_max",
+                group=target.name,
+                groups_max=self._groups_max,
+            )
+            return None
+        return None if self._is_stopped else self._add(target)
 
     def set_rules(self, rules: Mapping[str, GroupRule]) -> None:
         """Give each group the rule of its name from now on; one that has none gets all."""
@@ -181,27 +209,29 @@ class GroupSet:
         for group in self._all():
             group.abort()
 
-    def _all(self) -> Sequence[Group]:
+    def _all(self) -> Sequence[AnyGroup]:
         return self.in_use + self._leaving
 
-    def _add(self, target: BrokerGroup) -> None:
+    def _add(self, target: BrokerGroup) -> AnyGroup:
         rule = self._rules.get(target.name, NO_RULE)
-        group = Group(self._made, target, self._shared, rule)
+        kind = AttachedGroup if target.is_attached else Group
+        group: AnyGroup = kind(self._made, target, self._shared, rule)
         self._made += 1
         self.in_use.append(group)
         self._by_number[group.number] = group
         if self._nursery is not None:
             self._start(group, self._nursery)
+        return group
 
-    def _start(self, group: Group, nursery: trio.Nursery) -> None:
+    def _start(self, group: AnyGroup, nursery: trio.Nursery) -> None:
         nursery.start_soon(self._run, group, name=f"sender group {group.name}")
 
-    async def _run(self, group: Group) -> None:
+    async def _run(self, group: AnyGroup) -> None:
         await group.run()
         if group in self._leaving:
             self._forget(group)
 
-    def _let_go(self, group: Group) -> None:
+    def _let_go(self, group: AnyGroup) -> None:
         """Have a group leave, once what is in flight to it is answered."""
         self.in_use.remove(group)
         self._leaving.append(group)
@@ -210,7 +240,7 @@ class GroupSet:
         if self._nursery is None or group.has_ended:
             self._forget(group)
 
-    def _forget(self, group: Group) -> None:
+    def _forget(self, group: AnyGroup) -> None:
         """Forget a group of which nothing is left."""
         self._leaving.remove(group)
         del self._by_number[group.number]

@@ -113,6 +113,10 @@ class GroupStatus:
     is_slow: bool
     """Whether others get what it could be given."""
     counts: GroupCounts
+    is_attached: bool = False
+    """Whether it is a group of receivers."""
+    why_none: str = ""
+    """Why a group of receivers gets nothing now, for people."""
 
     @property
     def is_trusted(self) -> bool:

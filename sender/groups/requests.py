@@ -1,35 +1,20 @@
 """The requests to one broker group: what they are built of, and what their answers settle."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
-
-import numpy as np
 
 from delay_protocol.basics.codes import ItemCode
 from delay_transport.seams.runtime import Clock
 from sender.groups.connection import BrokerConnection, Request
 from sender.groups.group_status import GroupCounts
-from sender.outcomes.answers import Codes, Items, item_codes, permanent
+from sender.groups.readable import ReadItems, Unreadable, readable_of
+from sender.outcomes.answers import Codes, item_codes, permanent
 from sender.outcomes.outcomes import Outcome
-from sender.queues.parcels import Batch, Entries, Mask, count_of
-from sender.settings.errors import ItemBytesError
-
-ReadItems = Callable[[Entries], tuple[Items, Mask | None]]
-"""Returns the item of each entry, checked, and which of them are damaged (None if none is).
-
-A damaged item has its place among them too, and no bytes.
-"""
+from sender.queues.parcels import Batch, Entries, count_of
 
 
-class Settlement(Protocol):
+class Settlement(Unreadable, Protocol):
     """Where entries go that a group does not keep. All calls are synchronous."""
-
-    def hold_early(self, batch: Batch) -> None:
-        """Take entries that are not due, by a clock that was set back."""
-
-    def damaged(self, entries: Entries) -> None:
-        """Take entries whose items cannot be read."""
 
     def settled(self, entries: Entries, outcome: Outcome, group: str) -> None:
         """Take entries for which nothing more is to be done."""
@@ -90,28 +75,12 @@ class Requests:
 
         None if there are none: an empty request would be answered with success.
         """
-        early: Mask = batch.entries["due_ms"] > self._clock.now_ms()
-        if early.any():
-            self._settlement.hold_early(batch.where(early))
-            batch = batch.where(~early)
-            if not len(batch):
-                return None
-        items, damaged = self._read_items(batch.entries)
-        sizes, body = items.sizes, items.joined
-        if damaged is not None and damaged.any():
-            self._settlement.damaged(batch.where(damaged).entries)
-            batch = batch.where(~damaged)
-            sizes = sizes[~damaged]
-            if not len(batch):
-                return None
-        expected = batch.entries["size"]
-        if not (np.array_equal(sizes, expected) and sizes.all() and len(body) == sizes.sum()):
-            raise ItemBytesError(
-                entries=len(batch),
-                items=len(sizes),
-                expected_bytes=int(expected.sum()),
-                bytes_read=len(body),
-            )
+        found = readable_of(
+            batch, clock=self._clock, read_items=self._read_items, others=self._settlement
+        )
+        if found is None:
+            return None
+        batch, items, _, body = found
         self.in_flight += len(batch)
         self.in_flight_bytes += len(body)
         self.counts.requests += 1

@@ -17,13 +17,17 @@ from sender.queues.parcels import Batch, Entries, Mask
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Refusal:
-    """One item refused for good. code: an ItemCode; at_ms: wall ms; number: which one, from 1."""
+    """One item refused for good. code: an ItemCode; at_ms: wall ms; number: which one, from 1.
+
+    said: why, in the words of the receiver that refused it; empty from a broker.
+    """
 
     group: str
     code: int
     at_ms: int
     number: int
     earlier: "Refusal | None" = None
+    said: str = ""
 
     def all(self) -> list["Refusal"]:
         """Return it and those before it, the oldest first."""

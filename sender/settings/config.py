@@ -28,6 +28,9 @@ class BrokerGroup:
     """Its share of what several groups may take is in proportion to this while all are well; from
     delay_protocol.nodes.controls.WEIGHT_MIN to WEIGHT_MAX."""
 
+    is_attached: bool = False
+    """Whether it is a group of receivers, who connect to us and attach: it has no address."""
+
     def __post_init__(self) -> None:
         if not WEIGHT_MIN <= self.weight <= WEIGHT_MAX:
             raise SettingError(

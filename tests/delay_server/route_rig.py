@@ -100,7 +100,7 @@ class ScriptedMeta:
             await stream.send_all(answer)
             return
         request = decode_client_register(frame.body)
-        assert request.client_type == ClientType.PRODUCER
+        assert request.client_type == ClientType.DELAY_SERVER
         assert (request.client_id, request.app_code, request.consumer_group) == ("", "", "")
         self.asked.append(request)
         self.asked_at.append((trio.current_time(), request.subject))
@@ -124,7 +124,7 @@ class ScriptedMeta:
                 subject=subject,
                 consumer_group="",
                 online_state=OnlineState.OFFLINE if is_refused else OnlineState.ONLINE,
-                client_type=ClientType.PRODUCER,
+                client_type=ClientType.DELAY_SERVER,
                 groups=tuple(
                     BrokerGroupInfo(
                         name=name,

@@ -198,7 +198,11 @@ class World:
 
     async def connect(self) -> Producer:
         """Connect a producer."""
-        return Producer(await self._clients.connect(HOST, PORT))
+        return Producer(await self.dial())
+
+    async def dial(self) -> trio.abc.Stream:
+        """Connect somebody to the port of producers."""
+        return await self._clients.connect(HOST, PORT)
 
     def server(self, config: DelayServerConfig) -> DelayServer:
         """Make a server for the next life of the machine."""

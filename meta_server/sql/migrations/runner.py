@@ -24,6 +24,7 @@ from meta_server.sql.migrations import (
     m0003_audit_by_age_and_limits,
     m0004_controls,
     m0005_roles_follow_from_records,
+    m0006_groups_of_receivers,
 )
 from meta_server.sql.tables import SCHEMA_VERSION, STORE_IDENTITY
 
@@ -33,6 +34,7 @@ MIGRATIONS: Final[tuple[ModuleType, ...]] = (
     m0003_audit_by_age_and_limits,
     m0004_controls,
     m0005_roles_follow_from_records,
+    m0006_groups_of_receivers,
 )
 """In order; the version of each is its place, from 1."""
 

@@ -27,6 +27,11 @@ def test_the_numbers_of_requests() -> None:
         "LEAVE": 1023,
         "SNAPSHOT": 1024,
         "SNAPSHOT_READ": 1025,
+        "ATTACH": 1040,
+        "DELIVER": 1041,
+        "SETTLE": 1042,
+        "FLOW": 1043,
+        "RECEIVER_REGISTER": 1044,
     }
 
 

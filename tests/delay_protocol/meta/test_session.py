@@ -204,6 +204,21 @@ def test_groups_without_a_name_or_a_master_are_left_out_and_so_are_too_many() ->
     assert asker.route("a") == tuple(many[:3])
 
 
+def test_a_delay_server_keeps_groups_of_receivers_which_have_no_master() -> None:
+    asker = MetaSession(
+        client_type=ClientType.DELAY_SERVER, client_id="h@@1", config=CALM, chance=random.Random(1)
+    )
+    asker.connected(0)
+    asker.want("a", 0)
+    [request] = asker.next_requests(0)
+    assert request.client_type == 100
+    mail = replace(D1, name="mail", master="")
+    readable = group("d4", state=BrokerState.R)
+    told = answer("a", replace(D1, name=""), mail, readable, D2, client_type=100)
+    assert asker.receive(told, 0) == "a"
+    assert asker.route("a") == (mail, D2)
+
+
 def test_a_question_that_is_not_answered_is_asked_again_ever_less_often() -> None:
     asker = session()
     asker.connected(0)

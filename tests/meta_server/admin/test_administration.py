@@ -79,6 +79,7 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
             "name": "g1",
             "kind": "normal",
             "address": "10.0.0.1:20881",
+            "patterns": [],
             "speaks_from": "127.0.0.1",
         }
         wrong = await http.refused(

@@ -387,3 +387,45 @@ def expected_groups(
     ):
         return None
     return answer_of(registry, subject, kind, names)
+
+
+def receivers(name: str, **more: object) -> BrokerGroup:
+    return group(name, RW, kind=GroupKind.RECEIVER, master="", **more)
+
+
+@pytest.mark.parametrize("client_type", [PRODUCER, CONSUMER, OTHER, -1, 77])
+def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
+    registry = registry_of(
+        receivers("r1"),
+        receivers("r2", is_retired=True),
+        receivers("r3", is_read_only=True),
+        group("g1", R),
+        routes=(Route(name="a", groups=("r1", "r2", "r3", "g1"), is_chosen=False),),
+    )
+    answers = Answers(registry, LIMITS, now_ms=0)
+    assert groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
+        BrokerGroupInfo(name="r1", master="", updated_ms=0, state=RW),
+        BrokerGroupInfo(name="g1", master="g1:1", updated_ms=0, state=R),
+    )
+    for asked, found in (
+        (client_type, ["g1"]),
+        (ClientType.DELAY_SERVER, ["r1", "g1"]),
+        (client_type, ["g1"]),
+    ):
+        assert names(answers.groups_for("a", asked) or ()) == found
+    assert names(delay_groups_for(registry, "a", LIMITS)) == []
+
+
+def test_receivers_are_chosen_for_no_subject_and_nobody_joins_them() -> None:
+    chosen = Route(name="a", groups=("r1",))
+    registry = registry_of(
+        receivers("r1"),
+        group("g1", ext={ENTERED: "true"}),
+        routes=(chosen,),
+        subjects=(Subject(name="a"),),
+    )
+    assert routed(registry, "b") == ("g1",)
+    assert routed(registry, "a", now_ms=HOUR_MS) == ("r1",)
+    assert told(registry, "a", ClientType.DELAY_SERVER, now_ms=HOUR_MS) == ["r1"]
+    assert told(registry, "a", PRODUCER, now_ms=HOUR_MS) == []
+    assert routed(registry_of(receivers("r1")), "a") == ()

@@ -306,6 +306,17 @@ def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) 
     empty(store)
 
 
+def test_a_group_of_receivers_comes_back_with_its_routes(place: Place) -> None:
+    group = BrokerGroup(
+        name="r1", kind=GroupKind.RECEIVER, master="", state=BrokerState.RW, updated_ms=7
+    )
+    route = Route(name="orders.", is_prefix=True, groups=("r1",), is_chosen=False)
+    with closing(place.open()) as store:
+        store.commit([SaveBrokerGroup(group), SaveRoute(route)])
+    with closing(place.open(seed=1)) as store:
+        assert store.load() == Contents(broker_groups=(group,), routes=(route,))
+
+
 def empty(store: SqlStore) -> None:
     """Take every row away, but for what tells which store it is."""
     with store._begin() as connection:
@@ -1454,6 +1465,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (3, "m0003_audit_by_age_and_limits", NOW_MS),
         (4, "m0004_controls", NOW_MS),
         (5, "m0005_roles_follow_from_records", NOW_MS),
+        (6, "m0006_groups_of_receivers", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 

@@ -1,0 +1,165 @@
+"""Records messages that a receiver wants to have later as MOVE records.
+
+    receiver settles LATER --> is appended --> is durable --> is filed, which settles the old row
+
+Until the last step the message is held here, which counts as out of the wheel, so that no other
+part delivers it. A crash before the record is durable delivers it again; after it the message is
+due at its new time, here or at the next master.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+import numpy as np
+import trio
+
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.errors import BodyError
+from delay_protocol.messages.items import item_message_ids
+from delay_server.accepting.admission import Admission
+from delay_server.accepting.commits import Committer, Records
+from delay_server.accepting.intake import Intake
+from sender.groups.readable import ReadItems
+from storage.batch.columns import RecordKind
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+from storage.logs.message_log import Draft
+
+
+class NotMovableError(Exception):
+    """Items that cannot take the place of messages; the text says why."""
+
+
+class Moves:
+    """Moves messages of a mastership to other due times."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        admission: Admission,
+        read_items: ReadItems,
+        subject_name: Callable[[int], bytes],
+        now_ms: Callable[[], int],
+        on_moved: Callable[[Entries], None],
+        on_no_space: Callable[[Entries], None],
+        on_changed: Callable[[], None],
+    ) -> None:
+        """Take over the parts.
+
+        on_moved: for messages whose MOVE is filed; on_no_space: for those that were not moved, and
+        are to be delivered again. Both are held here no longer. on_changed: something was appended,
+        or found no space.
+        """
+        self._committer = committer
+        self._admission = admission
+        self._read_items = read_items
+        self._subject_name = subject_name
+        self._now_ms = now_ms
+        self._on_moved = on_moved
+        self._on_no_space = on_no_space
+        self._on_changed = on_changed
+        self._writing: list[Entries] = []
+        self._recorded: deque[Entries] = deque()
+        """Durable, in the order in which they will be filed."""
+        self._idle = trio.Event()
+        self.count = 0
+        """Messages held here."""
+
+    def held(self) -> Iterator[Entries]:
+        """Yield the entries of all messages held here."""
+        yield from self._writing
+        yield from self._recorded
+
+    def is_recording(self, sequence: int) -> bool:
+        """Say whether a message is being moved."""
+        return any(sequence in entries["sequence"] for entries in self.held())
+
+    def plan(self, entries: Entries, items: Sequence[bytes]) -> list[tuple[Entries, Draft]]:
+        """Return the records that put `items` in the places of messages, with whose they are.
+
+        Raises NotMovableError if an item is not one that may be kept, or is not the same message.
+        """
+        intake, body = Intake(), b"".join(items)
+        try:
+            admitted = self._admission.admit(body, self._now_ms(), intake)
+        except BodyError as error:
+            raise NotMovableError(str(error)) from error
+        for _, code, remark in admitted.failures:
+            raise NotMovableError(f"{ItemCode(code).name}: {remark}")
+        batches = intake.batches()
+        sizes = [size for batch in batches for size in batch.size.tolist()]
+        if sizes != list(map(len, items)):
+            raise NotMovableError("what goes with a LATER is not one item")
+        self._check_same(entries, body, sizes)
+        names = [batch.subjects[one] for batch in batches for one in batch.subject.tolist()]
+        if names != [self._subject_name(number) for number in entries["subject"].tolist()]:
+            raise NotMovableError("an item has another subject than its message")
+        planned, begin = [], 0
+        for batch in batches:
+            part = entries[begin : begin + len(batch)]
+            begin += len(batch)
+            draft = batch.draft()
+            arrays = {
+                **draft.arrays,
+                "old_sequence": part["sequence"].copy(),
+                "old_minute": part["minute"].copy(),
+            }
+            move = Draft(
+                kind=RecordKind.MOVE,
+                count=draft.count,
+                names=draft.names,
+                arrays=arrays,
+                blob=draft.blob,
+            )
+            planned.append((part, move))
+        return planned
+
+    def _check_same(self, entries: Entries, body: bytes, sizes: Sequence[int]) -> None:
+        found, damaged = self._read_items(entries)
+        if damaged is not None and damaged.any():
+            raise NotMovableError("its message cannot be read")
+        if item_message_ids(body, sizes) != item_message_ids(found.joined, found.sizes.tolist()):
+            raise NotMovableError("an item has another id than its message")
+
+    def move(
+        self, planned: Sequence[tuple[Entries, Draft]], on_end: Callable[[bool], None]
+    ) -> None:
+        """Have planned records appended; `on_end` hears of each whether it was kept."""
+        for entries, draft in planned:
+            self.count += len(entries)
+            self._writing.append(entries)
+            self._committer.submit(
+                partial(Records, draft),
+                partial(self._ended, entries, on_end),
+                on_durable=partial(self._durable, entries),
+            )
+
+    def _durable(self, entries: Entries, _last: int) -> None:
+        self._writing = [one for one in self._writing if one is not entries]
+        self._recorded.append(entries)
+
+    def _ended(self, entries: Entries, on_end: Callable[[bool], None], kept: bool) -> None:  # noqa: FBT001
+        if not kept:
+            self._writing = [one for one in self._writing if one is not entries]
+            self.count -= len(entries)
+            self._on_no_space(entries)
+        self._on_changed()
+        on_end(kept)
+        if not self._writing:
+            self._idle.set()
+
+    def filed(self, facts: FactBlock) -> None:
+        """Hear of records that were filed; let go of the messages that these are about."""
+        if len(facts) and facts.outcome[0] == Outcome.MOVED and not facts.of_dead.any():
+            entries = self._recorded.popleft()
+            assert np.array_equal(entries["sequence"], facts.sequence)
+            self.count -= len(entries)
+            self._on_moved(entries)
+
+    async def stop(self) -> None:
+        """Wait until what is being appended is."""
+        while self._writing:
+            self._idle = trio.Event()
+            await self._idle.wait()

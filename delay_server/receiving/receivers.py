@@ -1,0 +1,241 @@
+"""Receivers on the port of producers: they attach, say what they take, and settle.
+
+    what comes                                                       answer
+    ATTACH at the master                                             attached, or why not
+    ATTACH at another node, or before it is the master               refused, which node is
+    FLOW, SETTLE of a connection that is not attached                53, counted as a fault
+    FLOW of fewer bytes than the largest item                        the connection is closed
+    SETTLE that cannot be read, or whose LATER is not its message    53, nothing of it is done
+    SETTLE with a LATER while nothing may be appended                51, nothing of it is done
+    SETTLE otherwise                                                 0 once all is durable, with how
+                                                                     many sequences were unknown
+    no disk space for a LATER                                        51; these come again
+
+A verdict is believed only on the connection that its message went to. The rest of a SETTLE that is
+answered 51 for want of space is done, so whoever repeats it finds those unknown.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import BodyError
+from delay_protocol.receivers.attaching import (
+    CREDIT_BYTES_MIN,
+    LEASE_S,
+    Attached,
+    AttachRefused,
+    decode_attach,
+    decode_flow,
+    encode_attach_reply,
+)
+from delay_protocol.receivers.delivering import (
+    Settled,
+    Verdict,
+    decode_settle,
+    encode_settle_reply,
+)
+from delay_protocol.wire.frames import Frame
+from delay_server.duty import Admits, Duty
+from delay_server.holding.sorted_runs import RAW
+from delay_server.mastership import Mastership
+from delay_server.receiving.moves import NotMovableError
+from delay_transport.connections.connection import Connection
+from sender.groups.attached import AttachedGroup, Attachment
+from sender.queues.parcels import Batch
+from storage.batch.entries import ENTRY, Entries
+
+
+@dataclass(frozen=True, slots=True)
+class _Member:
+    """A connection that is attached."""
+
+    master: Mastership
+    group: AttachedGroup
+    attachment: Attachment
+
+
+@dataclass(eq=False, slots=True)
+class _Settling:
+    """A SETTLE that is answered once all that it says is durable."""
+
+    connection: Connection
+    frame: Frame
+    unknown: int = 0
+    waits: int = 1
+    """How many parts of it are not durable; one is whoever reads it."""
+    lost: str = ""
+    """Why a part of it was not kept; empty if all was."""
+
+
+@dataclass(slots=True)
+class ReceiverCounts:
+    """What happened since the start; numbers only grow."""
+
+    attached: int = 0
+    refused: int = 0
+    settled: Counter[str] = field(default_factory=Counter)
+    """Messages by verdict."""
+    unknown: int = 0
+    """Verdicts on what was not unsettled on their connection."""
+
+
+class Receivers:
+    """The connections of receivers, at whichever mastership there is."""
+
+    def __init__(
+        self, *, mastership: Callable[[], Mastership | None], duty: Callable[[], Duty]
+    ) -> None:
+        self._mastership = mastership
+        self._duty = duty
+        self._members: dict[Connection, _Member] = {}
+        self._settling: set[_Settling] = set()
+        self.counts = ReceiverCounts()
+
+    def take(self, connection: Connection, frame: Frame) -> None:
+        """Take an ATTACH, a FLOW or a SETTLE."""
+        try:
+            if frame.code == CommandCode.ATTACH:
+                self._attach(connection, frame)
+            elif (member := self._members.get(connection)) is None:
+                self._refuse(connection, frame, "this connection is not attached: ATTACH first")
+            elif frame.code == CommandCode.FLOW:
+                self._flow(member, frame)
+            else:
+                self._settle(member, connection, frame)
+        except (BodyError, NotMovableError) as error:
+            self._refuse(connection, frame, str(error))
+
+    def _refuse(self, connection: Connection, frame: Frame, reason: str) -> None:
+        connection.fault()
+        connection.warn("a receiver's request was refused", code=frame.code, reason=reason)
+        connection.answer(frame, ResponseCode.PARAM_ERROR, reason.encode())
+
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Give what a connection has not settled to others."""
+        member = self._members.pop(connection, None)
+        if member is not None:
+            member.group.detach(member.attachment, reason)
+
+    def drop(self) -> None:
+        """Let all receivers go, since this node is the master no more."""
+        for settling in list(self._settling):
+            settling.lost = "this node is the master no more"
+            self._answer(settling)
+        for connection in list(self._members):
+            connection.close("this node is the master no more")
+
+    # -- ATTACH and FLOW ---------------------------------------------------------------------
+
+    def _attach(self, connection: Connection, frame: Frame) -> None:
+        attach = decode_attach(frame.body)
+        master, duty = self._mastership(), self._duty()
+        if connection in self._members:
+            self._refuse(connection, frame, "this connection is attached already")
+            return
+        reason, group = "", None
+        if master is None or duty.leaves_due:
+            reason = duty.remark or "; ".join(duty.why) or "this node is not the master"
+        elif (group := master.sender.attached(attach.name)) is None:
+            reason = f"no group of receivers can be called {attach.name!r} here: a broker group is"
+            reason += ", or there are too many groups, or this server delivers to others alone"
+        if master is None or group is None:
+            self.counts.refused += 1
+            body = encode_attach_reply(AttachRefused(reason=reason))
+        else:
+            self.counts.attached += 1
+            attachment = group.attach(connection, attach)
+            self._members[connection] = _Member(master, group, attachment)
+            hello = master.hello()
+            body = encode_attach_reply(
+                Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S)
+            )
+        connection.answer(frame, ResponseCode.SUCCESS, body)
+
+    def _flow(self, member: _Member, frame: Frame) -> None:
+        flow = decode_flow(frame.body)
+        if flow.items and flow.bytes < CREDIT_BYTES_MIN:
+            member.attachment.connection.close(
+                f"a FLOW of {flow.bytes} bytes: at least {CREDIT_BYTES_MIN}, or no items"
+            )
+        else:
+            member.group.flow(member.attachment, flow)
+
+    # -- SETTLE ------------------------------------------------------------------------------
+
+    def _settle(self, member: _Member, connection: Connection, frame: Frame) -> None:
+        by_verdict: dict[Verdict, list[Settled]] = {verdict: [] for verdict in Verdict}
+        settled = decode_settle(frame.body)
+        for one in settled:
+            by_verdict[Verdict(one.verdict)].append(one)
+        group, attachment, master = member.group, member.attachment, member.master
+        unsettled = attachment.unsettled
+        # Of one that is named twice the first verdict counts.
+        later = {one.sequence: one for one in reversed(by_verdict[Verdict.LATER])}
+        known = [one for one in later.values() if one.sequence in unsettled]
+        if known and (duty := self._duty()).admits is not Admits.SERVE:
+            why = duty.remark or "; ".join(duty.why)
+            connection.answer(frame, ResponseCode.BROKER_ERROR, why.encode())
+            return
+        # Before anything is done, since it may be refused.
+        entries = _entries_of([unsettled[one.sequence] for one in known])
+        planned = master.moves.plan(entries, [one.rest for one in known]) if known else []
+
+        connection.begin(1, len(frame.body))
+        settling = _Settling(connection, frame)
+        self._settling.add(settling)
+        _, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
+        master.sender.forget(entries)
+        settling.waits += len(planned)
+        master.moves.move(planned, partial(self._ended, settling))
+        for one in by_verdict[Verdict.REFUSED]:
+            batches, missed = group.take(attachment, [one.sequence])
+            unknown += missed
+            for batch in batches:
+                settling.waits += 1
+                reason = one.rest.decode(errors="replace")
+                master.refuse(batch, group.name, reason, partial(self._ended, settling, True))  # noqa: FBT003
+        if done := _sequences(by_verdict[Verdict.DONE]):
+            unknown += group.done(attachment, done)
+            settling.waits += 1
+            master.fact_recorder.when_durable(partial(self._ended, settling, True))  # noqa: FBT003
+        unknown += group.release(attachment, _sequences(by_verdict[Verdict.RELEASE]))
+        for verdict, some in by_verdict.items():
+            self.counts.settled[verdict.name.lower()] += len(some)
+        self.counts.unknown += unknown
+        settling.unknown = unknown
+        self._ended(settling, True)  # noqa: FBT003
+
+    def _ended(self, settling: _Settling, kept: bool) -> None:  # noqa: FBT001
+        """Hear that a part of a SETTLE is durable, or was not kept."""
+        settling.waits -= 1
+        if not kept:
+            settling.lost = "there is no disk space for a LATER: its message comes again"
+        if not settling.waits:
+            self._answer(settling)
+
+    def _answer(self, settling: _Settling) -> None:
+        if settling not in self._settling:
+            return
+        self._settling.discard(settling)
+        connection, frame = settling.connection, settling.frame
+        if settling.lost:
+            connection.answer(frame, ResponseCode.BROKER_ERROR, settling.lost.encode())
+        else:
+            body = encode_settle_reply(settling.unknown)
+            connection.answer(frame, ResponseCode.SUCCESS, body)
+        connection.done(1, len(frame.body))
+
+
+def _sequences(settled: Sequence[Settled]) -> list[int]:
+    return [one.sequence for one in settled]
+
+
+def _entries_of(found: Sequence[tuple[Batch, int]]) -> Entries:
+    """Return the entries at these places of deliveries, in this order."""
+    rows = [batch.entries[place : place + 1].view(RAW) for batch, place in found]
+    return np.concatenate(rows).view(ENTRY) if rows else np.empty(0, ENTRY)

@@ -1,0 +1,131 @@
+"""Groups of receivers: who may have a name, and which patterns get a route to it. Pure.
+
+    what leads the subjects of a pattern       what becomes of the pattern
+    nothing                                    it gets a route
+    a route that the meta server chose         the same, in its place
+    a route that names the group               nothing is to be done
+    another one, of the pattern or of a        that stays, and the receiver is told so
+    prefix of it
+
+Of a route that was set it is not known whether an operator or another receiver did: a receiver
+takes neither away.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final, NamedTuple
+
+from delay_protocol.meta.requests import BrokerState
+from meta_server.groups.broker_groups import check_name
+from meta_server.groups.routing import routed_subject
+from meta_server.known import model
+from meta_server.known.errors import RefusedError, StateError
+from meta_server.known.model import Change, GroupKind, Route
+from meta_server.known.registry import Registry
+
+PREFIX_ROUTES: Final = "prefix routes"
+"""Key of intents about routes of prefixes."""
+
+
+class Room(NamedTuple):
+    """How many there may be in all."""
+
+    groups: int
+    subjects: int
+    prefixes: int
+    """Routes of prefixes."""
+
+
+def keys_of(patterns: Iterable[str]) -> tuple[object, ...]:
+    """Return the keys of an intent that gives patterns their routes."""
+    return (PREFIX_ROUTES, *(("subject", pattern) for pattern in patterns))
+
+
+def plan_receiver(
+    registry: Registry,
+    name: str,
+    patterns: Iterable[str],
+    room: Room,
+    *,
+    ext: Mapping[str, str],
+    now_ms: int,
+) -> list[Change]:
+    """Return what makes a group of receivers and routes patterns to it; nothing if all is there.
+
+    Raises StateError where there is no room, RefusedError for what is never right.
+    """
+    check_name("the name of a receiver", name)
+    lacking, changes = unrouted(registry, patterns), list[Change]()
+    group = registry.groups.get(name)
+    if group is None and not registry.brokers_in(name):
+        _check_room("groups", len(registry.groups), room.groups)
+        group = model.BrokerGroup(
+            name=name,
+            kind=GroupKind.RECEIVER,
+            master="",
+            state=BrokerState.RW,
+            ext=ext,
+            updated_ms=now_ms,
+        )
+        changes.append(model.SaveBrokerGroup(group))
+    if group is None or group.kind is not GroupKind.RECEIVER:
+        raise RefusedError(f"{name} is a group of brokers: a receiver needs another name")
+    if group.is_retired:
+        raise RefusedError(f"{name} was retired")
+    subjects, prefixes = len(registry.subjects), len(registry.prefixes)
+    for pattern in lacking:
+        subject, is_prefix = _read_pattern(pattern)
+        known = None if is_prefix else registry.routes.get(subject)
+        if is_prefix:
+            _check_room("prefix routes", prefixes, room.prefixes)
+            prefixes += 1
+        elif subject not in registry.subjects:
+            _check_room("subjects", subjects, room.subjects)
+            subjects += 1
+            changes.append(model.SaveSubject(model.Subject(name=subject, created_ms=now_ms)))
+        version = 1 if known is None else known.version + 1
+        route = Route(
+            name=subject, is_prefix=is_prefix, groups=(name,), is_chosen=False, version=version
+        )
+        changes.append(model.SaveRoute(route))
+    return changes
+
+
+def unrouted(registry: Registry, patterns: Iterable[str]) -> list[str]:
+    """Return the patterns that are to get a route, each once; raise RefusedError."""
+    return [one for one in dict.fromkeys(patterns) if _leading(registry, one) is None]
+
+
+def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> Iterator[str]:
+    """Yield a sentence for each pattern whose subjects another route leads past the group."""
+    for pattern in dict.fromkeys(patterns):
+        route = _leading(registry, pattern)
+        if route is not None and name not in route.groups:
+            yield (
+                f"pattern {pattern!a} is routed to {', '.join(route.groups)}: an operator can "
+                "change that with `delaywheel admin route set`"
+            )
+
+
+def _check_room(what: str, count: int, most: int) -> None:
+    if count >= most:
+        raise StateError(f"there are {most} {what}, which is the limit")
+
+
+def _leading(registry: Registry, pattern: str) -> Route | None:
+    """Return the route that was set for the subjects of a pattern; None: none, or a chosen one."""
+    subject, is_prefix = _read_pattern(pattern)
+    own = None if is_prefix else registry.routes.get(subject)
+    if own is not None:
+        return None if own.is_chosen else own
+    return registry.prefix_route(subject)
+
+
+def _read_pattern(pattern: str) -> tuple[str, bool]:
+    """Return the subject, or prefix, that a pattern is, and which of them; raise RefusedError."""
+    subject = pattern.removesuffix("*")
+    if not subject or "*" in subject or routed_subject(subject) != subject:
+        raise RefusedError(
+            f"pattern {pattern!a}: a subject, or the beginning of subjects with a * behind it; "
+            "a * alone is for operators, and retries follow their subjects"
+        )
+    return subject, subject != pattern

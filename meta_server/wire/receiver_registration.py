@@ -1,0 +1,171 @@
+"""RECEIVER_REGISTER: a receiver learns where to attach, and gets a group and routes where it may.
+
+Each request is answered when what there is to say is other than what its connection was told, or
+after a while. What cannot be done for a receiver, or not yet, is said in `waits`; it is told of the
+masters all the same, and gets messages once an operator lets it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
+from delay_protocol.receivers import masters
+from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
+from delay_protocol.wire.frames import Frame
+from delay_transport.connections.connection import Connection
+from delay_transport.seams.runtime import Clock
+from meta_server.groups.held_requests import HeldRequests
+from meta_server.groups.receiver_groups import (
+    Room,
+    keys_of,
+    plan_receiver,
+    routed_elsewhere,
+    unrouted,
+)
+from meta_server.known import model
+from meta_server.known.errors import NotNowError, RefusedError, StateError
+from meta_server.known.model import Change, GroupKind
+from meta_server.known.registry import Registry
+from meta_server.settings.config import RegistrationConfig
+from meta_server.wire.group_admission import NEW_GROUP, GroupAdmission
+from meta_server.wire.replies import Replies
+
+
+class ReceiverRegistration:
+    """Answers receivers, and tells them of other masters."""
+
+    def __init__(
+        self,
+        *,
+        registry: Registry,
+        replies: Replies,
+        admission: GroupAdmission,
+        clock: Clock,
+        limits: RegistrationConfig,
+        prefixes_max: int,
+    ) -> None:
+        """Have receivers set routes as long as there are fewer than `prefixes_max` of prefixes."""
+        self._registry = registry
+        self._replies = replies
+        self._admission = admission
+        self._clock = clock
+        self._prefixes_max = prefixes_max
+        self._held: HeldRequests[tuple[ReceiverRegister, str]] = HeldRequests(
+            self._answer, hold_s=masters.HOLD_S
+        )
+        """Requests, each with why something of it is not done."""
+        self.set_limits(limits)
+        self.news()
+
+    def set_limits(self, limits: RegistrationConfig) -> None:
+        """Hold to other limits from now on."""
+        self._room = Room(limits.groups_max, limits.subjects_max, self._prefixes_max)
+
+    def register(self, connection: Connection, frame: Frame) -> None:
+        """Answer a RECEIVER_REGISTER, or have it wait."""
+        request = masters.decode_receiver_register(frame.body)
+        plan = partial(self._plan, request, f"receiver at {connection.where}")
+        refuse = partial(self._replies.refuse_or_retry, connection, frame, refused=_refused)
+        is_news, waits = False, ""
+        try:
+            if plan():
+                self._admission.let_receive(connection, request.name, request.patterns)
+                is_news = True
+        except (NotNowError, StateError) as error:
+            waits = str(error)
+        except RefusedError as error:
+            refuse(error)
+            return
+        if not is_news:
+            self._held.hold(connection, frame, (request, waits), bytes)
+            return
+
+        def answer() -> None:
+            body = masters.encode_receiver_reply(self._registered(request, ""))
+            connection.answer(frame, ResponseCode.SUCCESS, body)
+
+        self._replies.later(
+            *(connection, frame, (("group", request.name), NEW_GROUP, *keys_of(request.patterns))),
+            plan=plan,
+            answer=answer,
+            refuse=refuse,
+        )
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Tell what follows from changes that are stored."""
+        for change in changes:
+            # Routes that were chosen come, and go with their subjects, by the hundred.
+            is_set = isinstance(change, model.SaveRoute | model.RemoveRoute) and not (
+                change.route.is_chosen
+            )
+            if is_set or isinstance(change, model.SaveBrokerGroup | model.RemoveBrokerGroup):
+                self.news()
+                return
+
+    def news(self) -> None:
+        """Check who has to be told something."""
+        self._masters = _masters_of(self._registry)
+        self._held.changed()
+
+    def forget(self, connection: Connection) -> None:
+        """Forget a connection that is gone."""
+        self._held.forget(connection)
+
+    async def run(self) -> None:
+        """Answer until cancelled."""
+        await self._held.run()
+
+    def _plan(self, request: ReceiverRegister, actor: str) -> Sequence[Change]:
+        name, now_ms = request.name, self._clock.now_ms()
+        changes = plan_receiver(
+            *(self._registry, name, request.patterns, self._room), ext={}, now_ms=now_ms
+        )
+        if changes:
+            entry = model.AuditEntry(
+                at_ms=now_ms,
+                actor=actor,
+                action="receiver.register",
+                target=name,
+                after=msgspec.json.encode(changes).decode(),
+                by_node=True,
+            )
+            changes.append(model.Audit(entry))
+        return changes
+
+    def _answer(self, asked: tuple[ReceiverRegister, str], is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
+        registered = self._registered(*asked)
+        if registered.version == asked[0].told and not is_over:
+            return None
+        return masters.encode_receiver_reply(registered)
+
+    def _registered(self, request: ReceiverRegister, waits: str) -> ReceiverRegistered:
+        registry, name, patterns = self._registry, request.name, request.patterns
+        reasons = list(routed_elsewhere(registry, name, patterns))
+        if waits and (name not in registry.groups or unrouted(registry, patterns)):
+            reasons.insert(0, waits)
+        said = "; ".join(reasons)[:REASON_LENGTH_MAX]
+        digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))
+        return ReceiverRegistered(
+            version=digest % COUNTED_MAX + 1, masters=self._masters, waits=said
+        )
+
+
+def _refused(reason: str) -> bytes:
+    return masters.encode_receiver_reply(ReceiverRefused(reason=reason))
+
+
+def _masters_of(registry: Registry) -> tuple[masters.MasterInfo, ...]:
+    """Return where receivers attach.
+
+    Also where a group is away, or retired: it hands out what it has as soon as it is there.
+    """
+    found = [
+        masters.MasterInfo(group=group.name, address=group.master)
+        for group in registry.groups.values()
+        if group.kind is GroupKind.DELAY and group.master
+    ]
+    return tuple(found[: masters.MASTERS_MAX])

@@ -1,0 +1,449 @@
+"""A group of receivers: what waits for it, who is attached, and what they have not settled.
+
+Receivers connect to us (docs/client). Each says how much may be unsettled with it at a time, which
+is its credit, and settles each message by itself, in any order. So there is no window, no circuit
+and no answer to a whole request: a receiver that does badly gets nothing more once its credit is
+used up, and what it has not settled when it leaves goes to the others.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from itertools import repeat
+from typing import Final
+
+import numpy as np
+import structlog
+import trio
+
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.receivers.attaching import (
+    CREDIT_BYTES_MAX,
+    CREDIT_ITEMS_MAX,
+    LEASE_S,
+    Attach,
+    Flow,
+)
+from delay_protocol.receivers.delivering import DELIVER_ITEMS_MAX, encode_deliver_head
+from delay_protocol.wire.frames import encode_one_way
+from delay_transport.connections.connection import Connection
+from delay_transport.seams.outbox import Wakeup
+from sender.groups.group import GroupOwner, Shared
+from sender.groups.group_rules import NO_RULE, GroupRule, TokenBucket
+from sender.groups.group_status import GroupCounts, GroupState, GroupStatus
+from sender.groups.readable import readable_of
+from sender.groups.routing import LaneView
+from sender.health.circuit import CircuitState
+from sender.outcomes.outcomes import Outcome
+from sender.queues.lanes import LaneQueue
+from sender.queues.parcels import NOBODY, Batch, Entries, Mask, Parcel
+from sender.queues.places import HeldPart, Where
+from sender.settings.config import BrokerGroup
+
+_log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
+
+_SHARED_MIN: Final = 16
+"""Messages that are not divided among receivers: each DELIVER costs."""
+_UNSENT_BYTES_MAX: Final = 1024 * 1024
+"""Bytes that a receiver has not taken beyond which it gets nothing more."""
+_CHOKED_LOOK_S: Final = 0.02
+"""How often it is looked whether it has taken them."""
+
+
+@dataclass(eq=False, slots=True)
+class Attachment:
+    """A receiver on one connection, as a member of its group."""
+
+    connection: Connection
+    attach: Attach
+    lease_until: float
+    """When all that is unsettled goes to others, in trio's time, if it does not say anything."""
+    credit: Flow = field(default_factory=lambda: Flow(items=0, reason="it has not said so yet"))
+    """What may be unsettled with it."""
+    unsettled: dict[int, tuple[Batch, int]] = field(default_factory=dict)
+    """By sequence, what was delivered and not settled: the delivery, and the place in it."""
+    unsettled_bytes: int = 0
+    served: float = 0.0
+    """Messages that it was given, by its weight: who has least of it is next."""
+
+    @property
+    def items_left(self) -> int:
+        """How many more items it takes."""
+        return max(min(self.credit.items, CREDIT_ITEMS_MAX) - len(self.unsettled), 0)
+
+    @property
+    def bytes_left(self) -> int:
+        """How many more bytes it takes."""
+        return max(min(self.credit.bytes, CREDIT_BYTES_MAX) - self.unsettled_bytes, 0)
+
+    @property
+    def is_choked(self) -> bool:
+        """Whether it does not take what was sent."""
+        return self.connection.unsent_bytes > _UNSENT_BYTES_MAX
+
+
+class AttachedGroup:
+    """The queue of one group of receivers, and its members.
+
+    It stands beside `Group` and is to the sender what that is; it is its own intake.
+
+    Invariant: `in_flight` is the number of entries that are unsettled with any member.
+    """
+
+    def __init__(
+        self, number: int, target: BrokerGroup, shared: Shared, rule: GroupRule = NO_RULE
+    ) -> None:
+        """Begin with nobody attached."""
+        self.name = target.name
+        self.number = number
+        """Never that of another group."""
+        self._target = target
+        self._shared = shared
+        self._owner: GroupOwner = shared.owner
+        self._lanes = LaneQueue(turn_items=shared.config.lane_turn_items)
+        self._members: dict[Connection, Attachment] = {}
+        self._nobody_since_ms: int | None = shared.clock.now_ms()
+        self._rule = NO_RULE
+        self._bucket: TokenBucket | None = None
+        self._counts = GroupCounts()
+        self._last_end = ""
+        self._more = Wakeup()
+        self._stopping = False
+        self.has_ended = False
+        """Whether run() has returned."""
+        self.in_flight = 0
+        """Entries that are unsettled."""
+        self._in_flight_bytes = 0
+        self._scope = trio.CancelScope()
+        self._set_rule(rule)
+
+    # -- what the sender asks ----------------------------------------------------------------
+
+    @property
+    def intake(self) -> "AttachedGroup":
+        """What it may be given."""
+        return self
+
+    @property
+    def address(self) -> str:
+        """Who is attached, for people."""
+        return f"{len(self._members)} attached"
+
+    @property
+    def queued(self) -> int:
+        """Entries that wait for this group."""
+        return self._lanes.count
+
+    @property
+    def queued_by_lane(self) -> dict[int, int]:
+        """Entries that wait for this group, by lane."""
+        return self._lanes.counts()
+
+    @property
+    def has_members(self) -> bool:
+        """Whether anybody is attached."""
+        return bool(self._members)
+
+    @property
+    def _free(self) -> int:
+        """How many more messages all members take together."""
+        if self._stopping or self._rule.paused:
+            return 0
+        return sum(one.items_left for one in self._members.values() if not one.is_choked)
+
+    @property
+    def _room(self) -> int:
+        return max(min(self._free, self._shared.config.queue_items_max) - self._lanes.count, 0)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is room for a lane of which nothing is queued for the group."""
+        return self._room > 0
+
+    @property
+    def is_hungry(self) -> bool:
+        """Whether little waits for the group for what its members take."""
+        return self._room > self._lanes.count
+
+    def seen_by(self, lane: int, now: float) -> LaneView:
+        """Return the group as entries of any lane find it."""
+        del lane, now
+        room = self._room
+        return LaneView(self.name, room, room > 0, room, self._target.weight)
+
+    def count_of(self, lane: int) -> int:
+        """Return how many entries of a lane wait for this group."""
+        return self._lanes.count_of(lane)
+
+    def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
+        """Take back what is wanted of a lane and not with a receiver."""
+        return self._lanes.take_where(lane, wanted)
+
+    def enqueue(self, parcel: Parcel) -> None:
+        """Queue entries for this group; it must have room for them."""
+        assert len(parcel) <= self._room, f"{self.name}: {len(parcel)} entries, room {self._room}"
+        self._lanes.append(parcel)
+        self.wake()
+
+    def give_back(self) -> None:
+        """Give back what is queued, to be placed anew."""
+        parcels = self._lanes.clear()
+        if parcels:
+            self._owner.give_back(parcels)
+
+    def yield_queue(self) -> None:
+        """Keep what is queued: there is only what members take."""
+
+    def wake(self) -> None:
+        """Look for something to deliver."""
+        self._more.wake()
+
+    def move(self, target: BrokerGroup) -> None:
+        """Weigh as it is said from now on."""
+        self._target = target
+
+    def set_rule(self, rule: GroupRule) -> None:
+        """Do as an operator allows, from now on."""
+        if rule != self._rule:
+            self._set_rule(rule)
+            if rule.paused:
+                self.give_back()
+            self.wake()
+            self._owner.groups_changed()
+
+    def _set_rule(self, rule: GroupRule) -> None:
+        self._rule, self._bucket = rule, None
+        if rule.rate_per_s is not None:
+            burst_s, now = self._shared.config.rate_burst_s, trio.current_time()
+            self._bucket = TokenBucket(rate_per_s=rule.rate_per_s, burst_s=burst_s, now=now)
+
+    def parts(self) -> Iterator[HeldPart]:
+        """Yield all entries that wait for this group or are with a receiver."""
+        for parcel in self._lanes.parcels():
+            yield HeldPart(Where.QUEUED, parcel.lane, self.name, parcel.entries)
+        for member in self._members.values():
+            for batch in _batches_of(member.unsettled.values()):
+                yield HeldPart(Where.IN_FLIGHT, None, self.name, batch.entries)
+
+    def status(self) -> GroupStatus:
+        """Return a look at the group as it is now."""
+        takes = self._free > 0
+        return GroupStatus(
+            name=self.name,
+            address=self.address,
+            source=self._target.source,
+            state=GroupState.UP if takes else GroupState.DOWN,
+            queued=self.queued,
+            in_flight=self.in_flight,
+            in_flight_bytes=self._in_flight_bytes,
+            failures=0,
+            last_end=self._last_end,
+            circuit=CircuitState.CLOSED,
+            circuit_reason="",
+            rule=self._rule,
+            weight=self._target.weight,
+            effective_weight=self._target.weight if takes else 0.0,
+            window_requests=len(self._members),
+            queue_items=self._free,
+            answer_s=0.0,
+            is_slow=False,
+            counts=self._counts.copy(),
+            is_attached=True,
+            why_none="" if takes else self._why_none(),
+        )
+
+    def _why_none(self) -> str:
+        """Return why nothing is delivered at the moment."""
+        if self._nobody_since_ms is not None:
+            since = np.datetime64(self._nobody_since_ms, "ms")
+            return f"nobody is attached to {self.name} since {since} UTC"
+        reasons = [one.credit.reason for one in self._members.values() if one.credit.reason]
+        said = f": {reasons[0]}" if reasons else ""
+        return f"none of the {len(self._members)} receivers of {self.name} takes more now{said}"
+
+    # -- members -----------------------------------------------------------------------------
+
+    def attach(self, connection: Connection, attach: Attach) -> Attachment:
+        """Take a member; it gets nothing before its first FLOW."""
+        least = min((one.served for one in self._members.values()), default=0.0)
+        member = Attachment(connection, attach, trio.current_time() + LEASE_S, served=least)
+        self._members[connection] = member
+        self._nobody_since_ms = None
+        _log.info("a receiver is attached", group=self.name, peer=connection.peer)
+        self.wake()
+        return member
+
+    def flow(self, member: Attachment, credit: Flow) -> None:
+        """Renew the lease of a member, and go by what it takes from now on."""
+        member.lease_until, member.credit = trio.current_time() + LEASE_S, credit
+        self._has_room()
+
+    def detach(self, member: Attachment, reason: str) -> None:
+        """Let a member go; what it has not settled goes to others."""
+        if self._members.pop(member.connection, None) is None or self.has_ended:
+            return
+        self._last_end = reason
+        _log.info("a receiver is gone", group=self.name, peer=member.connection.peer, reason=reason)
+        for batch in self._take(member, list(member.unsettled))[0]:
+            self._counts.possible_duplicates += len(batch)
+            self._owner.doubtful(batch, avoid=NOBODY)
+        if not self._members:
+            self._nobody_since_ms = self._shared.clock.now_ms()
+            self.give_back()
+        self._owner.groups_changed()
+        self.wake()
+
+    def done(self, member: Attachment, sequences: Iterable[int]) -> int:
+        """Report what a member is done with; return how many of it are not unsettled with it."""
+        batches, unknown = self._take(member, sequences)
+        for batch in batches:
+            self._counts.delivered += len(batch)
+            self._owner.settled(batch.entries, Outcome.DELIVERED, self.name)
+        self._has_room()
+        return unknown
+
+    def release(self, member: Attachment, sequences: Iterable[int]) -> int:
+        """Give messages to others as if nobody had had them; return how many are unknown."""
+        batches, unknown = self._take(member, sequences)
+        for batch in batches:
+            self._owner.give_back(batch.by_lane())
+        self._has_room()
+        return unknown
+
+    def take(self, member: Attachment, sequences: Iterable[int]) -> tuple[list[Batch], int]:
+        """Take messages that somebody else brings to an end; return how many are unknown, too."""
+        batches, unknown = self._take(member, sequences)
+        self._counts.refused += sum(map(len, batches))
+        self._has_room()
+        return batches, unknown
+
+    def _take(self, member: Attachment, sequences: Iterable[int]) -> tuple[list[Batch], int]:
+        """Take out what is unsettled of these; return how many are not, too."""
+        found, unknown = [], 0
+        for sequence in sequences:
+            one = member.unsettled.pop(sequence, None)
+            if one is None:
+                unknown += 1
+            else:
+                found.append(one)
+        batches = _batches_of(found)
+        size = sum(int(batch.entries["size"].sum()) for batch in batches)
+        member.unsettled_bytes -= size
+        self._in_flight_bytes -= size
+        self.in_flight -= len(found)
+        return batches, unknown
+
+    def _has_room(self) -> None:
+        self._owner.room_changed(self.number)
+        self.wake()
+
+    # -- delivering --------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Deliver nothing more; run() returns once what is unsettled is settled."""
+        self._stopping = True
+        self.give_back()
+        self.wake()
+
+    def abort(self) -> None:
+        """End at once, whatever is unsettled; it stays counted as in flight."""
+        self._stopping = True
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Deliver what is queued as members take it, until stopped."""
+        try:
+            with self._scope:
+                while self.in_flight or not self._stopping:
+                    self._end_leases()
+                    if self._deliver():
+                        await trio.lowlevel.checkpoint()
+                        continue
+                    with trio.move_on_at(self._look_at()):
+                        await self._more.sleep()
+        finally:
+            self.has_ended = True
+            for member in list(self._members.values()):
+                member.connection.close(f"{self.name} is not delivered to any more")
+
+    def _end_leases(self) -> None:
+        """Let members go that have not said for a lease that they are there."""
+        now = trio.current_time()
+        for member in [one for one in self._members.values() if one.lease_until <= now]:
+            reason = f"no FLOW for {LEASE_S} s: what it has not settled goes to others"
+            self.detach(member, reason)
+            member.connection.close(reason)
+
+    def _look_at(self) -> float:
+        """Return when something may be done of which nobody tells."""
+        at, now = math.inf, trio.current_time()
+        for member in self._members.values():
+            at = min(at, member.lease_until)
+            if self._lanes.count and member.is_choked:
+                at = min(at, now + _CHOKED_LOOK_S)
+        if self._lanes.count and self._bucket is not None:
+            ready_at = self._bucket.ready_at(1, now)
+            at = min(at, ready_at if ready_at > now else at)
+        return at
+
+    def _deliver(self) -> bool:
+        """Deliver the next messages to one member; say whether there were any."""
+        if self._stopping or self._rule.paused or not self._lanes.count or self._owner.is_paused:
+            return False
+        takers = [one for one in self._members.values() if one.items_left and not one.is_choked]
+        takers.sort(key=lambda one: one.served)
+        share = max(-(-self._lanes.count // max(len(takers), 1)), _SHARED_MIN)
+        share = min(share, DELIVER_ITEMS_MAX)
+        if self._bucket is not None:
+            share = min(share, self._bucket.available(trio.current_time()))
+        if not takers or not share or not self._owner.may_send():
+            return False
+        for member in takers:
+            batch = self._next_batch(member, min(share, member.items_left))
+            if batch is not None:
+                self._deliver_to(member, batch)
+                return True
+        return False
+
+    def _next_batch(self, member: Attachment, items_max: int) -> Batch | None:
+        """Take what comes next and a member takes; a large item alone."""
+        left, take = member.bytes_left, self._lanes.take
+        most = min(left, self._shared.config.batch_bytes)
+        batch = take(items_max=items_max, bytes_max=most, any_size=False)
+        return batch or take(items_max=1, bytes_max=left, any_size=False)
+
+    def _deliver_to(self, member: Attachment, batch: Batch) -> None:
+        shared = self._shared
+        found = readable_of(
+            batch, clock=shared.clock, read_items=shared.read_items, others=self._owner
+        )
+        if found is None:
+            return
+        batch = found.batch
+        count, size = len(batch), len(found.body)
+        sequences: list[int] = batch.entries["sequence"].tolist()
+        head = encode_deliver_head(
+            sequences, (batch.tries + np.uint32(1)).tolist(), found.sizes.tolist()
+        )
+        if self._bucket is not None:
+            self._bucket.take(count, trio.current_time())
+        member.unsettled.update(zip(sequences, zip(repeat(batch), range(count)), strict=False))
+        member.unsettled_bytes += size
+        member.served += count / member.attach.weight
+        self.in_flight += count
+        self._in_flight_bytes += size
+        self._counts.requests += 1
+        member.connection.reply(encode_one_way(CommandCode.DELIVER, head, found.body))
+
+
+def _batches_of(found: Iterable[tuple[Batch, int]]) -> list[Batch]:
+    """Return entries, given by their deliveries and places there, as batches."""
+    places: dict[int, tuple[Batch, list[int]]] = {}
+    for batch, place in found:
+        places.setdefault(id(batch), (batch, []))[1].append(place)
+    batches = []
+    for batch, some in places.values():
+        mask = np.zeros(len(batch), np.bool_)
+        mask[some] = True
+        batches.append(batch.those(mask))
+    return batches

@@ -1,0 +1,364 @@
+"""Receivers at a delay server in virtual time: what they get, and what becomes of it."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.messages.items import decode_item
+from delay_protocol.receivers.attaching import LEASE_S, Attached, AttachRefused
+from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
+from delay_server.server import DelayServer, serve
+from delay_server.settings.config import DelayServerConfig, StorageConfig
+from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.receiver_peer import ReceiverPeer, later_item
+
+NAME = "reminders"
+MINUTE_MS = 60_000
+
+
+def receiving_config(**sections: object) -> DelayServerConfig:
+    """Return settings of a server that delivers to receivers alone."""
+    return make_config(brokers={NAME: "attached"}, **sections)
+
+
+@asynccontextmanager
+async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
+    """Connect a receiver; it is gone at the end."""
+    stream = await world.dial()
+    peer = ReceiverPeer(stream, world.clock.now_ms)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(peer.run)
+        yield peer
+        nursery.cancel_scope.cancel()
+    with trio.CancelScope(shield=True):
+        await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def killed_at_the_end(world: World) -> AsyncIterator[DelayServer]:
+    """Serve during the block, and end as by kill -9."""
+    server = world.server(receiving_config())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            lambda task_status: serve(server, trio.Event(), task_status=task_status)
+        )
+        yield server
+        nursery.cancel_scope.cancel()
+
+
+async def send(world: World, *items: bytes) -> None:
+    """Have the server keep items."""
+    producer = await world.connect()
+    assert await producer.send(*items) == {}
+
+
+def pending(server: DelayServer) -> int:
+    """Return how many messages have no outcome, as far as it is filed."""
+    return server.node.store.schedule.pending
+
+
+async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -> None:
+    world = World()
+    items = [make_item(f"m{n}", world.now_ms + 2000 + n, subject=f"s{n % 3}") for n in range(50)]
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        attached = await peer.begin(NAME)
+        assert attached == Attached(
+            group=attached.group,
+            epoch=server.node.store.message_log.last_epoch,
+            lease_s=LEASE_S,
+        )
+        await send(world, *items)
+        await until(lambda: len(peer.delivered) == len(items))
+        assert sorted(one.item for _, one in peer.delivered) == sorted(items)
+        assert {one.attempt for _, one in peer.delivered} == {1}
+        for at_ms, one in peer.delivered:
+            assert 0 <= at_ms - decode_item(one.item).due_ms <= 5
+        assert server.master.sender.unsent().in_flight == 50
+        assert await peer.done(peer.sequences) == 0
+        assert await peer.done(peer.sequences) == 50, "each is unknown the second time"
+        await until(lambda: pending(server) == 0)
+    # A start finds nothing that is left.
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await trio.sleep(20)
+        assert not peer.delivered
+
+
+async def test_nothing_comes_early_or_beyond_the_credit() -> None:
+    world = World()
+    due_ms = world.now_ms + 5000
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME, items=7)
+        await send(world, *(make_item(f"m{n}", due_ms) for n in range(20)))
+        await trio.sleep(4.9)
+        assert not peer.delivered
+        await until(lambda: len(peer.delivered) == 7)
+        assert all(at_ms >= due_ms for at_ms, _ in peer.delivered)
+        await trio.sleep(5)
+        assert len(peer.delivered) == 7
+        # In any order.
+        assert await peer.done([peer.sequences[5], peer.sequences[0]]) == 0
+        await until(lambda: len(peer.delivered) == 9)
+        await peer.flow(0, reason="the database is away")
+        assert await peer.done(peer.sequences) == 2
+        await trio.sleep(5)
+        assert len(peer.delivered) == 9
+        status = server.master.sender.status()[0]
+        assert status.why_none.endswith("takes more now: the database is away")
+        await peer.flow(100)
+        await until(lambda: len(peer.delivered) == 20)
+        assert len(set(peer.ids)) == 20
+
+
+async def test_bytes_are_a_credit_as_well() -> None:
+    """4 MiB are taken at the least; four items of 1.5 MiB are more."""
+    world = World()
+    text = {f"k{n}": "x" * 30_000 for n in range(50)}
+    items = [make_item(f"m{n}", world.now_ms + 1000, attributes=text) for n in range(4)]
+    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+        await peer.begin(NAME)
+        for item in items:
+            await send(world, item)
+        await until(lambda: len(peer.delivered) == 2)
+        await trio.sleep(3)
+        assert len(peer.delivered) == 2
+        await peer.done(peer.sequences)
+        await until(lambda: len(peer.delivered) == 4)
+
+
+async def test_what_a_receiver_leaves_unsettled_goes_to_the_next() -> None:
+    world = World()
+    async with world.serving(receiving_config(), has_broker=False) as server:
+        async with peer_of(world) as first:
+            await first.begin(NAME)
+            await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(10)))
+            await until(lambda: len(first.delivered) == 10)
+            assert await first.done(first.sequences[:4]) == 0
+        await trio.sleep(2)
+        assert "nobody is attached to reminders since" in server.master.sender.status()[0].why_none
+        async with peer_of(world) as second:
+            await second.begin(NAME)
+            await until(lambda: len(second.delivered) == 6)
+            assert sorted(second.ids) == sorted(first.ids[4:])
+            assert {one.attempt for _, one in second.delivered} == {2}
+            assert await second.done(second.sequences) == 0
+            await until(lambda: pending(server) == 0)
+
+
+async def test_a_verdict_counts_only_on_the_connection_that_has_the_message() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as owner,
+        peer_of(world) as other,
+    ):
+        await owner.begin(NAME)
+        await send(world, make_item("m", world.now_ms + 500))
+        await until(lambda: owner.delivered)
+        await other.begin(NAME)
+        assert await other.done(owner.sequences) == 1
+        await trio.sleep(5)
+        assert pending(server) == 1
+        assert server.master.sender.unsent().in_flight == 1
+        assert await owner.done(owner.sequences) == 0
+
+
+async def test_a_lease_that_ends_gives_everything_to_others() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False),
+        peer_of(world) as silent,
+        peer_of(world) as other,
+    ):
+        await silent.begin(NAME)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(3)))
+        await until(lambda: len(silent.delivered) == 3)
+        await other.begin(NAME)
+        for _ in range(2):
+            await trio.sleep(LEASE_S / 3)
+            await other.flow(100)
+        await trio.sleep(LEASE_S / 3 - 2)
+        assert not other.delivered
+        assert not silent.is_closed
+        await other.flow(100)
+        await until(lambda: len(other.delivered) == 3, seconds=5)
+        assert silent.is_closed
+
+
+async def test_release_gives_back_and_counts_as_no_attempt() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as first,
+        peer_of(world) as second,
+    ):
+        await first.begin(NAME)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(5)))
+        await until(lambda: len(first.delivered) == 5)
+        await second.begin(NAME)
+        before = server.node.store.message_log.next_sequence
+        await first.flow(0, reason="it stops")
+        assert await first.settle(Settled(one, Verdict.RELEASE) for one in first.sequences) == 0
+        await until(lambda: len(second.delivered) == 5, seconds=0.1)
+        assert {one.attempt for _, one in second.delivered} == {1}
+        assert server.node.store.message_log.next_sequence == before, "nothing is written"
+
+
+async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
+    world = World()
+    async with killed_at_the_end(world) as server, peer_of(world) as peer:
+        await peer.begin(NAME)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(4)))
+        await until(lambda: len(peer.delivered) == 4)
+        again_ms = world.now_ms + 90_000
+        settled = [
+            Settled(one.sequence, Verdict.LATER, later_item(one.item, again_ms))
+            for _, one in peer.delivered[:3]
+        ]
+        assert await peer.settle([*settled, Settled(10**9, Verdict.LATER, b"x")]) == 1
+        assert await peer.done(peer.sequences) == 3
+        await until(lambda: pending(server) == 3)
+        assert server.master.moves.count == 0
+        for _ in range(6):
+            await trio.sleep(10)
+            await peer.flow(100)
+        assert len(peer.delivered) == 4
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await trio.sleep(20)
+        await peer.flow(100)
+        assert not peer.delivered
+        await until(lambda: len(peer.delivered) == 3)
+        assert all(again_ms <= at_ms for at_ms, _ in peer.delivered)
+        assert sorted(one.item for _, one in peer.delivered) == sorted(one.rest for one in settled)
+        await trio.sleep(10)
+        assert await peer.done(peer.sequences) == 0
+        await until(lambda: pending(server) == 0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"message_id": "other"}, "another id"),
+        ({"subject": "other"}, "another subject"),
+        ({"create_ms": -1}, "a time is negative"),
+        ({"flag": 64}, "malformed"),
+    ],
+)
+async def test_a_later_that_is_not_its_message_is_refused_whole(
+    changes: dict[str, object], reason: str
+) -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await send(world, make_item("a", world.now_ms), make_item("b", world.now_ms))
+        await until(lambda: len(peer.delivered) == 2)
+        first, second = (one for _, one in peer.delivered)
+        wrong = later_item(first.item, world.now_ms + 1000, **changes)
+        body = encode_settle(
+            [
+                Settled(second.sequence, Verdict.DONE),
+                Settled(first.sequence, Verdict.LATER, wrong),
+            ]
+        )
+        answer = await peer.ask(CommandCode.SETTLE, body)
+        assert answer.code == ResponseCode.PARAM_ERROR
+        assert reason in answer.body.decode()
+        assert server.master.sender.unsent().in_flight == 2
+        assert await peer.done(peer.sequences) == 0
+
+
+async def test_refused_is_a_dead_letter_with_its_reason() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(3)))
+        await until(lambda: len(peer.delivered) == 3)
+        refused = [
+            Settled(one, Verdict.REFUSED, f"no order {n}".encode())
+            for n, one in enumerate(peer.sequences)
+        ]
+        assert await peer.settle(refused) == 0
+        assert server.master.dead_letters.pending == 3
+        await until(lambda: pending(server) == 0)
+        await server.master.dead_letters.until_read()
+        rows = server.node.store.schedule.dead.rows
+        assert len(rows) == 3
+        found = server.node.store.schedule.dead.chosen(rows["sequence"] > 0, 3)
+        texts = await server.master.dead_letters.read(found, lambda _, item: item.reason)
+        assert sorted("no order" in (text or "") for text in texts) == [True] * 3
+
+
+async def test_who_may_not_attach_hears_why() -> None:
+    world = World()
+    async with world.serving() as server, peer_of(world) as peer:
+        refused = await peer.attach("g1")
+        assert isinstance(refused, AttachRefused)
+        assert "a broker group is" in refused.reason
+        answer = await peer.ask(CommandCode.SETTLE, encode_settle([]))
+        assert answer.code == ResponseCode.PARAM_ERROR
+        assert b"not attached" in answer.body
+        answer = await peer.ask(CommandCode.ATTACH, b"\xc1")
+        assert answer.code == ResponseCode.PARAM_ERROR
+        assert server.receivers.counts.refused == 1
+
+
+async def test_instances_share_by_weight() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False),
+        peer_of(world) as light,
+        peer_of(world) as heavy,
+    ):
+        for peer, weight in ((light, 100), (heavy, 300)):
+            await peer.attach(NAME, weight=weight)
+            await peer.flow(1000)
+        for part in range(10):
+            await send(world, *(make_item(f"m{part}-{n}", world.now_ms + 500) for n in range(100)))
+        await until(lambda: len(light.delivered) + len(heavy.delivered) == 1000)
+        assert 2 < len(heavy.delivered) / len(light.delivered) < 4
+
+
+async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
+    world = World()
+    storage = StorageConfig(disk_free_bytes_min=0)
+    async with (
+        world.serving(receiving_config(storage=storage), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms))
+        await until(lambda: peer.delivered)
+        item = later_item(peer.delivered[0][1].item, world.now_ms + 50)
+        world.disk.capacity_bytes = world.disk.medium.used
+        body = encode_settle([Settled(peer.sequences[0], Verdict.LATER, item)])
+        answer = await peer.ask(CommandCode.SETTLE, body)
+        assert answer.code == ResponseCode.BROKER_ERROR
+        assert b"disk" in answer.body
+        await until(lambda: len(peer.delivered) == 2)
+        assert peer.delivered[0][1].item == peer.delivered[1][1].item
+        world.disk.capacity_bytes = 1 << 40
+        await trio.sleep(10)
+        assert server.master.moves.count == 0
+        assert await peer.done(peer.sequences[1:]) == 0
