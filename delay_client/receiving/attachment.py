@@ -19,7 +19,7 @@ from typing import Final
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.clock import wall_ms
-from delay_client.receiving.message import ReceivedMessage
+from delay_client.receiving.message import ReceivedMessage, reason_of
 from delay_client.receiving.settings import ReceiverConfig
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import BodyError, MalformedMetaError, RemoteProtocolError
@@ -124,6 +124,8 @@ class Attachment(Plug):
         self._unsettled: dict[int, ReceivedMessage] = {}
         self._unsettled_bytes = 0
         self._verdicts: deque[Settled] = deque()
+        self._alone = 0
+        """How many of the next verdicts go in a request of their own."""
         self._in_flight: dict[int, tuple[list[Settled], float]] = {}
         self._outgoing.clear()
         most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
@@ -310,9 +312,25 @@ class Attachment(Plug):
             self._hold_until = now + pause_s(self._setbacks, self._config.connecting, self.chance)
             self._setbacks += 1
             counts.set_back += 1
+        elif code == ResponseCode.PARAM_ERROR and any(row.verdict == Verdict.LATER for row in rows):
+            self._divide(rows, _shown(body))
         else:
             counts.dropped += len(rows)
             self.condemned = f"it answered SETTLE with code {code} {_shown(body)}".rstrip()
+
+    def _divide(self, rows: list[Settled], reason: str) -> None:
+        """Find the LATER that a server does not take, due beyond its horizon say: a dead letter.
+
+        It would fail the others each time it is tried. So each goes alone, and what does not go is
+        refused with the server's reason.
+        """
+        if len(rows) == 1:
+            self._log(logging.ERROR, f"refuses a LATER, so the message is given up: {reason}")
+            said = f"given up, since it could not come again: {reason}"
+            rows = [Settled(rows[0].sequence, Verdict.REFUSED, reason_of(said))]
+        else:
+            self._alone += len(rows)
+        self._verdicts.extendleft(reversed(rows))
 
     def _say_flow(self, now: float) -> None:
         flow = _LEAVES if self.is_retired else self._shared.flow
@@ -332,8 +350,9 @@ class Attachment(Plug):
             and len(self._in_flight) < config.settles_in_flight_max
         ):
             rows = [verdicts.popleft()]
+            self._alone = max(self._alone - 1, 0)
             size = FRAME_OVERHEAD + 2 * _ROW_BYTES + len(rows[0].rest)
-            while verdicts and len(rows) < config.settle_items_max:
+            while verdicts and not self._alone and len(rows) < config.settle_items_max:
                 size += _ROW_BYTES + len(verdicts[0].rest)
                 if size > config.settle_bytes_max:
                     break

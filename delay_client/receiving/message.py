@@ -128,8 +128,7 @@ class ReceivedMessage:
 
     def refuse(self, reason: str) -> None:
         """Do what reject() does."""
-        cut = reason.encode(errors="replace")[:REFUSED_BYTES_MAX].decode(errors="ignore")
-        self.desk.settle(self, Verdict.REFUSED, cut.encode())
+        self.desk.settle(self, Verdict.REFUSED, reason_of(reason))
 
     def failed(self, error: BaseException, retry: RetryPolicy | None = None) -> None:
         """Give the verdict after an exception: the error's own, or by the retry policy."""
@@ -183,6 +182,11 @@ class MessageBatch(tuple[ReceivedMessage, ...]):
         """Say that all are done with that have no verdict yet."""
         for message in self:
             message.desk.settle(message, Verdict.DONE)
+
+
+def reason_of(text: str) -> bytes:
+    """Return as much of a text as the reason of a REFUSED may have."""
+    return text.encode(errors="replace")[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
 
 
 def _times(attributes: Mapping[str, str]) -> int:

@@ -262,3 +262,35 @@ def test_requests_that_nobody_knows_are_passed_over() -> None:
         b"\x00\x00\x00\x14\x00\x12\xde\xc1\x0a\xde\x07\xd0\x00\x09" + bytes(10), 0
     )
     assert world.attachment.condemned is None
+
+
+def test_a_later_that_a_server_does_not_take_becomes_a_dead_letter_and_others_go_on() -> None:
+    world = World()
+    world.attached()
+    first, second, third = world.deliver(1, 2, 3)
+    for message, verdict, rest in (
+        (first, Verdict.DONE, b""),
+        (second, Verdict.LATER, b"too late"),
+        (third, Verdict.LATER, b"item"),
+    ):
+        world.attachment.settle(message, verdict, rest)
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    world.answer(frame, 1, code=53, body=b"due beyond the horizon")
+    world.attachment.poll(2)
+    # Two requests may be in flight.
+    one, two = world.frames()
+    assert decode_settle(one.body) == [Settled(1, Verdict.DONE)]
+    assert decode_settle(two.body) == [Settled(2, Verdict.LATER, b"too late")]
+    world.answer(one, 2)
+    world.answer(two, 2, code=53, body=b"due beyond the horizon")
+    world.attachment.poll(3)
+    frames = world.frames()
+    rows = [row for frame in frames for row in decode_settle(frame.body)]
+    reason = b"given up, since it could not come again: due beyond the horizon"
+    assert sorted(rows) == [Settled(2, Verdict.REFUSED, reason), Settled(3, Verdict.LATER, b"item")]
+    for frame in frames:
+        world.answer(frame, 3)
+    assert world.attachment.is_settled
+    assert world.attachment.condemned is None
