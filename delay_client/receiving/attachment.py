@@ -287,7 +287,7 @@ class Attachment(Plug):
             self._was_refused = True
             self.condemned = f"it answered ATTACH with code {code} {_shown(body)}".rstrip()
         elif not isinstance(reply, Attached):
-            self._was_refused = True
+            self._was_refused = reply.is_final
             self.condemned = f"it refuses the receiver: {printable(reply.reason)}"
             self.refusal = self.condemned if reply.is_final else None
         elif reply.epoch < (newest := epochs.get(reply.group, 0)):

@@ -87,7 +87,7 @@ class ReceiverConfig:
 
     connecting: ClientConfig = field(default_factory=ClientConfig)
     """How connections are made and lost ones made again: its `connect_timeout_s`, `backoff_…`,
-    `probe_max_s` (the longest pause after a refusal) and `meta_…`."""
+    `probe_max_s` (the longest pause where no receivers are taken) and `meta_…`."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""
