@@ -312,6 +312,7 @@ class _Admin:
             "oldest_left_due_ms": None,
             "lane": None,
             "groups": [],
+            "receivers": [],
             "damaged": damaged,
             "dead": dead,
             "reason": None if reason is None else reason.value,
@@ -327,7 +328,9 @@ class _Admin:
         if lanes.is_known(number):
             lane = lanes.lane_of(number)
             kind, groups = lane_look(parts, lane, number)
-            found |= {"lane": lane, "groups": groups}
+            statuses = parts.master.sender.status()
+            why_none = [one.why_none for one in statuses if one.why_none and one.name in groups]
+            found |= {"lane": lane, "groups": groups, "receivers": why_none}
             # A subject keeps its lane for a while after the last of it has left.
             if lanes.held(number) or lanes.is_parked(number):
                 reason = reason_of_lane(kind, groups, surroundings(parts))

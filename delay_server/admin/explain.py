@@ -63,6 +63,7 @@ def surroundings(parts: Parts) -> Surroundings:
                 is_limited=group.rule.rate_per_s is not None,
                 is_up=group.is_trusted,
                 is_fenced=group.state is GroupState.FENCED,
+                is_attached=group.is_attached,
             )
             for group in parts.master.sender.status()
         },
@@ -124,6 +125,7 @@ def _place_of(
     for place, held in (
         (Place.METERED, parts.master.rate_limits.parts()),
         (Place.BURIED, parts.master.dead_recorder.held()),
+        (Place.MOVED, parts.master.moves.held()),
         (Place.UNREAD, parts.master.read_retries.held()),
     ):
         if any((entries["sequence"] == sequence).any() for entries in held):
@@ -181,6 +183,7 @@ def counts(parts: Parts) -> dict[str, int]:
         rate_limited                              held for their rate
         unreadable                                due, and tried to be read again
         being_recorded, dead                      given up
+        being_moved                               put off by a receiver
         damaged                                   due, on disk for good
         in_wheel                                  in memory until they are due
         on_disk_due, on_disk                      not in memory
@@ -197,6 +200,7 @@ def counts(parts: Parts) -> dict[str, int]:
         "rate_limited": master.rate_limits.count,
         "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
+        "being_moved": master.moves.count,
         "damaged": master.undeliverable.count,
         "in_wheel": len(master.wheel),
     }

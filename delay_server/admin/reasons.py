@@ -7,6 +7,7 @@ The reasons, in the order in which they are checked:
 
     dead                 the message was given up: it is a dead letter until it is requeued
     dead_being_recorded  the message was given up, and its dead letter is not yet durable
+    being_moved          a receiver wants the message later, and that is not yet durable
     in_flight            the message was sent and is not answered
     retry_backoff        the message was refused or not answered, and is retried after a backoff
     clock_set_back       the message was due before the clock was set back
@@ -14,6 +15,7 @@ The reasons, in the order in which they are checked:
     no_route             no broker group takes its subject, or no route is known yet
     paused_group         a rule pauses all of its groups
     fenced               all of its groups fence this node: another one is the master
+    no_receiver          nobody is attached to any of its groups, or none of those takes more now
     circuit_open         no group of it is connected with a closed circuit; probes are sent
     stopping             the node is being stopped
     clock_held           the clock is not trusted
@@ -37,6 +39,7 @@ class Reason(Enum):
 
     DEAD = "dead"
     DEAD_BEING_RECORDED = "dead_being_recorded"
+    BEING_MOVED = "being_moved"
     IN_FLIGHT = "in_flight"
     RETRY_BACKOFF = "retry_backoff"
     CLOCK_SET_BACK = "clock_set_back"
@@ -45,6 +48,7 @@ class Reason(Enum):
     RATE_LIMITED = "rate_limited"
     PAUSED_GROUP = "paused_group"
     FENCED = "fenced"
+    NO_RECEIVER = "no_receiver"
     CIRCUIT_OPEN = "circuit_open"
     STOPPING = "stopping"
     CLOCK_HELD = "clock_held"
@@ -69,6 +73,8 @@ class Place(Enum):
     """With the sender, until the clock, which was set back, has come to it again."""
     BURIED = "buried"
     """Given up by the sender, on its way to a record of a dead letter."""
+    MOVED = "moved"
+    """Put off by a receiver, on its way to a record with another due time."""
     UNREAD = "unread"
     """In memory, until reading its item is retried."""
     METERED = "metered"
@@ -98,6 +104,8 @@ class GroupLook:
     """It is connected, and its circuit is closed."""
     is_fenced: bool = False
     """It fences this node, and is not retried."""
+    is_attached: bool = False
+    """It is a group of receivers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +139,7 @@ def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Rea
         return Reason.PAUSED_GROUP
     working = [look for look in open_ones if look.is_up]
     if not working:
-        is_over = all(look.is_fenced for look in open_ones)
-        return Reason.FENCED if is_over else Reason.CIRCUIT_OPEN
+        return _reason_of_broken(open_ones)
     if around.stopping:
         return Reason.STOPPING
     if around.clock_held:
@@ -142,8 +149,15 @@ def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Rea
     return Reason.QUEUED
 
 
+def _reason_of_broken(looks: Collection[GroupLook]) -> Reason:
+    if all(look.is_attached for look in looks):
+        return Reason.NO_RECEIVER
+    return Reason.FENCED if all(look.is_fenced for look in looks) else Reason.CIRCUIT_OPEN
+
+
 REASON_OF_PLACE = {
     Place.BURIED: Reason.DEAD_BEING_RECORDED,
+    Place.MOVED: Reason.BEING_MOVED,
     Place.IN_FLIGHT: Reason.IN_FLIGHT,
     Place.PUT_OFF: Reason.RETRY_BACKOFF,
     Place.EARLY: Reason.CLOCK_SET_BACK,

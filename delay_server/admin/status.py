@@ -181,6 +181,7 @@ def _broker(group: GroupStatus) -> dict[str, Any]:
         "circuit": group.circuit.value,
         "circuit_reason": group.circuit_reason,
         "last_end": group.last_end,
+        "why_none": group.why_none,
     } | {number.name: number.value(group) for number in NUMBERS_OF_GROUP}
 
 

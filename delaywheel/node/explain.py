@@ -63,6 +63,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
         "damaged": str(answer["damaged"]),
         "dead letters": _count_of_letters(answer),
         "broker groups": ", ".join(answer["groups"]) or "-",
+        "receivers": "; ".join(answer.get("receivers", ())) or "-",
         "due soon": str(answer["in_wheel"]),
         "held for delivery": str(answer["held"]),
         "due, left on disk": str(answer["left_on_disk"]),

@@ -18,9 +18,8 @@ from tests.fuzz import (
 from tests.fuzz.target import Target
 
 _MODULES: Final = (
-    *(wire_targets, meta_targets, meta_server_targets, node_targets),
+    *(wire_targets, meta_targets, meta_server_targets, node_targets, receiver_targets),
     *(disk_targets, dead_targets, controls_targets, snapshot_targets, text_targets),
-    receiver_targets,
 )
 
 TARGETS: Final[Mapping[str, Target]] = {

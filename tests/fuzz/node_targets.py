@@ -36,7 +36,7 @@ from tests.fuzz.target import attempt, target
 _PACKAGES: Final = ("delay_protocol",)
 
 
-def read_packed(
+def read_back(
     decode: Callable[[bytes], Any], encode: Callable[[Any], bytes], body: bytes, bytes_max: int
 ) -> Any:  # noqa: ANN401 - what the decoder returns
     """Return what a body says, or None; what is written of it is read as the same."""
@@ -58,19 +58,19 @@ def read_packed(
 def group_changes(data: bytes) -> None:
     """News and changes come back as they were, and are within the limits."""
     size = NODE_BODY_BYTES_MAX
-    read_packed(decode_node_watch, encode_node_watch, data, size)
-    told = read_packed(decode_watch_reply, encode_watch_reply, data, size)
+    read_back(decode_node_watch, encode_node_watch, data, size)
+    told = read_back(decode_watch_reply, encode_watch_reply, data, size)
     if told is not None and told.news is not None:
         assert told.news.vote_epoch >= 0
         assert max(len(told.news.members), len(told.news.record.in_sync)) <= REPLICAS_MAX
-    change = read_packed(decode_group_change, encode_group_change, data, size)
+    change = read_back(decode_group_change, encode_group_change, data, size)
     if isinstance(change, Vote):
         assert min(change.end, change.applied) > 0
         assert min(change.epoch, change.last_epoch) >= 0
     elif change is not None:
         assert min(change.epoch, change.version) >= 0
         assert len(change.in_sync if isinstance(change, Alter) else change.target) > 0
-    read_packed(decode_change_reply, encode_change_reply, data, size)
+    read_back(decode_change_reply, encode_change_reply, data, size)
 
 
 @target(
@@ -85,16 +85,16 @@ def group_changes(data: bytes) -> None:
 )
 def following(data: bytes) -> None:
     """What a slave and its master say comes back as it was, and batches are handed on whole."""
-    follow = read_packed(decode_follow, encode_follow, data, FOLLOW_BYTES_MAX)
+    follow = read_back(decode_follow, encode_follow, data, FOLLOW_BYTES_MAX)
     if follow is not None:
         assert follow.asked.sequence > 0
         assert follow.incarnation > 0
-    read_packed(decode_follow_reply, encode_follow_reply, data, FOLLOW_BYTES_MAX)
-    said = read_packed(decode_acknowledged, encode_acknowledged, data, FOLLOW_BYTES_MAX)
+    read_back(decode_follow_reply, encode_follow_reply, data, FOLLOW_BYTES_MAX)
+    said = read_back(decode_acknowledged, encode_acknowledged, data, FOLLOW_BYTES_MAX)
     if said is not None:
         assert min(said.end, said.applied) > 0
         assert said.echo_ms is None or said.echo_ms >= 0
-    read_packed(decode_leave, encode_leave, data, FOLLOW_BYTES_MAX)
+    read_back(decode_leave, encode_leave, data, FOLLOW_BYTES_MAX)
     found = attempt(MalformedMetaError, decode_batches, data)
     if found is not None:
         head, batches = found

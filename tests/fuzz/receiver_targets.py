@@ -1,13 +1,10 @@
-"""Targets for what receivers and their servers say to each other, and for what messages carry."""
-
-from typing import Final
+"""Targets for what receivers and their servers say to each other, and what messages carry."""
 
 from delay_client.messages.envelope import decode_envelope, encode_envelope
 from delay_protocol.basics.errors import MalformedItemError, MalformedMetaError
 from delay_protocol.messages.items import decode_attributes
 from delay_protocol.receivers.attaching import (
     ATTACH_BYTES_MAX,
-    Attached,
     decode_attach,
     decode_attach_reply,
     decode_flow,
@@ -16,6 +13,8 @@ from delay_protocol.receivers.attaching import (
     encode_flow,
 )
 from delay_protocol.receivers.delivering import (
+    DELIVER_ITEMS_MAX,
+    SETTLE_ITEMS_MAX,
     decode_deliver,
     decode_settle,
     decode_settle_reply,
@@ -31,48 +30,40 @@ from delay_protocol.receivers.masters import (
     encode_receiver_register,
     encode_receiver_reply,
 )
-from tests.fuzz.node_targets import read_packed
+from tests.fuzz.node_targets import read_back
 from tests.fuzz.target import attempt, target
-
-_PACKAGES: Final = ("delay_protocol",)
 
 
 @target(
     decoders=(
-        decode_attach,
-        decode_attach_reply,
-        decode_flow,
-        decode_receiver_register,
-        decode_receiver_reply,
+        *(decode_attach, decode_attach_reply, decode_flow),
+        *(decode_deliver, decode_settle, decode_settle_reply),
+        *(decode_receiver_register, decode_receiver_reply),
     ),
-    packages=_PACKAGES,
+    packages=("delay_protocol",),
+    size_max=4096,
 )
-def attaching(data: bytes) -> None:
-    """What a receiver asks comes back as it was, and so do the answers."""
-    attach = read_packed(decode_attach, encode_attach, data, ATTACH_BYTES_MAX)
-    assert attach is None or (attach.name and attach.weight > 0)
-    reply = read_packed(decode_attach_reply, encode_attach_reply, data, ATTACH_BYTES_MAX)
-    assert not isinstance(reply, Attached) or (reply.epoch >= 0 and reply.lease_s > 0)
-    flow = read_packed(decode_flow, encode_flow, data, ATTACH_BYTES_MAX)
+def receivers(data: bytes) -> None:
+    """What receivers and servers say comes back as it was."""
+    attach = read_back(decode_attach, encode_attach, data, ATTACH_BYTES_MAX)
+    assert attach is None or len(attach.instance) == 16
+    read_back(decode_attach_reply, encode_attach_reply, data, ATTACH_BYTES_MAX)
+    flow = read_back(decode_flow, encode_flow, data, ATTACH_BYTES_MAX)
     assert flow is None or min(flow.items, flow.bytes) >= 0
-    read_packed(decode_receiver_register, encode_receiver_register, data, REGISTER_BYTES_MAX)
-    read_packed(decode_receiver_reply, encode_receiver_reply, data, REPLY_BYTES_MAX)
-
-
-@target(decoders=(decode_deliver, decode_settle, decode_settle_reply), packages=_PACKAGES)
-def delivering(data: bytes) -> None:
-    """Messages and verdicts are read as they were written, byte for byte."""
-    messages = attempt(MalformedMetaError, decode_deliver, data)
-    if messages is not None:
-        columns = [list(column) for column in zip(*messages, strict=True)] or [[], [], []]
-        sequences, attempts, items = columns
+    read_back(decode_receiver_register, encode_receiver_register, data, REGISTER_BYTES_MAX)
+    read_back(decode_receiver_reply, encode_receiver_reply, data, REPLY_BYTES_MAX)
+    delivered = attempt(MalformedMetaError, decode_deliver, data)
+    if delivered is not None:
+        sequences, attempts, items = zip(*delivered, strict=True) if delivered else ((), (), ())
+        assert len(delivered) <= DELIVER_ITEMS_MAX
         head = encode_deliver_head(sequences, attempts, list(map(len, items)))
-        assert b"".join((head, *items)) == data
-        assert min([1, *sequences, *attempts]) == 1
+        assert head + b"".join(items) == data
     settled = attempt(MalformedMetaError, decode_settle, data)
-    assert settled is None or encode_settle(settled) == data
+    if settled is not None:
+        assert len(settled) <= SETTLE_ITEMS_MAX
+        assert encode_settle(settled) == data
     unknown = attempt(MalformedMetaError, decode_settle_reply, data)
-    assert unknown is None or data.startswith(encode_settle_reply(unknown))
+    assert unknown is None or encode_settle_reply(unknown) == data[:4]
 
 
 @target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))

@@ -73,15 +73,7 @@ from delay_protocol.nodes.snapshots import (
     encode_snapshot_read,
     encode_snapshot_reply,
 )
-from delay_protocol.receivers.attaching import (
-    Attach,
-    Attached,
-    AttachRefused,
-    Flow,
-    encode_attach,
-    encode_attach_reply,
-    encode_flow,
-)
+from delay_protocol.receivers.attaching import Attach, Attached, AttachRefused, Flow
 from delay_protocol.receivers.delivering import (
     Settled,
     Verdict,
@@ -94,8 +86,6 @@ from delay_protocol.receivers.masters import (
     ReceiverRefused,
     ReceiverRegister,
     ReceiverRegistered,
-    encode_receiver_register,
-    encode_receiver_reply,
 )
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
@@ -581,30 +571,30 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         bytes(8 * len(HEAD)) + BATCHES,
         encode_batches_head(HEAD)[:-1],
     ],
-    "attaching": [
-        encode_attach(Attach(name="r", instance=bytes(16), weight=7, token="t")),  # noqa: S106
-        encode_attach_reply(Attached(group="g", epoch=4, lease_s=30)),
-        encode_attach_reply(AttachRefused(reason="no", is_final=True)),
-        encode_flow(Flow(items=1000, reason="away")),
-        encode_receiver_register(ReceiverRegister(name="r", patterns=("a.*", "b"), told=7)),
-        encode_receiver_reply(
-            ReceiverRegistered(
-                version=7, masters=(MasterInfo(group="g", address="h:1"),), waits="approve r"
-            )
+    "receivers": [
+        *map(
+            msgspec.msgpack.encode,
+            (
+                Attach(name="reminders", instance=bytes(16), weight=3),
+                Attached(group="g", epoch=3, lease_s=30),
+                AttachRefused(reason="not here", is_final=True),
+                Flow(items=100, bytes=1 << 22, reason="busy"),
+                ReceiverRegister(name="reminders", patterns=("orders.*",), told=7),
+                ReceiverRegistered(version=7, masters=(MasterInfo(group="g", address="h:1"),)),
+                ReceiverRefused(reason="a group of brokers"),
+            ),
         ),
-        encode_receiver_reply(ReceiverRefused(reason="no")),
-    ],
-    "delivering": [
-        encode_deliver_head([1, 2**40], [1, 3], [3, 2]) + b"abcde",
+        encode_deliver_head([5, 6], [1, 2], [3, 0]) + b"abc",
         encode_settle(
             [
-                Settled(1, Verdict.DONE),
-                Settled(2, Verdict.RELEASE),
-                Settled(3, Verdict.LATER, b"item"),
-                Settled(4, Verdict.REFUSED, b"no"),
+                Settled(5, Verdict.DONE),
+                Settled(6, Verdict.RELEASE),
+                Settled(7, Verdict.LATER, b"item"),
+                Settled(8, Verdict.REFUSED, b"why"),
             ]
         ),
-        encode_settle_reply(3),
+        encode_settle_reply(2),
+        b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "envelope": [
         encode_attributes(encode_envelope("text", {"a": "1"}, "text/plain")),
@@ -881,13 +871,15 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         *_NODE_WORDS,
         (1).to_bytes(8, "big"),
     ],
-    "attaching": [
+    "receivers": [
         *(
             msgspec.msgpack.encode(name)
-            for kind in (Attach, Attached, AttachRefused, Flow, ReceiverRegister, MasterInfo)
-            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
+            for kind in (Attach, Attached, Flow, ReceiverRegister, ReceiverRegistered, MasterInfo)
+            for name in kind.__struct_fields__
         ),
-        *_NODE_WORDS,
+        *map(msgspec.msgpack.encode, ("type", "attached", "registered", "refused", "orders.*")),
+        (1).to_bytes(4, "big"),
+        (1).to_bytes(8, "big"),
     ],
     "envelope": [b"\x00\x04body", b"#part0", b"dw_encoding", b"base64", b"dw_content_type", b"h:"],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],

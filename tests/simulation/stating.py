@@ -78,6 +78,7 @@ _WHY_THERE = {
     "unreadable": Reason.UNREADABLE,
     "damaged": Reason.DAMAGED,
     "being_recorded": Reason.DEAD_BEING_RECORDED,
+    "being_moved": Reason.BEING_MOVED,
     "dead": Reason.DEAD,
 }
 """By place: what has to be so that there is anything."""

@@ -10,6 +10,8 @@ from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import LEASE_S, Attached, AttachRefused
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
+from delay_server.admin.explain import lane_look, surroundings
+from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, StorageConfig
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -362,3 +364,24 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
         await trio.sleep(10)
         assert server.master.moves.count == 0
         assert await peer.done(peer.sequences[1:]) == 0
+
+
+async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
+    world = World()
+    async with world.serving(receiving_config(), has_broker=False) as server:
+        await send(world, make_item("m", world.now_ms + 100, subject="orders"))
+        await trio.sleep(5)
+        parts = server.administered().parts()
+        number = server.node.store.schedule.subjects.ids[b"orders"]
+        kind, groups = lane_look(parts, parts.master.lanes.lane_of(number), number)
+        assert reason_of_lane(kind, groups, surroundings(parts)) is Reason.NO_RECEIVER
+        assert "nobody is attached to reminders since 20" in status_of_group(server)
+        async with peer_of(world) as peer:
+            await peer.begin(NAME)
+            await until(lambda: peer.delivered)
+            assert status_of_group(server) == ""
+
+
+def status_of_group(server: DelayServer) -> str:
+    """Return why the group of receivers gets nothing."""
+    return server.master.sender.status()[0].why_none
