@@ -3,11 +3,15 @@
     async with Client(meta="127.0.0.1:8080") as client:
         receipt = await client.send("boarding.call", "LH 400", delay=timedelta(minutes=40))
 
-`Client` runs on asyncio and on trio; `BlockingClient` is the same for everyone else.
+    async with Receiver("boarding", subjects=["boarding.*"], meta="127.0.0.1:8080") as receiver:
+        await receiver.run(handle)
 
-    shells     The exchange with sockets
-    exchange   Messages on their way, without I/O
-    messages   Messages, receipts, settings and errors
+`Client` and `Receiver` run on asyncio and on trio; `BlockingClient` sends for everyone else.
+
+    shells      The exchange and the reception with sockets
+    receiving   Messages that come, without I/O
+    exchange    Messages on their way, without I/O
+    messages    Messages, receipts, settings and errors
 
 Each part imports only from parts below it.
 """
@@ -31,8 +35,12 @@ from delay_client.messages.errors import (
     Unavailable,
 )
 from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_client.receiving.errors import ReceiverRefusedError, Reject, RetryLater
+from delay_client.receiving.message import MessageBatch, ReceivedMessage
+from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_client.shells.blocking import BlockingClient
 from delay_client.shells.client import Client
+from delay_client.shells.receiver import Receiver
 
 # A library never says how its users log.
 logging.getLogger("delaywheel").addHandler(logging.NullHandler())
@@ -47,6 +55,7 @@ __all__ = [
     "FatalError",
     "IllegalSubject",
     "InvalidMessage",
+    "MessageBatch",
     "MessageTooLarge",
     "NoRoute",
     "Outcome",
@@ -54,7 +63,14 @@ __all__ = [
     "OutgoingMessage",
     "Overloaded",
     "Receipt",
+    "ReceivedMessage",
+    "Receiver",
+    "ReceiverConfig",
+    "ReceiverRefusedError",
     "Refused",
+    "Reject",
+    "RetryLater",
+    "RetryPolicy",
     "RetryableError",
     "TimedOut",
     "Unavailable",

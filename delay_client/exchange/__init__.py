@@ -9,5 +9,5 @@
     pending     messages that are on no connection
     routing     servers of a subject
 
-Imported by shells.
+Imported by receiving and shells.
 """

@@ -31,7 +31,7 @@ from typing import Any
 from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState
-from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.meta_link import MetaLink, RouteTalk, meta_addresses
 from delay_client.exchange.pending import Pending
 from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
 from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
@@ -521,9 +521,6 @@ def _meta_routing(
     chance: random.Random,
 ) -> MetaRouting:
     """Return routing by the word of one of these meta servers."""
-    addresses = [meta] if isinstance(meta, str) else list(meta)
-    if not addresses:
-        raise ValueError("no meta server: give host:port of a meta server's HTTP port, or several")
     session = MetaSession(
         client_type=ClientType.DELAY_PRODUCER,
         client_id=client_id,
@@ -537,7 +534,8 @@ def _meta_routing(
         ),
         chance=chance,
     )
-    return MetaRouting(session, MetaLink(addresses, session, config=config, chance=chance), config)
+    meta_link = MetaLink(meta_addresses(meta), RouteTalk(session), config=config, chance=chance)
+    return MetaRouting(session, meta_link, config)
 
 
 _ADVICE: dict[type[RetryableError], str] = {

@@ -43,7 +43,52 @@ class Request(Protocol):
 RequestT = TypeVar("RequestT", bound=Request)
 
 
-class Link(Generic[RequestT]):
+class Plug:
+    """A connection to one server, as far as every kind has the same."""
+
+    def __init__(self, server: str) -> None:
+        """Take `host:port`; raise ValueError for what is none."""
+        self.server = server
+        """The address as the user or the meta server wrote it, for receipts and texts."""
+        self.host, self.port = parse_server(server)
+        self.state = LinkState.IDLE
+        self.retry_at = 0.0
+        """Not connected again before this."""
+        self.is_retired = False
+        """Whether nothing names it any more: it is not connected to again."""
+        self.condemned: str | None = None
+        """Why the shell must close the connection now and report it lost."""
+        self.trouble: str | None = None
+        """Why it was lost, or not reached, the last time; None once it has answered."""
+        self._failures = 0
+        self._opaque = 0
+        self._outgoing: list[bytes] = []
+
+    @property
+    def has_outgoing(self) -> bool:
+        """Whether take_outgoing() would return anything."""
+        return bool(self._outgoing)
+
+    def take_outgoing(self) -> bytes:
+        """Return the bytes to write next, b"" if there are none."""
+        outgoing = self._outgoing
+        if len(outgoing) == 1:
+            return outgoing.pop()
+        data = b"".join(outgoing)
+        outgoing.clear()
+        return data
+
+    def connect(self) -> None:
+        """Note that the shell is connecting."""
+        self._move(LinkState.IDLE, LinkState.CONNECTING)
+
+    def _move(self, before: LinkState, after: LinkState) -> None:
+        if self.state is not before:
+            raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
+        self.state = after
+
+
+class Link(Plug, Generic[RequestT]):
     """One server: its connection, the requests that it has not answered, and its health.
 
     Invariants: requests are in flight only in state UP. Every request in flight was put into the
@@ -51,31 +96,17 @@ class Link(Generic[RequestT]):
     """
 
     def __init__(self, server: str, config: ClientConfig, *, group: str | None = None) -> None:
-        self.server = server
-        """The address as the user or the meta server wrote it, for receipts and texts."""
+        super().__init__(server)
         self.group = server if group is None else group
         """The broker group whose master it is; a server that the user named is its own group."""
-        self.is_retired = False
-        """Whether no route names it any more: it is not connected to again."""
-        self.host, self.port = parse_server(server)
         self._config = config
-        self.state = LinkState.IDLE
-        self.retry_at = 0.0
-        """Not connected again before this."""
         self.circuit = Circuit(config)
         """Whether it gets more than probes."""
-        self.condemned: str | None = None
-        """Why the shell must close the connection now and report it lost."""
-        self.trouble: str | None = None
-        """Why it was lost, or not reached, the last time; None once it has answered."""
         self.strays = 0
         """Answers to no request of ours, or too late."""
-        self._failures = 0
         self._in_flight: dict[int, tuple[RequestT, float]] = {}
         self.bytes_in_flight = 0
-        self._outgoing: list[bytes] = []
         self._decoder = self._new_decoder()
-        self._opaque = 0
         self.heard_at = 0.0
         self.used_at = 0.0
 
@@ -83,11 +114,6 @@ class Link(Generic[RequestT]):
     def requests_in_flight(self) -> int:
         """How many requests wait for their answer."""
         return len(self._in_flight)
-
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether take_outgoing() would return anything."""
-        return bool(self._outgoing)
 
     def has_room(self) -> bool:
         """Whether a request may be put on the wire, as far as the connection is concerned."""
@@ -101,10 +127,6 @@ class Link(Generic[RequestT]):
     def takes_probe(self) -> bool:
         """Whether a single request may be put on the wire."""
         return self.state is LinkState.UP and self.condemned is None and not self._in_flight
-
-    def connect(self) -> None:
-        """Note that the shell is connecting."""
-        self._move(LinkState.IDLE, LinkState.CONNECTING)
 
     def connected(self, now: float) -> None:
         """Note that the connection stands."""
@@ -154,15 +176,6 @@ class Link(Generic[RequestT]):
                 body=encode_send_request_body(batch.items),
             )
         )
-
-    def take_outgoing(self) -> bytes:
-        """Return the bytes to write next, b"" if there are none."""
-        outgoing = self._outgoing
-        if len(outgoing) == 1:
-            return outgoing.pop()
-        data = b"".join(outgoing)
-        outgoing.clear()
-        return data
 
     def answers(self, data: bytes, now: float) -> Iterator[tuple[RequestT, int, bytes]]:
         """Yield (batch, code, body) of each answer that became complete.
@@ -217,8 +230,3 @@ class Link(Generic[RequestT]):
 
     def _new_decoder(self) -> FrameDecoder:
         return FrameDecoder(frame_bytes_max=self._config.answer_bytes_max)
-
-    def _move(self, before: LinkState, after: LinkState) -> None:
-        if self.state is not before:
-            raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
-        self.state = after

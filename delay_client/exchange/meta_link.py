@@ -1,29 +1,97 @@
-"""The connection to the meta server, without a socket: discovery, then requests for routes.
+"""The connection to the meta server, without a socket: discovery, then a talk.
 
     discover (HTTP) --> the listener's address --> talk --> lost
         ^                                                     |
         +------ a pause, then the next meta server <----------+
 
 The shells treat it as one more link: they connect to host and port, move bytes, and report the end.
-Routes outlive the connection: without a meta server the last known routes are used.
+What was learned outlives the connection: without a meta server the last known routes are used. What
+is talked about is the business of a MetaTalk: a sender's is of routes, a receiver's of masters.
 """
 
 import logging
 import math
 import random
 from collections.abc import Sequence
+from typing import Protocol
 
 from delay_client.exchange.discovery import AddressAnswer, DiscoveryError, address_request
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.errors import RemoteProtocolError
-from delay_protocol.meta.session import MetaDialogue, MetaSession
-from delay_protocol.wire.frames import FrameDecoder
-
-logger = logging.getLogger("delaywheel.client")
+from delay_protocol.meta.session import MetaDialogue
+from delay_protocol.wire.frames import Frame, FrameDecoder
 
 _FRAME_BYTES_MAX = 256 * 1024
 """An answer has some hundred bytes, some kB with many groups."""
+
+
+class MetaTalk(Protocol):
+    """What is said on a connection to a meta server, and when."""
+
+    logger: logging.Logger
+    """Where it is told that the meta server is away."""
+    frame_bytes_max: int
+    """A larger frame is none of its answers."""
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether there is anything to talk about."""
+
+    @property
+    def answers(self) -> int:
+        """How many good answers came, on all connections."""
+
+    def connected(self, now: float) -> None:
+        """Note that there is a new connection."""
+
+    def disconnected(self, now: float) -> None:
+        """Note that there is none any more."""
+
+    def outgoing(self, now: float) -> bytes:
+        """Return the frames to be sent now, b"" if there are none."""
+
+    def take(self, frame: Frame, now: float) -> str | None:
+        """Take a frame; return the subject if its route has changed by it."""
+
+    def stalls_at(self) -> float:
+        """Return when the connection is dead, unless an answer comes before."""
+
+    def next_at(self) -> float:
+        """Return when outgoing() has something, unless more happens before."""
+
+
+class RouteTalk(MetaDialogue):
+    """A sender's talk: of the routes of its subjects."""
+
+    logger = logging.getLogger("delaywheel.client")
+    frame_bytes_max = _FRAME_BYTES_MAX
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether routes of any subjects are wanted."""
+        return len(self.session) > 0
+
+    @property
+    def answers(self) -> int:
+        """How many routes were told."""
+        return self.session.counts.answers
+
+    def stalls_at(self) -> float:
+        """Return when the connection is dead, unless an answer comes before."""
+        return self.session.stalls_at()
+
+    def next_at(self) -> float:
+        """Return when there is something to ask, unless more happens before."""
+        return self.session.next_at()
+
+
+def meta_addresses(meta: str | Sequence[str]) -> list[str]:
+    """Return the addresses of meta servers that a user gave; raise ValueError for none."""
+    addresses = [meta] if isinstance(meta, str) else list(meta)
+    if not addresses:
+        raise ValueError("no meta server: give host:port of a meta server's HTTP port, or several")
+    return addresses
 
 
 class MetaLink:
@@ -32,7 +100,7 @@ class MetaLink:
     def __init__(
         self,
         addresses: Sequence[str],
-        session: MetaSession,
+        talk: MetaTalk,
         *,
         config: ClientConfig,
         chance: random.Random,
@@ -40,8 +108,7 @@ class MetaLink:
         """Take the HTTP addresses of meta servers as `host:port`; begin with any of them."""
         self._addresses = [(address, *parse_server(address)) for address in addresses]
         self._at = chance.randrange(len(self._addresses))
-        self._session = session
-        self._dialogue = MetaDialogue(session)
+        self._talk = talk
         self._config = config
         self._chance = chance
         self.state = LinkState.IDLE
@@ -88,7 +155,7 @@ class MetaLink:
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should connect now."""
-        return self.state is LinkState.IDLE and now >= self.retry_at and len(self._session) > 0
+        return self.state is LinkState.IDLE and now >= self.retry_at and self._talk.is_wanted
 
     def connect(self) -> None:
         """Note that the shell is connecting."""
@@ -103,7 +170,7 @@ class MetaLink:
             self._outgoing = address_request(self.host, self.port)
         else:
             self._decoder = self._new_decoder()
-            self._dialogue.connected(now)
+            self._talk.connected(now)
             self._ask(now)
 
     def lost(self, reason: str, now: float) -> None:
@@ -118,7 +185,7 @@ class MetaLink:
             return
         if self._listener is not None:
             self._listener = None
-            self._dialogue.disconnected(now)
+            self._talk.disconnected(now)
         elif was_up and condemned is None:
             # A server may end its answer by closing.
             try:
@@ -141,11 +208,11 @@ class MetaLink:
             self._discover(data)
             return []
         changed: list[str] = []
-        answers = self._session.counts.answers
+        answers = self._talk.answers
         self._decoder.feed(data)
         try:
             for frame in self._decoder.frames():
-                subject = self._dialogue.take(frame, now)
+                subject = self._talk.take(frame, now)
                 if subject is not None:
                     changed.append(subject)
             if self._decoder.fault is not None:
@@ -153,7 +220,7 @@ class MetaLink:
         except RemoteProtocolError as error:
             self.garbage += 1
             self.condemned = f"does not speak the protocol: {error}"
-        if self._session.counts.answers > answers:
+        if self._talk.answers > answers:
             self._failures = 0
             self.trouble = None
         self._ask(now)
@@ -166,9 +233,9 @@ class MetaLink:
         if now >= self._give_up_at:
             self.condemned = f"no answer within {self._config.meta_answer_timeout_s:g} s"
         elif self._listener is not None:
-            if not len(self._session):
+            if not self._talk.is_wanted:
                 self.condemned = _UNUSED
-            elif now >= self._session.stalls_at():
+            elif now >= self._talk.stalls_at():
                 self.condemned = f"silent for {self._config.meta_answer_timeout_s:g} s"
             else:
                 self._ask(now)
@@ -176,16 +243,16 @@ class MetaLink:
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
         if self.state is LinkState.IDLE:
-            return self.retry_at if len(self._session) else math.inf
+            return self.retry_at if self._talk.is_wanted else math.inf
         if self.state is LinkState.CONNECTING or self.condemned is not None:
             return math.inf
-        asks_at = math.inf if self._outgoing else self._session.next_at()
-        return min(self._give_up_at, self._session.stalls_at(), asks_at)
+        asks_at = math.inf if self._outgoing else self._talk.next_at()
+        return min(self._give_up_at, self._talk.stalls_at(), asks_at)
 
     def _ask(self, now: float) -> None:
         # What the socket has not taken waits in the session, which knows how much there may be.
         if not self._outgoing:
-            self._outgoing = self._dialogue.outgoing(now)
+            self._outgoing = self._talk.outgoing(now)
 
     def _discover(self, data: bytes) -> None:
         try:
@@ -200,7 +267,7 @@ class MetaLink:
     def _fail(self, reason: str, now: float) -> None:
         """Let some time pass, then try the next meta server."""
         level = logging.DEBUG if self._failures else logging.WARNING
-        logger.log(level, "meta server %s: %s", self.server, reason)
+        self._talk.logger.log(level, "meta server %s: %s", self.server, reason)
         self.trouble = f"{self.server}: {reason}"
         rounds = self._failures // len(self._addresses)
         span_s = min(
@@ -213,7 +280,7 @@ class MetaLink:
         self._at = (self._at + 1) % len(self._addresses)
 
     def _new_decoder(self) -> FrameDecoder:
-        return FrameDecoder(frame_bytes_max=_FRAME_BYTES_MAX)
+        return FrameDecoder(frame_bytes_max=self._talk.frame_bytes_max)
 
     def _move(self, before: LinkState, after: LinkState) -> None:
         if self.state is not before:

@@ -2,6 +2,7 @@
 
     clock          the wall clock
     config         settings of a client
+    envelope       bodies and headers as attributes
     errors         why a message was not accepted
     identity       the client's id
     item_encoder   messages to items
@@ -9,5 +10,5 @@
     message_ids    ULIDs
     verdicts       item codes to errors
 
-Imported by exchange and shells.
+Imported by exchange, receiving and shells.
 """

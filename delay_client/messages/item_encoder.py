@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from delay_client.messages.envelope import encode_envelope, encode_headers
 from delay_client.messages.errors import (
     DelayTooLong,
     FatalError,
@@ -19,7 +20,7 @@ from delay_client.messages.errors import (
     InvalidMessage,
     MessageTooLarge,
 )
-from delay_client.messages.message import BODY_ATTRIBUTE, Body, Delay, OutgoingItem, OutgoingMessage
+from delay_client.messages.message import Body, Delay, OutgoingItem, OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.errors import ProtocolError
 from delay_protocol.basics.strings import STR_SIZE_MAX
@@ -32,7 +33,7 @@ EncodedItem = tuple[bytes, str, int]
 NAME_LENGTH_MAX: Final = 100
 """Characters of a subject or a message id; QMQ's own clients refuse more."""
 
-_DUE_MS_MAX: Final = 253_402_300_799_999
+DUE_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last moment a datetime can tell."""
 
 _DELAY_S_MAX: Final = 100 * 366 * 86_400
@@ -44,7 +45,7 @@ _HAIR_MS: Final = 1e-3
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MS: Final = timedelta(milliseconds=1)
 _CREATE_KEY: Final = "qmq_createTime"
-_DUE_KEY: Final = "qmq_scheduleReceiveTime"
+DUE_KEY: Final = "qmq_scheduleReceiveTime"
 _SUBJECTS_KEPT: Final = 10_000
 _SUBJECT_SHOWN: Final = 60
 """Characters of a subject that an error repeats."""
@@ -68,7 +69,7 @@ class ItemEncoder:
     def encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
         """Return the item of a message created now; raise FatalError if there can be none."""
         try:
-            subject, body, delay, at, message_id, tags = message
+            subject, body, delay, at, message_id, tags, headers, content_type = message
             due_ms = _due_ms(delay, at, now_ms)
             subject_part = self._subjects.get(subject) or self._subject_part(subject)
             if message_id is None:
@@ -82,8 +83,10 @@ class ItemEncoder:
             if 10**12 <= due_ms < 10**13:
                 due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
             else:
-                due_attribute = _attribute(_DUE_KEY, str(due_ms))
+                due_attribute = _attribute(DUE_KEY, str(due_ms))
             attributes = b"".join((self._create_attribute, due_attribute, _attributes(body)))
+            if headers or content_type is not None:
+                attributes += _packed(encode_headers(headers, content_type))
             if tags:
                 head = _TIMES.pack(FLAG_DELAY | FLAG_TAGS, now_ms, due_ms)
                 id_part += _tags_part(tags)
@@ -95,8 +98,10 @@ class ItemEncoder:
             size = len(covered) + 8
             if size > self._item_bytes_max:
                 raise MessageTooLarge(
-                    f"the message takes {size} bytes, the limit is {self._item_bytes_max}: "
-                    "send less, or raise item_bytes_max here and the server's limit"
+                    f"the message takes {size} bytes, the limit is {self._item_bytes_max} for all "
+                    "of it (bytes that are no UTF-8 travel as base64: about "
+                    f"{self._item_bytes_max * 7 // 10 // 1024} KiB of them fit): send less, or "
+                    "raise item_bytes_max here and the server's limit"
                 )
             return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms
         except FatalError as error:
@@ -149,8 +154,8 @@ def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
         return now_ms + math.ceil(delay * 1000 - _HAIR_MS)
     if (delay is None) == (at is None):
         raise InvalidMessage("give either delay= or at= (delay=0 means at once)")
-    due_ms = now_ms + _delay_ms(delay) if delay is not None else _at_ms(at)
-    if due_ms > _DUE_MS_MAX:
+    due_ms = now_ms + delay_to_ms(delay) if delay is not None else _at_ms(at)
+    if due_ms > DUE_MS_MAX:
         raise DelayTooLong(f"a delay of {delay} ends after the year 9999: shorten it")
     return due_ms
 
@@ -167,7 +172,8 @@ def _at_ms(at: datetime | None) -> int:
     return -((_EPOCH - at) // _MS)
 
 
-def _delay_ms(delay: Delay) -> int:
+def delay_to_ms(delay: Delay) -> int:
+    """Return a delay in ms, a part of one rounded up; raise InvalidMessage if it is none."""
     try:
         if isinstance(delay, timedelta):
             delay_ms = -(-delay // _MS)
@@ -203,19 +209,19 @@ def _attributes(body: Body) -> bytes:
         data = _utf8(body, "the body")
         if len(data) <= STR_SIZE_MAX:
             return b"\x00\x04body" + _SIZE.pack(len(data)) + data
-        return _text(body, "the body")
-    if isinstance(body, bytes):
-        try:
-            return _attribute(BODY_ATTRIBUTE, body.decode())
-        except UnicodeDecodeError as error:
-            raise InvalidMessage(
-                "the body is not UTF-8 text, which is all that QMQ carries: encode it, as base64"
-            ) from error
+    if isinstance(body, str | bytes):
+        return _packed(encode_envelope(body))
     if not isinstance(body, Mapping):
-        raise InvalidMessage(f"a body is text or a mapping of text to text, not {type(body)!r}")
-    if _CREATE_KEY in body or _DUE_KEY in body:
-        raise InvalidMessage(f"attributes {_CREATE_KEY} and {_DUE_KEY} are set by the client")
-    return b"".join([_attribute(key, value) for key, value in body.items()])
+        raise InvalidMessage(
+            f"a body is text, bytes or a mapping of text to text, not {type(body)!r}"
+        )
+    if _CREATE_KEY in body or DUE_KEY in body:
+        raise InvalidMessage(f"attributes {_CREATE_KEY} and {DUE_KEY} are set by the client")
+    return _packed(body)
+
+
+def _packed(attributes: Mapping[str, str]) -> bytes:
+    return b"".join([_attribute(key, value) for key, value in attributes.items()])
 
 
 def _attribute(key: str, value: str) -> bytes:

@@ -6,18 +6,21 @@ and a frozen dataclass takes three times as long to make.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from delay_client.messages.errors import DelaywheelError
 
-BODY_ATTRIBUTE: Final = "body"
-"""The attribute under which consumers find a body that was given as text."""
-
 Body = str | bytes | Mapping[str, str]
-"""Text (or its UTF-8 bytes), which travels as the attribute `body`; or a mapping of attributes."""
+"""Text or bytes, which travel as envelope.py says: text, and bytes that are UTF-8, of up to 32,767
+bytes as the attribute `body`. Or a mapping of attributes."""
 
 Delay = timedelta | float
 """How long to wait before delivery: a timedelta, or seconds."""
+
+
+def moment(time_ms: int) -> datetime:
+    """Return a time in ms since 1970 as a datetime in UTC."""
+    return datetime.fromtimestamp(time_ms // 1000, UTC).replace(microsecond=time_ms % 1000 * 1000)
 
 
 class OutgoingMessage(NamedTuple):
@@ -26,7 +29,7 @@ class OutgoingMessage(NamedTuple):
     subject: str
     """The subject that consumers subscribe to."""
     body: Body = ""
-    """The body: text, or a mapping of attributes."""
+    """The body: text, bytes, or a mapping of attributes."""
     delay: Delay | None = None
     """Deliver this long after now. Exactly one of `delay` and `at` is given."""
     at: datetime | None = None
@@ -36,6 +39,10 @@ class OutgoingMessage(NamedTuple):
     the same message by it when a second send_many(), after a crash, sends it again: both come."""
     tags: Sequence[str] = ()
     """At most 10; consumers can filter by them."""
+    headers: Mapping[str, str] | None = None
+    """Text by name, for receivers; names are in lower case there."""
+    content_type: str | None = None
+    """What the body is, for receivers: `application/json`, say."""
 
 
 class OutgoingItem(NamedTuple):
@@ -63,9 +70,7 @@ class Receipt(NamedTuple):
     @property
     def due_at(self) -> datetime:
         """When it is due, in UTC."""
-        return datetime.fromtimestamp(self.due_ms // 1000, UTC).replace(
-            microsecond=self.due_ms % 1000 * 1000
-        )
+        return moment(self.due_ms)
 
 
 Outcome = Receipt | DelaywheelError

@@ -1,7 +1,9 @@
-"""The exchange with sockets.
+"""The exchange and the reception with sockets.
 
     blocking   for threads
     client     for asyncio and trio
+    lines      connections and time on anyio, for any core
+    receiver   messages that come, for asyncio and trio
 
 Imported by services, through `delay_client`.
 """

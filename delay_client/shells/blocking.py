@@ -11,7 +11,7 @@ import random
 import selectors
 import socket
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 from types import TracebackType
@@ -73,12 +73,14 @@ class BlockingClient:
         at: datetime | None = None,
         message_id: str | None = None,
         tags: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; as Client.send()."""
         timeout_s = self._config.timeout(timeout)
         traffic = self._current_traffic()
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags)
+        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         encoded = self._new_encoder().encode(message, wall_ms())
         waiter = Waiter(traffic.note_news)
         with traffic.turn_taking:

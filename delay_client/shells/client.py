@@ -1,18 +1,15 @@
 """The client for asyncio and trio: an anyio shell around the exchange.
 
-It runs one task for time and, for each server and for the meta server, one that keeps the
-connection, with a writer below it. A message costs no task: a send() waits for one event, a
-send_many() for one per answer.
+It runs the tasks of lines.py: one for time and, for each server and for the meta server, one that
+keeps the connection. A message costs no task: a send() waits for one event, a send_many() for one
+per answer.
 """
 
-import math
-import os
 import random
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Self, TypeVar
+from typing import TypeVar
 
 import anyio
 import anyio.abc
@@ -20,11 +17,9 @@ import anyio.lowlevel
 
 from delay_client.exchange.batches import Batch, Collection, Encoder, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.links import LinkState
 from delay_client.exchange.routing import Line
 from delay_client.messages.clock import wall_ms
 from delay_client.messages.config import ClientConfig
-from delay_client.messages.errors import ClientClosed
 from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
 from delay_client.messages.message import (
@@ -36,15 +31,12 @@ from delay_client.messages.message import (
     Receipt,
 )
 from delay_client.messages.message_ids import MessageIdMaker
-
-_RECEIVE_SIZE: Final = 65536
+from delay_client.shells.lines import Bell, Shell
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
 
-_Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
-
-class Client:
+class Client(Shell[Line]):
     """Sends messages that are delivered later. Use it as `async with Client(...) as client`.
 
     Any number of tasks may use one client at the same time; their messages share connections and
@@ -81,17 +73,9 @@ class Client:
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
         )
-        self._lines: dict[Line, _Line] = {}
-        self._followed: Sequence[Line] | None = None
-        """The lines of which `_lines` is made."""
-        self._tasks: anyio.abc.TaskGroup | None = None
-        self._lifetime = self._run()
-        self._is_open = False
-        self._leaves_at_once = False
+        super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
         self._calls = 0
         """Calls that have no outcome yet."""
-        self._time_bell = _Bell()
-        self._sleeps_until = math.inf
         self._paused: list[tuple[Batch, anyio.Event]] = []
         """send_many() calls that wait for room, and the events that wake them."""
         self._all_done = anyio.Event()
@@ -106,6 +90,8 @@ class Client:
         at: datetime | None = None,
         message_id: str | None = None,
         tags: Sequence[str] = (),
+        headers: Mapping[str, str] | None = None,
+        content_type: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
     ) -> Receipt:
         """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
@@ -114,7 +100,7 @@ class Client:
         RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
         have been sent.
         """
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags)
+        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         timeout_s = self._config.timeout(timeout)
         self._check_open()
         encoded = self._encoder.encode(message, wall_ms())
@@ -167,7 +153,7 @@ class Client:
     ) -> list[Outcome]:
         timeout_s = self._config.timeout(timeout)
         self._check_open()
-        progress = _Bell()
+        progress = Bell()
         collection = Collection(progress.ring)
         self._calls += 1
         try:
@@ -195,11 +181,6 @@ class Client:
             self._end_call()
         return collection.outcomes()
 
-    async def __aenter__(self) -> Self:
-        """Begin; a client can be entered once. Servers are connected to when there is work."""
-        await self._lifetime.__aenter__()
-        return self
-
     async def __aexit__(
         self,
         kind: type[BaseException] | None,
@@ -207,158 +188,21 @@ class Client:
         traceback: TracebackType | None,
     ) -> bool | None:
         """Wait for the outcomes of all calls, then disconnect; after an error only disconnect."""
-        self._leaves_at_once = error is not None
-        try:
-            if isinstance(error, Exception):
-                # That we use a task group is nobody's business: the error does not pass through it.
-                await self._lifetime.__aexit__(None, None, None)
-                return False
-            return await self._lifetime.__aexit__(kind, error, traceback)
-        except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
-                raise group.exceptions[0] from None
-            raise
+        return await super().__aexit__(kind, error, traceback)
 
-    # Tasks.
+    async def _finish(self) -> None:
+        while self._calls and not self._leaves_by_error:
+            await self._all_done.wait()
 
-    @asynccontextmanager
-    async def _run(self) -> AsyncIterator[None]:
-        async with anyio.create_task_group() as tasks:
-            self._is_open = True
-            self._tasks = tasks
-            tasks.start_soon(self._keep_time)
-            try:
-                yield
-                while self._calls and not self._leaves_at_once:
-                    await self._all_done.wait()
-            finally:
-                self._is_open = False
-                self._exchange.close()
-                for _, room in self._paused:
-                    room.set()
-                self._paused.clear()
-                self._tasks = None
-                tasks.cancel_scope.cancel()
+    def _close(self) -> None:
+        self._exchange.close()
+        for _, room in self._paused:
+            room.set()
+        self._paused.clear()
 
-    async def _keep_time(self) -> None:
-        """Wake the exchange at the times it asks for."""
-        while True:
-            now = anyio.current_time()
-            self._exchange.poll(now)
-            self._look_round(now)
-            self._sleeps_until = self._exchange.wake_at
-            with anyio.CancelScope(deadline=self._sleeps_until):
-                await self._time_bell.wait()
-
-    async def _keep_line(self, line: "_Line") -> None:
-        """Connect to one server whenever there is work, again and again, while it is named."""
-        link = line.link
-        while True:
-            while not self._exchange.wants_connection(link, anyio.current_time()):
-                if line.is_gone:
-                    return
-                await line.bell.wait()
-            self._exchange.connecting(link)
-            reason = await self._connect_and_converse(line)
-            now = anyio.current_time()
-            self._exchange.lost(link, reason, now)
-            self._look_round(now)
-
-    async def _connect_and_converse(self, line: "_Line") -> str:
-        """Return why there is no connection any more."""
-        link = line.link
-        limit_s = self._config.connect_timeout_s
-        try:
-            with anyio.fail_after(limit_s):
-                stream = await anyio.connect_tcp(link.host, link.port)
-        except TimeoutError:
-            return f"no connection within {limit_s:g} s"
-        except (OSError, UnicodeError) as error:
-            return _describe(error)
-        try:
-            now = anyio.current_time()
-            self._exchange.connected(link, now)
-            self._look_round(now)
-            return await self._converse(line, stream)
-        finally:
-            await anyio.aclose_forcefully(stream)
-
-    async def _converse(self, line: "_Line", stream: anyio.abc.SocketStream) -> str:
-        """Read and write until the connection ends; return why it did."""
-        reason = "closed by the server"
-        async with anyio.create_task_group() as tasks:
-            line.scope = tasks.cancel_scope
-            tasks.start_soon(self._write, line, stream)
-            try:
-                while True:
-                    data = await stream.receive(_RECEIVE_SIZE)
-                    now = anyio.current_time()
-                    self._exchange.received(line.link, data, now)
-                    self._look_round(now)
-            except anyio.EndOfStream:
-                pass
-            except _Broken as error:
-                reason = _describe(error)
-            tasks.cancel_scope.cancel()
-        line.scope = None
-        return line.link.condemned or reason
-
-    async def _write(self, line: "_Line", stream: anyio.abc.SocketStream) -> None:
-        """Write what the link puts out. Only this task writes, so no cancelled call cuts a frame.
-
-        A connection that cannot be written to is left to the reader: it may still find answers,
-        and it will find the end.
-        """
-        try:
-            while True:
-                data = line.link.take_outgoing()
-                if data:
-                    await stream.send(data)
-                else:
-                    await line.bell.wait()
-        except _Broken:
-            pass
-
-    # What the tasks have to tell each other.
-
-    def _look_round(self, now: float) -> None:
-        """Wake the tasks that have work after a change of the exchange."""
-        exchange = self._exchange
-        if exchange.lines is not self._followed:
-            self._follow_lines()
-        for line in self._lines.values():
-            link = line.link
-            if link.condemned is not None and line.scope is not None:
-                line.scope.cancel()
-            elif link.has_outgoing or (
-                # Asked here too, since mostly it is another.
-                link.state is LinkState.IDLE and exchange.wants_connection(link, now)
-            ):
-                line.bell.ring()
-        self._watch_time()
+    def _changed(self) -> None:
         if self._paused:
             self._resume()
-
-    def _watch_time(self) -> None:
-        """Wake the task that keeps time if it would sleep too long."""
-        if self._exchange.wake_at < self._sleeps_until:
-            # Once is enough; the task sets it again.
-            self._sleeps_until = -math.inf
-            self._time_bell.ring()
-
-    def _follow_lines(self) -> None:
-        """Run a task for each connection, and end those of removed connections."""
-        if self._tasks is None:
-            return
-        lines = self._followed = self._exchange.lines
-        for link in lines:
-            if link not in self._lines:
-                line = self._lines[link] = _Line(link)
-                self._tasks.start_soon(self._keep_line, line)
-        for link in self._lines.keys() - set(lines):
-            line = self._lines.pop(link)
-            line.is_gone = True
-            line.bell.ring()
 
     def _resume(self) -> None:
         """Wake the calls for whose next batch there is room by now."""
@@ -375,43 +219,3 @@ class Client:
         if not self._calls:
             self._all_done.set()
             self._all_done = anyio.Event()
-
-    def _check_open(self) -> None:
-        if not self._is_open:
-            raise ClientClosed("the client is not open: use it inside `async with Client(...)`")
-
-
-class _Bell:
-    """Wakes one task, now or when it next waits."""
-
-    def __init__(self) -> None:
-        self._event = anyio.Event()
-
-    def ring(self) -> None:
-        self._event.set()
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event = anyio.Event()
-
-
-class _Line:
-    """State of the shell for a link."""
-
-    def __init__(self, link: Line) -> None:
-        self.link = link
-        self.is_gone = False
-        """Whether there is nothing to connect to any more."""
-        self.bell = _Bell()
-        self.scope: anyio.CancelScope | None = None
-        """Ends the conversation, while there is one."""
-
-
-def _describe(error: BaseException) -> str:
-    """Return the reason in few words; anyio and asyncio hide it in causes and groups."""
-    inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
-    if inner is not None:
-        return _describe(inner)
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__

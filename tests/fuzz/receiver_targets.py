@@ -1,6 +1,8 @@
-"""Target for what receivers and their servers say to each other."""
+"""Targets for what receivers and their servers say to each other, and what messages carry."""
 
-from delay_protocol.basics.errors import MalformedMetaError
+from delay_client.messages.envelope import decode_envelope, encode_envelope
+from delay_protocol.basics.errors import MalformedItemError, MalformedMetaError
+from delay_protocol.messages.items import decode_attributes
 from delay_protocol.receivers.attaching import (
     ATTACH_BYTES_MAX,
     decode_attach,
@@ -62,3 +64,20 @@ def receivers(data: bytes) -> None:
         assert encode_settle(settled) == data
     unknown = attempt(MalformedMetaError, decode_settle_reply, data)
     assert unknown is None or encode_settle_reply(unknown) == data[:4]
+
+
+@target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))
+def envelope(data: bytes) -> None:
+    """What any attributes say of a body is what they say again once we have written it."""
+    attributes = attempt(MalformedItemError, decode_attributes, data)
+    found = attributes and attempt(MalformedItemError, decode_envelope, attributes)
+    if found:
+        body, headers, content_type = found
+        ours = {name: value for name, value in headers.items() if name and name == name.lower()}
+        again, *rest = decode_envelope(encode_envelope(body, ours, content_type))
+        assert rest == [ours, content_type]
+        assert _data(again) == _data(body)
+
+
+def _data(body: str | bytes) -> bytes:
+    return body if isinstance(body, bytes) else body.encode()

@@ -12,6 +12,7 @@ from uuid import UUID
 import msgspec
 import numpy as np
 
+from delay_client.messages.envelope import encode_envelope
 from delay_protocol.messages.items import Item, encode_attributes, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.meta.requests import (
@@ -595,6 +596,12 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         encode_settle_reply(2),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
+    "envelope": [
+        encode_attributes(encode_envelope("text", {"a": "1"}, "text/plain")),
+        encode_attributes(encode_envelope(b"\xff\x00")),
+        encode_attributes({"body#part0": "x", "body#part1": "y", "h:A": "1", "h:": "2"}),
+        encode_attributes({"body": "=", "dw_encoding": "base64"}),
+    ],
     "admission": [
         b"".join(
             encode_item(Item(2, SENT_MS, SENT_MS + 5000, "s", f"m{n}", (), {"k": "v"}))
@@ -874,6 +881,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
         (1).to_bytes(4, "big"),
         (1).to_bytes(8, "big"),
     ],
+    "envelope": [b"\x00\x04body", b"#part0", b"dw_encoding", b"base64", b"dw_content_type", b"h:"],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
     "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],
     "inspect": [b"DWB1", b"DWLG", b"DWDE"],

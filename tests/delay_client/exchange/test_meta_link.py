@@ -6,7 +6,7 @@ import pytest
 
 from delay_client import ClientConfig
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
-from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_protocol.meta.requests import ClientType, decode_client_register
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_protocol.wire.frames import FrameDecoder
@@ -22,7 +22,8 @@ def new_link(*addresses: str, seed: int = 1) -> tuple[MetaLink, MetaSession]:
         config=MetaSessionConfig(answer_timeout_s=5),
         chance=random.Random(seed),
     )
-    link = MetaLink(addresses or ("m:8080",), session, config=CONFIG, chance=random.Random(seed))
+    talk = RouteTalk(session)
+    link = MetaLink(addresses or ("m:8080",), talk, config=CONFIG, chance=random.Random(seed))
     return link, session
 
 

@@ -18,6 +18,7 @@ from delay_client import (
     OutgoingItem,
     OutgoingMessage,
 )
+from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
 from delay_client.messages.message import Body
 from delay_client.messages.message_ids import MessageIdMaker
@@ -145,12 +146,18 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
         ({"delay": 1, "message_id": 7}, InvalidMessage, "must be text"),
         ({"delay": 1, "tags": "t1"}, InvalidMessage, "tuple"),
         ({"delay": 1, "tags": ["t"] * 11}, InvalidMessage, "at most 10"),
-        ({"delay": 1, "body": b"\xff"}, InvalidMessage, "base64"),
+        ({"delay": 1, "body": b"\xff" * (1 << 20)}, MessageTooLarge, "about 716 KiB of them fit"),
+        ({"delay": 1, "headers": {"A": "1", "a": "2"}}, InvalidMessage, "two headers named 'a'"),
+        ({"delay": 1, "headers": {"": "1"}}, InvalidMessage, "without a name"),
+        ({"delay": 1, "headers": {7: "1"}}, InvalidMessage, "name of a header is text"),
+        ({"delay": 1, "headers": {"a": 7}}, InvalidMessage, "must be text, not int"),
+        ({"delay": 1, "headers": {"a": "x" * 32768}}, MessageTooLarge, "32767"),
         ({"delay": 1, "body": 7}, InvalidMessage, "mapping"),
         ({"delay": 1, "body": {"n": 7}}, InvalidMessage, "must be text, not int"),
         ({"delay": 1, "body": {"qmq_createTime": "1"}}, InvalidMessage, "set by the client"),
         ({"delay": 1, "body": "\ud800"}, InvalidMessage, "Unicode"),
-        ({"delay": 1, "body": "x" * 32768}, MessageTooLarge, "32767"),
+        ({"delay": 1, "body": "x" * 40000 + "\ud800"}, InvalidMessage, "Unicode"),
+        ({"delay": 1, "body": {"k": "x" * 32768}}, MessageTooLarge, "32767"),
         ({"delay": 1, "body": {str(n): "x" * 32767 for n in range(33)}}, MessageTooLarge, "limit"),
     ],
 )
@@ -167,6 +174,19 @@ def test_what_cannot_be_sent_is_refused_with_advice(
 def test_the_largest_text_travels_whole() -> None:
     item = decode_item(encode(OutgoingMessage("s", "x" * 32767, 1)))
     assert len(item.attributes["body"]) == 32767
+
+
+@pytest.mark.parametrize("body", ["ü" * 100_000, b"\xff" * 700_000])
+def test_a_larger_body_travels_in_parts_with_its_headers_behind_it(body: str | bytes) -> None:
+    message = OutgoingMessage("s", body, 1, headers={"Trace-Id": "7"}, content_type="a/b")
+    attributes = decode_item(encode(message)).attributes
+    assert "body" not in attributes
+    assert decode_envelope(attributes) == (body, {"trace-id": "7"}, "a/b")
+
+
+def test_a_mapping_has_headers_beside_its_attributes() -> None:
+    item = decode_item(encode(OutgoingMessage("s", {"k": "v"}, 1, headers={"A": "1"})))
+    assert dict(item.attributes) | {"k": "v", "h:a": "1"} == item.attributes
 
 
 def test_a_refused_message_is_also_a_value_error() -> None:

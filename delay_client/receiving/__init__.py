@@ -1,0 +1,11 @@
+"""Receiving, without I/O.
+
+    attachment   a connection to a delay server: messages come, verdicts go
+    errors       what handlers raise, and what ends a receiver
+    message      messages that were received
+    reception    all of it: which servers, which messages come next
+    registering  what a receiver asks a meta server
+    settings     settings of a receiver
+
+Imported by shells.
+"""

@@ -1,0 +1,382 @@
+"""Attachments: what a receiver knows of its connection to one delay server, without the socket.
+
+    a message: todo --> at a handler --> its verdict waits --> in a SETTLE --> answered
+                                               ^                   |
+                                               +---- a pause ------+  answered BROKER_ERROR
+
+A verdict counts on the connection that delivered. When that is lost, what has none, or an
+unanswered one, comes again elsewhere: the receiver forgets it, and drops verdicts that come later.
+"""
+
+import logging
+import math
+import random
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+from delay_client.exchange.circuits import pause_s
+from delay_client.exchange.links import LinkState, Plug
+from delay_client.messages.clock import wall_ms
+from delay_client.receiving.message import ReceivedMessage, reason_of
+from delay_client.receiving.settings import ReceiverConfig
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import BodyError, MalformedMetaError, RemoteProtocolError
+from delay_protocol.basics.printable import printable
+from delay_protocol.receivers.attaching import (
+    Attach,
+    Attached,
+    Flow,
+    decode_attach_reply,
+    encode_attach,
+    encode_flow,
+)
+from delay_protocol.receivers.delivering import (
+    DELIVER_ITEMS_MAX,
+    Settled,
+    Verdict,
+    decode_deliver,
+    decode_settle_reply,
+    encode_settle,
+)
+from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way, encode_request
+
+logger = logging.getLogger("delaywheel.receiver")
+
+_ROW_BYTES: Final = 16
+"""Bytes of a message in a DELIVER, or of a verdict in a SETTLE, beside its item: at most."""
+_OPAQUE_MAX: Final = 0x7FFF_FFFF
+_REASON_SHOWN: Final = 500
+"""Characters of what a server says that a log line repeats."""
+_GONE: Final = "it is no master any more"
+_LEAVES: Final = Flow(items=0, reason=_GONE)
+
+
+@dataclass
+class ReceiverCounts:
+    """What happened since the receiver began."""
+
+    received: int = 0
+    """Messages that came."""
+    verdicts: dict[Verdict, int] = field(default_factory=lambda: dict.fromkeys(Verdict, 0))
+    """Verdicts that were given while their connection stood."""
+    poison: int = 0
+    """Of the refused: items that cannot be decoded."""
+    dropped: int = 0
+    """Verdicts that were not known to be kept when their connection was lost."""
+    unknown: int = 0
+    """Verdicts of messages that the delay server did not know as unsettled on the connection."""
+    set_back: int = 0
+    """Requests with verdicts that a delay server could not keep, and that were sent again."""
+    garbage: int = 0
+    """Connections that were closed because of what came on them."""
+
+
+@dataclass
+class Shared:
+    """What the attachments of a receiver have in common."""
+
+    attach: Attach
+    config: ReceiverConfig
+    chance: random.Random
+    ring: Callable[[], None]
+    """Called when poll() has something to do sooner than was said."""
+    flow: Flow
+    """What is said on each connection."""
+    todo: deque[ReceivedMessage] = field(default_factory=deque)
+    """Messages that nobody has begun."""
+    epochs: dict[str, int] = field(default_factory=dict)
+    """The newest of each group."""
+    counts: ReceiverCounts = field(default_factory=ReceiverCounts)
+
+
+class Attachment(Plug):
+    """One delay server: its connection, the messages that came by it, and their verdicts.
+
+    Invariant: each message of this connection is in `todo` or at a handler, which is what
+    `_unsettled` has, or its verdict is in `_verdicts`, or in one request of `_in_flight`.
+    """
+
+    def __init__(self, server: str, shared: Shared) -> None:
+        super().__init__(server)
+        self.retry = shared.config.retry
+        self.chance = shared.chance
+        self.group = ""
+        """The delay group of the server, once it was attached."""
+        self.refusal: str | None = None
+        """Why the server will never let this receiver attach, once it has said so."""
+        self._shared = shared
+        self._config = shared.config
+        self._connection = 0
+        self._was_refused = False
+        self._setbacks = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        """Forget what was of the connection."""
+        self._attach_by = self._attached_at = self._flush_at = math.inf
+        self._hold_until = -math.inf
+        self._flow: Flow | None = None
+        self._flow_said_at = 0.0
+        self._epoch = 0
+        self._lease_s = math.inf
+        self._unsettled: dict[int, ReceivedMessage] = {}
+        self._unsettled_bytes = 0
+        self._verdicts: deque[Settled] = deque()
+        self._alone = 0
+        """How many of the next verdicts go in a request of their own."""
+        self._in_flight: dict[int, tuple[list[Settled], float]] = {}
+        self._outgoing.clear()
+        most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
+        self._decoder = FrameDecoder(frame_bytes_max=FRAME_OVERHEAD + most)
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether messages may come."""
+        return self._attached_at < math.inf
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether all verdicts that were given were answered."""
+        return not (self._verdicts or self._in_flight)
+
+    def wants_connection(self, now: float) -> bool:
+        """Whether the shell should connect now."""
+        return self.state is LinkState.IDLE and now >= self.retry_at and not self.is_retired
+
+    def connected(self, now: float) -> None:
+        """Note that the connection stands, and attach."""
+        self._move(LinkState.CONNECTING, LinkState.UP)
+        self._attach_by = now + self._config.answer_timeout_s
+        self._request(CommandCode.ATTACH, encode_attach(self._shared.attach))
+
+    def lost(self, reason: str, now: float) -> None:
+        """Note that there is no connection: what came by it comes again, elsewhere."""
+        dropped = len(self._verdicts) + sum(len(rows) for rows, _ in self._in_flight.values())
+        if self.is_attached:
+            count = dropped + len(self._unsettled)
+            self._log(logging.WARNING, f"lost: {reason}; {count} messages come again")
+            if now >= self._attached_at + self._config.connecting.backoff_max_s:
+                self._failures = 0
+        elif reason != self.trouble:
+            self._log(logging.INFO, reason)
+        self.trouble = reason
+        self._shared.counts.dropped += dropped
+        self._take_unbegun()
+        self._clear()
+        self.state = LinkState.IDLE
+        self.condemned = None
+        self._connection += 1
+        connecting = self._config.connecting
+        max_s = connecting.probe_max_s if self._was_refused else None
+        self.retry_at = now + pause_s(self._failures, connecting, self.chance, max_s=max_s)
+        self._failures += 1
+        self._was_refused = False
+
+    def received(self, data: bytes, now: float) -> None:
+        """Take bytes that came in. Those of no protocol of ours condemn the connection."""
+        self._decoder.feed(data)
+        try:
+            for frame in self._decoder.frames():
+                if self.condemned is not None:
+                    return
+                if not frame.is_response:
+                    if frame.code == CommandCode.DELIVER:
+                        self._deliver(frame.body)
+                elif self._attach_by < math.inf:
+                    self._attach_by = math.inf
+                    self._take_attach_reply(frame.code, frame.body, now)
+                elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
+                    self._take_settle_reply(found[0], frame.code, frame.body, now)
+            if self._decoder.fault is not None:
+                raise self._decoder.fault
+        except (RemoteProtocolError, BodyError) as error:
+            self._shared.counts.garbage += 1
+            self.condemned = f"it does not speak the protocol: {error}"
+
+    def poll(self, now: float) -> None:
+        """Do what has become due."""
+        if self.state is not LinkState.UP or self.condemned is not None:
+            return
+        if now >= self._answer_by():
+            self.condemned = f"no answer within {self._config.answer_timeout_s:g} s"
+        elif self.is_attached and self._epoch < self._shared.epochs[self.group]:
+            self.condemned = f"there is a newer master of {self.group}"
+        elif self.is_attached and now >= self._flow_said_at + self._lease_s:
+            # This process stood still: others have got what is here.
+            self.condemned = f"nothing was said to it for {now - self._flow_said_at:.0f} s"
+        elif self.is_retired and not self._unsettled and self.is_settled:
+            self.condemned = _GONE
+        elif self.is_attached:
+            self._say_flow(now)
+            self._flush(now)
+
+    def next_event(self) -> float:
+        """Return when poll(), or the shell, has something to do unless more happens before."""
+        if self.state is LinkState.IDLE:
+            return math.inf if self.is_retired else self.retry_at
+        if self.state is LinkState.CONNECTING or self.condemned is not None:
+            return math.inf
+        flow_at = self._flow_said_at + self._flow_s() if self.is_attached else math.inf
+        has_room = len(self._in_flight) < self._config.settles_in_flight_max
+        flush_at = max(self._hold_until, self._flush_at) if has_room else math.inf
+        return min(flush_at, flow_at, self._answer_by())
+
+    # Messages and verdicts.
+
+    def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
+        """Take the verdict, unless the message has one or its connection was lost."""
+        if message.is_settled:
+            return
+        message.is_settled = True
+        counts = self._shared.counts
+        if message.connection != self._connection:
+            counts.dropped += 1
+            return
+        counts.verdicts[verdict] += 1
+        del self._unsettled[message.sequence]
+        self._unsettled_bytes -= len(message.kept)
+        verdicts = self._verdicts
+        verdicts.append(Settled(message.sequence, verdict, rest))
+        if len(verdicts) == 1 or len(verdicts) == self._config.settle_items_max:
+            self._shared.ring()
+
+    def release(self, *, begun: bool) -> None:
+        """Give back what nobody has begun, or all that has no verdict, as nobody is at work."""
+        for message in list(self._unsettled.values()) if begun else self._take_unbegun():
+            self.settle(message, Verdict.RELEASE)
+
+    def _take_unbegun(self) -> list[ReceivedMessage]:
+        todo = self._shared.todo
+        mine = [message for message in todo if message.desk is self]
+        others = [message for message in todo if message.desk is not self]
+        todo.clear()
+        todo.extend(others)
+        return mine
+
+    def _deliver(self, body: bytes) -> None:
+        if not self.is_attached:
+            raise MalformedMetaError("a DELIVER before ATTACH was answered")
+        shared = self._shared
+        arrived_ms = wall_ms()
+        messages = [
+            ReceivedMessage(self, self._connection, delivered, arrived_ms)
+            for delivered in decode_deliver(body)
+        ]
+        count = len(self._unsettled) + len(messages)
+        self._unsettled_bytes += sum(len(message.kept) for message in messages)
+        if count > self._config.credit_items or self._unsettled_bytes > self._config.credit_bytes:
+            raise MalformedMetaError(
+                f"{count} messages of {self._unsettled_bytes} bytes are more than it was to send"
+            )
+        self._unsettled.update((message.sequence, message) for message in messages)
+        if len(self._unsettled) < count:
+            raise MalformedMetaError("a DELIVER of what is here already")
+        shared.counts.received += len(messages)
+        shared.todo.extend(messages)
+        if not shared.flow.items or self.is_retired:
+            self.release(begun=False)
+
+    # Frames.
+
+    def _take_attach_reply(self, code: int, body: bytes, now: float) -> None:
+        epochs = self._shared.epochs
+        reply = decode_attach_reply(body) if code == ResponseCode.SUCCESS else None
+        if reply is None:
+            self._was_refused = True
+            self.condemned = f"it answered ATTACH with code {code} {_shown(body)}".rstrip()
+        elif not isinstance(reply, Attached):
+            self._was_refused = reply.is_final
+            self.condemned = f"it refuses the receiver: {printable(reply.reason)}"
+            self.refusal = self.condemned if reply.is_final else None
+        elif reply.epoch < (newest := epochs.get(reply.group, 0)):
+            self.condemned = f"it is master of {reply.group} in epoch {reply.epoch}, not {newest}"
+        else:
+            epochs[reply.group] = reply.epoch
+            self.group, self._epoch, self._lease_s = reply.group, reply.epoch, reply.lease_s
+            # The lease begins now; the FLOW goes out when this is polled.
+            self._attached_at = self._flow_said_at = now
+            self.trouble = None
+            self._log(logging.INFO, f"attached, group {reply.group}")
+
+    def _take_settle_reply(self, rows: list[Settled], code: int, body: bytes, now: float) -> None:
+        counts = self._shared.counts
+        if code == ResponseCode.SUCCESS:
+            counts.unknown += decode_settle_reply(body)
+            self._setbacks = 0
+        elif code == ResponseCode.BROKER_ERROR:
+            level = logging.DEBUG if self._setbacks else logging.WARNING
+            self._log(level, f"keeps no verdicts just now: {_shown(body)}")
+            self._verdicts.extendleft(reversed(rows))
+            self._hold_until = now + pause_s(self._setbacks, self._config.connecting, self.chance)
+            self._setbacks += 1
+            counts.set_back += 1
+        elif code == ResponseCode.PARAM_ERROR and any(row.verdict == Verdict.LATER for row in rows):
+            self._divide(rows, _shown(body))
+        else:
+            counts.dropped += len(rows)
+            self.condemned = f"it answered SETTLE with code {code} {_shown(body)}".rstrip()
+
+    def _divide(self, rows: list[Settled], reason: str) -> None:
+        """Find the LATER that a server does not take, due beyond its horizon say: a dead letter.
+
+        It would fail the others each time it is tried. So each goes alone, and what does not go is
+        refused with the server's reason.
+        """
+        if len(rows) == 1:
+            self._log(logging.ERROR, f"refuses a LATER, so the message is given up: {reason}")
+            said = f"given up, since it could not come again: {reason}"
+            rows = [Settled(rows[0].sequence, Verdict.REFUSED, reason_of(said))]
+        else:
+            self._alone += len(rows)
+        self._verdicts.extendleft(reversed(rows))
+
+    def _say_flow(self, now: float) -> None:
+        flow = _LEAVES if self.is_retired else self._shared.flow
+        if flow != self._flow or now >= self._flow_said_at + self._flow_s():
+            self._flow, self._flow_said_at = flow, now
+            self._outgoing.append(encode_one_way(CommandCode.FLOW, encode_flow(flow)))
+
+    def _flush(self, now: float) -> None:
+        """Put verdicts on the wire that have waited long enough, or fill a request."""
+        verdicts, config = self._verdicts, self._config
+        if verdicts and self._flush_at == math.inf:
+            self._flush_at = now + config.settle_linger_s
+        while (
+            verdicts
+            and now >= self._hold_until
+            and (now >= self._flush_at or len(verdicts) >= config.settle_items_max)
+            and len(self._in_flight) < config.settles_in_flight_max
+        ):
+            rows = [verdicts.popleft()]
+            self._alone = max(self._alone - 1, 0)
+            size = FRAME_OVERHEAD + 2 * _ROW_BYTES + len(rows[0].rest)
+            while verdicts and not self._alone and len(rows) < config.settle_items_max:
+                size += _ROW_BYTES + len(verdicts[0].rest)
+                if size > config.settle_bytes_max:
+                    break
+                rows.append(verdicts.popleft())
+            self._in_flight[self._request(CommandCode.SETTLE, encode_settle(rows))] = (rows, now)
+        if not verdicts:
+            self._flush_at = math.inf
+
+    def _request(self, code: CommandCode, body: bytes) -> int:
+        self._opaque = self._opaque % _OPAQUE_MAX + 1
+        self._outgoing.append(encode_request(code=code, opaque=self._opaque, body=body))
+        return self._opaque
+
+    def _answer_by(self) -> float:
+        """Return when what was asked must have been answered."""
+        oldest = min((sent_at for _, sent_at in self._in_flight.values()), default=math.inf)
+        return min(self._attach_by, oldest + self._config.answer_timeout_s)
+
+    def _flow_s(self) -> float:
+        return min(self._config.flow_s, self._lease_s / 3)
+
+    def _log(self, level: int, text: str) -> None:
+        logger.log(level, "receiver %s: %s: %s", self._shared.attach.name, self.server, text)
+
+
+def _shown(body: bytes) -> str:
+    return printable(body.decode(errors="replace"))[:_REASON_SHOWN]

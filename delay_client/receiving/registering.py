@@ -1,0 +1,137 @@
+"""A receiver's talk with a meta server: where the masters are, told at once and on each change.
+
+One question waits at a time (delay_protocol/receivers/masters.py). The meta server answers the
+first at once and holds each further one until there is something new, for HOLD_S at most.
+"""
+
+import logging
+import math
+import random
+from collections.abc import Callable
+from typing import Final
+
+from msgspec.structs import replace
+
+from delay_client.exchange.circuits import pause_s
+from delay_client.messages.config import ClientConfig
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.basics.printable import printable
+from delay_protocol.receivers.masters import (
+    HOLD_S,
+    REPLY_BYTES_MAX,
+    ReceiverRefused,
+    ReceiverRegister,
+    ReceiverRegistered,
+    decode_receiver_reply,
+    encode_receiver_register,
+)
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, encode_request
+
+logger = logging.getLogger("delaywheel.receiver")
+
+_OPAQUE_MAX: Final = 0x7FFF_FFFF
+
+
+class MastersTalk:
+    """What a receiver asks, and when: the MetaTalk of receivers."""
+
+    logger = logger
+    frame_bytes_max = FRAME_OVERHEAD + REPLY_BYTES_MAX
+
+    def __init__(
+        self,
+        register: ReceiverRegister,
+        *,
+        config: ClientConfig,
+        chance: random.Random,
+        registered: Callable[[ReceiverRegistered], None],
+    ) -> None:
+        """Tell `registered` of each answer that names masters."""
+        self._register = register
+        self._config = config
+        self._chance = chance
+        self._registered = registered
+        self.is_wanted = True
+        """There is always something to ask."""
+        self.answers = 0
+        self.refusal = ""
+        """Why the meta server refuses the receiver at present; empty: it does not."""
+        self.is_refused = False
+        """Whether it was refused for good before it was ever told anything: it was set up wrongly.
+        One that has run goes on, and asks again."""
+        self._was_told = False
+        self._setbacks = 0
+        self._told = 0
+        self._opaque = 0
+        self._asks_at = math.inf
+        self._answer_by = math.inf
+        """While a question waits: when it must have been answered."""
+
+    def check(self) -> None:
+        """Raise LocalProtocolError for a name or patterns that no question could have."""
+        encode_receiver_register(self._register)
+
+    def connected(self, now: float) -> None:
+        """Note that there is a new connection, where nothing was told yet."""
+        self._told = 0
+        self._asks_at = now
+        self._answer_by = math.inf
+
+    def disconnected(self, now: float) -> None:  # noqa: ARG002 (as MetaTalk)
+        """Note that there is none any more."""
+        self._asks_at = self._answer_by = math.inf
+
+    def outgoing(self, now: float) -> bytes:
+        """Return the question to be sent now, b"" if there is none."""
+        if now < self._asks_at:
+            return b""
+        held_s = HOLD_S if self._told else 0.0
+        self._answer_by = now + held_s + self._config.meta_answer_timeout_s
+        self._asks_at = math.inf
+        self._opaque = self._opaque % _OPAQUE_MAX + 1
+        return encode_request(
+            code=CommandCode.RECEIVER_REGISTER,
+            opaque=self._opaque,
+            body=encode_receiver_register(replace(self._register, told=self._told)),
+        )
+
+    def take(self, frame: Frame, now: float) -> None:
+        """Take an answer; ask again at once, or after a pause where it was a refusal."""
+        if not frame.is_response or frame.opaque != self._opaque or self._answer_by == math.inf:
+            return
+        self._answer_by = math.inf
+        self._asks_at = now
+        self.answers += 1
+        refusal = printable(self._read(frame))
+        if refusal and refusal != self.refusal:
+            logger.warning("receiver %s: the meta server: %s", self._register.name, refusal)
+        self.refusal = refusal
+        self._setbacks = self._setbacks + 1 if refusal else 0
+        if refusal:
+            max_s = self._config.meta_backoff_max_s
+            self._asks_at += pause_s(self._setbacks, self._config, self._chance, max_s=max_s)
+
+    def stalls_at(self) -> float:
+        """Return when the connection is dead, unless an answer comes before."""
+        return self._answer_by
+
+    def next_at(self) -> float:
+        """Return when there is something to ask, unless more happens before."""
+        return self._asks_at
+
+    def _read(self, frame: Frame) -> str:
+        """Return why an answer is a refusal, or "" once what it tells was passed on."""
+        if frame.code != ResponseCode.SUCCESS:
+            return f"code {frame.code} {frame.body.decode(errors='replace')}".rstrip()
+        try:
+            reply = decode_receiver_reply(frame.body)
+        except MalformedMetaError as error:
+            return f"an answer that cannot be read: {error}"
+        if isinstance(reply, ReceiverRefused):
+            self.is_refused = not self._was_told
+            return reply.reason or "no reason"
+        self._told = reply.version
+        self._was_told = True
+        self._registered(reply)
+        return ""

@@ -1,0 +1,296 @@
+"""Promise: leases are renewed, verdicts are gathered, and nothing waits for ever (virtual time)."""
+
+import random
+
+import pytest
+
+from delay_client import ClientConfig, ReceivedMessage, ReceiverConfig
+from delay_client.exchange.links import LinkState
+from delay_client.receiving.attachment import Attachment, Shared
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.receivers.attaching import (
+    Attach,
+    Attached,
+    Flow,
+    decode_flow,
+    encode_attach_reply,
+)
+from delay_protocol.receivers.delivering import (
+    Settled,
+    Verdict,
+    decode_settle,
+    encode_settle_reply,
+)
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from tests.delay_client.fake_delay_server import deliver, new_item
+
+CONFIG = ReceiverConfig(
+    settle_items_max=10,
+    settles_in_flight_max=2,
+    connecting=ClientConfig(backoff_min_s=1, backoff_max_s=4, probe_max_s=60),
+)
+TAKES = Flow(items=100, bytes=4 << 20)
+
+
+class World:
+    """An attachment, and what it writes."""
+
+    def __init__(self, config: ReceiverConfig = CONFIG) -> None:
+        self.rings = 0
+        attach = Attach(name="r", instance=bytes(16))
+        self.shared = Shared(attach, config, random.Random(1), self._ring, TAKES)
+        self.attachment = Attachment("h:1", self.shared)
+        self._decoder = FrameDecoder(frame_bytes_max=1 << 24)
+
+    def _ring(self) -> None:
+        self.rings += 1
+
+    def frames(self) -> list[Frame]:
+        self._decoder.feed(self.attachment.take_outgoing())
+        return self._decoder.frames()
+
+    def attach(self, now: float = 0.0, *, lease_s: int = 30, epoch: int = 1) -> None:
+        self.attachment.connect()
+        self.attachment.connected(now)
+        [frame] = self.frames()
+        assert frame.code == CommandCode.ATTACH
+        body = encode_attach_reply(Attached(group="g", epoch=epoch, lease_s=lease_s))
+        self.attachment.received(encode_response(frame, code=0, body=body), now)
+        self.attachment.poll(now)
+
+    def attached(self, now: float = 0.0, *, lease_s: int = 30) -> None:
+        """Attach, and read the first FLOW."""
+        self.attach(now, lease_s=lease_s)
+        [flow] = self.frames()
+        assert decode_flow(flow.body) == TAKES
+
+    def deliver(self, *sequences: int, now: float = 0.0) -> list[ReceivedMessage]:
+        data = deliver([(sequence, 1, new_item(sequence)) for sequence in sequences])
+        self.attachment.received(data, now)
+        assert self.attachment.condemned is None
+        found = list(self.shared.todo)
+        self.shared.todo.clear()
+        return found
+
+    def answer(self, frame: Frame, now: float, *, code: int = 0, body: bytes | None = None) -> None:
+        data = encode_settle_reply(0) if body is None else body
+        self.attachment.received(encode_response(frame, code=code, body=data), now)
+        self.attachment.poll(now)
+
+
+def test_what_it_takes_is_said_again_before_the_lease_ends() -> None:
+    world = World()
+    world.attached()
+    assert world.attachment.next_event() == 10
+    world.attachment.poll(9.9)
+    assert world.frames() == []
+    world.attachment.poll(10)
+    assert [frame.code for frame in world.frames()] == [CommandCode.FLOW]
+    assert world.attachment.next_event() == 20
+
+
+def test_a_short_lease_is_renewed_thrice_in_its_time() -> None:
+    world = World()
+    world.attached(lease_s=6)
+    assert world.attachment.next_event() == 2
+
+
+def test_what_it_takes_is_said_at_once_when_that_changes() -> None:
+    world = World()
+    world.attached()
+    world.shared.flow = Flow(items=0, reason="away")
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    assert frame.is_one_way
+    assert decode_flow(frame.body).reason == "away"
+
+
+def test_a_process_that_stood_still_for_a_lease_leaves() -> None:
+    world = World()
+    world.attached()
+    [message] = world.deliver(1)
+    world.attachment.poll(30)
+    assert world.attachment.condemned == "nothing was said to it for 30 s"
+    assert world.frames() == []
+    world.attachment.lost("condemned", 30)
+    world.attachment.settle(message, Verdict.DONE)
+    assert world.shared.counts.dropped == 1
+
+
+def test_verdicts_wait_for_others_and_a_full_request_for_nobody() -> None:
+    world = World()
+    world.attached()
+    messages = world.deliver(*range(1, 31))
+    world.attachment.settle(messages[0], Verdict.DONE)
+    assert world.rings == 1
+    world.attachment.poll(1)
+    assert world.frames() == []
+    assert world.attachment.next_event() == 1.002
+    world.attachment.poll(1.002)
+    [first] = world.frames()
+    assert decode_settle(first.body) == [Settled(1, Verdict.DONE)]
+    for message in messages[1:]:
+        world.attachment.settle(message, Verdict.RELEASE)
+    world.attachment.poll(2)
+    [second] = world.frames()
+    assert len(decode_settle(second.body)) == 10
+    # Two are in flight: the third goes once one is answered.
+    assert world.attachment.next_event() == 10
+    world.answer(first, 3)
+    assert [len(decode_settle(frame.body)) for frame in world.frames()] == [10]
+    assert not world.attachment.is_settled
+
+
+def test_a_message_has_one_verdict() -> None:
+    world = World()
+    world.attached()
+    [message] = world.deliver(1)
+    for verdict in (Verdict.REFUSED, Verdict.DONE):
+        world.attachment.settle(message, verdict)
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    assert decode_settle(frame.body) == [Settled(1, Verdict.REFUSED)]
+
+
+def test_verdicts_that_were_not_kept_go_again_after_a_pause_before_others() -> None:
+    world = World()
+    world.attached()
+    first, second = world.deliver(1, 2)
+    world.attachment.settle(first, Verdict.DONE)
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    world.attachment.settle(second, Verdict.DONE)
+    world.answer(frame, 1, code=51, body=b"disk is full")
+    again_at = world.attachment.next_event()
+    assert 1.5 <= again_at <= 2
+    world.attachment.poll(again_at - 0.001)
+    assert world.frames() == []
+    world.attachment.poll(again_at)
+    [frame] = world.frames()
+    assert [row.sequence for row in decode_settle(frame.body)] == [1, 2]
+    assert world.shared.counts.set_back == 1
+    world.answer(frame, again_at, body=encode_settle_reply(1))
+    assert world.attachment.is_settled
+    assert world.shared.counts.unknown == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "body", "said"),
+    [
+        (3, b"", "it answered SETTLE with code 3"),
+        (0, b"\x00", "does not speak the protocol"),
+        (0, b"\xff" * 4, "does not speak the protocol"),
+    ],
+)
+def test_an_answer_to_verdicts_that_is_none_ends_the_connection(
+    code: int, body: bytes, said: str
+) -> None:
+    world = World()
+    world.attached()
+    [message] = world.deliver(1)
+    world.attachment.settle(message, Verdict.DONE)
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    world.answer(frame, 1, code=code, body=body)
+    assert said in (world.attachment.condemned or "")
+
+
+def test_an_attach_that_is_not_answered_is_given_up() -> None:
+    world = World()
+    world.attachment.connect()
+    world.attachment.connected(0)
+    assert world.attachment.next_event() == 10
+    world.attachment.poll(10)
+    assert world.attachment.condemned == "no answer within 10 s"
+
+
+def test_pauses_grow_and_begin_anew_after_an_attachment_that_lasted() -> None:
+    world = World()
+    pauses = []
+    now = 0.0
+    for _ in range(4):
+        world.attachment.connect()
+        world.attachment.lost("refused", now)
+        pauses.append(world.attachment.retry_at - now)
+        now = world.attachment.retry_at
+        assert not world.attachment.wants_connection(now - 0.001)
+        assert world.attachment.wants_connection(now)
+    for pause, span in zip(pauses, (1, 2, 4, 4), strict=True):
+        assert span / 2 <= pause <= span
+    world.attached(now)
+    world.attachment.lost("closed", now + 4)
+    assert world.attachment.retry_at - now - 4 <= 1
+    assert world.attachment.state is LinkState.IDLE
+
+
+def test_a_server_that_says_it_takes_no_receivers_is_asked_seldom() -> None:
+    world = World()
+    for _ in range(8):
+        world.attachment.connect()
+        world.attachment.connected(0)
+        [frame] = world.frames()
+        world.attachment.received(encode_response(frame, code=3, body=b"what?"), 0)
+        assert world.attachment.condemned == "it answered ATTACH with code 3 what?"
+        world.attachment.lost("condemned", 0)
+    assert world.attachment.retry_at >= 30
+
+
+def test_what_comes_after_the_end_is_not_looked_at() -> None:
+    world = World()
+    world.attached()
+    data = deliver([(1, 1, new_item(1))])
+    world.attachment.received(deliver([(2, 0, b"")]) + data, 0)
+    assert not world.shared.todo
+
+
+def test_messages_before_the_attachment_are_no_protocol() -> None:
+    world = World()
+    world.attachment.connect()
+    world.attachment.connected(0)
+    world.attachment.received(deliver([(1, 1, new_item(1))]), 0)
+    assert "a DELIVER before ATTACH was answered" in (world.attachment.condemned or "")
+
+
+def test_requests_that_nobody_knows_are_passed_over() -> None:
+    world = World()
+    world.attached()
+    world.attachment.received(encode_response(Frame(1, 9, 77, 1, 1, b""), code=0), 0)
+    world.attachment.received(
+        b"\x00\x00\x00\x14\x00\x12\xde\xc1\x0a\xde\x07\xd0\x00\x09" + bytes(10), 0
+    )
+    assert world.attachment.condemned is None
+
+
+def test_a_later_that_a_server_does_not_take_becomes_a_dead_letter_and_others_go_on() -> None:
+    world = World()
+    world.attached()
+    first, second, third = world.deliver(1, 2, 3)
+    for message, verdict, rest in (
+        (first, Verdict.DONE, b""),
+        (second, Verdict.LATER, b"too late"),
+        (third, Verdict.LATER, b"item"),
+    ):
+        world.attachment.settle(message, verdict, rest)
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [frame] = world.frames()
+    world.answer(frame, 1, code=53, body=b"due beyond the horizon")
+    world.attachment.poll(2)
+    # Two requests may be in flight.
+    one, two = world.frames()
+    assert decode_settle(one.body) == [Settled(1, Verdict.DONE)]
+    assert decode_settle(two.body) == [Settled(2, Verdict.LATER, b"too late")]
+    world.answer(one, 2)
+    world.answer(two, 2, code=53, body=b"due beyond the horizon")
+    world.attachment.poll(3)
+    frames = world.frames()
+    rows = [row for frame in frames for row in decode_settle(frame.body)]
+    reason = b"given up, since it could not come again: due beyond the horizon"
+    assert sorted(rows) == [Settled(2, Verdict.REFUSED, reason), Settled(3, Verdict.LATER, b"item")]
+    for frame in frames:
+        world.answer(frame, 3)
+    assert world.attachment.is_settled
+    assert world.attachment.condemned is None

@@ -1,0 +1,169 @@
+"""Messages and verdicts: each is read as it was written, and sizes that lie are found."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.receivers.delivering import (
+    DELIVER_ITEMS_MAX,
+    SETTLE_ITEMS_MAX,
+    Delivered,
+    Settled,
+    Verdict,
+    decode_deliver,
+    decode_settle,
+    decode_settle_reply,
+    encode_deliver_head,
+    encode_settle,
+    encode_settle_reply,
+)
+
+DELIVERED = [Delivered(1, 1, b"abc"), Delivered(2**40, 3, b"de")]
+DELIVER_HEX = (
+    "00000002 0000000000000001 00000001 00000003 0000010000000000 00000003 00000002 6162636465"
+)
+SETTLED = [
+    Settled(1, Verdict.DONE),
+    Settled(2, Verdict.RELEASE),
+    Settled(3, Verdict.LATER, b"item"),
+    Settled(4, Verdict.REFUSED, b"no"),
+]
+SETTLE_HEX = (
+    "00000004 0000000000000001 01 00000000 0000000000000002 02 00000000"
+    "0000000000000003 03 00000004 0000000000000004 04 00000002 6974656d 6e6f"
+)
+
+SEQUENCES = st.integers(1, 2**63 - 1)
+DELIVERIES = st.lists(
+    st.builds(Delivered, SEQUENCES, st.integers(1, 2**31 - 1), st.binary(max_size=40)), max_size=20
+)
+VERDICTS = st.lists(
+    st.builds(Settled, SEQUENCES, st.sampled_from([Verdict.DONE, Verdict.RELEASE]), st.just(b""))
+    | st.builds(Settled, SEQUENCES, st.just(Verdict.LATER), st.binary(min_size=1, max_size=40))
+    | st.builds(Settled, SEQUENCES, st.just(Verdict.REFUSED), st.binary(max_size=255)),
+    max_size=20,
+)
+
+
+def deliver(rows: list[Delivered]) -> bytes:
+    head = encode_deliver_head(
+        [row.sequence for row in rows],
+        [row.attempt for row in rows],
+        [len(row.item) for row in rows],
+    )
+    return b"".join((head, *(row.item for row in rows)))
+
+
+def test_the_bytes_are_pinned() -> None:
+    assert deliver(DELIVERED) == bytes.fromhex(DELIVER_HEX)
+    assert decode_deliver(bytes.fromhex(DELIVER_HEX)) == DELIVERED
+    assert encode_settle(SETTLED) == bytes.fromhex(SETTLE_HEX)
+    assert decode_settle(bytes.fromhex(SETTLE_HEX)) == SETTLED
+    assert encode_settle_reply(3) == bytes.fromhex("00000003")
+    assert decode_settle_reply(bytes.fromhex("00000003")) == 3
+
+
+@given(DELIVERIES)
+def test_messages_are_read_as_they_were_sent(rows: list[Delivered]) -> None:
+    assert decode_deliver(deliver(rows)) == rows
+
+
+@given(VERDICTS)
+def test_verdicts_are_read_as_they_were_given(rows: list[Settled]) -> None:
+    assert decode_settle(encode_settle(rows)) == rows
+
+
+@given(st.integers(0, 2**31 - 1))
+def test_the_answer_is_a_count(unknown: int) -> None:
+    assert decode_settle_reply(encode_settle_reply(unknown)) == unknown
+
+
+@pytest.mark.parametrize("body", [bytes.fromhex(DELIVER_HEX), bytes.fromhex(SETTLE_HEX)])
+def test_a_body_that_is_cut_or_longer_is_refused(body: bytes) -> None:
+    decode = decode_deliver if body.startswith(b"\0\0\0\2") else decode_settle
+    for size in range(len(body)):
+        with pytest.raises(MalformedMetaError):
+            decode(body[:size])
+    with pytest.raises(MalformedMetaError, match="are not those of what follows"):
+        decode(body + b"x")
+
+
+def count(number: int) -> bytes:
+    return number.to_bytes(4, "big", signed=True)
+
+
+def row(sequence: int, verdict: int, size: int) -> bytes:
+    return (
+        sequence.to_bytes(8, "big", signed=True)
+        + verdict.to_bytes(1, "big", signed=True)
+        + size.to_bytes(4, "big", signed=True)
+    )
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (count(-1), "of -1 messages"),
+        (count(SETTLE_ITEMS_MAX + 1), "at most 16384 are taken"),
+        (count(2**31 - 1), "at most 16384 are taken"),
+        (count(1), "1 messages in 4 bytes"),
+        (count(1) + row(0, 1, 0), "sequence 0: they are from 1"),
+        (count(1) + row(-1, 1, 0), "sequence -1: they are from 1"),
+        (count(1) + row(1, 0, 0), "verdict 0 of sequence 1"),
+        (count(1) + row(1, 5, 0), "verdict 5 of sequence 1"),
+        (count(1) + row(1, -1, 0), "verdict -1 of sequence 1"),
+        (count(1) + row(1, 1, 1) + b"x", "1 bytes with DONE of sequence 1"),
+        (count(1) + row(1, 2, 1) + b"x", "1 bytes with RELEASE of sequence 1"),
+        (count(1) + row(1, 3, 0), "0 bytes with LATER of sequence 1"),
+        (count(1) + row(1, 4, 256) + bytes(256), "256 bytes with REFUSED of sequence 1"),
+        (count(2) + row(1, 3, -1) + row(2, 3, 1), "are not those of what follows"),
+        (count(1) + row(1, 3, 2**31 - 1) + b"x", "are not those of what follows"),
+    ],
+)
+def test_a_settle_that_cannot_be_is_refused(body: bytes, sentence: str) -> None:
+    with pytest.raises(MalformedMetaError, match=sentence):
+        decode_settle(body)
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([Delivered(0, 1, b"x")], "both are from 1"),
+        ([Delivered(1, 0, b"x")], "both are from 1"),
+        ([Delivered(-5, 1, b"x")], "both are from 1"),
+        ([Delivered(n, 1, b"") for n in range(1, DELIVER_ITEMS_MAX + 2)], "at most 1024 are taken"),
+    ],
+)
+def test_a_deliver_that_cannot_be_is_refused(rows: list[Delivered], sentence: str) -> None:
+    with pytest.raises(MalformedMetaError, match=sentence):
+        decode_deliver(deliver(rows))
+
+
+@pytest.mark.parametrize(("body", "sentence"), [(b"\0\0\0", "of 3 bytes"), (count(-1), "with -1")])
+def test_an_answer_that_is_none_is_refused(body: bytes, sentence: str) -> None:
+    with pytest.raises(MalformedMetaError, match=sentence):
+        decode_settle_reply(body)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [Settled(0, Verdict.DONE)],
+        [Settled(1, 9)],
+        [Settled(1, Verdict.DONE, b"x")],
+        [Settled(1, Verdict.LATER)],
+        [Settled(1, Verdict.REFUSED, bytes(256))],
+        [Settled(1, Verdict.DONE)] * (SETTLE_ITEMS_MAX + 1),
+    ],
+)
+def test_what_no_server_would_read_is_the_callers_error(rows: list[Settled]) -> None:
+    with pytest.raises(LocalProtocolError):
+        encode_settle(rows)
+
+
+def test_as_many_as_may_be_are_read() -> None:
+    rows = [Settled(n, Verdict.DONE) for n in range(1, SETTLE_ITEMS_MAX + 1)]
+    assert decode_settle(encode_settle(rows)) == rows
+    messages = [Delivered(n, 1, b"") for n in range(1, DELIVER_ITEMS_MAX + 1)]
+    assert decode_deliver(deliver(messages)) == messages

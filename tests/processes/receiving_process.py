@@ -1,0 +1,31 @@
+"""A receiver as a process: writes down what its handler saw, a line a message, until SIGTERM."""
+
+import sys
+from pathlib import Path
+
+import anyio
+
+from delay_client import ClientConfig, ReceivedMessage, Receiver, ReceiverConfig, RetryLater
+
+CONFIG = ReceiverConfig(
+    connecting=ClientConfig(meta_backoff_min_s=0.2, meta_backoff_max_s=1.0, backoff_max_s=0.5)
+)
+
+
+async def main(meta: str, path: Path) -> None:
+    """Have each hundredth message twice; write id, attempt and lateness of each that is done."""
+    with path.open("a", buffering=1, encoding="utf-8") as seen:
+
+        async def handler(message: ReceivedMessage) -> None:
+            await anyio.sleep(0.001)
+            if message.data.endswith(b"00") and message.attempt == 1:
+                raise RetryLater(0.2)
+            seen.write(f"{message.id} {message.attempt} {message.lateness}\n")
+
+        async with Receiver("r", subjects=["r.*"], meta=meta, config=CONFIG) as receiver:
+            await receiver.run(handler, handle_signals=True)
+        print(receiver.counts.dropped, receiver.counts.garbage)  # noqa: T201 (who started it reads)
+
+
+if __name__ == "__main__":
+    anyio.run(main, sys.argv[2], Path(sys.argv[3]), backend=sys.argv[1])
