@@ -41,9 +41,7 @@ def run(*, data: Path | None, meta: str, listen: str, subjects: Sequence[str]) -
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delaywheel-dev-")))
         data.mkdir(parents=True, exist_ok=True)
         stack.enter_context(
-            _process(
-                "meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / "meta"
-            )
+            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / "meta")
         )
         stack.enter_context(
             _process(
@@ -64,7 +62,7 @@ def _process(command: str, *arguments: str, place: Path) -> Iterator[None]:
     log_path = place / "log"
     with log_path.open("a") as log:
         # A group of its own: Ctrl-C goes to this process alone, which stops them in order.
-        child = subprocess.Popen(
+        child = subprocess.Popen(  # noqa: S603 (our own command)
             [sys.executable, "-m", "delaywheel", command, "--data", str(place), *arguments],
             stdout=subprocess.PIPE,
             stderr=log,
