@@ -12,6 +12,7 @@ isolation  a group that is dead, a subject that is poisonous or overdue: what ot
 backlog    5,000,000 of one subject due in one minute, room for 400,000, a broker of 50,000/s
 limits     1,000 subjects with a rate limit each, all due at once
 pause      5,000,000 of one subject, spread over three days of a pause, and resumed
+receivers  a burst to receivers that attach, and lateness at 1,000 messages a second
 replicas   ingest, answers, delivery and both at once with slaves in sync; CPU of each node
 joining    an empty node that copies 10,000,000 messages, 2,000,000 of a snapshot; idle nodes
 handover   20 handovers of a group under load
@@ -32,6 +33,7 @@ from typing import Any
 
 from benchmarks import burst, registrations
 from benchmarks import isolation as ills
+from benchmarks.attached import measured as attached
 from benchmarks.both import together
 from benchmarks.hostile import answers as among_hostile
 from benchmarks.hostile import neighbours as bad
@@ -269,6 +271,13 @@ def spark(directory: Path, scale: float) -> None:
         say(name, value)
 
 
+def receivers(directory: Path, scale: float) -> None:
+    """Measure what receivers get, how late, and what it costs."""
+    for measure in (attached.bursts, attached.lateness):
+        for name, value in measure(directory, scale):
+            say(name, value)
+
+
 def replicas(directory: Path, scale: float) -> None:
     """Measure what copies on other nodes cost."""
     for measure in (rates.ingest, rates.answers, rates.both, rates.bursts, rates.lateness):
@@ -302,6 +311,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "backlog": backlog,
     "limits": limits,
     "pause": pause,
+    "receivers": receivers,
     "replicas": replicas,
     "joining": joined,
     "handover": handed_over,
