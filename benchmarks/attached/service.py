@@ -1,7 +1,8 @@
 """A service that only counts: `python -m benchmarks.attached.service HOST:PORT NAME FORM`.
 
-FORM is `handlers` or `batches`. Prints `ready`, and on SIGTERM one JSON line: received, distinct, early, first_ms, last_ms,
-lateness_ms from the due time to the handler, and the CPU seconds that it took since it was ready.
+FORM is `handlers` or `batches`. Prints `ready`, and on SIGTERM one JSON line: received, distinct,
+early, first_ms, last_ms, lateness_ms from the due time to the handler, and the CPU seconds that it
+took since it was ready.
 """
 
 import json
