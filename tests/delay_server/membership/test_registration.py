@@ -31,6 +31,7 @@ from delay_server.settings.config import (
 from delay_server.settings.errors import NodeRefusedError
 from delay_transport.seams.runtime import Runtime
 from meta_server.settings.config import RegistrationConfig
+from sender.groups.group import Group
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageFullError
@@ -143,7 +144,10 @@ async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
             role=NodeRole.MASTER, record=record_of(node, epoch=41), lease_ms=3000
         )
         async with world.serving(meta_config()) as server:
-            assert server.master.sender._groups.in_use[0]._hello.epoch == 41
+            assert server.master.hello().epoch == 41
+            group = server.master.sender._groups.in_use[0]
+            assert isinstance(group, Group)
+            assert group._hello.epoch == 41
 
 
 async def test_a_record_is_asked_for_three_times_a_lease() -> None:

@@ -12,6 +12,7 @@ import trio.lowlevel
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.wire.hello import Hello, encode_hello
 from delay_transport.seams.runtime import Network
+from sender.groups.group import Group
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
@@ -609,7 +610,9 @@ async def test_a_group_that_goes_while_its_connection_is_closed_gives_back_what_
         rig.sender.set_groups([rig.group(1)])
 
     def setup(made: Rig) -> None:
-        connector = made.sender._groups.in_use[0]._connector
+        group = made.sender._groups.in_use[0]
+        assert isinstance(group, Group)
+        connector = group._connector
         connector._network = ToldNetwork(connector._network, leaves)  # type: ignore[assignment]
 
     config = SenderConfig(batch_items=10, turn_items=10, in_flight_requests_max=1)
