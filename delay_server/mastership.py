@@ -40,7 +40,7 @@ from delay_server.target_groups import TargetGroups
 from delay_transport.seams.runtime import Runtime
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
-from sender.queues.parcels import NOBODY, Batch, first_try
+from sender.queues.parcels import NOBODY
 from sender.queues.places import Where
 from sender.sender import Sender
 from sender.settings.config import BrokerGroup
@@ -236,7 +236,7 @@ class Mastership:
             subject_name=self._store.schedule.subjects.names.__getitem__,
             now_ms=self._runtime.clock.now_ms,
             on_moved=self._buried,
-            on_no_space=self._try_again,
+            on_no_space=partial(self.sender.retry, avoid=NOBODY),
             on_changed=self._node.upkeep.appended,
         )
 
@@ -253,10 +253,15 @@ class Mastership:
             subject_name=schedule.subjects.names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
-            on_dead=self._given_up,
+            on_dead=self.give_up,
             routes=self.lane_rules,
             may_send=self._may_send,
         )
+
+    @property
+    def now_ms(self) -> int:
+        """The wall clock."""
+        return self._runtime.clock.now_ms()
 
     def hello(self) -> Hello:
         """Return who delivers, and of which epoch."""
@@ -465,43 +470,22 @@ class Mastership:
         if found:
             self._bound_dead_letters()
 
-    def _given_up(
-        self, entries: Entries, refusals: Sequence[Refusal], tries: Sequence[int]
+    def give_up(
+        self,
+        entries: Entries,
+        refusals: Sequence[Refusal],
+        tries: Sequence[int],
+        told: Callable[[], None] | None = None,
     ) -> None:
-        self.dead_recorder.give_up(entries, refusals, tries)
+        """Make dead letters of messages; `told`, with one of them only, hears of its record."""
+        self.dead_recorder.give_up(entries, refusals, tries, told)
         self._bound_dead_letters()
-
-    def refuse(self, batch: Batch, group: str, said: str, told: Callable[[], None]) -> None:
-        """Make a dead letter of one message that a receiver refuses; `told` hears of its record.
-
-        Where there are too many it is told at once, and gets the message again after a long while.
-        """
-        if not self.sender.gives_up:
-            self.sender.try_later(batch)
-            told()
-            return
-        self.sender.forget(batch.entries)
-        at_ms = self._runtime.clock.now_ms()
-        refusal = Refusal(group, int(ItemCode.BLOCK), at_ms, 1, said=said)
-        tries = [int(batch.tries[0]) + 1]
-        self.dead_recorder.give_up(batch.entries, [refusal], tries, told)
-        self._bound_dead_letters()
-
-    def _try_again(self, entries: Entries) -> None:
-        """Have messages delivered again that could not be moved."""
-        lanes = self.lanes.lanes_of(entries)
-        parcels = [
-            first_try(entries[lanes == lane], lane=int(lane)) for lane in set(lanes.tolist())
-        ]
-        for parcel in parcels:
-            batch = Batch(parcel.entries, parcel.tries, [(parcel.lane, len(parcel))])
-            self.sender.retry(batch, avoid=NOBODY)
 
     def _barred(self, entries: Entries) -> None:
         """Make dead letters of messages whose subjects the meta server refuses for good."""
         code, at_ms = int(ItemCode.SUBJECT_NOT_ASSIGNED), self._runtime.clock.now_ms()
         refusal = Refusal(META_SERVER, code, at_ms, 1)
-        self._given_up(entries, [refusal] * len(entries), [0] * len(entries))
+        self.give_up(entries, [refusal] * len(entries), [0] * len(entries))
 
     def _bound_dead_letters(self) -> None:
         count = self.dead_letters.pending + self.dead_recorder.count

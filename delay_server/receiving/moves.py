@@ -9,6 +9,7 @@ due at its new time, here or at the next master.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -21,6 +22,7 @@ from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import Committer, Records
 from delay_server.accepting.intake import Intake
 from sender.groups.readable import ReadItems
+from sender.queues.parcels import Batch
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
@@ -43,7 +45,7 @@ class Moves:
         subject_name: Callable[[int], bytes],
         now_ms: Callable[[], int],
         on_moved: Callable[[Entries], None],
-        on_no_space: Callable[[Entries], None],
+        on_no_space: Callable[[Batch], None],
         on_changed: Callable[[], None],
     ) -> None:
         """Take over the parts.
@@ -60,7 +62,7 @@ class Moves:
         self._on_moved = on_moved
         self._on_no_space = on_no_space
         self._on_changed = on_changed
-        self._writing: list[Entries] = []
+        self._writing: list[Batch] = []
         self._recorded: deque[Entries] = deque()
         """Durable, in the order in which they will be filed."""
         self._idle = trio.Event()
@@ -69,14 +71,14 @@ class Moves:
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages held here."""
-        yield from self._writing
+        yield from (batch.entries for batch in self._writing)
         yield from self._recorded
 
     def is_recording(self, sequence: int) -> bool:
         """Say whether a message is being moved."""
         return any(sequence in entries["sequence"] for entries in self.held())
 
-    def plan(self, entries: Entries, items: Sequence[bytes]) -> list[tuple[Entries, Draft]]:
+    def plan(self, batch: Batch, items: Sequence[bytes]) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
 
         Raises NotMovableError if an item is not one that may be kept, or is not the same message.
@@ -88,32 +90,20 @@ class Moves:
             raise NotMovableError(str(error)) from error
         for _, code, remark in admitted.failures:
             raise NotMovableError(f"{ItemCode(code).name}: {remark}")
-        batches = intake.batches()
-        sizes = [size for batch in batches for size in batch.size.tolist()]
+        entries, kept = batch.entries, intake.batches()
+        sizes = [size for one in kept for size in one.size.tolist()]
         if sizes != list(map(len, items)):
             raise NotMovableError("what goes with a LATER is not one item")
         self._check_same(entries, body, sizes)
-        names = [batch.subjects[one] for batch in batches for one in batch.subject.tolist()]
+        names = [one.subjects[number] for one in kept for number in one.subject.tolist()]
         if names != [self._subject_name(number) for number in entries["subject"].tolist()]:
             raise NotMovableError("an item has another subject than its message")
         planned, begin = [], 0
-        for batch in batches:
-            part = entries[begin : begin + len(batch)]
-            begin += len(batch)
-            draft = batch.draft()
-            arrays = {
-                **draft.arrays,
-                "old_sequence": part["sequence"].copy(),
-                "old_minute": part["minute"].copy(),
-            }
-            move = Draft(
-                kind=RecordKind.MOVE,
-                count=draft.count,
-                names=draft.names,
-                arrays=arrays,
-                blob=draft.blob,
-            )
-            planned.append((part, move))
+        for one in kept:
+            places = np.zeros(len(batch), np.bool_)
+            places[begin : begin + len(one)] = True
+            begin += len(one)
+            planned.append((part := batch.those(places), _move(part.entries, one.draft())))
         return planned
 
     def _check_same(self, entries: Entries, body: bytes, sizes: Sequence[int]) -> None:
@@ -123,28 +113,29 @@ class Moves:
         if item_message_ids(body, sizes) != item_message_ids(found.joined, found.sizes.tolist()):
             raise NotMovableError("an item has another id than its message")
 
-    def move(
-        self, planned: Sequence[tuple[Entries, Draft]], on_end: Callable[[bool], None]
-    ) -> None:
+    def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[bool], None]) -> None:
         """Have planned records appended; `on_end` hears of each whether it was kept."""
-        for entries, draft in planned:
-            self.count += len(entries)
-            self._writing.append(entries)
+        for batch, draft in planned:
+            self.count += len(batch)
+            self._writing.append(batch)
             self._committer.submit(
                 partial(Records, draft),
-                partial(self._ended, entries, on_end),
-                on_durable=partial(self._durable, entries),
+                partial(self._ended, batch, on_end),
+                on_durable=partial(self._durable, batch),
             )
 
-    def _durable(self, entries: Entries, _last: int) -> None:
-        self._writing = [one for one in self._writing if one is not entries]
-        self._recorded.append(entries)
+    def _written(self, batch: Batch) -> None:
+        self._writing = [one for one in self._writing if one is not batch]
 
-    def _ended(self, entries: Entries, on_end: Callable[[bool], None], kept: bool) -> None:  # noqa: FBT001
+    def _durable(self, batch: Batch, _last: int) -> None:
+        self._written(batch)
+        self._recorded.append(batch.entries)
+
+    def _ended(self, batch: Batch, on_end: Callable[[bool], None], kept: bool) -> None:  # noqa: FBT001
         if not kept:
-            self._writing = [one for one in self._writing if one is not entries]
-            self.count -= len(entries)
-            self._on_no_space(entries)
+            self._written(batch)
+            self.count -= len(batch)
+            self._on_no_space(batch)
         self._on_changed()
         on_end(kept)
         if not self._writing:
@@ -163,3 +154,13 @@ class Moves:
         while self._writing:
             self._idle = trio.Event()
             await self._idle.wait()
+
+
+def _move(entries: Entries, draft: Draft) -> Draft:
+    """Return the records that put the messages of a draft in the places of others."""
+    arrays = {
+        **draft.arrays,
+        "old_sequence": entries["sequence"].copy(),
+        "old_minute": entries["minute"].copy(),
+    }
+    return replace(draft, kind=RecordKind.MOVE, arrays=arrays)

@@ -23,7 +23,7 @@ from functools import partial
 import numpy as np
 import trio
 
-from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
 from delay_protocol.basics.errors import BodyError
 from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MIN,
@@ -42,13 +42,12 @@ from delay_protocol.receivers.delivering import (
 )
 from delay_protocol.wire.frames import Frame
 from delay_server.duty import Admits, Duty
-from delay_server.holding.sorted_runs import RAW
 from delay_server.mastership import Mastership
 from delay_server.receiving.moves import NotMovableError
 from delay_transport.connections.connection import Connection
 from sender.groups.attached import AttachedGroup, Attachment
-from sender.queues.parcels import Batch
-from storage.batch.entries import ENTRY, Entries
+from sender.outcomes.dead import Refusal
+from sender.queues.parcels import Batch, Parcel, joined
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,14 +196,18 @@ class Receivers:
             connection.answer(frame, ResponseCode.BROKER_ERROR, why.encode())
             return
         # Before anything is done, since it may be refused.
-        entries = _entries_of([unsettled[one.sequence] for one in known])
-        planned = master.moves.plan(entries, [one.rest for one in known]) if known else []
+        planned = []
+        if known:
+            batch = joined([_parcel_of(*unsettled[one.sequence]) for one in known])
+            planned = master.moves.plan(batch, [one.rest for one in known])
 
         connection.begin(1, len(frame.body))
         settling = _Settling(connection, frame)
         self._settling.add(settling)
-        _, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
-        master.sender.forget(entries)
+        is_durable = partial(self._ended, settling, True)  # noqa: FBT003
+        batches, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
+        for batch in batches:
+            master.sender.forget(batch.entries)
         settling.waits += len(planned)
         master.moves.move(planned, partial(self._ended, settling))
         for one in by_verdict[Verdict.REFUSED]:
@@ -212,12 +215,14 @@ class Receivers:
             unknown += missed
             for batch in batches:
                 settling.waits += 1
-                reason = one.rest.decode(errors="replace")
-                master.refuse(batch, group.name, reason, partial(self._ended, settling, True))  # noqa: FBT003
+                refusal = Refusal(
+                    group.name, int(ItemCode.BLOCK), master.now_ms, 1, said=_text(one)
+                )
+                _give_up(master, batch, refusal, is_durable)
         if done := _sequences(by_verdict[Verdict.DONE]):
             unknown += group.done(attachment, done)
             settling.waits += 1
-            master.fact_recorder.when_durable(partial(self._ended, settling, True))  # noqa: FBT003
+            master.fact_recorder.when_durable(is_durable)
         unknown += group.release(attachment, _sequences(by_verdict[Verdict.RELEASE]))
         for verdict, some in by_verdict.items():
             self.counts.settled[verdict.name.lower()] += len(some)
@@ -251,7 +256,23 @@ def _sequences(settled: Sequence[Settled]) -> list[int]:
     return [one.sequence for one in settled]
 
 
-def _entries_of(found: Sequence[tuple[Batch, int]]) -> Entries:
-    """Return the entries at these places of deliveries, in this order."""
-    rows = [batch.entries[place : place + 1].view(RAW) for batch, place in found]
-    return np.concatenate(rows).view(ENTRY) if rows else np.empty(0, ENTRY)
+def _text(settled: Settled) -> str:
+    return settled.rest.decode(errors="replace")
+
+
+def _parcel_of(batch: Batch, place: int) -> Parcel:
+    """Return one message of a delivery."""
+    mask = np.zeros(len(batch), np.bool_)
+    mask[place] = True
+    (parcel,) = batch.where(mask).by_lane()
+    return parcel
+
+
+def _give_up(master: Mastership, batch: Batch, refusal: Refusal, told: Callable[[], None]) -> None:
+    """Make a dead letter of one message; where there are too many it comes again much later."""
+    if master.sender.gives_up:
+        master.sender.forget(batch.entries)
+        master.give_up(batch.entries, [refusal], [int(batch.tries[0]) + 1], told)
+    else:
+        master.sender.try_later(batch)
+        told()
