@@ -80,21 +80,19 @@ class Reception:
         """The connections that the shell has to make; a new object after each change."""
         self.wake_at = math.inf
         """Call poll() at this time, or before."""
-        self._talk = MastersTalk(
-            ReceiverRegister(name=name, patterns=tuple(subjects), token=token),
-            config=config.connecting,
-            chance=chance,
-            registered=self._registered,
-        )
-        self._meta: MetaLink | None = None
+        register = ReceiverRegister(name=name, patterns=tuple(subjects), token=token)
+        connecting = config.connecting
         try:
             encode_attach(attach)
-            self._talk.check()
+            self._talk = MastersTalk(
+                register, config=connecting, chance=chance, registered=self._registered
+            )
         except LocalProtocolError as error:
             raise ValueError(str(error)) from error
+        self._meta: MetaLink | None = None
         if meta is not None:
             addresses = meta_addresses(meta)
-            self._meta = MetaLink(addresses, self._talk, config=config.connecting, chance=chance)
+            self._meta = MetaLink(addresses, self._talk, config=connecting, chance=chance)
         else:
             self._attach_to(DEFAULT_SERVERS if servers is None else servers)
         self._list_lines()
