@@ -424,6 +424,9 @@ class DelayServer:
         self.follow_duty()
         with trio.move_on_at(deadline):
             await self.ingest.stop()
+        with trio.move_on_at(deadline):
+            # While they can still say what they are done with.
+            await self.receivers.stop()
         assert self.listener is not None
         self.listener.stop()
         await self.master.stop(deadline)

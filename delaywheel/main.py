@@ -19,6 +19,7 @@ from delaywheel.node.send import send
 from delaywheel.node.weight import weight
 from delaywheel.servers.broker import broker
 from delaywheel.servers.delay_server import delay_server
+from delaywheel.servers.dev import dev
 from delaywheel.servers.meta_server import meta_server
 from delaywheel.servers.settings import settings
 from delaywheel.shared.failures import failure_of
@@ -61,6 +62,7 @@ def main() -> None:
 _COMMANDS = (
     delay_server,
     meta_server,
+    dev,
     admin,
     topology,
     broker,

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 import numpy as np
+import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import BodyError
@@ -94,6 +95,8 @@ class Receivers:
         self._duty = duty
         self._members: dict[Connection, _Member] = {}
         self._settling: set[_Settling] = set()
+        self._went_on = trio.Event()
+        """Set, and replaced, when something is answered, or a receiver is gone."""
         self.counts = ReceiverCounts()
 
     def take(self, connection: Connection, frame: Frame) -> None:
@@ -120,6 +123,18 @@ class Receivers:
         member = self._members.pop(connection, None)
         if member is not None:
             member.group.detach(member.attachment, reason)
+            self._goes_on()
+
+    def _goes_on(self) -> None:
+        self._went_on.set()
+        self._went_on = trio.Event()
+
+    async def stop(self) -> None:
+        """Have nothing more delivered, and wait until all that was is settled and answered."""
+        for member in self._members.values():
+            member.group.stop()
+        while self._settling or any(one.attachment.unsettled for one in self._members.values()):
+            await self._went_on.wait()
 
     def drop(self) -> None:
         """Let all receivers go, since this node is the master no more."""
@@ -229,6 +244,7 @@ class Receivers:
             body = encode_settle_reply(settling.unknown)
             connection.answer(frame, ResponseCode.SUCCESS, body)
         connection.done(1, len(frame.body))
+        self._goes_on()
 
 
 def _sequences(settled: Sequence[Settled]) -> list[int]:

@@ -1,7 +1,7 @@
 """What is given up a few at a time is recorded together, each with its own reason."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import cast
 
@@ -61,12 +61,16 @@ class Log:
 
     full_for: int = 0
     drafts: list[Draft] = field(default_factory=list)
+    told_after_s: float = 0.0
+    """How long it takes from a durable record until anybody is told of its commit."""
 
-    async def commit_records(self, draft: Draft) -> bool:
+    async def commit_records(self, draft: Draft, *, on_durable: Callable[[int], None]) -> bool:
         await trio.sleep(0.003)
         self.full_for -= 1
         if self.full_for < 0:
             self.drafts.append(draft)
+            on_durable(0)
+            await trio.sleep(self.told_after_s)
         return self.full_for < 0
 
 
@@ -198,3 +202,19 @@ async def test_what_finds_no_space_is_tried_ever_more_seldom_until_there_is_some
         await trio.sleep(35)
         nursery.cancel_scope.cancel()
     assert [draft.count for draft in grave.log.drafts] == [2]
+
+
+async def test_what_is_filed_before_anybody_is_told_of_its_commit_is_let_go() -> None:
+    """As while a master has no lease: it may file what is committed, and tell nobody."""
+    grave = Grave()
+    grave.log.told_after_s = 60
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(grave.dead_recorder.run)
+        grave.give_up([1], [refusal("g", 1)])
+        await trio.sleep(1)
+        assert grave.dead_recorder.is_recording(1)
+        grave.file_all()
+        assert grave.buried == [1]
+        assert grave.dead_recorder.count == 0
+        await trio.sleep(100)
+        nursery.cancel_scope.cancel()

@@ -1,6 +1,7 @@
 """One message is withdrawn from wherever it is, and is sent by nobody until it is released."""
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -214,9 +215,9 @@ async def test_what_is_being_recorded_dead_is_withdrawn_until_its_record_is_made
         assert (recorder.count, server.master.dead_letters.pending) == (0, 0)
         commit = recorder._committer.commit_records
 
-        async def slowly(draft: Draft) -> bool:
+        async def slowly(draft: Draft, **told: Any) -> bool:  # noqa: ANN401
             await trio.sleep(2)
-            return await commit(draft)
+            return await commit(draft, **told)
 
         recorder._committer.commit_records = slowly  # type: ignore[method-assign]
         await desk.send("dead", 100)

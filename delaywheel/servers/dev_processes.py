@@ -1,0 +1,100 @@
+"""The processes of `delaywheel dev`, and the receiver that prints."""
+
+import contextlib
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import anyio
+import click
+
+from delay_client import ReceivedMessage, Receiver
+
+_STOPPED_S: Final = 10.0
+_SHOWN: Final = 200
+"""Characters of a body that are printed."""
+
+_PASTE: Final = """\
+meta server    {meta}
+delay server   {listen}
+logs and data  {data}
+
+send:
+    async with Client(meta="{meta}") as client:
+        await client.send("hello", "it works", delay=3)
+
+receive:
+    async with Receiver("my-service", subjects=["orders.*"], meta="{meta}") as receiver:
+        await receiver.run(handler)
+
+Ctrl-C stops all of it."""
+
+
+def run(*, data: Path | None, meta: str, listen: str, subjects: Sequence[str]) -> None:
+    """Run the servers, and print what comes, until Ctrl-C."""
+    with contextlib.ExitStack() as stack:
+        if data is None:
+            data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delaywheel-dev-")))
+        data.mkdir(parents=True, exist_ok=True)
+        stack.enter_context(
+            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / "meta")
+        )
+        stack.enter_context(
+            _process(
+                *("delay-server", "--meta", meta, "--listen", listen, "--http", "127.0.0.1:0"),
+                *("--group", "dev", "--node-id", "dev"),
+                place=data / "delay",
+            )
+        )
+        click.echo(_PASTE.format(meta=meta, listen=listen, data=data))
+        with contextlib.suppress(KeyboardInterrupt):
+            anyio.run(_print, meta, subjects)
+
+
+@contextlib.contextmanager
+def _process(command: str, *arguments: str, place: Path) -> Iterator[None]:
+    """Start one server and wait until it is ready; stop it at the end."""
+    place.mkdir(exist_ok=True)
+    log_path = place / "log"
+    with log_path.open("a") as log:
+        # A group of its own: Ctrl-C goes to this process alone, which stops them in order.
+        child = subprocess.Popen(  # noqa: S603 (our own command)
+            [sys.executable, "-m", "delaywheel", command, "--data", str(place), *arguments],
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert child.stdout is not None
+            if not child.stdout.readline().startswith("ready"):
+                said = log_path.read_text()[-1000:]
+                raise click.ClickException(f"the {command} did not start:\n{said}")
+            yield
+        finally:
+            child.terminate()
+            try:
+                child.wait(_STOPPED_S)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+
+
+async def _print(meta: str, subjects: Sequence[str]) -> None:
+    """Print what comes of these subjects; without any only wait."""
+    if not subjects:
+        await anyio.sleep_forever()
+    async with Receiver("dev-printer", subjects=subjects, meta=meta) as receiver:
+        await receiver.run(_show, handle_signals=True)
+
+
+async def _show(message: ReceivedMessage) -> None:
+    late_ms = message.lateness * 1000
+    now = datetime.now(UTC).astimezone()
+    body = message.body if isinstance(message.body, str) else repr(message.body)
+    shown = body if len(body) <= _SHOWN else body[:_SHOWN] + "…"
+    click.echo(f"{now:%H:%M:%S} {message.subject} {shown!r} ({late_ms:.0f} ms after its time)")
