@@ -195,7 +195,13 @@ class Reception:
         if gone:
             self._list_lines()
         self._complain(now)
-        self.wake_at = min([self._complains_at, *(line.next_event() for line in lines)])
+        # One that stops connects to nothing any more, so what waits to be connected wakes nobody.
+        events = (
+            line.next_event()
+            for line in lines
+            if line.state is not LinkState.IDLE or not self.is_stopping
+        )
+        self.wake_at = min([self._complains_at, *events])
 
     # Masters.
 
