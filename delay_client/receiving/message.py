@@ -3,9 +3,8 @@
 import logging
 import math
 import random
-import struct
-import zlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Final, Protocol, Self
@@ -16,9 +15,8 @@ from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
 from delay_client.receiving.errors import Reject, RetryLater
 from delay_client.receiving.settings import RetryPolicy
-from delay_protocol.basics.errors import MalformedItemError
-from delay_protocol.basics.strings import encode_str
-from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, decode_item
+from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
+from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item, encode_item
 from delay_protocol.receivers.delivering import REFUSED_BYTES_MAX, Delivered, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
@@ -27,11 +25,6 @@ TIMES_KEY: Final = "qmq_times"
 """The attribute that counts the tries before the last LATER."""
 
 _TIMES_MAX: Final = 2**31 - 1
-_CHANGED: Final = {TIMES_KEY.encode(), DUE_KEY.encode()}
-_CRC = struct.Struct(">Q")
-_TIMES = struct.Struct(">Bqq")
-_SIZE = struct.Struct(">H")
-_BODY_SIZE = struct.Struct(">i")
 
 
 class Desk(Protocol):
@@ -151,7 +144,10 @@ class ReceivedMessage:
 
     def _come_again(self, delay_ms: int) -> None:
         due_ms = min(wall_ms() + delay_ms, DUE_MS_MAX)
-        self.desk.settle(self, Verdict.LATER, later_item(self.kept, self.item, due_ms))
+        try:
+            self.desk.settle(self, Verdict.LATER, later_item(self.item, due_ms))
+        except LocalProtocolError as error:
+            self.refuse(f"given up, since it could not come again: {error}")
 
     async def __aenter__(self) -> Self:
         return self
@@ -197,28 +193,12 @@ def _times(attributes: Mapping[str, str]) -> int:
         return 0
 
 
-def later_item(kept: bytes, item: Item, due_ms: int) -> bytes:
+def later_item(item: Item, due_ms: int) -> bytes:
     """Return the item of a message that comes again: due then, and one more in `qmq_times`.
 
-    All else stays byte for byte, so attributes too that are longer than we would write them.
-    `item` is what `kept` was decoded to.
+    Raises LocalProtocolError for an item that only others write: with a value of 40,000 bytes, say.
     """
-    texts = (item.subject, item.message_id, *item.tags)
-    head = 8 + _TIMES.size + sum(2 + len(text.encode()) for text in texts)
-    position = head + (1 if item.flag & FLAG_TAGS else 0)
     times = _times(item.attributes) + 1
-    changes = {DUE_KEY: encode_str(str(due_ms)), TIMES_KEY: encode_str(str(times))}
-    attributes = [encode_str(key) + value for key, value in changes.items()]
-    body_at = position + _BODY_SIZE.size
-    end = body_at
-    while end < len(kept):
-        start = end
-        value_at = start + 2 + _SIZE.unpack_from(kept, start)[0]
-        end = value_at + 2 + _SIZE.unpack_from(kept, value_at)[0]
-        if kept[start + 2 : value_at] not in _CHANGED:
-            attributes.append(kept[start:end])
-    body = b"".join(attributes)
-    times_part = _TIMES.pack(item.flag | FLAG_DELAY, item.create_ms, due_ms)
-    unchanged = kept[8 + _TIMES.size : position]
-    covered = b"".join((times_part, unchanged, _BODY_SIZE.pack(len(body)), body))
-    return _CRC.pack(zlib.crc32(covered)) + covered
+    attributes = {**item.attributes, DUE_KEY: str(due_ms), TIMES_KEY: str(times)}
+    flag = item.flag | FLAG_DELAY
+    return encode_item(replace(item, flag=flag, due_ms=due_ms, attributes=attributes))

@@ -80,21 +80,19 @@ class Reception:
         """The connections that the shell has to make; a new object after each change."""
         self.wake_at = math.inf
         """Call poll() at this time, or before."""
-        self._talk = MastersTalk(
-            ReceiverRegister(name=name, patterns=tuple(subjects), token=token),
-            config=config.connecting,
-            chance=chance,
-            registered=self._registered,
-        )
-        self._meta: MetaLink | None = None
+        register = ReceiverRegister(name=name, patterns=tuple(subjects), token=token)
+        connecting = config.connecting
         try:
             encode_attach(attach)
-            self._talk.check()
+            self._talk = MastersTalk(
+                register, config=connecting, chance=chance, registered=self._registered
+            )
         except LocalProtocolError as error:
             raise ValueError(str(error)) from error
+        self._meta: MetaLink | None = None
         if meta is not None:
             addresses = meta_addresses(meta)
-            self._meta = MetaLink(addresses, self._talk, config=config.connecting, chance=chance)
+            self._meta = MetaLink(addresses, self._talk, config=connecting, chance=chance)
         else:
             self._attach_to(DEFAULT_SERVERS if servers is None else servers)
         self._list_lines()
@@ -197,7 +195,13 @@ class Reception:
         if gone:
             self._list_lines()
         self._complain(now)
-        self.wake_at = min([self._complains_at, *(line.next_event() for line in lines)])
+        # One that stops connects to nothing any more, so what waits to be connected wakes nobody.
+        events = (
+            line.next_event()
+            for line in lines
+            if line.state is not LinkState.IDLE or not self.is_stopping
+        )
+        self.wake_at = min([self._complains_at, *events])
 
     # Masters.
 

@@ -47,7 +47,11 @@ class MastersTalk:
         chance: random.Random,
         registered: Callable[[ReceiverRegistered], None],
     ) -> None:
-        """Tell `registered` of each answer that names masters."""
+        """Tell `registered` of each answer that names masters.
+
+        Raises LocalProtocolError for a name or patterns that no question can have.
+        """
+        encode_receiver_register(register)
         self._register = register
         self._config = config
         self._chance = chance
@@ -67,10 +71,6 @@ class MastersTalk:
         self._asks_at = math.inf
         self._answer_by = math.inf
         """While a question waits: when it must have been answered."""
-
-    def check(self) -> None:
-        """Raise LocalProtocolError for a name or patterns that no question could have."""
-        encode_receiver_register(self._register)
 
     def connected(self, now: float) -> None:
         """Note that there is a new connection, where nothing was told yet."""

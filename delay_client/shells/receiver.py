@@ -143,19 +143,14 @@ class Receiver(Shell[ReceiverLine]):
             raise StopAsyncIteration
         return message
 
-    async def batches(self, *, max_items: int = 500) -> AsyncIterator[MessageBatch]:
+    def batches(self, *, max_items: int = 500) -> AsyncIterator[MessageBatch]:
         """Iterate over what has come, as many messages at once as are there, until stop().
 
         `await batch.done()` when all of them are done with. Raises ReceiverRefusedError.
         """
         if max_items < 1:
             raise ValueError(f"max_items must be at least 1, not {max_items!r}")
-        take = self._reception.take
-        async for first in self:
-            messages = [first]
-            while len(messages) < max_items and (message := take()) is not None:
-                messages.append(message)
-            yield MessageBatch(messages)
+        return _Batches(self, self._reception.take, max_items)
 
     def pause(self, reason: str) -> None:
         """Take no messages for now: they wait in the delay servers, and operators see the reason.
@@ -259,6 +254,23 @@ class Receiver(Shell[ReceiverLine]):
         count = len(self._takers) if ends else min(len(reception.todo), len(self._takers))
         for _ in range(count):
             self._takers.popleft().set()
+
+
+class _Batches(AsyncIterator[MessageBatch]):
+    """No generator: one that is left in the middle would need to be closed."""
+
+    def __init__(
+        self, receiver: Receiver, take: Callable[[], ReceivedMessage | None], max_items: int
+    ) -> None:
+        self._receiver = receiver
+        self._take = take
+        self._max_items = max_items
+
+    async def __anext__(self) -> MessageBatch:
+        messages = [await anext(self._receiver)]
+        while len(messages) < self._max_items and (message := self._take()) is not None:
+            messages.append(message)
+        return MessageBatch(messages)
 
 
 def _async_handler(handler: Handler, concurrency: int) -> AsyncHandler:

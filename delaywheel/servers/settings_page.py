@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import click
 import msgspec
 
-from delay_client import ClientConfig
+from delay_client import ClientConfig, ReceiverConfig, RetryPolicy
 from delay_server.settings.config import DelayServerConfig
 from delay_transport.seams.constants import settings_of
 from delay_transport.settings.settings_file import sections
@@ -33,6 +33,10 @@ def settings_page(commands: click.Group) -> str:
         "## The client\n",
         "Arguments of `ClientConfig`, which `delay_client`'s clients take.\n",
         _table(ClientConfig),
+        "## The receiver\n",
+        "Arguments of `ReceiverConfig`, which receivers take, and then of `RetryPolicy`.\n",
+        _table(ReceiverConfig),
+        _table(RetryPolicy),
         "## Commands\n",
         *_commands(commands, "delaywheel"),
     ]
@@ -55,7 +59,8 @@ def _table(section: type) -> str:
     lines = ["| setting | default | what it means |", "| --- | --- | --- |"]
     for field in settings_of(section):
         default = default_text(field)
-        shown = "" if default == '""' else f"`{default}`"
+        # Settings within settings have a table of their own.
+        shown = "" if default == '""' or default.startswith("{") else f"`{default}`"
         lines.append(f"| `{field.name}` | {shown} | {_cell(notes[field.name])} |")
     return "\n".join(lines) + "\n"
 

@@ -67,7 +67,7 @@ def test_an_item_comes_again_as_it_was_but_for_its_time_and_its_count(
         attributes = {"qmq_scheduleReceiveTime": "5", **attributes, "qmq_times": str(times)}
     flag |= FLAG_TAGS if tags else 0
     item = Item(flag, 1000, 5, subject, message_id, tags, attributes)
-    again = decode_item(later_item(encode_item(item), item, due_ms))
+    again = decode_item(later_item(item, due_ms))
     assert again == Item(
         flag | FLAG_DELAY,
         1000,
@@ -79,12 +79,13 @@ def test_an_item_comes_again_as_it_was_but_for_its_time_and_its_count(
     )
 
 
-def test_an_attribute_that_only_others_write_so_long_stays() -> None:
-    value = b"x" * 40_000
-    body = b"\x00\x01k" + len(value).to_bytes(2, "big") + value
-    kept = encode_item(Item(FLAG_DELAY, 1, 2, "s", "m"))[8:-4] + len(body).to_bytes(4, "big") + body
-    item = Item(FLAG_DELAY, 1, 2, "s", "m", (), {"k": value.decode()})
-    assert decode_item(later_item(bytes(8) + kept, item, 3)).attributes["k"] == value.decode()
+def test_an_item_that_only_others_write_cannot_come_again() -> None:
+    message, desk = received(Item(FLAG_DELAY, 1, 2, "s", "m"))
+    message.item = Item(FLAG_DELAY, 1, 2, "s", "m", (), {"k": "x" * 40_000})
+    message.failed(ValueError("x"))
+    [(verdict, reason)] = desk.verdicts
+    assert verdict == Verdict.REFUSED
+    assert reason.startswith(b"given up, since it could not come again: string of 40000 bytes")
 
 
 @pytest.mark.parametrize(
@@ -94,7 +95,7 @@ def test_an_attribute_that_only_others_write_so_long_stays() -> None:
 def test_the_attempt_counts_the_tries_before_and_those_here(times: str, attempt: int) -> None:
     message, _ = received(Item(FLAG_DELAY, 1, 2, "s", "m", (), {"qmq_times": times}), tried=3)
     assert message.attempt == attempt
-    assert b"qmq_times" in later_item(message.kept, message.item, 5)
+    assert b"qmq_times" in later_item(message.item, 5)
 
 
 def test_an_item_without_the_flag_was_due_when_it_was_made() -> None:

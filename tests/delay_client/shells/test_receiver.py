@@ -263,6 +263,23 @@ def test_a_batch_is_what_has_come_and_is_done_at_once(run: Run) -> None:
     run(main)
 
 
+def test_a_loop_over_batches_that_is_left_gives_its_messages_back(run: Run) -> None:
+    async def main() -> None:
+        async with FakeDelayServer() as server:
+            server.add(*map(new_item, range(3)))
+            async with receiver_of(server) as receiver:
+                async for batch in receiver.batches(max_items=2):
+                    await batch[1].done()
+                    break
+            assert sorted(server.verdicts()) == [
+                ("m0", Verdict.RELEASE),
+                ("m1", Verdict.DONE),
+                ("m2", Verdict.RELEASE),
+            ]
+
+    run(main)
+
+
 def test_there_are_never_more_messages_than_the_credit_nor_handlers_than_may_be(run: Run) -> None:
     at_work: list[int] = [0, 0]
 

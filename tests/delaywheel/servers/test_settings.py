@@ -2,7 +2,7 @@
 
 from click.testing import CliRunner
 
-from delay_client import ClientConfig
+from delay_client import ClientConfig, ReceiverConfig, RetryPolicy
 from delay_server.settings.config import sections
 from delay_server.settings.config_reference import reference_toml
 from delay_transport.seams.constants import settings_of
@@ -32,7 +32,8 @@ def test_the_page_has_every_section_the_client_and_every_command() -> None:
 
 def test_the_page_has_every_setting_of_the_servers_and_the_client() -> None:
     page = CliRunner().invoke(main, ["settings", "--format", "markdown"]).output
-    for kind in (*sections().values(), *meta_server_sections().values(), ClientConfig):
+    clients = (ClientConfig, ReceiverConfig, RetryPolicy)
+    for kind in (*sections().values(), *meta_server_sections().values(), *clients):
         names = [field.name for field in settings_of(kind)]
         assert [name for name in names if f"| `{name}` |" not in page] == []
 

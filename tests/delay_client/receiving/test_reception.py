@@ -1,0 +1,80 @@
+"""Promise: the reception says when it is to be looked at again, and never for nothing."""
+
+import logging
+import math
+import random
+
+import pytest
+
+from delay_client import ReceiverConfig
+from delay_client.receiving.attachment import Attachment
+from delay_client.receiving.reception import Reception
+from delay_protocol.receivers.masters import MasterInfo, ReceiverRegistered
+
+
+def new_reception(*servers: str, meta: str | None = None) -> Reception:
+    return Reception(
+        "r",
+        servers=None if meta else list(servers),
+        meta=meta,
+        config=ReceiverConfig(),
+        chance=random.Random(1),
+        ring=lambda: None,
+    )
+
+
+def test_it_looks_again_when_a_lost_server_may_be_tried() -> None:
+    reception = new_reception("h:1")
+    [line] = reception.lines
+    assert reception.wants_connection(line, 0)
+    reception.connecting(line)
+    reception.poll(0)
+    # A line after a second without a server.
+    assert reception.wake_at == 1
+    reception.lost(line, "refused", 0.5)
+    assert 0.5 < line.retry_at < 0.6
+    assert reception.wake_at == line.retry_at
+    assert not reception.wants_connection(line, 0.5)
+
+
+def test_one_that_stops_wakes_nobody_for_what_is_not_connected() -> None:
+    reception = new_reception("h:1", "h:2")
+    reception.stop()
+    reception.poll(100)
+    assert reception.wake_at == math.inf
+    assert not any(reception.wants_connection(line, 100) for line in reception.lines)
+    reception.resume()
+    assert not any(reception.wants_connection(line, 100) for line in reception.lines)
+
+
+def test_why_there_are_no_messages_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
+    reception = new_reception("h:1")
+    [line] = reception.lines
+    reception.connecting(line)
+    for now in (0, 0.9, 1, 2, 10):
+        reception.poll(now)
+    [record] = caplog.records
+    assert record.getMessage() == (
+        "receiver r: not attached to any delay server yet; h:1: nothing came"
+    )
+
+
+def test_masters_come_and_go_and_one_that_is_no_address_is_passed_over(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.WARNING)
+    reception = new_reception(meta="m:1")
+    before = reception.lines
+    names = ("h:1", "nowhere", "h:2")
+    masters = tuple(MasterInfo(group=f"g{name}", address=name) for name in names)
+    reception._registered(ReceiverRegistered(version=1, masters=masters, waits="approve r"))
+    assert reception.lines is not before
+    servers = [line.server for line in reception.lines if isinstance(line, Attachment)]
+    assert servers == ["h:1", "h:2"]
+    reception._registered(ReceiverRegistered(version=2, masters=masters[2:], waits="approve r"))
+    reception.poll(0)
+    assert [line.server for line in reception.lines[1:]] == ["h:2"]
+    said = [record.getMessage() for record in caplog.records]
+    assert said[0] == "receiver r: approve r"
+    assert said[1].startswith("receiver r: 'nowhere' is not an address")
+    assert len(said) == 2
