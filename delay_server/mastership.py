@@ -37,7 +37,7 @@ from delay_server.sending.outlet import Outlet
 from delay_server.sending.undeliverable import Undeliverable
 from delay_server.sending.withdrawals import Answer, Withdrawals
 from delay_server.target_groups import TargetGroups
-from delay_transport.seams.runtime import Runtime
+from delay_transport.seams.runtime import Clock, Runtime
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
 from sender.queues.parcels import NOBODY
@@ -94,7 +94,7 @@ class Mastership:
             access=node.access,
             pacer=pacer,
             reader=reader,
-            why_not=self._why_not_withdrawn,
+            why_not=partial(_why_not_withdrawn, self),
             on_released=self._released,
         )
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
@@ -119,7 +119,7 @@ class Mastership:
             executor=runtime.executor,
             set_weights=self.targets.set_weights,
             on_room=self._room_has_grown,
-            on_barred=self._barred,
+            on_barred=partial(_give_up_barred, self, runtime.clock),
             taking=node.taking_controls,
         )
         self.lanes.on_changed = self.outlet.lanes_changed
@@ -215,7 +215,7 @@ class Mastership:
             read_items=self.withdrawals.read,
             subject_name=self._store.schedule.subjects.names.__getitem__,
             on_damaged=self._undeliverable,
-            on_buried=self._buried,
+            on_buried=self.buried,
             on_changed=self._node.upkeep.appended,
             reason_bytes_max=self._config.dead.reason_bytes_max,
         )
@@ -229,15 +229,8 @@ class Mastership:
             on_appended=self._node.upkeep.appended,
         )
         self._bound_dead_letters()
-        self.moves = Moves(
-            committer=self.committer,
-            admission=self._admission,
-            read_items=self.withdrawals.read,
-            subject_name=self._store.schedule.subjects.names.__getitem__,
-            now_ms=self._runtime.clock.now_ms,
-            on_moved=self._buried,
-            on_no_space=partial(self.sender.retry, avoid=NOBODY),
-            on_changed=self._node.upkeep.appended,
+        self.moves = _moves_of(
+            self, admission=self._admission, node=self._node, clock=self._runtime.clock
         )
 
     def _make_sender(self) -> Sender:
@@ -257,11 +250,6 @@ class Mastership:
             routes=self.lane_rules,
             may_send=self._may_send,
         )
-
-    @property
-    def now_ms(self) -> int:
-        """The wall clock."""
-        return self._runtime.clock.now_ms()
 
     def hello(self) -> Hello:
         """Return who delivers, and of which epoch."""
@@ -454,7 +442,7 @@ class Mastership:
         self._left_sender(entries)
         self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
 
-    def _buried(self, entries: Entries) -> None:
+    def buried(self, entries: Entries) -> None:
         """Let go of messages whose DEAD or MOVE records are applied."""
         self.handout.settle(held_rows(entries))
         self._left_sender(entries)
@@ -480,12 +468,6 @@ class Mastership:
         """Make dead letters of messages; `told`, with one of them only, hears of its record."""
         self.dead_recorder.give_up(entries, refusals, tries, told)
         self._bound_dead_letters()
-
-    def _barred(self, entries: Entries) -> None:
-        """Make dead letters of messages whose subjects the meta server refuses for good."""
-        code, at_ms = int(ItemCode.SUBJECT_NOT_ASSIGNED), self._runtime.clock.now_ms()
-        refusal = Refusal(META_SERVER, code, at_ms, 1)
-        self.give_up(entries, [refusal] * len(entries), [0] * len(entries))
 
     def _bound_dead_letters(self) -> None:
         count = self.dead_letters.pending + self.dead_recorder.count
@@ -515,21 +497,6 @@ class Mastership:
         self.loader.wake()
         self._wake_backlog_reader()
 
-    def _why_not_withdrawn(self, sequence: int, entries: Entries) -> Answer | None:
-        """Say why a message that is held cannot be withdrawn; None if it can be."""
-        if self.fact_recorder.has(entries):
-            return Answer.DONE
-        if self.dead_recorder.is_recording(sequence):
-            return Answer.DYING
-        if self.moves.is_recording(sequence):
-            return Answer.BEING_SENT
-        is_in_flight = any(
-            part.where is Where.IN_FLIGHT and sequence in part.entries["sequence"]
-            for part in self.sender.parts()
-        )
-        # Of what is in doubt a broker has not answered whether it has taken it.
-        return Answer.BEING_SENT if is_in_flight or self.sender.is_in_doubt(sequence) else None
-
     # -- what can be seen --------------------------------------------------------------------
 
     @property
@@ -542,3 +509,38 @@ class Mastership:
         minute = self._runtime.clock.now_ms() // MINUTE_MS
         overdue = self._store.schedule.pending_before(minute * MINUTE_MS)
         return max(self._held_beside_wheel + self.undeliverable.count, overdue)
+
+
+def _moves_of(master: Mastership, *, admission: Admission, node: Node, clock: Clock) -> Moves:
+    """Return what records the messages that receivers want to have later."""
+    return Moves(
+        committer=master.committer,
+        admission=admission,
+        read_items=master.withdrawals.read,
+        subject_name=node.store.schedule.subjects.names.__getitem__,
+        now_ms=clock.now_ms,
+        on_moved=master.buried,
+        on_no_space=partial(master.sender.retry, avoid=NOBODY),
+        on_changed=node.upkeep.appended,
+    )
+
+
+def _why_not_withdrawn(master: Mastership, sequence: int, entries: Entries) -> Answer | None:
+    """Say why a message that is held cannot be withdrawn; None if it can be."""
+    if master.fact_recorder.has(entries):
+        return Answer.DONE
+    if master.dead_recorder.is_recording(sequence):
+        return Answer.DYING
+    is_in_flight = any(
+        part.where is Where.IN_FLIGHT and sequence in part.entries["sequence"]
+        for part in master.sender.parts()
+    )
+    # Of what is in doubt a broker has not answered whether it has taken it.
+    is_in_doubt = master.sender.is_in_doubt(sequence) or master.moves.is_recording(sequence)
+    return Answer.BEING_SENT if is_in_flight or is_in_doubt else None
+
+
+def _give_up_barred(master: Mastership, clock: Clock, entries: Entries) -> None:
+    """Make dead letters of messages whose subjects the meta server refuses for good."""
+    refusal = Refusal(META_SERVER, int(ItemCode.SUBJECT_NOT_ASSIGNED), clock.now_ms(), 1)
+    master.give_up(entries, [refusal] * len(entries), [0] * len(entries))

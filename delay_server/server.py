@@ -103,7 +103,9 @@ class DelayServer:
             trusted_ms=self.pacer.trusted_ms,
             why_not=lambda: "; ".join(self.duty().why),
         )
-        self.receivers = Receivers(mastership=lambda: self._mastership, duty=self.duty)
+        self.receivers = Receivers(
+            mastership=lambda: self._mastership, duty=self.duty, now_ms=runtime.clock.now_ms
+        )
         self.ingest.receivers = self.receivers
         self.listener: Server | None = None
         self.replication: Server | None = None

@@ -88,10 +88,15 @@ class Receivers:
     """The connections of receivers, at whichever mastership there is."""
 
     def __init__(
-        self, *, mastership: Callable[[], Mastership | None], duty: Callable[[], Duty]
+        self,
+        *,
+        mastership: Callable[[], Mastership | None],
+        duty: Callable[[], Duty],
+        now_ms: Callable[[], int],
     ) -> None:
         self._mastership = mastership
         self._duty = duty
+        self._now_ms = now_ms
         self._members: dict[Connection, _Member] = {}
         self._settling: set[_Settling] = set()
         self._went_on = trio.Event()
@@ -216,7 +221,7 @@ class Receivers:
             for batch in batches:
                 settling.waits += 1
                 refusal = Refusal(
-                    group.name, int(ItemCode.BLOCK), master.now_ms, 1, said=_text(one)
+                    group.name, int(ItemCode.BLOCK), self._now_ms(), 1, said=_text(one)
                 )
                 _give_up(master, batch, refusal, is_durable)
         if done := _sequences(by_verdict[Verdict.DONE]):
