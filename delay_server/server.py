@@ -87,7 +87,7 @@ class DelayServer:
         self.credentials = Credentials(
             self._secret, is_needed=self._secret.is_set, chance=runtime.chance
         )
-        """What slaves have to prove."""
+        """What slaves and receivers have to prove."""
         self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
         """The tokens of administration."""
         self.pacer = Pacer(
@@ -104,7 +104,10 @@ class DelayServer:
             why_not=lambda: "; ".join(self.duty().why),
         )
         self.receivers = Receivers(
-            mastership=lambda: self._mastership, duty=self.duty, now_ms=runtime.clock.now_ms
+            mastership=lambda: self._mastership,
+            duty=self.duty,
+            now_ms=runtime.clock.now_ms,
+            credentials=self.credentials,
         )
         self.ingest.receivers = self.receivers
         self.listener: Server | None = None

@@ -89,10 +89,10 @@ class ReceiverPeer:
         return self._answers.pop(opaque)
 
     async def attach(
-        self, name: str, *, instance: bytes = b"i" * 16, weight: int = 100
+        self, name: str, *, instance: bytes = b"i" * 16, weight: int = 100, token: str = ""
     ) -> AttachReply:
         """Attach."""
-        attach = Attach(name=name, instance=instance, weight=weight)
+        attach = Attach(name=name, instance=instance, weight=weight, token=token)
         frame = await self.ask(CommandCode.ATTACH, encode_attach(attach))
         assert frame.code == 0, frame
         return decode_attach_reply(frame.body)

@@ -16,6 +16,7 @@ only rise make it worthless on its own. "Q" is a request, "A" an answer: so neit
 other. Nothing is encrypted: who listens learns what is said, but cannot say it.
 """
 
+import base64
 import hashlib
 import hmac
 import struct
@@ -33,6 +34,7 @@ SEAL_SIZE: Final = 40
 """Bytes that a sealed body has before its body."""
 
 _CONTEXT: Final = b"delaywheel node 1\0"
+_RECEIVER_CONTEXT: Final = b"delaywheel receiver 1\0"
 _NUMBER: Final = struct.Struct(">Q")
 _SAID: Final = struct.Struct(">cIQ")
 _MAC_SIZE: Final = SEAL_SIZE - _NUMBER.size
@@ -55,6 +57,15 @@ class Direction(Enum):
 
 
 _CHALLENGE_DECODER = msgspec.msgpack.Decoder(Challenge)
+
+
+def receiver_token(secret: bytes, name: str) -> str:
+    """Return the token of receivers of a name: whoever has it may receive under this name.
+
+    It follows from the secret, so it is kept nowhere, and goes when the secret does.
+    """
+    digest = hmac.digest(secret, _RECEIVER_CONTEXT + name.encode(), hashlib.sha256)
+    return base64.urlsafe_b64encode(digest).decode().rstrip("=")
 
 
 def encode_challenge(challenge: Challenge) -> bytes:

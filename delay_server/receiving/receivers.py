@@ -2,6 +2,7 @@
 
     what comes                                                       answer
     ATTACH at the master                                             attached, or why not
+    ATTACH without the token of its name, where there is a secret    refused for good
     ATTACH at another node, or before it is the master               refused, which node is
     FLOW, SETTLE of a connection that is not attached                53, counted as a fault
     FLOW of fewer bytes than the largest item                        the connection is closed
@@ -45,6 +46,7 @@ from delay_server.duty import Admits, Duty
 from delay_server.mastership import Mastership
 from delay_server.receiving.moves import NotMovableError
 from delay_transport.connections.connection import Connection
+from delay_transport.http.credentials import Credentials
 from sender.groups.attached import AttachedGroup, Attachment
 from sender.outcomes.dead import Refusal
 from sender.queues.parcels import Batch, Parcel, joined
@@ -93,10 +95,12 @@ class Receivers:
         mastership: Callable[[], Mastership | None],
         duty: Callable[[], Duty],
         now_ms: Callable[[], int],
+        credentials: Credentials,
     ) -> None:
         self._mastership = mastership
         self._duty = duty
         self._now_ms = now_ms
+        self._credentials = credentials
         self._members: dict[Connection, _Member] = {}
         self._settling: set[_Settling] = set()
         self._went_on = trio.Event()
@@ -156,15 +160,19 @@ class Receivers:
         if connection in self._members:
             self._refuse(connection, frame, "this connection is attached already")
             return
-        reason, group = "", None
-        if master is None or duty.leaves_due:
+        group = None
+        reason = self._credentials.why_not_receive(attach.name, attach.token)
+        is_final = bool(reason)
+        if reason:
+            connection.fault()
+        elif master is None or duty.leaves_due:
             reason = duty.remark or "; ".join(duty.why) or "this node is not the master"
         elif (group := master.sender.attached(attach.name)) is None:
             reason = f"no group of receivers can be called {attach.name!r} here: a broker group is"
             reason += ", or there are too many groups, or this server delivers to others alone"
         if master is None or group is None:
             self.counts.refused += 1
-            body = encode_attach_reply(AttachRefused(reason=reason))
+            body = encode_attach_reply(AttachRefused(reason=reason, is_final=is_final))
         else:
             self.counts.attached += 1
             attachment = group.attach(connection, attach)

@@ -12,6 +12,7 @@ has none, so that nobody who answers in the place of one can end it. To prove so
 for a challenge first: after that, everything on the connection has to be sealed.
 """
 
+import hmac
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from delay_protocol.nodes.auth import (
     Direction,
     decode_challenge,
     encode_challenge,
+    receiver_token,
     session_key,
     unseal,
 )
@@ -117,6 +119,19 @@ class Credentials:
         talk.number = number
         self.authenticated += 1
         return inner, partial(seal_body, key, Direction.ANSWER, code, number)
+
+    def why_not_receive(self, name: str, token: str) -> str:
+        """Return why whoever has this token may not receive under a name; empty if it may."""
+        if not (self._secret.is_set and self._is_needed):
+            return ""
+        tokens = [receiver_token(secret, name) for secret in self._secret.secrets]
+        if any(hmac.compare_digest(one.encode(), token.encode()) for one in tokens):
+            return ""
+        self.unauthenticated += 1
+        return (
+            f"the token is not that of receivers of {name!r}: `delaywheel admin token receiver` "
+            "makes it from the secret"
+        )
 
     def _refusal(self, reason: str) -> UnauthenticatedError:
         self.unauthenticated += 1

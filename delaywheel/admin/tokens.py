@@ -78,6 +78,30 @@ def add(*, name: str, role: str, file: Path) -> None:
     click.echo(text)
 
 
+@token.command(short_help="Print the token of a receiver's name.")
+@click.argument("name")
+@click.option(
+    "--secret",
+    type=click.Path(path_type=Path, dir_okay=False, exists=True),
+    required=True,
+    metavar="FILE",
+    help="The file of the cluster's secret (registration.secret_file, meta.secret_file).",
+)
+def receiver(*, name: str, secret: Path) -> None:
+    """Print the token with which services receive under NAME, where the cluster has a secret.
+
+    It follows from the secret and the name: nothing is stored, and another secret makes another.
+
+    \b
+    Examples:
+      delaywheel admin token receiver reminders --secret cluster.secret > reminders.token
+    """
+    from delay_protocol.nodes.auth import receiver_token
+    from delay_transport.http.shared_secret import read_secrets
+
+    click.echo(receiver_token(read_secrets(secret)[0], name))
+
+
 @token.command("list", short_help="List tokens.")
 @_FILE
 def list_tokens(*, file: Path) -> None:

@@ -120,6 +120,7 @@ class Handlers:
             registry=registry,
             replies=self.replies,
             admission=self.admission,
+            credentials=credentials,
             clock=clock,
             limits=limits,
             prefixes_max=prefix_routes_max,

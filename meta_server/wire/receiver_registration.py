@@ -17,6 +17,7 @@ from delay_protocol.receivers import masters
 from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
+from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.receiver_groups import (
@@ -44,6 +45,7 @@ class ReceiverRegistration:
         registry: Registry,
         replies: Replies,
         admission: GroupAdmission,
+        credentials: Credentials,
         clock: Clock,
         limits: RegistrationConfig,
         prefixes_max: int,
@@ -52,6 +54,7 @@ class ReceiverRegistration:
         self._registry = registry
         self._replies = replies
         self._admission = admission
+        self._credentials = credentials
         self._clock = clock
         self._prefixes_max = prefixes_max
         self._held: HeldRequests[tuple[ReceiverRegister, str]] = HeldRequests(
@@ -71,6 +74,9 @@ class ReceiverRegistration:
         plan = partial(self._plan, request, f"receiver at {connection.where}")
         refuse = partial(self._replies.refuse_or_retry, connection, frame, refused=_refused)
         is_news, waits = False, ""
+        if reason := self._credentials.why_not_receive(request.name, request.token):
+            refuse(RefusedError(reason))
+            return
         try:
             if plan():
                 self._admission.let_receive(connection, request.name, request.patterns)

@@ -8,12 +8,13 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
+from delay_protocol.nodes.auth import receiver_token
 from delay_protocol.receivers.attaching import LEASE_S, Attached, AttachRefused
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import DelayServerConfig, StorageConfig
+from delay_server.settings.config import DelayServerConfig, MetaConfig, StorageConfig
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.receiver_peer import ReceiverPeer, later_item
 
@@ -343,6 +344,20 @@ async def test_who_may_not_attach_hears_why() -> None:
         answer = await peer.ask(CommandCode.ATTACH, b"\xc1")
         assert answer.code == ResponseCode.PARAM_ERROR
         assert server.receivers.counts.refused == 1
+
+
+async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -> None:
+    world = World()
+    config = receiving_config(meta=MetaConfig(secret_file="not read"))  # noqa: S106 (a path)
+    async with world.serving(config, has_broker=False) as server, peer_of(world) as peer:
+        secrets = (b"s" * 32, b"t" * 32)
+        server._secret.secrets = secrets
+        for token in ("", "x", receiver_token(secrets[0], "other"), receiver_token(b"u", NAME)):
+            refused = await peer.attach(NAME, token=token)
+            assert isinstance(refused, AttachRefused)
+            assert refused.is_final
+            assert "the token is not that of receivers of 'reminders'" in refused.reason
+        assert isinstance(await peer.attach(NAME, token=receiver_token(secrets[1], NAME)), Attached)
 
 
 async def test_instances_share_by_weight() -> None:

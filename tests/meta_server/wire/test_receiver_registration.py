@@ -1,5 +1,6 @@
 """Receivers over the wire: told where to attach, given a group and routes, or told what to do."""
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -8,6 +9,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
+from delay_protocol.nodes.auth import receiver_token
 from delay_protocol.nodes.registration import Refused
 from delay_protocol.receivers.masters import (
     HOLD_S,
@@ -34,8 +36,10 @@ def entered() -> MetaServerConfig:
     return make_config(registration=RegistrationConfig(groups="entered"))
 
 
-async def asked(peer: Peer, *patterns: str, name: str = "mail", told: int = 0) -> ReceiverReply:
-    request = ReceiverRegister(name=name, patterns=patterns, told=told)
+async def asked(
+    peer: Peer, *patterns: str, name: str = "mail", told: int = 0, token: str = ""
+) -> ReceiverReply:
+    request = ReceiverRegister(name=name, patterns=patterns, told=told, token=token)
     frame = await peer.ask(CommandCode.RECEIVER_REGISTER, encode_receiver_register(request))
     assert frame.code == 0, frame.body
     return decode_receiver_reply(frame.body)
@@ -398,3 +402,24 @@ async def test_groups_of_receivers_are_removed_once_no_route_leads_to_them(
             await http.change("DELETE", path)
         await http.change("DELETE", "/broker-groups/mail")
         assert "mail" not in server.registry.groups
+
+
+async def test_where_a_secret_is_needed_a_receiver_needs_the_token_of_its_name(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s" * 32)
+    file.chmod(0o600)
+    world = World()
+    for is_needed in (True, False):
+        registration = RegistrationConfig(secret_file=str(file), secret_needed=is_needed)
+        async with world.serving(make_config(registration=registration)) as server:
+            peer = await world.connect()
+            reply = await asked(peer, "orders.*", token=receiver_token(b"s" * 32, "other"))
+            if is_needed:
+                assert isinstance(reply, ReceiverRefused)
+                assert "the token is not that of receivers of 'mail'" in reply.reason
+                assert not server.registry.groups
+                await registered(peer, "orders.*", token=receiver_token(b"s" * 32, "mail"))
+            else:
+                assert isinstance(reply, ReceiverRegistered)
