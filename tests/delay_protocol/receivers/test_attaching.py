@@ -27,6 +27,7 @@ from delay_protocol.receivers.attaching import (
     encode_flow,
 )
 from tests.delay_protocol.nodes.bodies import said
+from tests.storage.worked_examples import worked_examples
 
 INSTANCE = bytes(range(INSTANCE_BYTES))
 ATTACH = Attach(name="r", instance=INSTANCE, weight=7, token="t")  # noqa: S106 (an example)
@@ -55,6 +56,14 @@ REPLIES = st.builds(
     Attached, group=NAMES, epoch=st.integers(0, COUNTED_MAX), lease_s=st.integers(1, 86_400)
 ) | st.builds(AttachRefused, reason=REASONS, is_final=st.booleans())
 FLOWS = st.builds(Flow, items=st.integers(0, 2**62), bytes=st.integers(0, 2**62), reason=REASONS)
+
+
+def test_the_examples_of_the_documentation_are_what_is_written() -> None:
+    assert worked_examples("../receivers.md")[:3] == [
+        encode_attach(ATTACH),
+        encode_attach_reply(ATTACHED),
+        encode_flow(FLOW),
+    ]
 
 
 @pytest.mark.parametrize(

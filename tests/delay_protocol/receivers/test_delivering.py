@@ -18,6 +18,7 @@ from delay_protocol.receivers.delivering import (
     encode_settle,
     encode_settle_reply,
 )
+from tests.storage.worked_examples import worked_examples
 
 DELIVERED = [Delivered(1, 1, b"abc"), Delivered(2**40, 3, b"de")]
 DELIVER_HEX = (
@@ -53,6 +54,10 @@ def deliver(rows: list[Delivered]) -> bytes:
         [len(row.item) for row in rows],
     )
     return b"".join((head, *(row.item for row in rows)))
+
+
+def test_the_examples_of_the_documentation_are_what_is_written() -> None:
+    assert worked_examples("../receivers.md")[3:5] == [deliver(DELIVERED), encode_settle(SETTLED)]
 
 
 def test_the_bytes_are_pinned() -> None:

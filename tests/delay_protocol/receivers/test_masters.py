@@ -25,6 +25,7 @@ from delay_protocol.receivers.masters import (
     encode_receiver_register,
     encode_receiver_reply,
 )
+from tests.storage.worked_examples import worked_examples
 
 NAMES = st.text(min_size=1, max_size=NAME_LENGTH_MAX)
 REASONS = st.text(max_size=REASON_LENGTH_MAX)
@@ -71,6 +72,13 @@ def encoded(sent: ReceiverRegister | ReceiverReply) -> bytes:
     if isinstance(sent, ReceiverRegister):
         return encode_receiver_register(sent)
     return encode_receiver_reply(sent)
+
+
+def test_the_examples_of_the_documentation_are_what_is_written() -> None:
+    assert worked_examples("../receivers.md")[5:] == [
+        encode_receiver_register(REGISTER),
+        encode_receiver_reply(REGISTERED),
+    ]
 
 
 def test_the_bytes_are_pinned() -> None:
