@@ -9,7 +9,7 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.auth import receiver_token
-from delay_protocol.receivers.attaching import LEASE_S, Attached, AttachRefused
+from delay_protocol.receivers.attaching import CREDIT_ITEMS_MAX, LEASE_S, Attached, AttachRefused
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
@@ -419,3 +419,60 @@ async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
 def status_of_group(server: DelayServer) -> str:
     """Return why the group of receivers gets nothing."""
     return server.master.sender.status()[0].why_none
+
+
+async def test_a_credit_beyond_all_bounds_is_taken_as_what_may_be() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.attach(NAME)
+        await peer.flow(2**62, size=2**62)
+        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(50)))
+        await until(lambda: len(peer.delivered) == 50)
+        (status,) = server.master.sender.status()
+        assert status.queue_items == CREDIT_ITEMS_MAX - 50
+
+
+async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -> None:
+    world = World()
+    text = {f"k{n}": "x" * 30_000 for n in range(30)}
+    async with world.serving(receiving_config(), has_broker=False) as server:
+        stream = await world.dial()
+        deaf = ReceiverPeer(stream, world.clock.now_ms)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(deaf.run)
+            await deaf.begin(NAME, items=0)
+            nursery.cancel_scope.cancel()
+        await deaf.flow(2**62, size=2**62)
+        for number in range(20):
+            await send(world, make_item(f"m{number}", world.now_ms + 100, attributes=text))
+        await trio.sleep(3)
+        (status,) = server.master.sender.status()
+        assert status.in_flight_bytes <= (1 << 20) + 2 * (1 << 20)
+        async with peer_of(world) as peer:
+            await peer.begin(NAME)
+            while len(peer.delivered) < 20 - status.in_flight:
+                await peer.done(peer.sequences)
+                await trio.sleep(0.1)
+            # What the other was sent comes once its lease has ended.
+            for _ in range(4):
+                await peer.flow(100)
+                await trio.sleep(10)
+                await peer.done(peer.sequences)
+            assert sorted(set(peer.ids)) == sorted(f"m{number}" for number in range(20))
+        await trio.aclose_forcefully(stream)
+
+
+async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
+    world = World()
+    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms))
+        await until(lambda: peer.delivered)
+        row = (1).to_bytes(8, "big") + b"\x01" + bytes(4)
+        answer = await peer.ask(CommandCode.SETTLE, (10**6).to_bytes(4, "big") + row * 10**6)
+        assert answer.code == ResponseCode.PARAM_ERROR
+        assert b"a SETTLE of 1000000 messages, at most 16384" in answer.body
+        assert await peer.done(peer.sequences) == 0
