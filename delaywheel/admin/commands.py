@@ -8,7 +8,7 @@ import itertools
 import math
 import shlex
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
@@ -627,31 +627,65 @@ _is_prefix = click.option("--prefix", "is_prefix", is_flag=True, help="NAME is a
     "--group", "groups", multiple=True, required=True, help="Broker group, in order. Repeatable."
 )
 @_is_prefix
+@click.option(
+    "--also-existing",
+    is_flag=True,
+    help="Of a prefix: also subjects that have a route which the meta server chose.",
+)
+@click.option("--dry-run", is_flag=True, help="Change nothing; count what would be.")
 @_version
 @_json_option
 def set_route(
-    session: Session, *, name: str, groups: Sequence[str], is_prefix: bool, version: int | None
+    session: Session,
+    *,
+    name: str,
+    groups: Sequence[str],
+    is_prefix: bool,
+    also_existing: bool,
+    dry_run: bool,
+    version: int | None,
 ) -> None:
-    """Set the route of a subject, or of all subjects with a prefix.
+    """Set the route of a subject, or of all subjects with a prefix: `orders.*`.
 
     \b
     Examples:
       delaywheel admin route set orders.paid --group broker1 --group broker2
-      delaywheel admin route set orders. --prefix --group broker1
+      delaywheel admin route set 'orders.*' --group reminders --also-existing --dry-run
     """
+    if name.endswith("*"):
+        name, is_prefix = name[:-1], True
+    own = list(_own_routes(session, name)) if is_prefix and (also_existing or dry_run) else []
+    moved = [one["name"] for one in own if one["chosen"]] if also_existing else []
+    if dry_run:
+        found: dict[str, Any] = {"route": name, "prefix": is_prefix, "groups": list(groups)}
+        _show(session, found | {"moves": len(moved), "keeps": len(own) - len(moved)})
+        return
     body = {"groups": list(groups), "version": version}
     found = session.ask("PUT", _routes(is_prefix), name, body=body)
-    _show(session, found)
-    if is_prefix and found["kept"] and not session.as_json:
+    for subject in moved:
+        session.ask("DELETE", _routes(False), subject)  # noqa: FBT003
+    _show(session, found | {"moved": moved} if also_existing else found)
+    kept = found["kept"] - len(moved) if is_prefix else 0
+    if kept and not session.as_json:
         from delay_protocol.basics.printable import printable
 
         click.echo(
-            f"{found['kept']:,} subjects that begin with {printable(name)} have routes of their "
+            f"{kept:,} subjects that begin with {printable(name)} have routes of their "
             "own and keep them: `delaywheel admin route list --prefix "
             f"{shlex.quote(printable(name))}` names them, `delaywheel admin route remove SUBJECT` "
             "has one follow the prefix",
             err=True,
         )
+
+
+def _own_routes(session: Session, prefix: str) -> Iterator[dict[str, Any]]:
+    """Yield the routes of single subjects that begin with a prefix."""
+    after: str | None = ""
+    while after is not None:
+        query = {"prefix": prefix} | ({"after": after} if after else {})
+        page = session.ask("GET", "routes", query=query)
+        yield from page["items"]
+        after = page["next"]
 
 
 @route.command("remove", short_help="Remove the route of a subject or prefix.")

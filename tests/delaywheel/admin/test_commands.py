@@ -91,3 +91,57 @@ def test_how_many_disks_have_to_be_in_sync_is_set() -> None:
     meta = Meta(ACTIVE)
     assert meta.run("set", "d1", "--min-isr", "2").exit_code == 0
     assert meta.asked == [("d1/min-isr", {"min_isr": 2})]
+
+
+class Routes:
+    """A meta server with routes of subjects, which answers a page of two at a time."""
+
+    def __init__(self, **chosen: bool) -> None:
+        self.own = [{"name": name, "chosen": is_chosen} for name, is_chosen in chosen.items()]
+        self.asked: list[tuple[str, str]] = []
+
+    def set(self, *words: str) -> Result:
+        """Run `delaywheel admin route set`."""
+
+        def answer(method: str, target: str, _: dict[str, str], __: bytes) -> tuple[int, bytes]:
+            path, _, query = target.removeprefix("/api/v1/").partition("?")
+            found: dict[str, Any] = {"name": "orders.", "kept": len(self.own)}
+            if method == "GET":
+                assert "prefix=orders." in query
+                names = [one["name"] for one in self.own]
+                begin = names.index(query.partition("after=")[2]) + 1 if "after=" in query else 0
+                page, rest = self.own[begin : begin + 2], self.own[begin + 2 :]
+                found = {"items": page, "next": page[-1]["name"] if rest else None}
+            else:
+                self.asked.append((method, path))
+            return 200, json.dumps(found).encode()
+
+        with answering(answer) as address:
+            words = ("--meta", address, "route", "set", *words)
+            return CliRunner().invoke(main, ["admin", *words])
+
+
+def test_a_pattern_sets_a_prefix_and_takes_what_the_meta_server_chose_with_it() -> None:
+    meta = Routes(**{"orders.a": True, "orders.b": False, "orders.c": True})
+    result = meta.set("orders.*", "--group", "mail", "--also-existing")
+    assert result.exit_code == 0, result.output
+    assert meta.asked == [
+        ("PUT", "prefix-routes/orders."),
+        ("DELETE", "routes/orders.a"),
+        ("DELETE", "routes/orders.c"),
+    ]
+    assert "orders.a" in result.stdout
+    assert "1 subjects that begin with orders. have routes of their own" in result.stderr
+
+
+def test_a_dry_run_counts_and_changes_nothing() -> None:
+    meta = Routes(**{"orders.a": True, "orders.b": False, "orders.c": True})
+    words = ("orders.*", "--group", "mail", "--dry-run", "--json")
+    for more, moves in (((), 0), (("--also-existing",), 2)):
+        result = meta.set(*words, *more)
+        assert result.exit_code == 0, result.output
+        assert json.loads(result.stdout) == {
+            "route": "orders.", "prefix": True, "groups": ["mail"],
+            "moves": moves, "keeps": 3 - moves,
+        }  # fmt: skip
+    assert meta.asked == []
