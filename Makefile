@@ -60,10 +60,10 @@ $(VENV)/.made: .ci/python
 	@touch $@
 
 # The lock names every package with its hashes; this tree itself is installed in place.
-$(VENV)/.installed: requirements.lock pyproject.toml $(VENV)/.made
+$(VENV)/.installed: requirements.lock pyproject.toml distributions/client/pyproject.toml $(VENV)/.made
 	@echo "installing what delaywheel runs on into $(VENV)"
 	@$(PIP) install --quiet --require-hashes -r requirements.lock
-	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable distributions/client --editable .
 	@touch $@
 
 $(VENV)/.developing: requirements-dev.lock $(VENV)/.installed
@@ -150,6 +150,7 @@ java: $(VENV)/.developing $(JAVA)/.built
 
 # The second file holds to the versions of the first, so a test runs on what production runs on.
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
+	--no-emit-package delaywheel-client \
 	--no-annotate --quiet
 lock:
 	$(COMPILE) pyproject.toml --upgrade --group build --output-file requirements.lock

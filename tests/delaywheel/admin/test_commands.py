@@ -104,7 +104,7 @@ class Routes:
         """Run `delaywheel admin route set`."""
 
         def answer(method: str, target: str, _: dict[str, str], __: bytes) -> tuple[int, bytes]:
-            path, _, query = target.removeprefix("/api/v1/").partition("?")
+            path, query = f"{target}?".removeprefix("/api/v1/").split("?")[:2]
             found: dict[str, Any] = {"name": "orders.", "kept": len(self.own)}
             if method == "GET":
                 assert "prefix=orders." in query
