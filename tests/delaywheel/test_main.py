@@ -65,6 +65,7 @@ ADMIN = (
     ("subject", "show"),
     ("token", "add"),
     ("token", "list"),
+    ("token", "receiver"),
     ("token", "remove"),
 )
 
@@ -76,6 +77,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
         ("controls",),
         *(("dead", verb) for verb in ("drop", "list", "requeue", "show")),
         ("delay-server",),
+        ("dev",),
         ("drain",),
         ("explain",),
         ("limit",),
