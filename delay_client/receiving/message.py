@@ -10,7 +10,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from delay_client.messages.clock import wall_ms
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
@@ -39,6 +38,9 @@ class Desk(Protocol):
 
     retry: RetryPolicy
     chance: random.Random
+
+    def now_ms(self) -> int:
+        """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
 
     def settle(self, message: "ReceivedMessage", verdict: Verdict, rest: bytes = b"") -> None:
         """Take the verdict, unless the message has one or its connection was lost."""
@@ -92,7 +94,7 @@ class ReceivedMessage:
             raise MalformedItemError(f"due at {self.due_ms} ms")
         self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
         self.attributes = item.attributes
-        self.attempt = _times(item.attributes) + self.tried
+        self.attempt = attempts_before(item.attributes) + self.tried
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
 
     @property
@@ -150,7 +152,7 @@ class ReceivedMessage:
                 self._come_again(math.ceil(wait_s * 1000))
 
     def _come_again(self, delay_ms: int) -> None:
-        due_ms = min(wall_ms() + delay_ms, DUE_MS_MAX)
+        due_ms = min(self.desk.now_ms() + delay_ms, DUE_MS_MAX)
         self.desk.settle(self, Verdict.LATER, later_item(self.kept, self.item, due_ms))
 
     async def __aenter__(self) -> Self:
@@ -189,7 +191,7 @@ def reason_of(text: str) -> bytes:
     return text.encode(errors="replace")[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
 
 
-def _times(attributes: Mapping[str, str]) -> int:
+def attempts_before(attributes: Mapping[str, str]) -> int:
     """Return how many tries an item counts; 0 where it says nothing that is a count."""
     try:
         return min(max(int(attributes.get(TIMES_KEY, "0")), 0), _TIMES_MAX)
@@ -206,7 +208,7 @@ def later_item(kept: bytes, item: Item, due_ms: int) -> bytes:
     texts = (item.subject, item.message_id, *item.tags)
     head = 8 + _TIMES.size + sum(2 + len(text.encode()) for text in texts)
     position = head + (1 if item.flag & FLAG_TAGS else 0)
-    times = _times(item.attributes) + 1
+    times = attempts_before(item.attributes) + 1
     changes = {DUE_KEY: encode_str(str(due_ms)), TIMES_KEY: encode_str(str(times))}
     attributes = [encode_str(key) + value for key, value in changes.items()]
     body_at = position + _BODY_SIZE.size

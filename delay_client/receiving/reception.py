@@ -109,6 +109,12 @@ class Reception:
         """Whether all verdicts that were given were answered, or dropped with their connection."""
         return all(attachment.is_settled for attachment in self._attachments.values())
 
+    def attach_only_to(self, attachment: Callable[[Shared], Attachment]) -> None:
+        """Have this attachment, which needs no connection, and no others: of a fake cluster."""
+        found = attachment(self._shared)
+        self._attachments = {found.server: found}
+        self.lines = ()
+
     # What the user wants.
 
     def take(self) -> ReceivedMessage | None:
