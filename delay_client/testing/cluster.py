@@ -16,7 +16,6 @@ from delay_client.messages.clock import wall_ms
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import moment
-from delay_client.receiving.attachment import Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
 from delay_client.receiving.settings import ReceiverConfig
@@ -63,27 +62,10 @@ class _Exchange(Exchange):
 class FakeReceiver(Receiver):
     """A receiver of a fake cluster: `FakeCluster.receiver()` makes it."""
 
-    def __init__(
-        self,
-        name: str,
-        schedule: Schedule,
-        *,
-        subjects: Sequence[str],
-        weight: int,
-        config: ReceiverConfig | None,
-        chance: random.Random,
-    ) -> None:
-        super().__init__(
-            *(name,),
-            subjects=subjects,
-            meta=FAKE_SERVER,
-            weight=weight,
-            config=config,
-            chance=chance,
-        )
-        self._schedule = schedule
-        self._subjects = subjects
-        self._reception.attach_only_to(self._attach)
+    def join(self, schedule: Schedule, subjects: Sequence[str]) -> None:
+        """Receive from this schedule alone, once the block is entered."""
+        self._schedule, self._subjects = schedule, subjects
+        self._taker = self._reception.attach_only_to(lambda shared: Taker(shared, schedule))
         self._askers: set[int] = set()
         """Tasks that ever asked for a message."""
 
@@ -109,10 +91,6 @@ class FakeReceiver(Receiver):
         """Take messages again."""
         super().resume()
         self._schedule.deliver()
-
-    def _attach(self, shared: Shared) -> Taker:
-        self._taker = Taker(shared, self._schedule)
-        return self._taker
 
     def _close(self) -> None:
         # First, as when a connection is lost: what is still there may have been begun.
@@ -146,6 +124,12 @@ class FakeCluster:
         """
         now_ms = wall_ms() if now is None else (now - _EPOCH) // _MS
         self._schedule = Schedule(now_ms, horizon_ms=horizon // _MS)
+        self.sent: Sequence[StoredMessage] = self._schedule.sent
+        """All messages that were accepted, in the order in which they were sent."""
+        self.done: Sequence[StoredMessage] = self._schedule.done
+        """Messages that receivers are done with, in the order of their verdicts."""
+        self.refused: Sequence[StoredMessage] = self._schedule.refused
+        """Dead letters: messages that were rejected or given up, each with its `reason`."""
         self._patience_s = patience_s
         self._chance = random.Random(seed)  # noqa: S311 (tests want the same ids again)
         self._receivers: list[FakeReceiver] = []
@@ -166,12 +150,14 @@ class FakeCluster:
     ) -> FakeReceiver:
         """Return a receiver, to be used as `async with cluster.receiver(...) as receiver`."""
         receiver = FakeReceiver(
-            *(name, self._schedule),
+            name,
             subjects=subjects,
+            meta=FAKE_SERVER,
             weight=weight,
             config=config,
             chance=self._chance,
         )
+        receiver.join(self._schedule, subjects)
         self._receivers.append(receiver)
         return receiver
 
@@ -227,23 +213,8 @@ class FakeCluster:
             self._schedule.why_down = ""
             self._schedule.deliver()
 
-    @property
-    def sent(self) -> list[StoredMessage]:
-        """All messages that were accepted, in the order in which they were sent."""
-        return list(self._schedule.sent)
-
     def pending(self, subject: str | None = None) -> list[StoredMessage]:
         """Return what is neither done nor refused, in due order; with receivers or not."""
         kept = [*self._schedule.waiting, *self._schedule.unsettled.values()]
         kept.sort(key=lambda message: (message.due_ms, message.sequence))
         return [message for message in kept if subject in {None, message.subject}]
-
-    @property
-    def done(self) -> list[StoredMessage]:
-        """Messages that receivers are done with, in the order of their verdicts."""
-        return list(self._schedule.done)
-
-    @property
-    def refused(self) -> list[StoredMessage]:
-        """Dead letters: messages that were rejected or given up, each with its `reason`."""
-        return list(self._schedule.refused)

@@ -83,7 +83,8 @@ def test_a_message_comes_when_it_is_due_and_not_before(play: Play) -> None:
         ):
             receipt = await client.send(name, "tea", delay=timedelta(seconds=2 * world.unit_s))
             await world.advance(1)
-            assert not got
+            # A machine may stand still for longer than that.
+            assert not got or world.now() >= receipt.due_at
             await world.advance(1)
             await world.until(lambda: got)
             await world.advance(1)
@@ -157,8 +158,9 @@ def test_a_handler_says_when_a_message_comes_again(play: Play) -> None:
             tasks.start_soon(receiver.run, handler)
             await client.send(name, "again", delay=0)
             await world.until(lambda: len(got) == 1)
+            began = world.now()
             await world.advance(1)
-            assert len(got) == 1
+            assert len(got) == 1 or world.now() - began > timedelta(seconds=2 * world.unit_s)
             await world.advance(2)
             await world.until(lambda: len(got) == 3)
             await world.advance(1)
@@ -261,7 +263,6 @@ def test_a_paused_receiver_gets_nothing_until_it_resumes(play: Play) -> None:
         got: list[ReceivedMessage] = []
         receiver = world.receiver(name, [name])
         async with world.client() as client, running(receiver, got):
-            await world.until(lambda: receiver.is_attached)
             receiver.pause("the kettle is cold")
             await world.advance(1)
             await client.send(name, delay=0)
@@ -307,15 +308,10 @@ def test_a_message_goes_by_its_subject_and_then_by_the_longest_pattern(play: Pla
             running(world.receiver(f"{name}a", [f"{name}.eu.tea"]), got["a"]),
             running(world.receiver(f"{name}b", [f"{name}.eu.*"]), got["b"]),
         ):
-            await world.advance(1)
-            async with (
-                running(world.receiver(f"{name}c", [f"{name}.*"]), got["c"]),
-            ):
-                await world.advance(1)
+            async with running(world.receiver(f"{name}c", [f"{name}.*"]), got["c"]):
                 # What leads elsewhere stays there.
                 late = [f"{name}.us.*", f"{name}.eu.tea", f"{name}other"]
                 async with running(world.receiver(f"{name}d", late), got["d"]):
-                    await world.advance(1)
                     for subject in ("eu.tea", "eu.milk", "eu.", "us.tea"):
                         await client.send(f"{name}.{subject}", subject, delay=0)
                     await client.send(f"{name}other", "other", delay=0)
@@ -348,7 +344,6 @@ def test_receivers_of_a_name_share(play: Play) -> None:
         second: list[ReceivedMessage] = []
         one, other = world.receiver(name, [name]), world.receiver(name, [name])
         async with world.client() as client, running(one, first), running(other, second):
-            await world.until(lambda: one.is_attached and other.is_attached)
             await world.advance(1)
             await client.send_many(OutgoingMessage(name, str(number), 0) for number in range(400))
             await world.until(lambda: len(first) + len(second) == 400)

@@ -132,12 +132,14 @@ def real_world(folder: Path) -> Iterator[World]:
 
 @asynccontextmanager
 async def running(receiver: Receiver, got: list[ReceivedMessage]) -> AsyncIterator[None]:
-    """Have a receiver note what comes, and be done with it, until the end."""
+    """Have a receiver note what comes, and be done with it, from when it is attached to the end."""
 
     async def note(message: ReceivedMessage) -> None:
         got.append(message)
 
     async with anyio.create_task_group() as tasks, receiver:
         tasks.start_soon(receiver.run, note)
+        while not receiver.is_attached:  # noqa: ASYNC110 (what it waits for tells nobody)
+            await anyio.sleep(0.01)
         yield
         receiver.stop()
