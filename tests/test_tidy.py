@@ -21,6 +21,7 @@ NOT_OURS = {".git", ".venv", "__pycache__", "build", "dist"}
 SAYS_NOTHING = {"base", "common", "facade", "helper", "helpers", "manager", "misc", "util", "utils"}
 
 SCENARIOS = {
+    "contract",
     "crash",
     "damage",
     "delivery",

@@ -225,6 +225,10 @@ class Attachment(Plug):
 
     # Messages and verdicts.
 
+    def now_ms(self) -> int:
+        """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
+        return wall_ms()
+
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
         """Take the verdict, unless the message has one or its connection was lost."""
         if message.is_settled:

@@ -9,7 +9,6 @@ from datetime import datetime
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from delay_client.messages.clock import wall_ms
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
@@ -32,6 +31,9 @@ class Desk(Protocol):
 
     retry: RetryPolicy
     chance: random.Random
+
+    def now_ms(self) -> int:
+        """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
 
     def settle(self, message: "ReceivedMessage", verdict: Verdict, rest: bytes = b"") -> None:
         """Take the verdict, unless the message has one or its connection was lost."""
@@ -85,7 +87,7 @@ class ReceivedMessage:
             raise MalformedItemError(f"due at {self.due_ms} ms")
         self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
         self.attributes = item.attributes
-        self.attempt = _times(item.attributes) + self.tried
+        self.attempt = attempts_before(item.attributes) + self.tried
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
 
     @property
@@ -143,7 +145,7 @@ class ReceivedMessage:
                 self._come_again(math.ceil(wait_s * 1000))
 
     def _come_again(self, delay_ms: int) -> None:
-        due_ms = min(wall_ms() + delay_ms, DUE_MS_MAX)
+        due_ms = min(self.desk.now_ms() + delay_ms, DUE_MS_MAX)
         try:
             self.desk.settle(self, Verdict.LATER, later_item(self.item, due_ms))
         except LocalProtocolError as error:
@@ -185,7 +187,7 @@ def reason_of(text: str) -> bytes:
     return text.encode(errors="replace")[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
 
 
-def _times(attributes: Mapping[str, str]) -> int:
+def attempts_before(attributes: Mapping[str, str]) -> int:
     """Return how many tries an item counts; 0 where it says nothing that is a count."""
     try:
         return min(max(int(attributes.get(TIMES_KEY, "0")), 0), _TIMES_MAX)
@@ -198,7 +200,7 @@ def later_item(item: Item, due_ms: int) -> bytes:
 
     Raises LocalProtocolError for an item that only others write: with a value of 40,000 bytes, say.
     """
-    times = _times(item.attributes) + 1
+    times = attempts_before(item.attributes) + 1
     attributes = {**item.attributes, DUE_KEY: str(due_ms), TIMES_KEY: str(times)}
     flag = item.flag | FLAG_DELAY
     return encode_item(replace(item, flag=flag, due_ms=due_ms, attributes=attributes))

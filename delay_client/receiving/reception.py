@@ -8,6 +8,7 @@ import logging
 import math
 import random
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, meta_addresses
@@ -32,6 +33,8 @@ logger = logging.getLogger("delaywheel.receiver")
 
 ReceiverLine = Attachment | MetaLink
 """A connection that the shell has to make."""
+
+AttachmentT = TypeVar("AttachmentT", bound=Attachment)
 
 _ALONE_S = 1.0
 """After so long without a delay server a line says why."""
@@ -106,6 +109,13 @@ class Reception:
     def is_settled(self) -> bool:
         """Whether all verdicts that were given were answered, or dropped with their connection."""
         return all(attachment.is_settled for attachment in self._attachments.values())
+
+    def attach_only_to(self, make: Callable[[Shared], AttachmentT]) -> AttachmentT:
+        """Make and have the only attachment, which needs no connection: that to a fake cluster."""
+        attachment = make(self._shared)
+        self._attachments = {attachment.server: attachment}
+        self.lines = ()
+        return attachment
 
     # What the user wants.
 

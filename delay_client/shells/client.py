@@ -74,6 +74,8 @@ class Client(Shell[Line]):
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
         )
         super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
+        self._wall_ms = wall_ms
+        """The clock that delays count from."""
         self._calls = 0
         """Calls that have no outcome yet."""
         self._paused: list[tuple[Batch, anyio.Event]] = []
@@ -103,7 +105,7 @@ class Client(Shell[Line]):
         message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         timeout_s = self._config.timeout(timeout)
         self._check_open()
-        encoded = self._encoder.encode(message, wall_ms())
+        encoded = self._encoder.encode(message, self._wall_ms())
         settled = anyio.Event()
         waiter = Waiter(settled.set)
         now = anyio.current_time()
@@ -162,7 +164,7 @@ class Client(Shell[Line]):
                 collection,
                 encoder=encoder,
                 config=self._config,
-                wall_ms=wall_ms,
+                wall_ms=self._wall_ms,
                 lanes=self._exchange.lanes,
             ):
                 now = anyio.current_time()

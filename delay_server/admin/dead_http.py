@@ -312,6 +312,7 @@ def _brief(row: DeadRow, found: DeadItem) -> Json:
                 "code": one.code,
                 "code_name": code_name(one.code),
                 "at_ms": one.at_ms,
+                **({"said": one.said} if one.said else {}),
             }
             for one in reason.refusals
         ],

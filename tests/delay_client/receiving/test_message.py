@@ -21,6 +21,7 @@ from delay_protocol.receivers.delivering import Delivered, Verdict
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 TIMES = st.integers(0, 253_402_300_799_999)
+NOW_MS = 1_700_000_000_000
 
 
 class Desk:
@@ -30,6 +31,9 @@ class Desk:
         self.retry = RetryPolicy(jitter=0)
         self.chance = random.Random(1)
         self.verdicts: list[tuple[Verdict, bytes]] = []
+
+    def now_ms(self) -> int:
+        return NOW_MS
 
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
         assert not message.is_settled

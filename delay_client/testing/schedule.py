@@ -1,0 +1,254 @@
+"""What a fake cluster keeps: one list of messages by due time, and who gets them. No I/O.
+
+It does as a meta server and delay servers do with receivers:
+
+* A subject is routed by its own pattern, else by the longest pattern that ends with `*` and that it
+  begins with. The first receiver to name a pattern has it; what leads elsewhere stays.
+* A message without a receiver waits, also after its receiver has come and gone.
+* Receivers of one name share by weight, and none gets more than it takes.
+"""
+
+import logging
+from bisect import bisect_right, insort
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from typing import Final
+
+from delay_client.messages.envelope import decode_envelope
+from delay_client.messages.errors import Unavailable
+from delay_client.messages.item_encoder import EncodedItem
+from delay_client.messages.message import Outcome, Receipt, moment
+from delay_client.messages.verdicts import item_refusal
+from delay_client.receiving.attachment import Attachment, Shared
+from delay_client.receiving.errors import ReceiverRefusedError
+from delay_client.receiving.message import ReceivedMessage, attempts_before
+from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.subjects import real_subject
+from delay_protocol.messages.items import FLAG_DELAY, decode_item
+from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
+
+logger = logging.getLogger("delaywheel.receiver")
+
+FAKE_SERVER: Final = "fake-cluster:1"
+"""The address that receipts and errors name."""
+
+_DAY_MS: Final = 86_400_000
+
+
+class StoredMessage:
+    """A message as the cluster keeps it; one whose retry was asked for is another, with its id."""
+
+    def __init__(self, sequence: int, data: bytes) -> None:
+        item = decode_item(data)
+        self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
+        self.body, self.headers, self.content_type = decode_envelope(item.attributes)
+        self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
+        self.attempts = self._attempts_before = attempts_before(item.attributes)
+        """How many times a receiver had it, releases not counted."""
+        self.reason = ""
+        """Why it was refused, if it was."""
+        self.data = data
+        self.sequence = sequence
+        self.taker: Taker | None = None
+
+    @property
+    def due(self) -> datetime:
+        """When it is due, in UTC."""
+        return moment(self.due_ms)
+
+    def delivered(self) -> Delivered:
+        """Count an attempt, and return what goes to the receiver."""
+        self.attempts += 1
+        return Delivered(self.sequence, self.attempts - self._attempts_before, self.data)
+
+    def __repr__(self) -> str:
+        return f"<message {self.id!a} of {self.subject!a}, due {self.due}>"
+
+
+class Taker(Attachment):
+    """A receiver's attachment to a schedule: verdicts are kept as they are given."""
+
+    def __init__(self, shared: Shared, schedule: "Schedule") -> None:
+        super().__init__(FAKE_SERVER, shared)
+        self._schedule = schedule
+        self.name, self._weight = shared.attach.name, shared.attach.weight
+
+    @property
+    def unsettled(self) -> set[int]:
+        """Sequences of the messages that are here without a verdict."""
+        return set(self._unsettled)
+
+    @property
+    def served(self) -> float:
+        """Messages that it was given, by its weight."""
+        return self._shared.counts.received / self._weight
+
+    def now_ms(self) -> int:
+        """Return the cluster's time."""
+        return self._schedule.now_ms
+
+    def enter(self) -> None:
+        """Note that messages may come."""
+        self._attached_at = 0.0
+
+    def leave(self) -> None:
+        """Forget what is here, and drop verdicts that come later."""
+        self._take_unbegun()
+        self._clear()
+        self._connection += 1
+
+    def has_room(self, size: int = 0) -> bool:
+        """Whether it takes one more message, of so many bytes, now."""
+        flow = self._shared.flow
+        return len(self._unsettled) < flow.items and self._unsettled_bytes + size <= flow.bytes
+
+    def deliver(self, delivered: Delivered) -> None:
+        """Take a message."""
+        message = ReceivedMessage(self, self._connection, delivered, self._schedule.now_ms)
+        self._unsettled[message.sequence] = message
+        self._unsettled_bytes += len(message.kept)
+        self._shared.counts.received += 1
+        self._shared.todo.append(message)
+        self._shared.ring()
+
+    def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
+        """Pass the verdict on, unless the message has one or the receiver has left."""
+        super().settle(message, verdict, rest)
+        while self._verdicts:
+            self._schedule.settle(self._verdicts.popleft())
+
+
+class Schedule:
+    """The list, its clock, the routes, and the receivers that are attached.
+
+    Invariant: a message is in `waiting`, in due order, or with a receiver in `unsettled`, or in
+    `done`, or in `refused`, or it was replaced by its retry.
+    """
+
+    def __init__(self, now_ms: int, *, horizon_ms: int) -> None:
+        self.now_ms = now_ms
+        self.why_down = ""
+        """Why nothing is taken or delivered at present; empty if it is."""
+        self.sent: list[StoredMessage] = []
+        self.waiting: list[StoredMessage] = []
+        self.unsettled: dict[int, StoredMessage] = {}
+        self.done: list[StoredMessage] = []
+        self.refused: list[StoredMessage] = []
+        self.routes: dict[str, str] = {}
+        """Names of receivers by pattern."""
+        self.on_change: Callable[[], None] = lambda: None
+        """Called after each verdict, and when a receiver leaves."""
+        self._horizon_ms = horizon_ms
+        self._takers: list[Taker] = []
+        self._made = 0
+
+    def take(self, encoded: EncodedItem) -> Outcome:
+        """Keep a message, as a delay server does; return what becomes of it."""
+        data, message_id, due_ms = encoded
+        if self.why_down:
+            text = f"{FAKE_SERVER} takes no messages ({self.why_down}): send it again later"
+            return Unavailable(text, message_id=message_id, server=FAKE_SERVER, attempts=1)
+        if fault := self._beyond_horizon(due_ms):
+            return item_refusal(
+                ItemCode.BLOCK, fault, server=FAKE_SERVER, message_id=message_id, attempts=1
+            )
+        self.sent.append(self._keep(data))
+        self.deliver()
+        return Receipt(message_id, due_ms, FAKE_SERVER, 1)
+
+    def settle(self, settled: Settled) -> None:
+        """Do as the verdict on a message says."""
+        message = self.unsettled.pop(settled.sequence)
+        message.taker, message.reason = None, ""
+        if settled.verdict == Verdict.DONE:
+            self.done.append(message)
+        elif settled.verdict == Verdict.RELEASE:
+            message.attempts -= 1
+            self._insert(message)
+        elif settled.verdict == Verdict.REFUSED:
+            message.reason = settled.rest.decode()
+            self.refused.append(message)
+        else:
+            again = self._keep(settled.rest)
+            if fault := self._beyond_horizon(again.due_ms):
+                self.waiting.remove(again)
+                message.reason = f"given up, since it could not come again: {fault}"
+                self.refused.append(message)
+        self.deliver()
+        self.on_change()
+
+    def attach(self, taker: Taker, patterns: Sequence[str]) -> None:
+        """Route patterns to a receiver, which then takes; raise ReceiverRefusedError."""
+        for pattern in dict.fromkeys(patterns):
+            subject = pattern.removesuffix("*")
+            if not subject or "*" in subject or _routed(subject) != subject:
+                raise ReceiverRefusedError(
+                    f"the meta server refuses it: pattern {pattern!a}: a subject, or the beginning "
+                    "of subjects with a * behind it"
+                )
+            name = self._name_for(subject, is_prefix=pattern != subject)
+            if name is None:
+                self.routes[pattern] = taker.name
+            elif name != taker.name:
+                logger.warning("receiver %s: %r is routed to %s", taker.name, pattern, name)
+        taker.enter()
+        self._takers.append(taker)
+        self.deliver()
+
+    def detach(self, taker: Taker) -> None:
+        """Give what a receiver has not settled to others; it may have been at work."""
+        taker.leave()
+        self._takers = [other for other in self._takers if other is not taker]
+        for message in [one for one in self.unsettled.values() if one.taker is taker]:
+            self._insert(self.unsettled.pop(message.sequence))
+        self.deliver()
+        self.on_change()
+
+    def deliver(self) -> None:
+        """Give what is due to receivers, as far as they take it."""
+        at = 0
+        while at < len(self.waiting) and self.waiting[at].due_ms <= self.now_ms:
+            takers = [one for one in self._takers if one.has_room()]
+            if self.why_down or not takers:
+                return
+            message = self.waiting[at]
+            name, size = self._name_for(_routed(message.subject)), len(message.data)
+            takers = [one for one in takers if one.name == name and one.has_room(size)]
+            if takers:
+                del self.waiting[at]
+                message.taker = min(takers, key=lambda one: one.served)
+                self.unsettled[message.sequence] = message
+                message.taker.deliver(message.delivered())
+            else:
+                at += 1
+
+    def next_due_ms(self) -> int | None:
+        """Return when the next message falls due that is not due yet."""
+        at = bisect_right(self.waiting, self.now_ms, key=lambda message: message.due_ms)
+        return self.waiting[at].due_ms if at < len(self.waiting) else None
+
+    def _name_for(self, subject: str, *, is_prefix: bool = False) -> str | None:
+        """Return the name of the receivers of a subject, or of all that begins with it."""
+        patterns = [f"{subject[:length]}*" for length in range(len(subject), -1, -1)]
+        found = (self.routes.get(one) for one in ([] if is_prefix else [subject]) + patterns)
+        return next(filter(None, found), None)
+
+    def _keep(self, data: bytes) -> StoredMessage:
+        self._made += 1
+        message = StoredMessage(self._made, data)
+        self._insert(message)
+        return message
+
+    def _insert(self, message: StoredMessage) -> None:
+        insort(self.waiting, message, key=lambda one: (one.due_ms, one.sequence))
+
+    def _beyond_horizon(self, due_ms: int) -> str:
+        if due_ms <= self.now_ms + self._horizon_ms:
+            return ""
+        days, limit = (due_ms - self.now_ms) / _DAY_MS, self._horizon_ms / _DAY_MS
+        return f"due in {days:.1f} days, limit {limit:.1f}"
+
+
+def _routed(subject: str) -> str:
+    """Return the subject whose route a subject has: a retry has that of what it retries."""
+    return real_subject(subject.encode()).decode()

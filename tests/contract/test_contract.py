@@ -1,0 +1,466 @@
+"""Promise: a fake cluster does as a real one does, in all that a service can see.
+
+Each test runs on FakeCluster, on asyncio and on trio, and on a real meta server and delay server.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from itertools import count
+from typing import Any
+
+import anyio
+import pytest
+
+from delay_client import (
+    ClientClosed,
+    ClientConfig,
+    DelayTooLong,
+    DelaywheelError,
+    IllegalSubject,
+    InvalidMessage,
+    MessageTooLarge,
+    OutgoingItem,
+    OutgoingMessage,
+    Receipt,
+    ReceivedMessage,
+    ReceiverConfig,
+    ReceiverRefusedError,
+    Reject,
+    RetryLater,
+    RetryPolicy,
+)
+from delay_client.messages.item_encoder import ItemEncoder
+from delay_client.messages.message_ids import MessageIdMaker
+from tests.contract.worlds import FakeWorld, World, real_world, running
+
+NUMBERS = count(1)
+
+Play = Callable[[Callable[[World, str], Awaitable[Any]]], None]
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    with real_world(tmp_path_factory.mktemp("cluster")) as world:
+        yield world
+
+
+@pytest.fixture(
+    params=[
+        "fake-asyncio",
+        "fake-trio",
+        pytest.param("real", marks=pytest.mark.process),
+    ]
+)
+def play(request: pytest.FixtureRequest) -> Play:
+    """Run a test in a world, for 40 s at most, with a name of its own."""
+    is_real = request.param == "real"
+    world = request.getfixturevalue("real") if is_real else FakeWorld()
+    backend = "trio" if request.param == "fake-trio" else "asyncio"
+
+    def run(test: Callable[[World, str], Awaitable[Any]]) -> None:
+        async def limited() -> None:
+            with anyio.fail_after(40):
+                await test(world, f"s{next(NUMBERS)}")
+
+        anyio.run(limited, backend=backend)
+
+    return run
+
+
+def bodies(messages: list[ReceivedMessage]) -> list[str | bytes]:
+    return [message.body for message in messages]
+
+
+def test_a_message_comes_when_it_is_due_and_not_before(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        async with (
+            world.client() as client,
+            running(world.receiver(name, [name]), got),
+        ):
+            receipt = await client.send(name, "tea", delay=timedelta(seconds=2 * world.unit_s))
+            await world.advance(1)
+            # A machine may stand still for longer than that.
+            assert not got or world.now() >= receipt.due_at
+            await world.advance(1)
+            await world.until(lambda: got)
+            await world.advance(1)
+        [message] = got
+        assert message.lateness >= 0
+        assert (message.id, message.due_ms) == (receipt.message_id, receipt.due_ms)
+        assert (message.subject, message.attempt) == (name, 1)
+
+    play(main)
+
+
+def test_a_body_its_headers_and_its_type_come_as_they_were_sent(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        binary, large = bytes(range(256)), "ü" * 40_000
+        async with (
+            world.client() as client,
+            running(world.receiver(name, [name]), got),
+        ):
+            await client.send(
+                *(name, binary),
+                delay=0,
+                headers={"Trace": "1"},
+                content_type="image/png",
+                tags=("a", "b"),
+                message_id=f"{name}-mine",
+            )
+            await client.send(name, large, delay=0)
+            await client.send(name, {"k": "v"}, delay=0)
+            await client.send(name, at=world.now() - timedelta(days=1))
+            await world.until(lambda: len(got) == 4)
+        by_body = {message.data: message for message in got}
+        first = by_body[binary]
+        assert (first.body, first.id, first.content_type) == (binary, f"{name}-mine", "image/png")
+        assert (dict(first.headers), tuple(first.tags)) == ({"trace": "1"}, ("a", "b"))
+        assert by_body[large.encode()].body == large
+        assert {message.attributes.get("k") for message in got} == {None, "v"}
+        assert max(message.lateness for message in got) >= 86_400
+
+    play(main)
+
+
+def test_what_is_done_does_not_come_again(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        async with world.client() as client:
+            async with running(world.receiver(name, [name]), got):
+                await client.send(name, delay=0)
+                await world.until(lambda: got)
+            async with running(world.receiver(name, [name]), got):
+                await world.advance(2)
+        assert len(got) == 1
+        assert not await world.refused(name)
+
+    play(main)
+
+
+def test_a_handler_says_when_a_message_comes_again(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def handler(message: ReceivedMessage) -> None:
+            got.append(message)
+            if message.attempt == 1:
+                raise RetryLater(2 * world.unit_s)
+            if message.attempt == 2:
+                await message.later(timedelta(seconds=world.unit_s))
+
+        receiver = world.receiver(name, [name])
+        async with world.client() as client, receiver, anyio.create_task_group() as tasks:
+            tasks.start_soon(receiver.run, handler)
+            await client.send(name, "again", delay=0)
+            await world.until(lambda: len(got) == 1)
+            began = world.now()
+            await world.advance(1)
+            assert len(got) == 1 or world.now() - began > timedelta(seconds=2 * world.unit_s)
+            await world.advance(2)
+            await world.until(lambda: len(got) == 3)
+            await world.advance(1)
+            receiver.stop()
+        assert [message.attempt for message in got] == [1, 2, 3]
+        assert len({message.id for message in got}) == 1
+        assert bodies(got) == ["again"] * 3
+        assert got[1].due_ms - got[0].due_ms >= 2000 * world.unit_s
+        assert got[2].due_ms - got[1].due_ms >= 1000 * world.unit_s
+
+    play(main)
+
+
+def test_a_retry_policy_ends_in_a_dead_letter(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+
+        async def handler(message: ReceivedMessage) -> None:
+            got.append(message)
+            raise ValueError("no such cup")
+
+        receiver = world.receiver(name, [name])
+        retry = RetryPolicy(base_s=world.unit_s / 2, factor=1, jitter=0, tries=3)
+        async with world.client() as client, receiver, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(receiver.run, handler, retry=retry))
+            receipt = await client.send(name, delay=0)
+            await world.advance(2)
+            await world.until(lambda: len(got) == 3)
+            receiver.stop()
+        assert [message.attempt for message in got] == [1, 2, 3]
+        reason = "given up after 3 tries: ValueError: no such cup"
+        assert await world.refused(name) == {receipt.message_id: reason}
+
+    play(main)
+
+
+def test_a_rejected_message_is_a_dead_letter_with_its_reason(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        receiver = world.receiver(name, [name])
+        async with world.client() as client, receiver:
+            first = await client.send(name, "1", delay=0)
+            second = await client.send(name, "2", delay=0)
+            seen = 0
+            async for message in receiver:
+                async with message:
+                    if message.id == first.message_id:
+                        raise Reject("never: " + "ü" * 300)
+                    await message.reject("broken")
+                seen += 1
+                if seen == 2:
+                    receiver.stop()
+                    break
+        refused = await world.refused(name)
+        assert refused[second.message_id] == "broken"
+        assert refused[first.message_id] == "never: " + "ü" * 124
+        assert len(refused) == 2
+
+    play(main)
+
+
+def test_what_a_receiver_leaves_goes_to_another_and_counts_as_no_try(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        async with world.client() as client:
+            first = world.receiver(name, [name])
+            async with first:
+                await client.send_many(OutgoingMessage(name, str(one), 0) for one in range(5))
+                await world.until(lambda: first.counts.received == 5)
+                message = await anext(first)
+                assert message.attempt == 1
+            async with running(world.receiver(name, [name]), got):
+                await world.until(lambda: len(got) == 5)
+        assert {message.attempt for message in got} == {1}
+        assert set(bodies(got)) == set("01234")
+
+    play(main)
+
+
+def test_a_receiver_that_is_cancelled_loses_a_try_of_what_it_had(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        async with world.client() as client:
+            await client.send(name, delay=0)
+            with anyio.CancelScope() as scope:
+                async with world.receiver(name, [name]) as receiver:
+                    late = await anext(receiver)
+                    scope.cancel()
+                    await anyio.sleep(1)
+            # Too late.
+            await late.done()
+            async with running(world.receiver(name, [name]), got):
+                await world.until(lambda: got)
+        assert [message.attempt for message in got] == [2]
+
+    play(main)
+
+
+def test_a_paused_receiver_gets_nothing_until_it_resumes(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        receiver = world.receiver(name, [name])
+        async with world.client() as client, running(receiver, got):
+            receiver.pause("the kettle is cold")
+            await world.advance(1)
+            await client.send(name, delay=0)
+            await world.advance(1)
+            assert not got
+            receiver.resume()
+            await world.until(lambda: got)
+            with pytest.raises(ValueError, match="reason"):
+                receiver.pause("x" * 100_000)
+        assert got[0].attempt == 1
+
+    play(main)
+
+
+def test_messages_come_in_batches(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        receiver = world.receiver(name, [name])
+        sizes, seen = [], Counter[str | bytes]()
+        async with world.client() as client, receiver:
+            outcomes = await client.send_many(
+                OutgoingMessage(name, str(number), 0) for number in range(50)
+            )
+            assert all(isinstance(outcome, Receipt) for outcome in outcomes)
+            async for batch in receiver.batches(max_items=20):
+                sizes.append(len(batch))
+                await batch[0].reject("the first")
+                await batch.done()
+                seen.update(message.body for message in batch)
+                if seen.total() >= 50:
+                    receiver.stop()
+        assert seen == Counter(map(str, range(50)))
+        assert max(sizes) <= 20
+        assert len(await world.refused(name)) == len(sizes)
+
+    play(main)
+
+
+def test_a_message_goes_by_its_subject_and_then_by_the_longest_pattern(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: dict[str, list[ReceivedMessage]] = {"a": [], "b": [], "c": [], "d": []}
+        async with (
+            world.client() as client,
+            running(world.receiver(f"{name}a", [f"{name}.eu.tea"]), got["a"]),
+            running(world.receiver(f"{name}b", [f"{name}.eu.*"]), got["b"]),
+            running(world.receiver(f"{name}c", [f"{name}.*"]), got["c"]),
+        ):
+            # What leads elsewhere stays there.
+            late = [f"{name}.us.*", f"{name}.eu.tea", f"{name}other"]
+            async with running(world.receiver(f"{name}d", late), got["d"]):
+                for subject in ("eu.tea", "eu.milk", "eu.", "us.tea"):
+                    await client.send(f"{name}.{subject}", subject, delay=0)
+                await client.send(f"{name}other", "other", delay=0)
+                await client.send(f"{name}nobody", delay=0)
+                await world.until(lambda: sum(map(len, got.values())) == 5)
+                await world.advance(1)
+        found = {receiver: sorted(bodies(messages)) for receiver, messages in got.items()}
+        assert found == {"a": ["eu.tea"], "b": ["eu.", "eu.milk"], "c": ["us.tea"], "d": ["other"]}
+
+    play(main)
+
+
+def test_what_nobody_receives_waits_for_who_comes(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        async with world.client() as client:
+            await client.send(name, "early", delay=0)
+            await client.send(name, "later", delay=world.unit_s)
+            await world.advance(2)
+            async with running(world.receiver(name, [f"{name}*"]), got):
+                await world.until(lambda: len(got) == 2)
+        assert {message.attempt for message in got} == {1}
+
+    play(main)
+
+
+def test_receivers_of_a_name_share(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        first: list[ReceivedMessage] = []
+        second: list[ReceivedMessage] = []
+        one, other = world.receiver(name, [name]), world.receiver(name, [name])
+        async with world.client() as client, running(one, first), running(other, second):
+            await world.advance(1)
+            await client.send_many(OutgoingMessage(name, str(number), 0) for number in range(400))
+            await world.until(lambda: len(first) + len(second) == 400)
+        assert len(first) > 50
+        assert len(second) > 50
+        assert len({message.id for message in first + second}) == 400
+
+    play(main)
+
+
+def test_no_more_is_unsettled_than_a_receiver_takes(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        config = ReceiverConfig(credit_items=3)
+        receiver = world.receiver(name, [name], config=config)
+        async with world.client() as client, receiver:
+            await client.send_many(OutgoingMessage(name, "", 0) for _ in range(10))
+            await world.until(lambda: receiver.counts.received == 3)
+            await world.advance(1)
+            assert receiver.counts.received == 3
+            await (await anext(receiver)).done()
+            await world.until(lambda: receiver.counts.received == 4)
+
+    play(main)
+
+
+BAD: list[tuple[type[DelaywheelError], dict[str, Any]]] = [
+    (IllegalSubject, {"subject": ""}),
+    (IllegalSubject, {"subject": "a b"}),
+    (IllegalSubject, {"subject": "a/b"}),
+    (IllegalSubject, {"subject": "x" * 101}),
+    (InvalidMessage, {"delay": None}),
+    (InvalidMessage, {"delay": -1}),
+    (InvalidMessage, {"delay": "soon"}),
+    (InvalidMessage, {"delay": float("nan")}),
+    (InvalidMessage, {"delay": None, "at": datetime(2030, 1, 1)}),  # noqa: DTZ001 (it has none)
+    (InvalidMessage, {"at": datetime(2030, 1, 1).astimezone()}),
+    (InvalidMessage, {"body": "\ud800"}),
+    (InvalidMessage, {"body": 7}),
+    (InvalidMessage, {"message_id": ""}),
+    (InvalidMessage, {"headers": {"a": "1", "A": "2"}}),
+    (MessageTooLarge, {"body": b"\xff" * 800_000}),
+    (MessageTooLarge, {"tags": ["x" * 40_000]}),
+    (DelayTooLong, {"delay": timedelta(days=731)}),
+    (DelayTooLong, {"delay": 1e12}),
+]
+
+
+def test_bad_input_is_refused_with_the_same_errors(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        good: dict[str, Any] = {"subject": name, "delay": timedelta(days=729)}
+        async with world.client() as client:
+            for kind, bad in BAD:
+                with pytest.raises(DelaywheelError) as found:
+                    await client.send(**(good | bad))
+                assert type(found.value) is kind, (bad, found.value)
+            messages = [OutgoingMessage(**(good | bad)) for bad in ({}, *(bad for _, bad in BAD))]
+            outcomes = await client.send_many(messages)
+            assert [type(outcome) for outcome in outcomes] == [Receipt, *(kind for kind, _ in BAD)]
+            with pytest.raises(ValueError, match="timeout"):
+                await client.send(name, delay=0, timeout=-1)
+        with pytest.raises(ClientClosed):
+            await client.send(name, delay=0)
+
+    play(main)
+
+
+def test_a_limit_of_the_client_counts(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        async with world.client(ClientConfig(item_bytes_max=1000)) as client:
+            with pytest.raises(MessageTooLarge):
+                await client.send(name, "x" * 1000, delay=0)
+
+    play(main)
+
+
+def test_bad_receivers_are_refused_with_the_same_errors(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        for bad in ("", "x" * 300):
+            with pytest.raises(ValueError, match="name"):
+                world.receiver(bad, [name])
+        with pytest.raises(ValueError, match="subjects"):
+            world.receiver(name, "a*")
+        for pattern in ("*", "a*b*", "%RETRY%a%b"):
+            receiver = world.receiver(f"{name}r", [pattern])
+            async with receiver:
+                with pytest.raises(ReceiverRefusedError, match="pattern"):
+                    await receiver.run(print)
+        receiver = world.receiver(name, [name])
+        with pytest.raises(ClientClosed):
+            await anext(receiver)
+        async with receiver:
+            with pytest.raises(ValueError, match="concurrency"):
+                await receiver.run(print, concurrency=0)
+            with pytest.raises(ValueError, match="max_items"):
+                await anext(receiver.batches(max_items=0))
+
+    play(main)
+
+
+def test_items_are_sent_again_as_they_are(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        got: list[ReceivedMessage] = []
+        encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1000)
+        message = OutgoingMessage(name, "kept", 5, message_id=f"{name}-m")
+        data, _, due_ms = encoder.encode(message, 1_700_000_000_000)
+        async with (
+            world.client() as client,
+            running(world.receiver(name, [name]), got),
+        ):
+            good, bad, other = await client.send_items(
+                [OutgoingItem(name, data), OutgoingItem(name, b"x"), OutgoingItem("o", data)]
+            )
+            assert isinstance(good, Receipt)
+            assert (type(bad), type(other)) == (InvalidMessage, InvalidMessage)
+            await world.until(lambda: got)
+        [message_again] = got
+        assert message_again.kept == data
+        assert (message_again.id, message_again.due_ms) == (f"{name}-m", due_ms)
+
+    play(main)

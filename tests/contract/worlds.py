@@ -1,0 +1,145 @@
+"""A cluster of real processes and a fake one, as the same thing to a test."""
+
+import contextlib
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+import anyio
+import anyio.to_thread
+import msgspec
+
+from delay_client import Client, ClientConfig, ReceivedMessage, Receiver, ReceiverConfig
+from delay_client.testing import FakeCluster
+from tests.processes.real_processes import ServerProcess, meta_server, server
+
+CONNECTING = ClientConfig(meta_backoff_min_s=0.2, meta_backoff_max_s=1.0, backoff_max_s=0.5)
+REAL_S = 15.0
+"""What takes longer does not come."""
+
+
+class World(Protocol):
+    """A cluster. Subjects and names of one test are those of no other."""
+
+    unit_s: float
+    """A time in which a machine that is busy does a few things."""
+
+    def now(self) -> datetime:
+        """Return what time it is there."""
+
+    def client(self, config: ClientConfig | None = None) -> Client:
+        """Return a client."""
+
+    def receiver(
+        self,
+        name: str,
+        subjects: Sequence[str],
+        *,
+        config: ReceiverConfig | None = None,
+    ) -> Receiver:
+        """Return a receiver."""
+
+    async def advance(self, units: float) -> None:
+        """Let time pass."""
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        """Wait until something is so that is due by now; fail if it does not come to be."""
+
+    async def refused(self, subject: str) -> Mapping[str, str]:
+        """Return the reasons of dead letters of a subject by id."""
+
+
+class FakeWorld:
+    """A cluster without processes."""
+
+    unit_s = 3600.0
+
+    def __init__(self) -> None:
+        self.cluster = FakeCluster()
+
+    def now(self) -> datetime:
+        return self.cluster.now
+
+    def client(self, config: ClientConfig | None = None) -> Client:
+        return self.cluster.client(config=config)
+
+    def receiver(
+        self, name: str, subjects: Sequence[str], *, config: ReceiverConfig | None = None
+    ) -> Receiver:
+        return self.cluster.receiver(name, subjects=subjects, config=config)
+
+    async def advance(self, units: float) -> None:
+        await self.cluster.advance(seconds=units * self.unit_s)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        await self.cluster.advance()
+        assert condition()
+
+    async def refused(self, subject: str) -> Mapping[str, str]:
+        refused = self.cluster.refused
+        return {one.id: one.reason for one in refused if one.subject == subject}
+
+
+class RealWorld:
+    """A meta server and a delay server, each a process."""
+
+    unit_s = 0.4
+
+    def __init__(self, meta: ServerProcess, delay: ServerProcess) -> None:
+        self._meta = meta
+        self._delay = delay
+
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def client(self, config: ClientConfig | None = None) -> Client:
+        return Client(meta=self._meta.http, config=config or CONNECTING)
+
+    def receiver(
+        self, name: str, subjects: Sequence[str], *, config: ReceiverConfig | None = None
+    ) -> Receiver:
+        config = config or ReceiverConfig(connecting=CONNECTING)
+        return Receiver(name, subjects=subjects, meta=self._meta.http, config=config)
+
+    async def advance(self, units: float) -> None:
+        await anyio.sleep(units * self.unit_s)
+
+    async def until(self, condition: Callable[[], object]) -> None:
+        with anyio.fail_after(REAL_S):
+            while not condition():  # noqa: ASYNC110 (what it waits for tells nobody)
+                await anyio.sleep(0.01)
+
+    async def refused(self, subject: str) -> Mapping[str, str]:
+        code, body = await anyio.to_thread.run_sync(self._delay.get, f"/dead?subject={subject}")
+        assert code == 200, body
+        items = msgspec.json.decode(body)["items"]
+        return {one["message_id"]: one["refusals"][-1]["said"] for one in items}
+
+
+@contextlib.contextmanager
+def real_world(folder: Path) -> Iterator[World]:
+    """Run the processes."""
+    for name in ("meta", "delay"):
+        (folder / name).mkdir()
+    with contextlib.ExitStack() as stack:
+        meta = stack.enter_context(meta_server(folder / "meta" / "data")).wait_ready()
+        options = ("--meta", meta.http)
+        delay = server(folder / "delay" / "data", options=options)
+        yield RealWorld(meta, stack.enter_context(delay).wait_ready())
+
+
+@asynccontextmanager
+async def running(receiver: Receiver, got: list[ReceivedMessage]) -> AsyncIterator[None]:
+    """Have a receiver note what comes, and be done with it, from when it is attached to the end."""
+
+    async def note(message: ReceivedMessage) -> None:
+        got.append(message)
+
+    async with anyio.create_task_group() as tasks, receiver:
+        tasks.start_soon(receiver.run, note)
+        while not receiver.is_attached:  # noqa: ASYNC110 (what it waits for tells nobody)
+            await anyio.sleep(0.01)
+        yield
+        receiver.stop()
