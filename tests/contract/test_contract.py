@@ -303,21 +303,21 @@ def test_messages_come_in_batches(play: Play) -> None:
 def test_a_message_goes_by_its_subject_and_then_by_the_longest_pattern(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         got: dict[str, list[ReceivedMessage]] = {"a": [], "b": [], "c": [], "d": []}
+        # What leads elsewhere stays there.
+        late = [f"{name}.us.*", f"{name}.eu.tea", f"{name}other"]
         async with (
             world.client() as client,
             running(world.receiver(f"{name}a", [f"{name}.eu.tea"]), got["a"]),
             running(world.receiver(f"{name}b", [f"{name}.eu.*"]), got["b"]),
             running(world.receiver(f"{name}c", [f"{name}.*"]), got["c"]),
+            running(world.receiver(f"{name}d", late), got["d"]),
         ):
-            # What leads elsewhere stays there.
-            late = [f"{name}.us.*", f"{name}.eu.tea", f"{name}other"]
-            async with running(world.receiver(f"{name}d", late), got["d"]):
-                for subject in ("eu.tea", "eu.milk", "eu.", "us.tea"):
-                    await client.send(f"{name}.{subject}", subject, delay=0)
-                await client.send(f"{name}other", "other", delay=0)
-                await client.send(f"{name}nobody", delay=0)
-                await world.until(lambda: sum(map(len, got.values())) == 5)
-                await world.advance(1)
+            for subject in ("eu.tea", "eu.milk", "eu.", "us.tea"):
+                await client.send(f"{name}.{subject}", subject, delay=0)
+            await client.send(f"{name}other", "other", delay=0)
+            await client.send(f"{name}nobody", delay=0)
+            await world.until(lambda: sum(map(len, got.values())) == 5)
+            await world.advance(1)
         found = {receiver: sorted(bodies(messages)) for receiver, messages in got.items()}
         assert found == {"a": ["eu.tea"], "b": ["eu.", "eu.milk"], "c": ["us.tea"], "d": ["other"]}
 
