@@ -338,7 +338,11 @@ class Attachment(Plug):
 
     def _say_flow(self, now: float) -> None:
         flow = _LEAVES if self.is_retired else self._shared.flow
-        if flow != self._flow or now >= self._flow_said_at + self._flow_s():
+        is_time = now >= self._flow_said_at + self._flow_s()
+        if is_time and not self._in_flight:
+            # It is answered, though it says nothing: so a server that is silent is left.
+            self._in_flight[self._request(CommandCode.SETTLE, encode_settle([]))] = ([], now)
+        if is_time or flow != self._flow:
             self._flow, self._flow_said_at = flow, now
             self._outgoing.append(encode_one_way(CommandCode.FLOW, encode_flow(flow)))
 

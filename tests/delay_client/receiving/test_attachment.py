@@ -85,8 +85,22 @@ def test_what_it_takes_is_said_again_before_the_lease_ends() -> None:
     world.attachment.poll(9.9)
     assert world.frames() == []
     world.attachment.poll(10)
-    assert [frame.code for frame in world.frames()] == [CommandCode.FLOW]
+    settle, flow = world.frames()
+    assert (settle.code, flow.code) == (CommandCode.SETTLE, CommandCode.FLOW)
+    world.answer(settle, 10.1)
     assert world.attachment.next_event() == 20
+
+
+def test_a_server_that_falls_silent_is_left_though_nothing_is_under_way() -> None:
+    world = World()
+    world.attached()
+    world.attachment.poll(10)
+    settle, _ = world.frames()
+    assert decode_settle(settle.body) == []
+    assert world.attachment.next_event() == 10 + CONFIG.answer_timeout_s
+    world.attachment.poll(10 + CONFIG.answer_timeout_s)
+    assert world.attachment.condemned is not None
+    assert world.attachment.condemned.startswith("no answer within")
 
 
 def test_a_short_lease_is_renewed_thrice_in_its_time() -> None:
