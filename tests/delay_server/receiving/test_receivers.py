@@ -12,6 +12,7 @@ from delay_protocol.receivers.attaching import LEASE_S, Attached, AttachRefused
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, StorageConfig
+from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.receiver_peer import ReceiverPeer, later_item
 
@@ -362,3 +363,19 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
         await trio.sleep(10)
         assert server.master.moves.count == 0
         assert await peer.done(peer.sequences[1:]) == 0
+
+
+async def test_who_settles_nothing_holds_up_nobody_else() -> None:
+    """Receivers take an eighth of what the sender may hold; the others go on with the rest."""
+    world = World()
+    brokers = {NAME: "attached", **make_config().brokers}
+    config = make_config(brokers=brokers, sender=SenderConfig(entries_max=40))
+    async with world.serving(config) as server, peer_of(world) as peer:
+        await peer.begin(NAME, items=1000)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(200)))
+        await until(lambda: peer.delivered)
+        await until(lambda: pending(server) == len(peer.delivered), seconds=20)
+        assert len(peer.delivered) == 5
+        status = {one.name: one for one in server.master.sender.status()}
+        assert status[NAME].why_none.endswith(f"have not settled {len(peer.delivered)} messages")
+        assert await peer.done(peer.sequences) == 0
