@@ -123,6 +123,23 @@ async def test_nothing_comes_early_or_beyond_the_credit() -> None:
         assert len(set(peer.ids)) == 20
 
 
+async def test_a_clock_that_is_set_back_holds_messages_back() -> None:
+    world = World()
+    due_ms = world.now_ms + 1000
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME, items=0)
+        await send(world, make_item("m", due_ms))
+        await until(lambda: server.master.sender.unsent().queued)
+        world.clock.step(-20_000)
+        await peer.flow(10)
+        await until(lambda: peer.delivered)
+        assert peer.delivered[0][0] >= due_ms
+        assert await peer.done(peer.sequences) == 0
+
+
 async def test_bytes_are_a_credit_as_well() -> None:
     """4 MiB are taken at the least; four items of 1.5 MiB are more."""
     world = World()
