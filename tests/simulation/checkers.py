@@ -18,6 +18,8 @@ whatever is found there is durable.
                       a delivery that no broker saw
       serves          the server starts whatever came before, under an            that it runs,
                       incarnation of its own, and answers as it should            producers, disk
+      settled         after each end of a life all that a receiver was told is      receivers, disk
+                      settled is durable
     5 few twice       a delivery that the server heard of, and had time to write  brokers,
                       down, is not repeated; after each end of a life a start     disk
                       would know every durable outcome; at the end the facts of
@@ -225,6 +227,27 @@ def check_end_of_life(witness: Witness, durable: Mapping[str, bytes]) -> None:
     if witness.acknowledged_in_this_life and incarnation <= witness.incarnation:
         witness.complain(f"serves: incarnation {incarnation} after {witness.incarnation}")
     witness.incarnation = incarnation
+
+
+def check_settled(
+    witness: Witness, durable: Mapping[str, bytes], settled: Mapping[int, bytes]
+) -> None:
+    """Complain to the witness of messages whose end is not durable, though a receiver heard it is.
+
+    `settled`: by sequence, their ids.
+    """
+    files = with_files_set_aside(whole_files(witness, durable))
+    known = {
+        fact.sequence
+        for path in sorted(files)
+        if path.startswith(("message_log/", "dispatch_log/"))
+        for batch in _readable_batches(files[path])
+        for fact in reader.facts_of(batch)
+    }
+    excused = witness.lost | witness.doubled
+    missing = [at for at, one in settled.items() if at not in known and one not in excused]
+    if missing:
+        witness.complain(f"settled: {len(missing)} are not durable: {missing[:_SHOWN]}")
 
 
 def check_clean_stop(witness: Witness, files: Mapping[str, bytes]) -> None:

@@ -75,7 +75,7 @@ class SimReceiver:
         self._weight = chance.choice((1, 100, 100, 1000))
         self._credit = chance.choice(_CREDITS)
         self._slow_s = chance.choice((0.01, 0.5, 20.0, 60.0))
-        self._unruly = chance.choice((0.0, 0.1, 0.4))
+        self._unruly = chance.choice((0.0, 0.2, 0.5))
         """Share of messages that are not simply done, and of FLOWs that are something else."""
         self._loses_link = chance.random() < 0.1
         self._left: list[int] = []

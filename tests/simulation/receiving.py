@@ -4,16 +4,15 @@
     whole         an item is one that was sent, or put in its place by a LATER
     credit        no more is unsettled on a connection than a FLOW that may have counted allows
     settled       a sequence of which a SETTLE was answered with 0 never comes again, in no life of
-                  the server; it is believed once, and only from the connection that has it
+                  the server (checkers.py sees to it that it is durable); it is believed once, and
+                  only from the connection that has it
     lease         after a lease of silence nothing comes, and nothing is believed
-    attempt       is at most one more than the tries of this life that were not released, and not 1
-                  again after one
+    attempt       is at most one more than the tries of this life that were not released
 
 That nothing is lost, late or sent twice without need is judged with what brokers got: a DONE is a
 receipt (witness.py), and REFUSED is what brokers do to poison.
 """
 
-import math
 from collections import Counter
 from dataclasses import dataclass, field
 
@@ -91,13 +90,13 @@ class Receiving:
     lines: list[Line] = field(default_factory=list)
     """Those that have not ended."""
     _life: int = 0
-    _settled: dict[int, float] = field(default_factory=dict)
-    """By sequence: when the receiver heard that its verdict is durable."""
+    settled: dict[int, bytes] = field(default_factory=dict)
+    """By sequence: the ids of messages whose receiver heard that its verdict is durable."""
+    _settled_s: dict[int, float] = field(default_factory=dict)
+    """By sequence: when it heard so."""
     _tries: Counter[tuple[int, int]] = field(default_factory=Counter)
     """By life and sequence: how often it came and was not released."""
     _odd: list[_Odd] = field(default_factory=list)
-    _late: set[int] = field(default_factory=set)
-    """Sequences for which a LATER was tried: they may begin anew."""
 
     def server_started(self) -> None:
         """Note that a life of the server begins."""
@@ -132,7 +131,7 @@ class Receiving:
             return None
         if wall_ms < due_ms:
             self._complain("never early", f"{message_id!r} by {due_ms - wall_ms} ms")
-        settled_s = self._settled.get(one.sequence)
+        settled_s = self._settled_s.get(one.sequence)
         if settled_s is not None and message_id not in witness.lost | witness.doubled:
             is_under_way = line.attached_s < settled_s and now_s < settled_s + witness.under_way_s
             if not is_under_way:
@@ -180,7 +179,6 @@ class Receiving:
         elif held.verdict is Verdict.RELEASE:
             self._tries[line.life, held.sequence] -= 1
         elif held.verdict is Verdict.LATER:
-            self._late.add(held.sequence)
             witness.moved_s[message_id] = trio.current_time()
 
     def answered(
@@ -200,9 +198,10 @@ class Receiving:
         for one in chosen:
             if one.verdict is Verdict.RELEASE or (one.is_doubtful and unknown > strangers):
                 continue
-            if one.sequence in self._settled and not one.is_doubtful:
+            if one.sequence in self.settled and not one.is_doubtful:
                 self._complain("settled", f"{one.sequence} was settled twice")
-            self._settled[one.sequence] = now_s
+            self.settled[one.sequence] = one.receipt.message_id
+            self._settled_s[one.sequence] = now_s
             if one.verdict is Verdict.DONE:
                 one.receipt.sure, one.receipt.durable_s = True, now_s
 
@@ -212,7 +211,7 @@ class Receiving:
         return [
             f"attempt: {one.what}"
             for one in self._odd
-            if not witness.any_trouble(one.from_s, min(one.at_s, math.inf))
+            if not witness.any_trouble(one.from_s, one.at_s)
         ][:5]
 
     def _complain(self, promise: str, what: str) -> None:

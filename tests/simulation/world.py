@@ -29,7 +29,13 @@ from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
-from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
+from tests.simulation.checkers import (
+    check,
+    check_clean_stop,
+    check_end_of_life,
+    check_settled,
+    whole_files,
+)
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.configuration import (
     HORIZON_DAYS,
@@ -555,7 +561,10 @@ class World:
             self._check_space(self.node.disk)
         durable = self._whole(self.node.disk.contents(durable=True))
         self.deleted.check_end_of_life(durable)
-        check_end_of_life(self.witness, self.deleted.with_files(durable))
+        durable = self.deleted.with_files(durable)
+        check_end_of_life(self.witness, durable)
+        if self.attached:
+            check_settled(self.witness, durable, self.receiving.settled)
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending

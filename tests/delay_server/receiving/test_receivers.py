@@ -269,6 +269,21 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
         await until(lambda: pending(server) == 0)
 
 
+async def test_a_later_is_answered_once_it_is_durable() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False),
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms))
+        await until(lambda: peer.delivered)
+        item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
+        assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
+        durable = world.disk.contents(durable=True)
+        assert any(item in data for path, data in durable.items() if "message_log" in path)
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
