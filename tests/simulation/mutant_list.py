@@ -359,7 +359,7 @@ SERVER = {
         ),
         # When nothing arrives and a covered segment waits to be closed a FLOOR is recorded.
         "no FLOOR record": mutant(
-            swap("Committer.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=1
+            swap("Committer.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=2
         ),
     },
     "4 checkpoint": {
@@ -472,7 +472,7 @@ SERVER = {
             swap("open_identity", "found.incarnation + 1", "found.incarnation"), seed=2
         ),
         # The identity is durable before it takes its name.
-        "identity renamed unsynced": mutant(drop("_write_identity", "file.sync()"), seed=1),
+        "identity renamed unsynced": mutant(drop("_write_identity", "file.sync()"), seed=2),
     },
     "4 retention": {
         # A seal marks a segment as deleted, durably, before its files go.
@@ -651,7 +651,7 @@ SERVER = {
                     "if not self.lane:\n    lanes.begin(0, max(lanes.loading, self.until))"
                 ),
             ),
-            seed=1,
+            seed=17,
         ),
         # A load begins where the cursor is by then, though its plan began after that.
         "what came back before a load began is passed": mutant(

@@ -39,7 +39,7 @@ _STRANGERS_MAX = 5
 _NOBODYS = 10**12
 """A sequence that no message has."""
 _SILENT_LINK_S = 100.0
-_WIDELY = (0.9, 0.98)
+"""What was sent into a silent link may arrive when it speaks again, which takes less than this."""
 
 
 class SimReceiver:
@@ -205,9 +205,9 @@ class SimReceiver:
             held.verdict = Verdict.RELEASE
         elif kind < 0.7:
             self._put_off(held)
-        elif kind < _WIDELY[0]:
+        elif kind < 0.9:
             held.ready_s = now_s + chance.uniform(25, 120)
-        elif kind < _WIDELY[1]:
+        elif kind < 0.98:
             held.ready_s = _NEVER_S
         line.open[one.sequence] = held
         self._judge.check_credit(line)

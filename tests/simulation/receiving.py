@@ -132,7 +132,7 @@ class Receiving:
         if wall_ms < due_ms:
             self._complain("never early", f"{message_id!r} by {due_ms - wall_ms} ms")
         settled_s = self._settled_s.get(one.sequence)
-        if settled_s is not None and message_id not in witness.lost | witness.doubled:
+        if settled_s is not None and not self._is_excused(message_id):
             is_under_way = line.attached_s < settled_s and now_s < settled_s + witness.under_way_s
             if not is_under_way:
                 self._complain("settled", f"{one.sequence} at {settled_s:.3f}, and comes again")
@@ -198,12 +198,18 @@ class Receiving:
         for one in chosen:
             if one.verdict is Verdict.RELEASE or (one.is_doubtful and unknown > strangers):
                 continue
-            if one.sequence in self.settled and not one.is_doubtful:
+            message_id = one.receipt.message_id
+            is_again = one.sequence in self.settled and not one.is_doubtful
+            if is_again and not self._is_excused(message_id):
                 self._complain("settled", f"{one.sequence} was settled twice")
-            self.settled[one.sequence] = one.receipt.message_id
+            self.settled[one.sequence] = message_id
             self._settled_s[one.sequence] = now_s
             if one.verdict is Verdict.DONE:
                 one.receipt.sure, one.receipt.durable_s = True, now_s
+
+    def _is_excused(self, message_id: bytes) -> bool:
+        """Say whether what is known of a message may have been damaged."""
+        return message_id in self.witness.lost or message_id in self.witness.doubled
 
     def check(self) -> list[str]:
         """Return attempts that nothing explains, as violations."""
