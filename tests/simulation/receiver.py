@@ -10,6 +10,7 @@ got, and what another connection has. What brokers refuse for good (operator.py)
 import random
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
@@ -126,7 +127,7 @@ class SimReceiver:
                     return
                 line = self._judge.attached(self.group)
                 self._faults["receiver attached"] += 1
-                peer.on_delivered = lambda one, line=line: self._take(line, one)  # type: ignore[misc]
+                peer.on_delivered = partial(self._take, line)
                 if self._chance.random() < self._unruly:
                     # Before its first FLOW: so nothing of this can come to it meanwhile.
                     await self._settle_strangers(peer, line)

@@ -178,7 +178,7 @@ class Receiving:
             witness.take([held.receipt])
         elif held.verdict is Verdict.RELEASE:
             self._tries[line.life, held.sequence] -= 1
-        elif held.verdict is Verdict.LATER:
+        elif held.verdict in {Verdict.LATER, Verdict.REFUSED}:
             witness.moved_s[message_id] = trio.current_time()
 
     def answered(

@@ -50,7 +50,7 @@ class Witness:
     later: dict[bytes, int] = field(default_factory=dict)
     """Items that receivers have put in the place of others, with their due times."""
     moved_s: dict[bytes, float] = field(default_factory=dict)
-    """By message id: when that was tried last."""
+    """By message id: when a receiver last wanted a record in its place, by LATER or REFUSED."""
     receivers: tuple[str, ...] = ()
     """Names of the groups of receivers; all other groups are of brokers."""
     acknowledged: dict[bytes, float] = field(default_factory=dict)
