@@ -27,7 +27,7 @@ from delay_protocol.wire.hello import Hello
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock, Network
 from sender.groups.attached import AttachedGroup
-from sender.groups.group import Shared
+from sender.groups.group import Shared, Unsettled
 from sender.groups.group_rules import GroupRule
 from sender.groups.group_set import AnyGroup, GroupSet
 from sender.groups.group_status import GroupStatus
@@ -147,6 +147,7 @@ class Sender:
                 read_items=read_items,
                 owner=self,
                 turns=BulkTurns(),
+                unsettled=Unsettled(),
             ),
             routes=routes,
         )

@@ -38,6 +38,7 @@ class ReceiverPeer:
         self._answers: dict[int, Frame] = {}
         self._opaque = 0
         self._came = trio.Event()
+        self._sending = trio.Lock()
         self.delivered: list[tuple[int, Delivered]] = []
         """All that came, with the wall clock then."""
         self.on_delivered: Callable[[Delivered], object] = lambda _: None
@@ -60,7 +61,7 @@ class ReceiverPeer:
         while True:
             try:
                 data = await self.stream.receive_some(1 << 20)
-            except (trio.BrokenResourceError, trio.ClosedResourceError):
+            except (trio.BrokenResourceError, trio.ClosedResourceError, OSError):
                 data = b""
             if not data:
                 self.is_closed = True
@@ -79,14 +80,19 @@ class ReceiverPeer:
             self._came = trio.Event()
 
     async def ask(self, code: int, body: bytes) -> Frame:
-        """Send a request and return its answer."""
+        """Send a request and return its answer; raise BrokenResourceError if none can come."""
         self._opaque += 1
         opaque = self._opaque
-        await self.stream.send_all(encode_request(code=code, opaque=opaque, body=body))
+        await self._send(encode_request(code=code, opaque=opaque, body=body))
         while opaque not in self._answers:
-            assert not self.is_closed, "the server closed the connection"
+            if self.is_closed:
+                raise trio.BrokenResourceError("the server closed the connection")
             await self._came.wait()
         return self._answers.pop(opaque)
+
+    async def _send(self, data: bytes) -> None:
+        async with self._sending:
+            await self.stream.send_all(data)
 
     async def attach(
         self, name: str, *, instance: bytes = b"i" * 16, weight: int = 100, token: str = ""
@@ -100,7 +106,7 @@ class ReceiverPeer:
     async def flow(self, items: int, *, size: int = CREDIT_BYTES_MIN, reason: str = "") -> None:
         """Say what it takes."""
         body = encode_flow(Flow(items=items, bytes=size, reason=reason))
-        await self.stream.send_all(encode_one_way(CommandCode.FLOW, body))
+        await self._send(encode_one_way(CommandCode.FLOW, body))
 
     async def begin(self, name: str, items: int = 100) -> Attached:
         """Attach, and take so many messages at a time."""

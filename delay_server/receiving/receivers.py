@@ -25,7 +25,7 @@ import numpy as np
 import trio
 
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
-from delay_protocol.basics.errors import BodyError
+from delay_protocol.basics.errors import BodyError, MalformedMetaError
 from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MIN,
     LEASE_S,
@@ -197,13 +197,13 @@ class Receivers:
     def _settle(self, member: _Member, connection: Connection, frame: Frame) -> None:
         by_verdict: dict[Verdict, list[Settled]] = {verdict: [] for verdict in Verdict}
         settled = decode_settle(frame.body)
+        if len({one.sequence for one in settled}) < len(settled):
+            raise MalformedMetaError("a SETTLE names a sequence twice")
         for one in settled:
             by_verdict[Verdict(one.verdict)].append(one)
         group, attachment, master = member.group, member.attachment, member.master
         unsettled = attachment.unsettled
-        # Of one that is named twice the first verdict counts.
-        later = {one.sequence: one for one in reversed(by_verdict[Verdict.LATER])}
-        known = [one for one in later.values() if one.sequence in unsettled]
+        known = [one for one in by_verdict[Verdict.LATER] if one.sequence in unsettled]
         if known and (duty := self._duty()).admits is not Admits.SERVE:
             why = duty.remark or "; ".join(duty.why)
             connection.answer(frame, ResponseCode.BROKER_ERROR, why.encode())

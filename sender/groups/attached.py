@@ -149,7 +149,19 @@ class AttachedGroup:
         """How many more messages all members take together."""
         if self._stopping or self._rule.paused:
             return 0
-        return sum(one.items_left for one in self._members.values() if not one.is_choked)
+        wanted = sum(one.items_left for one in self._members.values() if not one.is_choked)
+        return min(wanted, max(self._unsettled_max - self.in_flight, 0))
+
+    @property
+    def _unsettled_max(self) -> int:
+        """How many entries its members may have together.
+
+        Those who settle nothing leave brokers three quarters of all places, and each further
+        group of receivers half of what is left. With a fifth of them in one lane, nothing of it
+        would be read from disk for those who do their work.
+        """
+        others = self._shared.unsettled.count - self.in_flight
+        return max((self._shared.config.entries_max // 4 - others) // 2, 1)
 
     @property
     def _room(self) -> int:
@@ -257,6 +269,8 @@ class AttachedGroup:
         if self._nobody_since_ms is not None:
             since = np.datetime64(self._nobody_since_ms, "ms")
             return f"nobody is attached to {self.name} since {since} UTC"
+        if self.in_flight >= self._unsettled_max:
+            return f"the receivers of {self.name} have not settled {self.in_flight} messages"
         reasons = [one.credit.reason for one in self._members.values() if one.credit.reason]
         said = f": {reasons[0]}" if reasons else ""
         return f"none of the {len(self._members)} receivers of {self.name} takes more now{said}"
@@ -331,6 +345,7 @@ class AttachedGroup:
         member.unsettled_bytes -= size
         self._in_flight_bytes -= size
         self.in_flight -= len(found)
+        self._shared.unsettled.count -= len(found)
         return batches, unknown
 
     def _has_room(self) -> None:
@@ -431,6 +446,7 @@ class AttachedGroup:
         member.unsettled_bytes += size
         member.served += count / member.attach.weight
         self.in_flight += count
+        self._shared.unsettled.count += count
         self._in_flight_bytes += size
         self._counts.requests += 1
         member.connection.reply(encode_one_way(CommandCode.DELIVER, head, found.body))

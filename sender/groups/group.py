@@ -95,6 +95,15 @@ class Shared:
     owner: GroupOwner
     turns: BulkTurns
     """By which one group at a time makes a large request."""
+    unsettled: "Unsettled"
+    """What receivers have, of all groups."""
+
+
+@dataclass(slots=True)
+class Unsettled:
+    """How many entries are with receivers and not settled, of all groups that share it."""
+
+    count: int = 0
 
 
 class Group:

@@ -601,6 +601,9 @@ class SealsLog:
         if file is not None and file.length < self._file_bytes_max and self._is_whole(file):
             return file
         if file is not None:
+            if self._disk.exists(file.path) and file.cut():
+                # What was taken back is behind its end, to which it will be read.
+                file.file().sync()
             file.close()
             first = file.header.first_sequence
             if _sum(self._parts) == number - first:

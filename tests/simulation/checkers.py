@@ -18,6 +18,8 @@ whatever is found there is durable.
                       a delivery that no broker saw
       serves          the server starts whatever came before, under an            that it runs,
                       incarnation of its own, and answers as it should            producers, disk
+      settled         after each end of a life all that a receiver was told is      receivers, disk
+                      settled is durable
     5 few twice       a delivery that the server heard of, and had time to write  brokers,
                       down, is not repeated; after each end of a life a start     disk
                       would know every durable outcome; at the end the facts of
@@ -61,6 +63,8 @@ _CALM_BEFORE_S = 20.0
 """A group that did its work for so long is connected and trusted again."""
 _ON_TIME_S = 20.0
 """Two requests that time out, the waits after them, and a disk that stalls now and then."""
+_LEASE_S = 30.0
+"""A receiver that is gone without a word is found out after so long."""
 _SHOWN = 5
 _MINUTE_MS = 60_000
 _SET_ASIDE = re.compile(
@@ -225,6 +229,27 @@ def check_end_of_life(witness: Witness, durable: Mapping[str, bytes]) -> None:
     witness.incarnation = incarnation
 
 
+def check_settled(
+    witness: Witness, durable: Mapping[str, bytes], settled: Mapping[int, bytes]
+) -> None:
+    """Complain to the witness of messages whose end is not durable, though a receiver heard it is.
+
+    `settled`: by sequence, their ids.
+    """
+    files = with_files_set_aside(whole_files(witness, durable))
+    known = {
+        fact.sequence
+        for path in sorted(files)
+        if path.startswith(("message_log/", "dispatch_log/"))
+        for batch in _readable_batches(files[path])
+        for fact in reader.facts_of(batch)
+    }
+    excused = witness.lost | witness.doubled
+    missing = [at for at, one in settled.items() if at not in known and one not in excused]
+    if missing:
+        witness.complain(f"settled: {len(missing)} are not durable: {missing[:_SHOWN]}")
+
+
 def check_clean_stop(witness: Witness, files: Mapping[str, bytes]) -> None:
     """Complain to the witness of a message_log that goes on behind its last batch.
 
@@ -333,13 +358,13 @@ def _check_receipts(witness: Witness, findings: Findings) -> None:
     mangled: list[object] = []
     unknown: list[object] = []
     for receipt in witness.receipts:
-        sent = witness.items.get(receipt.message_id)
-        if sent is None:
+        due_ms = witness.due_of(receipt.message_id, receipt.item)
+        if receipt.message_id not in witness.items:
             unknown.append(receipt.message_id)
-        elif sent != receipt.item:
+        elif due_ms is None:
             mangled.append(receipt.message_id)
-        elif receipt.wall_ms < witness.due_ms[receipt.message_id]:
-            early_ms = witness.due_ms[receipt.message_id] - receipt.wall_ms
+        elif receipt.wall_ms < due_ms:
+            early_ms = due_ms - receipt.wall_ms
             early.append(f"{receipt.message_id!r} by {early_ms} ms")
     findings.broken("never early", "items arrived before they were due", early)
     findings.broken("whole", "items arrived with other bytes", mangled)
@@ -370,6 +395,7 @@ def _check_on_time(
             and witness.all_was_well(from_s, until_s)
             and witness.some_broker_was_calm(brokers, from_s - _CALM_BEFORE_S, until_s)
             and not (gating and gating.is_gated(subjects[message_id], due_s - 1, receipt.at_s))
+            and not _was_at_receivers(witness, message_id, from_s, receipt.at_s)
         ):
             item = witness.items[message_id]
             if from_s < witness.space_short_until_s and reader.read_item(item).subject in blocked:
@@ -377,6 +403,15 @@ def _check_on_time(
                 continue
             late.append(f"{message_id!r} by {receipt.at_s - from_s:.1f} s")
     findings.broken("isolated", "messages left late though a group was there", late)
+
+
+def _was_at_receivers(witness: Witness, message_id: bytes, from_s: float, until_s: float) -> bool:
+    """Say whether a receiver had a message, or may have had it and lost its connection."""
+    seen = witness.sightings.get(message_id, ())
+    return any(at_s < until_s and name in witness.receivers for at_s, name in seen) or not all(
+        witness.some_broker_was_calm([name], from_s - _LEASE_S, until_s)
+        for name in witness.receivers
+    )
 
 
 def _subjects_of_poison(witness: Witness) -> set[bytes]:
@@ -569,8 +604,8 @@ class _Image:
         findings.broken("kept", "acknowledged messages are not in the message_log", lost)
         odd: list[object] = []
         for sequence, message in log.items():
-            due_ms = witness.due_ms.get(message.message_id)
-            if witness.items.get(message.message_id) != message.item:
+            due_ms = witness.due_of(message.message_id, message.item)
+            if due_ms is None:
                 odd.append(f"{sequence} ({message.message_id!r})")
             elif due_ms and due_ms != message.due_ms:
                 odd.append(f"{sequence} is due at {message.due_ms}, not {due_ms}")

@@ -159,6 +159,7 @@ class ClusterWorld(World):
     hot_chance = 0.25
     # What is dead is late by its nature; dead letters are tried in the world of one server.
     poison_chance = 0.0
+    may_have_receivers = False
     expected = (StorageError, OSError, MembershipError)
 
     def __init__(self, seed: int, *, trace: Trace | None = None) -> None:

@@ -39,6 +39,8 @@ BROKER_ADDRESSES = {
     "g4": ("10.0.1.4", 20881),
 }
 """All broker groups that a world may have."""
+RECEIVER_GROUPS = ("r1", "r2")
+"""All groups of receivers that a world may have."""
 HORIZON_DAYS = 12
 
 _MINUTE_MS = 60_000

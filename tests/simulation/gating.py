@@ -217,7 +217,8 @@ class GateJudge(ABC):
                         f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
                     )
                 limit = possible[0].limit_of(subject) if len(possible) == 1 else None
-                if limit is not None and receipt.message_id not in seen:
+                is_first = self.witness.sightings[receipt.message_id][0][0] >= receipt.at_s
+                if limit is not None and receipt.message_id not in seen and is_first:
                     arrivals.setdefault((number, *limit), []).append(receipt.at_s)
             seen.add(receipt.message_id)
         for (_, pattern, rate), times in arrivals.items():

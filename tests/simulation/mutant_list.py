@@ -56,6 +56,7 @@ _MODEL_EIO = (
 
 _FAILOVER = "failover/test_group.py::"
 _FOLLOWING = "failover/test_following.py::"
+_RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
 
 SERVER = {
@@ -358,7 +359,7 @@ SERVER = {
         ),
         # When nothing arrives and a covered segment waits to be closed a FLOOR is recorded.
         "no FLOOR record": mutant(
-            swap("Committer.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=1
+            swap("Committer.append_floor", "now_ms // MINUTE_MS < wanted_minute", "True"), seed=2
         ),
     },
     "4 checkpoint": {
@@ -471,7 +472,7 @@ SERVER = {
             swap("open_identity", "found.incarnation + 1", "found.incarnation"), seed=2
         ),
         # The identity is durable before it takes its name.
-        "identity renamed unsynced": mutant(drop("_write_identity", "file.sync()"), seed=1),
+        "identity renamed unsynced": mutant(drop("_write_identity", "file.sync()"), seed=2),
     },
     "4 retention": {
         # A seal marks a segment as deleted, durably, before its files go.
@@ -650,7 +651,7 @@ SERVER = {
                     "if not self.lane:\n    lanes.begin(0, max(lanes.loading, self.until))"
                 ),
             ),
-            seed=1,
+            seed=17,
         ),
         # A load begins where the cursor is by then, though its plan began after that.
         "what came back before a load began is passed": mutant(
@@ -745,7 +746,7 @@ SERVER = {
     "5 clock": {
         # Just before a batch is sent its due times are compared with the clock once more.
         "no look at the clock before sending": mutant(
-            swap("Requests.build", "self._clock.now_ms()", "2**62"), scenario=told.CLOCK_SET, seed=2
+            swap("readable_of", "clock.now_ms()", "2**62"), scenario=told.CLOCK_SET, seed=2
         ),
         # A step forward of more than 60 s holds dispatch until somebody vouches for it.
         "any step forward is followed": mutant(
@@ -758,7 +759,7 @@ SERVER = {
         # A tick takes out what is due by now, and nothing else.
         "sent 50 ms early": mutant(
             swap("Dispatch.run", "self._pacer.trusted_ms()", "_ + 50"),
-            swap("Requests.build", "self._clock.now_ms()", "_ + 50"),
+            swap("readable_of", "clock.now_ms()", "_ + 50"),
             seed=1,
         ),
     },
@@ -828,7 +829,7 @@ SERVER = {
         ),
         # An item whose bytes are damaged is not sent, and its neighbours are.
         "damaged items sent": mutant(
-            swap("Requests.build", "batch.where(~damaged)", "batch.where(damaged)"),
+            swap("readable_of", "batch.where(~damaged)", "batch.where(damaged)"),
             test="sender/groups/test_group.py::"
             "test_damaged_entries_are_reported_and_their_neighbours_go_on",
         ),
@@ -1053,6 +1054,85 @@ SERVER = {
             drop("ScheduleLog.apply", "self.dead.forget(...)"),
             test="storage/schedule/test_dead_index.py::"
             "test_the_seal_of_a_settled_day_counts_what_became_of_its_rows",
+        ),
+    },
+    "6 receivers": {
+        # A verdict counts on the connection that has the message, and on no other.
+        "a settle from another connection": mutant(
+            swap(
+                "AttachedGroup._take",
+                "member.unsettled.pop(sequence, None)",
+                "next((one.unsettled.pop(sequence) for one in self._members.values() "
+                "if sequence in one.unsettled), None)",
+            ),
+            scenario=told.RECEIVERS,
+            seed=2,
+        ),
+        # Who says nothing for a lease has nothing any more.
+        "a lease that never ends": mutant(
+            swap("AttachedGroup.flow", "trio.current_time() + LEASE_S", "_ + 10_000"),
+            scenario=told.RECEIVERS,
+            seed=1,
+        ),
+        # What is lost with a connection goes to others.
+        "unsettled at a lost connection": mutant(
+            drop("AttachedGroup.detach", "self._owner.doubtful(...)"),
+            scenario=told.RECEIVERS,
+            seed=8,
+        ),
+        # No more is unsettled than a receiver takes, in items and in bytes.
+        "credit of items ignored": mutant(
+            swap("Attachment.items_left", "len(self.unsettled)", "0"),
+            scenario=told.RECEIVERS,
+            seed=1,
+        ),
+        "credit of bytes ignored": mutant(
+            swap("Attachment.bytes_left", "self.unsettled_bytes", "0"),
+            test=f"{_RECEIVERS}test_bytes_are_a_credit_as_well",
+        ),
+        # What is given back was not tried.
+        "a release is a try": mutant(
+            swap(
+                "AttachedGroup.release",
+                "self._owner.give_back(...)",
+                "self._owner.retry(batch, avoid=NOBODY)",
+            ),
+            scenario=told.RECEIVERS,
+            seed=1,
+        ),
+        # Nothing comes before it is due, if the clock was set back while it waited.
+        "early at receivers": mutant(
+            swap(
+                "AttachedGroup._deliver_to",
+                "shared.clock",
+                "type('', (), {'now_ms': staticmethod(lambda: 1 << 62)})",
+            ),
+            test=f"{_RECEIVERS}test_a_clock_that_is_set_back_holds_messages_back",
+        ),
+        # The record of a LATER settles the old row, and nothing does so before it.
+        "a later that settles before its record": mutant(
+            swap(
+                "Receivers._settle",
+                "_, unknown = group.take(...)",
+                "unknown = group.done(attachment, _sequences(by_verdict[Verdict.LATER]))",
+            ),
+            scenario=told.RECEIVERS,
+            seed=1,
+        ),
+        # An answer to a SETTLE says that all of it is durable.
+        "done is answered at once": mutant(
+            swap(
+                "Receivers._settle",
+                "master.fact_recorder.when_durable(...)",
+                "self._ended(settling, True)",
+            ),
+            scenario=told.RECEIVERS_IN_CRASHES,
+            seed=1,
+        ),
+        "later is answered at once": mutant(
+            drop("Receivers._settle", "settling.waits += len(planned)"),
+            swap("Receivers._settle", "partial(self._ended, settling)", "lambda _: None"),
+            test=f"{_RECEIVERS}test_a_later_is_answered_once_it_is_durable",
         ),
     },
     "6 controls": {

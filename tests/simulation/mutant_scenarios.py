@@ -221,3 +221,9 @@ GROUPS = Scenario(
     },
 )
 SMALL_DISK = Scenario(name="small disk", small_disk=1.0)
+RECEIVERS = Scenario(name="receivers", receivers=1.0)
+RECEIVERS_IN_CRASHES = Scenario(
+    name="crashes when something was settled",
+    receivers=1.0,
+    ends=({"point": "send", "death": PowerCut, "fails": False, "pause_s": 0.1},) * 8,
+)

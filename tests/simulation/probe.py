@@ -7,6 +7,7 @@ request reaches a broker.
 
 from collections.abc import Iterator
 
+from delay_protocol.receivers.attaching import CREDIT_BYTES_MAX, CREDIT_ITEMS_MAX
 from delay_server.server import DelayServer
 from tests.simulation.witness import Witness
 
@@ -62,11 +63,15 @@ class Probe:
             yield (
                 f"entries in flight to {group.name}",
                 group.in_flight,
-                config.in_flight_requests_max * config.batch_items,
+                CREDIT_ITEMS_MAX * max(group.window_requests, 1)
+                if group.is_attached
+                else config.in_flight_requests_max * config.batch_items,
             )
             # An item larger than the bound goes alone.
             yield (
                 f"bytes in flight to {group.name}",
                 group.in_flight_bytes,
-                max(config.in_flight_bytes_max, _ITEM_BYTES_MAX),
+                CREDIT_BYTES_MAX * max(group.window_requests, 1)
+                if group.is_attached
+                else max(config.in_flight_bytes_max, _ITEM_BYTES_MAX),
             )

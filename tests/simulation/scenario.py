@@ -55,9 +55,10 @@ class Scenario:
     seconds before it."""
     hot_spread_ms: tuple[int, ...] = (0, 60_000)
     """Over how much time these messages are due, one of these values."""
-
+    receivers: float = 0.0
+    """Chance of groups of receivers beside those of brokers."""
     poison: float = 0.0
     """Chance that brokers refuse some messages for good; drawn as ever if it is 0."""
 
 
-PLAIN = Scenario()
+PLAIN = Scenario(receivers=0.25)

@@ -202,7 +202,9 @@ class Stating:
         if message_id in witness.received and message_id not in witness.doubled:
             before_s = trio.current_time() - _SETTLED_S - witness.fact_s
             sent -= witness.is_settled_before(message_id, before_s)
-        is_young = witness.acknowledged.get(message_id, math.inf) > trio.current_time() - _FILED_S
+        came_s = witness.acknowledged.get(message_id, math.inf)
+        came_s = max(came_s, witness.moved_s.get(message_id, 0.0))
+        is_young = came_s > trio.current_time() - _FILED_S
         # What is being filed may be counted both as on disk and as on its way there.
         return sent * 2 if is_young else sent
 
@@ -212,7 +214,7 @@ class Stating:
         return len(witness.doubled) + len(witness.lost & witness.received)
 
     def _groups(self, server: DelayServer) -> list[str]:
-        return list(server.config.brokers)
+        return [name for name in server.config.brokers if name not in self.witness.receivers]
 
     def _some_group_was_calm(self, server: DelayServer, seconds: float) -> bool:
         """Say whether a group did its work, and could be given any, for so long."""
@@ -248,7 +250,10 @@ class Stating:
         """Say whether every group was away all the time since then."""
         groups = self._groups(server)
         down = self.witness.is_down_since
-        return bool(groups) and all(down(name, from_s) for name in groups)
+        # Receivers may take something at any time.
+        return (
+            bool(groups) and not self.witness.receivers and all(down(one, from_s) for one in groups)
+        )
 
     # -- the counts --------------------------------------------------------------------------
 
@@ -396,6 +401,7 @@ class Stating:
             self._in_flight.append(_InFlight(message_id, now_s, one.group))
         elif reason is Reason.RETRY_BACKOFF:
             groups = self._groups(server) or self.witness.known_brokers()
+            groups += self.witness.receivers
             if not self._was_tried(message_id, groups, now_s - _FAILED_S, now_s):
                 return "it was not tried"
         elif reason in _TO_A_GROUP and self._nobody_takes(server, message_id):
@@ -409,9 +415,9 @@ class Stating:
         return self._all_were_down(server, trio.current_time() - _DOWN_S)
 
     def _why_not_by_clock(self, message_id: bytes, reason: Reason) -> str:
-        if not self._is_clock_sure:
-            return ""
         witness = self.witness
+        if not self._is_clock_sure or message_id in witness.moved_s:
+            return ""
         now_ms, now_s = witness.clock.now_ms(), trio.current_time()
         due_ms = witness.due_ms[message_id]
         if due_ms > now_ms and reason is not Reason.WAITING:
@@ -452,6 +458,9 @@ class Stating:
         """Say whether a broker got a message in this time, or one may have failed to."""
         witness = self.witness
         got = witness.sightings.get(message_id, ())
+        # With a receiver it may be for long.
+        if any(at_s <= until_s and name in witness.receivers for at_s, name in got):
+            return True
         return any(from_s <= at_s <= until_s and name in groups for at_s, name in got) or any(
             not witness.some_broker_was_calm([name], from_s, until_s) for name in groups
         )

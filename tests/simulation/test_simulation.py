@@ -18,7 +18,7 @@ SEEDS = 24
 LONG_SEEDS = 160
 PART = 20
 
-CANARIES = (3, 4)
+CANARIES = (1, 3, 4)
 
 _PRINT_DIGESTS = """
 from tests.simulation.world import run_world

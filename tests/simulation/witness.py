@@ -29,6 +29,8 @@ class Receipt:
     broker: str
     sure: bool = False
     """The server was told at once that it was taken, and must have heard it if it lived."""
+    durable_s: float | None = None
+    """When the server said that it knows this for good; brokers are never told so."""
 
 
 @dataclass(slots=True)
@@ -45,6 +47,12 @@ class Witness:
     """Requests in which an id was sent."""
     turned_away: Counter[bytes] = field(default_factory=Counter)
     """Of those requests the ones of which a producer was told that nothing was kept."""
+    later: dict[bytes, int] = field(default_factory=dict)
+    """Items that receivers have put in the place of others, with their due times."""
+    moved_s: dict[bytes, float] = field(default_factory=dict)
+    """By message id: when a receiver last wanted a record in its place, by LATER or REFUSED."""
+    receivers: tuple[str, ...] = ()
+    """Names of the groups of receivers; all other groups are of brokers."""
     acknowledged: dict[bytes, float] = field(default_factory=dict)
     """By message id: when a producer first heard that it was taken."""
     refused: dict[bytes, int] = field(default_factory=dict)
@@ -94,6 +102,12 @@ class Witness:
     _excuses: list[tuple[float, float]] = field(default_factory=list)
     _facts_late: list[tuple[float, float]] = field(default_factory=list)
 
+    def due_of(self, message_id: bytes, item: bytes) -> int | None:
+        """Return when an item is due, 0 for one without a due time; None if nobody has sent it."""
+        if self.items.get(message_id) == item:
+            return self.due_ms[message_id]
+        return self.later.get(item)
+
     def acknowledge(self, message_id: bytes) -> None:
         """Note that a producer was told that a message is kept."""
         self.acknowledged.setdefault(message_id, trio.current_time())
@@ -138,6 +152,10 @@ class Witness:
         self._troubles.setdefault(name, []).append((trio.current_time(), math.inf))
         self.next_outage.set()
         self.next_outage = trio.Event()
+
+    def broker_down_until(self, name: str, until_s: float) -> None:
+        """Note that a broker or receiver misbehaves from now until then."""
+        self._troubles.setdefault(name, []).append((trio.current_time(), until_s))
 
     def broker_ill(self, name: str) -> None:
         """Note that a broker answers from now on, but all too late, or takes nothing.
@@ -248,6 +266,8 @@ class Witness:
 
     def is_settled(self, receipt: Receipt) -> bool:
         """Say whether the fact of a delivery must have become durable."""
+        if receipt.durable_s is not None:
+            return True
         return receipt.sure and not self.died_within(receipt.at_s, self.fact_s)
 
     def is_settled_before(self, message_id: bytes, before_s: float) -> bool:
@@ -255,12 +275,12 @@ class Witness:
         if _touches(self._facts_late, before_s, trio.current_time()):
             return False
         return any(
-            receipt.at_s < before_s and self.is_settled(receipt)
+            (receipt.durable_s or receipt.at_s) < before_s and self.is_settled(receipt)
             for receipt in self.receipts_of.get(message_id, ())
         )
 
     def take(self, receipts: Iterable[Receipt]) -> None:
-        """Note what a broker took."""
+        """Note what a broker took, or a receiver was done with."""
         for receipt in receipts:
             self.receipts.append(receipt)
             self.received.add(receipt.message_id)

@@ -29,10 +29,17 @@ from delay_server.upkeep import Intervals
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
 from tests.simulation.broker import SimBroker
-from tests.simulation.checkers import check, check_clean_stop, check_end_of_life, whole_files
+from tests.simulation.checkers import (
+    check,
+    check_clean_stop,
+    check_end_of_life,
+    check_settled,
+    whole_files,
+)
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.configuration import (
     HORIZON_DAYS,
+    RECEIVER_GROUPS,
     SERVER_ADDRESS,
     Groups,
     SmallConfig,
@@ -63,6 +70,8 @@ from tests.simulation.network import NetworkPlan, SimNetwork
 from tests.simulation.operator import Poison, SimOperator
 from tests.simulation.probe import Probe
 from tests.simulation.producer import HotBurst, SimProducer
+from tests.simulation.receiver import SimReceiver
+from tests.simulation.receiving import Receiving
 from tests.simulation.rot import Rot, ids_by_sequence, ids_of, sequences_of
 from tests.simulation.scenario import PLAIN, Scenario
 from tests.simulation.stating import Stating
@@ -83,6 +92,8 @@ _DISK_CHECK_S = 20.0
 _RACE_CHANCE = 0.25
 _POISON_HELD_MIN = 40
 """Messages that may be held for delivery at least where brokers refuse some for good."""
+_RECEIVED_HELD_MIN = 300
+"""The same where there are receivers, which may be slow with some of every subject."""
 _ROT_CHANCE = 0.1
 _SEALING_S = 300
 _REST_S = 20 * 86_400.0
@@ -227,6 +238,8 @@ class World:
     """Of many messages of one subject at once."""
     poison_chance: float = 0.3
     """Of worlds in which brokers refuse some messages for good."""
+    may_have_receivers: bool = True
+    """Whether there are groups of receivers in a share of the worlds."""
     server_kind: type[DelayServer] = DelayServer
     gating_kind: type[GateJudge] = Gating
     """Who pauses, limits and resumes."""
@@ -266,6 +279,9 @@ class World:
         self._configuring = derive(seed, "configuration")
         self._weighing = derive(seed, "weights")
         self.groups = self._draw_groups(derive(seed, "groups"))
+        self._receiving = derive(seed, "receivers")
+        self.attached = self._draw_attached(self._receiving)
+        self.witness.receivers = tuple(self.attached)
         poisoning = derive(seed, "poison")
         is_poisoned = poisoning.random() < (scenario.poison or self.poison_chance)
         self.witness.poison = Poison(poisoning.choice((6, 15, 40)) if is_poisoned else 0)
@@ -303,6 +319,7 @@ class World:
             for name, address in self.groups.addresses.items()
         ]
         faults[f"worlds of {len(self.brokers)} broker groups"] += 1
+        self.receiving = Receiving(self.witness, self.result.counts)
         self.deleted = Deleted(self.witness, self.clock)
         self.rot = Rot(
             derive(seed, "rot"),
@@ -344,11 +361,12 @@ class World:
             )
             for number in range(PRODUCERS)
         ]
+        self.receivers = list(self._make_receivers(minutes_ms))
         gating = derive(seed, "gating")
         self.gating: GateJudge | None = None
         """The operator, if the seed has one."""
         if gating.random() < (self.gating_chance or scenario.gating):
-            names = tuple(self.groups.addresses)
+            names = (*self.groups.addresses, *self.attached)
             self.gating = self.gating_kind(
                 gating, self.witness, faults, self.length_s, groups=names
             )
@@ -391,6 +409,30 @@ class World:
     def _draw_groups(self, chance: random.Random) -> Groups:
         return draw_groups(chance, self._scenario.groups)
 
+    def _draw_attached(self, chance: random.Random) -> dict[str, str]:
+        """Return the settings of each group of receivers."""
+        if not self.may_have_receivers or chance.random() >= self._scenario.receivers:
+            return {}
+        names = RECEIVER_GROUPS[: chance.choice((1, 1, 2))]
+        return {name: f"attached,weight={chance.choice((1, 3, 30))}" for name in names}
+
+    def _make_receivers(self, minutes_ms: list[int]) -> Iterator[SimReceiver]:
+        """Make from one to three receivers of each group."""
+        for group in self.attached:
+            for number in range(self._receiving.choice((1, 2, 3))):
+                yield SimReceiver(
+                    f"{group}.{number}",
+                    group,
+                    SERVER_ADDRESS,
+                    network=self.network,
+                    chance=derive(self.seed, f"receiver {group} {number}"),
+                    judge=self.receiving,
+                    on_request=self._request_arrived,
+                    faults=self.result.faults,
+                    minutes_ms=minutes_ms,
+                    length_s=self.length_s,
+                )
+
     def _draw_configuration(self) -> SmallConfig:
         there = {
             name: address
@@ -403,12 +445,19 @@ class World:
             weights=draw_weights(self._weighing, there),
             # Each that is refused for good takes its place for some seconds: with hardly any places
             # the others would be late by arithmetic alone.
-            held_min=_POISON_HELD_MIN if self.witness.poison.one_in else 1,
+            held_min=_RECEIVED_HELD_MIN
+            if self.attached
+            else _POISON_HELD_MIN
+            if self.witness.poison.one_in
+            else 1,
         )
         scenario = self._scenario
         storage = dataclasses.replace(config.storage, **scenario.configuration)
         wheel = dataclasses.replace(config.wheel, **scenario.wheel)
         config = msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
+        if self.attached:
+            brokers = {**config.brokers, **self.attached}
+            config = msgspec.structs.replace(config, brokers=brokers)
         if self.is_small:
             config = msgspec.structs.replace(config, floor_bytes=_SMALL_FLOOR_BYTES)
         return config
@@ -436,11 +485,15 @@ class World:
             self._start_others(nursery)
             nursery.start_soon(self._keep_serving, nursery.cancel_scope)
             nursery.start_soon(self._disturbances.run)
+            for receiver in self.receivers:
+                nursery.start_soon(receiver.run)
             async with trio.open_nursery() as producing:
                 for producer in self.producers:
                     producing.start_soon(producer.run)
             await self._ends_done.wait()
             self._disturbances.stop()
+            for receiver in self.receivers:
+                receiver.heal()
             if self.gating is not None:
                 self.gating.stop()
             self.network.plan = NetworkPlan()
@@ -455,7 +508,8 @@ class World:
         """Start what else there is in the world."""
 
     async def _see_everything_delivered(self) -> None:
-        latest_ms = max(self.witness.due_ms.values(), default=0)
+        witness = self.witness
+        latest_ms = max([*witness.due_ms.values(), *witness.later.values()], default=0)
         await trio.sleep(max(0, latest_ms - self.clock.now_ms()) / 1000 + 1)
         self.operator.finish()
         with trio.move_on_after(self.last_delivery_s):
@@ -507,7 +561,10 @@ class World:
             self._check_space(self.node.disk)
         durable = self._whole(self.node.disk.contents(durable=True))
         self.deleted.check_end_of_life(durable)
-        check_end_of_life(self.witness, self.deleted.with_files(durable))
+        durable = self.deleted.with_files(durable)
+        check_end_of_life(self.witness, durable)
+        if self.attached:
+            check_settled(self.witness, durable, self.receiving.settled)
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
@@ -661,6 +718,7 @@ class World:
         self.server = server
         self._probe = Probe(server, self.witness)
         self.witness.server_started()
+        self.receiving.server_started()
         try:
             async with trio.open_nursery() as nursery:
                 if self.witness.poison.one_in:
@@ -851,6 +909,6 @@ def judge(world: World) -> WorldResult:
             gating=world.gating,
             stating=world.stating,
         )
-        result.violations += findings.violations
+        result.violations += findings.violations + world.receiving.check()
         result.twice = findings.twice
     return result

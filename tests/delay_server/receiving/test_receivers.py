@@ -15,6 +15,7 @@ from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, MetaConfig, StorageConfig
+from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.receiver_peer import ReceiverPeer, later_item
 
@@ -123,6 +124,23 @@ async def test_nothing_comes_early_or_beyond_the_credit() -> None:
         await peer.flow(100)
         await until(lambda: len(peer.delivered) == 20)
         assert len(set(peer.ids)) == 20
+
+
+async def test_a_clock_that_is_set_back_holds_messages_back() -> None:
+    world = World()
+    due_ms = world.now_ms + 1000
+    async with (
+        world.serving(receiving_config(), has_broker=False) as server,
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME, items=0)
+        await send(world, make_item("m", due_ms))
+        await until(lambda: server.master.sender.unsent().queued)
+        world.clock.step(-20_000)
+        await peer.flow(10)
+        await until(lambda: peer.delivered)
+        assert peer.delivered[0][0] >= due_ms
+        assert await peer.done(peer.sequences) == 0
 
 
 async def test_bytes_are_a_credit_as_well() -> None:
@@ -252,6 +270,21 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
         await trio.sleep(10)
         assert await peer.done(peer.sequences) == 0
         await until(lambda: pending(server) == 0)
+
+
+async def test_a_later_is_answered_once_it_is_durable() -> None:
+    world = World()
+    async with (
+        world.serving(receiving_config(), has_broker=False),
+        peer_of(world) as peer,
+    ):
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms))
+        await until(lambda: peer.delivered)
+        item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
+        assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
+        durable = world.disk.contents(durable=True)
+        assert any(item in data for path, data in durable.items() if "message_log" in path)
 
 
 @pytest.mark.parametrize(
@@ -465,6 +498,19 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
         await trio.aclose_forcefully(stream)
 
 
+async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
+    world = World()
+    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms))
+        await until(lambda: peer.delivered)
+        twice = [Settled(peer.sequences[0], verdict) for verdict in (Verdict.DONE, Verdict.RELEASE)]
+        answer = await peer.ask(CommandCode.SETTLE, encode_settle(twice))
+        assert answer.code == ResponseCode.PARAM_ERROR
+        assert b"a SETTLE names a sequence twice" in answer.body
+        assert await peer.done(peer.sequences) == 0
+
+
 async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
     world = World()
     async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
@@ -475,4 +521,19 @@ async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
         answer = await peer.ask(CommandCode.SETTLE, (10**6).to_bytes(4, "big") + row * 10**6)
         assert answer.code == ResponseCode.PARAM_ERROR
         assert b"a SETTLE of 1000000 messages, at most 16384" in answer.body
+
+
+async def test_who_settles_nothing_holds_up_nobody_else() -> None:
+    """Receivers take an eighth of what the sender may hold; the others go on with the rest."""
+    world = World()
+    brokers = {NAME: "attached", **make_config().brokers}
+    config = make_config(brokers=brokers, sender=SenderConfig(entries_max=40))
+    async with world.serving(config) as server, peer_of(world) as peer:
+        await peer.begin(NAME, items=1000)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(200)))
+        await until(lambda: peer.delivered)
+        await until(lambda: pending(server) == len(peer.delivered), seconds=20)
+        assert len(peer.delivered) == 5
+        status = {one.name: one for one in server.master.sender.status()}
+        assert status[NAME].why_none.endswith(f"have not settled {len(peer.delivered)} messages")
         assert await peer.done(peer.sequences) == 0

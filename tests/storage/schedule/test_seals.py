@@ -169,6 +169,23 @@ def test_what_is_taken_back_never_was(settled: int, taken_back: int) -> None:
     assert live_keys(opened(disk, log.end)) == [*live, *(s.key for s in seals(2, first=100))]
 
 
+def test_what_is_taken_back_is_not_read_when_the_next_file_begins() -> None:
+    """A file that is not the newest is read to its end, whatever was taken back there."""
+    disk = segment_disk()
+    log = opened(disk, file_bytes_max=600)
+    append(log, seals(1))
+    log.settle()
+    append(log, seals(40, first=1))
+    log.take_back()
+    count = 1
+    while log.end.file == 1:
+        append(log, seals(1, first=count))
+        log.settle()
+        count += 1
+    disk.power_cut()
+    assert list(read_seals(disk.revive(), LOG_UUID, log.end)) == seals(count)
+
+
 def test_live_are_the_segments_whose_last_seal_does_not_say_deleted() -> None:
     disk = segment_disk()
     log = opened(disk)
