@@ -280,7 +280,7 @@ class SimReceiver:
 
     async def _settle_strangers(self, peer: ReceiverPeer, line: Line) -> None:
         """Settle what another connection has, and what the one before had."""
-        found = self._judge.others(line) + self._left
+        found = list(dict.fromkeys(self._judge.others(line) + self._left))
         found = [*self._chance.sample(found, min(len(found), _STRANGERS_MAX)), _NOBODYS]
         verdict = self._chance.choice((Verdict.DONE, Verdict.RELEASE, Verdict.REFUSED))
         self._faults["receiver: settles what others have"] += len(found) > 1
