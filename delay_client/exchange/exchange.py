@@ -39,6 +39,7 @@ from delay_client.messages.errors import (
     ClientClosed,
     DelaywheelError,
     NoRoute,
+    NotADelayServer,
     Overloaded,
     RetryableError,
     TimedOut,
@@ -177,15 +178,13 @@ class Exchange:
         line.connect()
 
     def connected(self, line: Line, now: float) -> None:
-        """Note that the shell has connected, and send what waits for it."""
+        """Note that the shell has connected: a server is asked who it is before all else."""
         logger.debug("%s: connected", line.server)
         line.connected(now)
         if isinstance(line, MetaLink):
             self._wake(line.next_event())
             return
-        self._wake(now + self._config.idle_s)
-        self._pending.release(line)
-        self._assign(now)
+        self._wake(line.next_event())
 
     def lost(self, line: Line, reason: str, now: float) -> None:
         """Note that the connection was lost or could not be made, and try elsewhere."""
@@ -194,7 +193,7 @@ class Exchange:
             self._wake(line.next_event())
             return
         link = line
-        was_up = link.state is LinkState.UP
+        was_up = link.state is LinkState.UP and link.is_greeted
         was_condemned = link.condemned is not None
         flying = link.lost(reason, now, self._chance)
         level = logging.WARNING if flying else logging.DEBUG
@@ -219,13 +218,24 @@ class Exchange:
             self._pending.routes_changed(line.received(data, now), now)
             self._wake(line.next_event())
         else:
+            was_greeted = line.is_greeted
             try:
                 for batch, code, body in line.answers(data, now):
                     self._take_answer(line, batch, code, body, now)
             except RemoteProtocolError as error:
-                line.condemned = f"it does not speak the protocol: {error}"
+                line.garbled(error)
+            if not was_greeted:
+                self._learn_who(line, now)
         self._pending.ripen(now)
         self._assign(now)
+
+    def _learn_who(self, link: BatchLink, now: float) -> None:
+        """Let what waits for a server go to it, once it has said that it is one."""
+        if link.is_greeted:
+            self._wake(now + self._config.idle_s)
+            self._pending.release(link)
+        elif (foreign := link.foreign(now)) is not None and foreign != link.trouble:
+            logger.warning("%s %s", link.server, foreign)
 
     def poll(self, now: float) -> None:
         """Do what has become due: time-outs, tries, requests that have gathered long enough."""
@@ -259,6 +269,8 @@ class Exchange:
 
     def _assign(self, now: float) -> None:
         """Put what is ready on the wire, as far as links have room; one request a lane in turn."""
+        if isinstance(self._routing, FixedRouting):
+            self._refuse_foreign(now)
         is_moving = True
         while is_moving:
             is_moving = False
@@ -266,6 +278,17 @@ class Exchange:
                 if lane.ready and self._send_one(lane, now):
                     is_moving = True
         self._pending.tidy()
+
+    def _refuse_foreign(self, now: float) -> None:
+        """Refuse all there is if none of the servers that the user named is a delay server."""
+        said: list[str] = []
+        for link in self.links:
+            if (foreign := link.foreign(now)) is None:
+                return
+            said.append(f"{link.server} {foreign}")
+        for batch in self._pending.take_all():
+            if batch.drop_unwanted():
+                self._settle(batch, [_not_a_delay_server(said, batch, name) for name in batch.ids])
 
     def _send_one(self, lane: Lane, now: float) -> bool:
         """Send a lane's next batch; return whether the next but one may have its turn."""
@@ -472,6 +495,8 @@ class Exchange:
             text, advice = self._routing.why_no_route(lane.subject)
         elif any(link.state is LinkState.UP for link in self._links_of(lane)):
             kind, text = Overloaded, "not sent in time, the servers answer too slowly"
+            if not any(link.is_answering for link in self._links_of(lane)):
+                kind, text = TimedOut, "not sent, since no server has said in time that it is one"
         else:
             kind, text = Unavailable, f"no server could be reached ({self._troubles(lane)})"
         return kind(
@@ -544,6 +569,14 @@ _ADVICE: dict[type[RetryableError], str] = {
     Overloaded: "send more slowly, or with a longer timeout",
     TimedOut: "send it again with the same message id, or with a longer timeout",
 }
+
+
+def _not_a_delay_server(said: list[str], batch: Batch, message_id: str) -> NotADelayServer:
+    return NotADelayServer(
+        f"{'; '.join(said)}: give a delay server's address, or the meta server's",
+        message_id=message_id,
+        attempts=batch.attempts,
+    )
 
 
 def _closed(message_id: str, *, attempts: int) -> ClientClosed:

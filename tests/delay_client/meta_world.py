@@ -19,7 +19,7 @@ from delay_client.exchange.routing import Line
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
-from delay_protocol.basics.codes import CommandCode
+from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import ItemScan, decode_item, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.meta.requests import (
@@ -31,6 +31,7 @@ from delay_protocol.meta.requests import (
     encode_client_register_reply,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
+from tests.delay_client.conftest import hello_reply
 
 META = "meta:8080"
 LISTENER = "meta:20880"
@@ -68,7 +69,8 @@ class Server:
     address: str
     mood: str = "takes"
     """takes, refuses connections, is a hole (nothing comes back), hangs (connects, never answers),
-    answers 51, 52, 4 (items), garbage, or cuts (keeps, then closes instead of answering)."""
+    is a broker, answers 51, 52, 4 (items), garbage, or cuts (keeps, then closes instead of
+    answering)."""
     kept: list[bytes] = field(default_factory=list)
     requests: list[tuple[float, list[str]]] = field(default_factory=list)
     connects: list[float] = field(default_factory=list)
@@ -79,8 +81,16 @@ class Server:
         """Ids of what it keeps, in order."""
         return [decode_item(item).message_id for item in self.kept]
 
+    def greet(self, hello: Frame) -> bytes:
+        """Return what it says of itself; b"" for nothing."""
+        if self.mood == "broker":
+            return encode_response(hello, code=ResponseCode.UNKNOWN_CODE)
+        return b"" if self.mood == "hangs" else hello_reply(hello)
+
     def take(self, frame: Frame, now: float) -> bytes | None:
         """Return the answer to a request; b"" for none, None to close the connection."""
+        if frame.code == CommandCode.HELLO:
+            return self.greet(frame)
         scan = ItemScan()
         scan_items(frame.body, scan)
         ends = zip(scan.starts, scan.sizes, strict=True)
@@ -344,7 +354,8 @@ class World:
                 self._end(connection)
                 return
             if answer:
-                self._deliver(connection, answer, server.delay_s)
+                is_hello = frame.code == CommandCode.HELLO
+                self._deliver(connection, answer, 0.001 if is_hello else server.delay_s)
 
     def _take_meta(self, connection: Connection, data: bytes) -> None:
         meta = self.meta

@@ -307,6 +307,20 @@ def test_a_group_that_cuts_connections_instead_of_answering_gets_a_request_twice
     assert (receipt.server, receipt.attempts) == ("b:1", 3)
 
 
+def test_a_group_whose_address_is_a_brokers_by_now_gets_nothing() -> None:
+    world = World("a", "b")
+    world.servers["a:1"].mood = "broker"
+    world.send("m")
+    world.run(1)
+    assert isinstance(world.outcome("m"), Receipt)
+    assert not world.servers["a:1"].requests
+    world.route(group("a"))
+    world.run(0.01)
+    world.send("n", timeout_s=2.0)
+    world.run(3)
+    assert "a:1: is not a delay server" in str(world.outcome("n"))
+
+
 def test_it_waits_for_the_same_group_no_longer_than_it_may() -> None:
     world = World("a", "b")
     sent_soon(world, "m1")

@@ -15,12 +15,21 @@ from delay_client import (
     ClientConfig,
     IllegalSubject,
     NoRoute,
+    NotADelayServer,
     OutgoingMessage,
     Receipt,
     TimedOut,
     Unavailable,
 )
-from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.conftest import (
+    DROP,
+    FAST,
+    SILENCE,
+    Request,
+    ScriptedServer,
+    StartServer,
+    broker_reply,
+)
 from tests.delay_client.fake_meta import FakeMeta, group
 
 
@@ -91,6 +100,18 @@ def test_a_retry_sends_the_same_bytes(start_server: StartServer) -> None:
     with BlockingClient([server.address], config=FAST) as client:
         assert client.send("s", "x", delay=60).attempts == 4
     assert len({request.items[0] for request in server.requests}) == 1
+
+
+def test_a_broker_in_place_of_a_delay_server_is_told_at_once(start_server: StartServer) -> None:
+    server = start_server(lambda request: request.accept())
+    server.hello = broker_reply
+    text = f"{server.address} is a broker, not a delay"
+    with (
+        BlockingClient([server.address], config=FAST) as client,
+        pytest.raises(NotADelayServer, match=text),
+    ):
+        client.send("s", "x", delay=0)
+    assert not server.requests
 
 
 def test_another_server_takes_over_when_one_dies(start_server: StartServer) -> None:

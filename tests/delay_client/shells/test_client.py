@@ -19,6 +19,7 @@ from delay_client import (
     IllegalSubject,
     InvalidMessage,
     NoRoute,
+    NotADelayServer,
     OutgoingItem,
     OutgoingMessage,
     Receipt,
@@ -28,7 +29,15 @@ from delay_client import (
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, encode_item
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.wire.frames import Frame, encode_frame
-from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.conftest import (
+    DROP,
+    FAST,
+    SILENCE,
+    Request,
+    ScriptedServer,
+    StartServer,
+    broker_reply,
+)
 from tests.delay_client.fake_meta import FakeMeta, group
 
 T = TypeVar("T")
@@ -279,6 +288,23 @@ def test_without_a_server_send_many_ends_in_one_time_out_and_not_in_one_per_requ
     run(main)
 
 
+def test_a_broker_in_place_of_a_delay_server_is_told_at_once_and_gets_no_message(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(accept)
+    server.hello = broker_reply
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+            with pytest.raises(NotADelayServer, match=f"{server.address} is a broker, not a delay"):
+                await client.send("s", "x", delay=0)
+            for outcome in await client.send_many(numbered(3_000)):
+                assert isinstance(outcome, NotADelayServer)
+
+    run(main)
+    assert not server.requests
+
+
 def test_a_server_that_never_answers_makes_a_time_out(
     run: Run[None], start_server: StartServer
 ) -> None:
@@ -287,7 +313,7 @@ def test_a_server_that_never_answers_makes_a_time_out(
     async def main() -> None:
         async with Client([server.address], config=FAST) as client:
             with pytest.raises(TimeoutError) as caught:
-                await client.send("s", "x", delay=60, timeout=0.05)
+                await client.send("s", "x", delay=60, timeout=0.5)
         assert isinstance(caught.value, TimedOut)
         assert caught.value.maybe_kept
 
