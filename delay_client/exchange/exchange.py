@@ -8,7 +8,8 @@ Messages that may go to the same servers share a *lane* (routing.py). Each lane 
 ready batches, so a blocked lane delays no other. The least loaded server of a lane gets the next
 request; failures in a row count as load; of equals the first is used. Choosing the better of two at
 random helps where load is known late or in part. Here the requests in flight are known exactly, the
-servers are few, and while little is in flight a subject's messages stay with one group.
+servers are few, and while little is in flight a subject's messages stay with one group. A message
+whose id the user gave goes to the group that subject and id name, and elsewhere only if that fails.
 
 If an answer is missing, the server may have kept the items. A retry has the same bytes and message
 ids. Consumers can recognise copies by the id; servers do not, and deliver each. After a lost
@@ -130,13 +131,23 @@ class Exchange:
         timeout_s: float,
         now: float,
         subject: str = "",
+        is_id_given: bool = False,
+        is_past_due: bool = False,
     ) -> None:
         """Take one message that may share a request with others of its subject's lane."""
         if self._is_closed:
             _, message_id, _ = encoded
             waiter.settle(_closed(message_id, attempts=0))
             return
-        self._pending.gather(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        self._pending.gather(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=now,
+            is_id_given=is_id_given,
+            is_past_due=is_past_due,
+        )
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take one batch that is complete."""
@@ -307,6 +318,19 @@ class Exchange:
         return True
 
     def _choose_link(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
+        """Return the link for a batch, if any has room.
+
+        Messages with given ids wait for their home, unless it failed: then another gets them, and
+        if its connection is lost it is made again.
+        """
+        home = lane.home
+        if home is not None and home.server != batch.avoid:
+            if home.is_hopeful:
+                return home if home.has_room() else None
+            home.is_missed = True
+        return self._choose_any(lane, batch, now)
+
+    def _choose_any(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
         """Return the link for a batch: a probe that is due, else the least loaded, if any has room.
 
         The one that failed it last only if no other can take it, and probes are for batches that
@@ -364,12 +388,15 @@ class Exchange:
             return
         if not body:
             link.circuit.succeeded()
+            is_elsewhere = _is_elsewhere(batch, link)
             receipts = zip(
                 batch.ids,
                 batch.due_ms,
                 repeat(link.server),
                 repeat(batch.attempts),
                 repeat(False),  # noqa: FBT003 (a column of a receipt)
+                repeat(is_elsewhere),
+                map(batch.past_due.__contains__, batch.ids) if batch.past_due else repeat(False),  # noqa: FBT003
                 strict=False,
             )
             self._settle(batch, map(_new_receipt, receipts))
@@ -420,6 +447,8 @@ class Exchange:
                     link.server,
                     batch.attempts,
                     code == ItemCode.MESSAGE_DUPLICATE,
+                    _is_elsewhere(batch, link),
+                    message_id in batch.past_due,
                 )
             positions.append(batch.positions[index])
             outcomes.append(outcome)
@@ -535,6 +564,12 @@ class Exchange:
 
     def _wake(self, at: float) -> None:
         self.wake_at = min(self.wake_at, at)
+
+
+def _is_elsewhere(batch: Batch, link: BatchLink) -> bool:
+    """Whether a link is not that of the group that the ids of a batch name."""
+    home = None if batch.lane is None else batch.lane.home
+    return home is not None and home.group != link.group
 
 
 def _meta_routing(

@@ -125,6 +125,8 @@ class Link(Plug, Generic[RequestT]):
         self._asked_at: float | None = None
         """While it has not said who it is: when it was asked."""
         self._foreign: str | None = None
+        self.is_missed = False
+        """Whether messages went elsewhere for lack of a connection, so that one is made again."""
         self.heard_at = 0.0
         self.used_at = 0.0
 
@@ -153,6 +155,11 @@ class Link(Plug, Generic[RequestT]):
         """Whether the connection stands, to a delay server."""
         return self.state is LinkState.UP and self.is_greeted
 
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether what waits for it is worth the wait: it gets requests, or may soon."""
+        return not self.circuit.is_open and (self.state is LinkState.UP or self.trouble is None)
+
     def takes_probe(self) -> bool:
         """Whether a single request may be put on the wire."""
         return self.has_room() and not self._in_flight
@@ -165,6 +172,7 @@ class Link(Plug, Generic[RequestT]):
     def connect(self) -> None:
         """Note that the shell is connecting: whoever it was, it may be another one now."""
         super().connect()
+        self.is_missed = False
         self._foreign = None
 
     def connected(self, now: float) -> None:

@@ -46,8 +46,12 @@ class FixedRouting:
         self._lane = Lane(self.links)
 
     def lane_of(self, subject: str) -> Lane:  # noqa: ARG002 (as MetaRouting)
-        """Return the only lane."""
+        """Return the lane of everything."""
         return self._lane
+
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return it, or the lane beside it of a message with this id."""
+        return self._lane if own_id is None else self._lane.of_id(subject, own_id)
 
 
 class _FoundLanes(dict[str, Lane]):
@@ -98,6 +102,11 @@ class MetaRouting:
         self._untaken: set[str] = set()
         """Subjects that wait, and that the session had no room for."""
 
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return the lane of a subject, or the one beside it of a message with this id."""
+        lane = self.lane_of(subject)
+        return lane if own_id is None else lane.of_id(subject, own_id)
+
     def changed(self, subjects: Iterable[str]) -> list[Lane]:
         """Take changed routes; return the lanes whose subject has got a route by it."""
         served: list[Lane] = []
@@ -139,7 +148,7 @@ class MetaRouting:
 
     def prune(self, in_use: Iterable[Lane]) -> None:
         """Let go of lanes and links that no subject uses any more."""
-        used = {id(lane) for lane in (*self._young.values(), *self._old.values(), *in_use)}
+        used = {id(lane.main) for lane in (*self._young.values(), *self._old.values(), *in_use)}
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
         self._untaken &= self._routeless.keys()

@@ -44,6 +44,11 @@ class OutgoingMessage(NamedTuple):
     content_type: str | None = None
     """What the body is, for receivers: `application/json`, say."""
 
+    @property
+    def has_own_id(self) -> bool:
+        """Whether the id is yours, so that the message may be sent again under it."""
+        return self.message_id is not None
+
 
 class OutgoingItem(NamedTuple):
     """One message for send_items(), as the bytes that it travels as: of a log, say."""
@@ -51,6 +56,11 @@ class OutgoingItem(NamedTuple):
     subject: str
     data: bytes
     """The whole item, as `delay_protocol.encode_item()` makes them; it goes out byte for byte."""
+
+    @property
+    def has_own_id(self) -> bool:
+        """Its id is from when it was sent before."""
+        return True
 
 
 class Receipt(NamedTuple):
@@ -66,6 +76,11 @@ class Receipt(NamedTuple):
     duplicate: bool = False
     """Whether the server said that it had the message already. That is a success too. Delaywheel's
     servers never say so today: they keep and deliver each copy."""
+    elsewhere: bool = False
+    """Whether another group has it than the one that its id names, because that one took nothing.
+    A copy that was sent before may be with that one. Only of messages whose id you gave."""
+    past_due: bool = False
+    """Whether it was due before it was sent, by this machine's clock: it is delivered at once."""
 
     @property
     def due_at(self) -> datetime:

@@ -81,12 +81,19 @@ class BlockingClient:
         timeout_s = self._config.timeout(timeout)
         traffic = self._current_traffic()
         message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
-        encoded = self._new_encoder().encode(message, wall_ms())
+        now_ms = wall_ms()
+        encoded = self._new_encoder().encode(message, now_ms)
         waiter = Waiter(traffic.note_news)
         with traffic.turn_taking:
             traffic.catch_up()
             traffic.exchange.offer(
-                encoded, waiter, subject=subject, timeout_s=timeout_s, now=monotonic_s()
+                encoded,
+                waiter,
+                subject=subject,
+                timeout_s=timeout_s,
+                now=monotonic_s(),
+                is_id_given=message_id is not None,
+                is_past_due=encoded[2] < now_ms,
             )
             try:
                 traffic.run_until(lambda: waiter.outcome is not None)
@@ -432,10 +439,10 @@ class _LockedLanes:
         """Counts the changes of routes."""
         return self._lanes.version
 
-    def lane_of(self, subject: str) -> Lane:
-        """Return the lane of a subject's messages."""
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return the lane of a subject's messages, or of one with this id if the user gave it."""
         with self._traffic.turn_taking:
-            return self._lanes.lane_of(subject)
+            return self._lanes.lane_for(subject, own_id)
 
 
 class _Connection:

@@ -103,11 +103,20 @@ class Client(Shell[Line]):
         message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         timeout_s = self._config.timeout(timeout)
         self._check_open()
-        encoded = self._encoder.encode(message, wall_ms())
+        now_ms = wall_ms()
+        encoded = self._encoder.encode(message, now_ms)
         settled = anyio.Event()
         waiter = Waiter(settled.set)
         now = anyio.current_time()
-        self._exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        self._exchange.offer(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=now,
+            is_id_given=message_id is not None,
+            is_past_due=encoded[2] < now_ms,
+        )
         # Nothing goes out before the exchange is polled, which it asks for.
         self._watch_time()
         self._calls += 1

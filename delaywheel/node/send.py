@@ -1,8 +1,9 @@
 """`delaywheel send`: hand one message, or many alike, to a delay server."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 import click
 import msgspec
@@ -51,6 +52,12 @@ _FAILURES_SHOWN = 10
 @click.option(
     "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, instead of TEXT."
 )
+@click.option(
+    "--body-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Send what is in FILE, instead of TEXT; - is standard input.",
+)
 @click.option("--tag", "tags", multiple=True, help="For consumers that filter. Repeatable.")
 @click.option(
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many to send."
@@ -67,12 +74,13 @@ def send(
     at: datetime | None,
     message_id: str | None,
     attributes: tuple[tuple[str, str], ...],
+    body_file: IO[bytes] | None,
     tags: tuple[str, ...],
     count: int,
     timeout: timedelta | None,
     as_json: bool,
 ) -> None:
-    """Send a message that is delivered later.
+    """Send a message that is delivered later. TEXT is its body; - takes that from standard input.
 
     Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
     refused, 6 if no server could be reached, none takes messages or the meta server named none.
@@ -81,6 +89,7 @@ def send(
     Examples:
       delaywheel send --subject reminder --delay 30s "call back"
       delaywheel send --subject boarding --at 2026-12-24T18:00:00+01:00 --attribute flight=LH400
+      delaywheel send --subject report --delay 2h --body-file report.json
       delaywheel send --meta 127.0.0.1:8080 --subject load --delay 1m --count 100000
     """
     if metas and servers:
@@ -89,11 +98,15 @@ def send(
         raise click.UsageError("give either --delay or --at")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
-    if text is not None and attributes:
-        raise click.UsageError("give either TEXT or --attribute")
+    if (text is not None) + bool(attributes) + (body_file is not None) > 1:
+        raise click.UsageError("give one of TEXT, --body-file and --attribute")
     from delay_client import OutgoingMessage
 
-    body: str | dict[str, str] = dict(attributes) if attributes else text or ""
+    if text == "-":
+        body_file = sys.stdin.buffer
+    body: str | bytes | dict[str, str] = dict(attributes) if attributes else text or ""
+    if body_file is not None:
+        body = _read_body(body_file)
 
     def messages() -> Iterator["OutgoingMessage"]:
         for number in range(1, count + 1):
@@ -106,6 +119,13 @@ def send(
     else:
         _print_text(outcomes)
     _fail_if_any_failed(outcomes)
+
+
+def _read_body(file: IO[bytes]) -> bytes:
+    """Return what a file has, but not much more than may be sent: it may have no end."""
+    from delay_client import ClientConfig
+
+    return file.read(ClientConfig().item_bytes_max + 1)
 
 
 def _send_all(
@@ -160,11 +180,17 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
     due = " to ".join(dict.fromkeys(map(_shown, (*moments[:1], *moments[-1:]))))
     if len(outcomes) > 1:
         when = f", due {due}" if due else ""
+        past = sum(receipt.past_due for receipt in receipts)
+        when += f"; {past:,} past due: at once" if past else ""
+        elsewhere = sum(receipt.elsewhere for receipt in receipts)
+        when += f"; {elsewhere:,} not with the group that their id names" if elsewhere else ""
         click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted{when}")
     elif receipts:
         [receipt] = receipts
         kept_by = printable(receipt.server)
-        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}, due {due}")
+        when = f"due {due}" + (", which is past: it is delivered at once" * receipt.past_due)
+        where = " (not the group that its id names, which took nothing)" * receipt.elsewhere
+        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}{where}, {when}")
 
 
 def _shown(moment: datetime) -> str:

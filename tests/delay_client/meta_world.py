@@ -186,8 +186,10 @@ class World:
 
     # What the user does.
 
-    def send(self, name: str, subject: str = "s", timeout_s: float = 15.0) -> Waiter:
-        """Send one message."""
+    def send(
+        self, name: str, subject: str = "s", timeout_s: float = 15.0, *, is_id_given: bool = False
+    ) -> Waiter:
+        """Send one message; its id counts as made by the client unless told otherwise."""
 
         def settled() -> None:
             self.settled[name] += 1
@@ -195,13 +197,20 @@ class World:
         waiter = Waiter(settled)
         message = OutgoingMessage(subject, "x", 60.0, message_id=name)
         encoded = self.encoder.encode(message, self.wall_ms)
-        self.exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=self.now)
+        self.exchange.offer(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=self.now,
+            is_id_given=is_id_given,
+        )
         self.waiters[name] = waiter
         self.look_round()
         return waiter
 
-    def send_many(self, *named: tuple[str, str], timeout_s: float = 15.0) -> Collection:
-        """Send (id, subject) pairs together; ignores congestion."""
+    def send_many(self, *named: tuple[str | None, str], timeout_s: float = 15.0) -> Collection:
+        """Send (id, subject) pairs together; ignores congestion. Without an id one is made."""
         collection = Collection(lambda: None)
         for batch in self.batches(collection, *named):
             batch.deadline = self.now + timeout_s
@@ -209,7 +218,7 @@ class World:
         self.look_round()
         return collection
 
-    def batches(self, collection: Collection, *named: tuple[str, str]) -> list[Batch]:
+    def batches(self, collection: Collection, *named: tuple[str | None, str]) -> list[Batch]:
         """Return the batches of a send_many()."""
         return list(
             cut_batches(

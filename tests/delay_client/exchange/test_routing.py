@@ -19,7 +19,7 @@ from delay_client import (
     TimedOut,
     Unavailable,
 )
-from delay_client.exchange.batches import Collection
+from delay_client.exchange.batches import Collection, claim
 from delay_client.exchange.routing import FixedRouting, MetaRouting
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
@@ -238,7 +238,7 @@ def test_load_is_spread_over_the_groups() -> None:
     for server in world.servers.values():
         server.delay_s = 0.5
     sent_soon(world, "m", within_s=1)
-    world.send_many(*((f"m{number}", "s") for number in range(36)))
+    world.send_many(*((None, "s") for _ in range(36)))
     world.run(0.1)
     assert [len(server.requests) for server in world.servers.values()] == [5, 4, 4]
 
@@ -253,7 +253,7 @@ def test_a_group_that_failed_a_little_gets_less() -> None:
     a.mood = "takes"
     a.requests.clear()
     b.requests.clear()
-    world.send_many(*((f"m{number}", "s") for number in range(27)))
+    world.send_many(*((None, "s") for _ in range(27)))
     world.run(0.1)
     assert (len(a.requests), len(b.requests)) == (3, 6)
 
@@ -403,6 +403,89 @@ def test_the_meta_server_is_asked_when_a_group_fails_but_seldom() -> None:
 
 
 # Routes change.
+
+
+# Ids that the user gave.
+
+
+def homes(*names: str, groups: tuple[str, ...] = ("a", "b")) -> list[str]:
+    """Return the addresses that these ids name."""
+    return [max(groups, key=lambda name: claim(name, "s", one)) + ":1" for one in names]
+
+
+def test_the_group_that_an_id_names_is_the_same_for_every_client() -> None:
+    assert claim("a", "s", "m1").hex() == "139e72bf0e7adf2e"
+    assert claim("b", "s", "m1").hex() == "a53005fdee1a5abf"
+    names = [f"m{number}" for number in range(300)]
+    before = homes(*names, groups=("a", "b", "c"))
+    after = homes(*names, groups=("a", "c"))
+    assert min(before.count(f"{name}:1") for name in "abc") > 70
+    assert all(one == other for one, other in zip(before, after, strict=True) if one != "b:1")
+
+
+def test_a_message_with_a_given_id_goes_to_the_group_that_it_names_however_it_is_sent() -> None:
+    names = [f"m{number}" for number in range(40)]
+    for order in (("a", "b"), ("b", "a")):
+        world = World(*order)
+        for name in names[:20]:
+            world.send(name, is_id_given=True)
+        collection = world.send_many(*((name, "s") for name in names[20:]))
+        world.run(2)
+        receipts = [*(world.outcome(name) for name in names[:20]), *collection.outcomes()]
+        assert [receipt.server for receipt in receipts if isinstance(receipt, Receipt)] == homes(
+            *names
+        )
+        assert not any(isinstance(receipt, Receipt) and receipt.elsewhere for receipt in receipts)
+
+
+def test_the_group_that_an_id_names_is_waited_for_while_it_is_only_slow() -> None:
+    world = World("a", "b", config=replace(CONFIG, requests_in_flight_max=1, request_items_max=1))
+    [home] = homes("m1")
+    world.servers[home].delay_s = 0.3
+    of_home = [name for name in (f"m{n}" for n in range(1, 30)) if homes(name) == [home]][:4]
+    collection = world.send_many(*((name, "s") for name in of_home))
+    world.run(3)
+    assert [getattr(one, "server", "") for one in collection.outcomes()] == [home] * 4
+
+
+@pytest.mark.parametrize("mood", ["51", "52", "4", "refuses", "hole", "broker"])
+def test_only_if_that_group_takes_nothing_another_does_and_the_receipt_says_so(mood: str) -> None:
+    world = World("a", "b")
+    [home] = homes("m1")
+    world.servers[home].mood = mood
+    world.send("m1", is_id_given=True)
+    collection = world.send_many(("m1", "s"))
+    world.run(5)
+    for receipt in (world.outcome("m1"), *collection.outcomes()):
+        assert isinstance(receipt, Receipt)
+        assert (receipt.server != home, receipt.elsewhere) == (True, True)
+    world.send("made")
+    world.run(5)
+    made = world.outcome("made")
+    assert isinstance(made, Receipt)
+    assert not made.elsewhere
+    # Once it takes messages again it gets its own.
+    world.servers[home].mood = "takes"
+    world.run(10)
+    for number in range(4):
+        world.send_many(("m1", "s"))
+        world.run(3 * number + 3)
+    assert "m1" in world.servers[home].ids
+
+
+def test_a_given_id_waits_for_a_route_and_follows_it() -> None:
+    world = World()
+    for name in "abc":
+        world.add(f"{name}:1")
+    names = [f"m{number}" for number in range(12)]
+    for name in names:
+        world.send(name, is_id_given=True)
+    world.run(1)
+    world.route(group("a"), group("b"), group("c"))
+    world.run(1)
+    receipts = [world.outcome(name) for name in names]
+    found = [receipt.server for receipt in receipts if isinstance(receipt, Receipt)]
+    assert found == homes(*names, groups=("a", "b", "c"))
 
 
 def test_a_new_group_is_used_as_soon_as_it_is_pushed() -> None:

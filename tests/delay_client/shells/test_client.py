@@ -107,6 +107,32 @@ def test_ids_are_made_and_delays_counted_from_now(
     assert server.connections == 1
 
 
+def test_a_receipt_says_that_a_message_was_due_before_it_was_sent(
+    run: Run[None], start_server: StartServer
+) -> None:
+    def fail_one(request: Request) -> bytes:
+        return request.fail_items(("bad", 3, "")) if "bad" in request.ids else request.accept()
+
+    server = start_server(fail_one)
+    past = datetime.now(UTC) - timedelta(seconds=5)
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+            assert (await client.send("s", "x", at=past)).past_due
+            assert not (await client.send("s", "x", at=soon)).past_due
+            assert not (await client.send("s", "x", delay=0)).past_due
+            for names in (("a", "b", "c"), ("a", "bad", "c")):
+                outcomes = await client.send_many(
+                    OutgoingMessage("s", at=soon if name == "c" else past, message_id=name)
+                    for name in names
+                )
+                found = {one.message_id: one.past_due for one in outcomes if type(one) is Receipt}
+                assert (found["a"], found["c"]) == (True, False)
+
+    run(main)
+
+
 def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     run: Run[None], start_server: StartServer
 ) -> None:
