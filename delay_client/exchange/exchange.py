@@ -18,23 +18,24 @@ one log. After a time-out they do not wait, since a server that hangs would dela
 
 Both shells (client.py, blocking.py) only move bytes and pass the time. They report each event, and
 after each call they check what the exchange wants: `wants_connection()`, `Link.has_outgoing`,
-`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome.
+`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome,
+tell of trouble, and keep routes.
 """
 
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Final, Protocol
 
 from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk, meta_addresses
 from delay_client.exchange.pending import Pending
-from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
+from delay_client.exchange.routing import FixedRouting, Line, MetaRouting, Places
 from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
 from delay_client.messages.errors import (
     ClientClosed,
@@ -56,12 +57,33 @@ from delay_client.messages.verdicts import (
 )
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.basics.errors import MalformedReplyError, RemoteProtocolError
+from delay_protocol.basics.printable import printable
 from delay_protocol.messages.items import item_subject
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 
 logger = logging.getLogger("delaywheel.client")
+
+_TROUBLE_S: Final = 1.0
+"""When messages wait and none was accepted for so long, it is told why."""
+_TROUBLE_LENGTH_MAX: Final = 500
+"""Characters of why."""
+_KEEP_ROUTES_S: Final = 5.0
+"""Routes that have changed are kept at most so often…"""
+_KEEP_ROUTES_AGAIN_S: Final = 3600.0
+"""… and those that have not so often, as still right."""
+
+
+class RoutesKeeper(Protocol):
+    """What keeps routes beyond the process."""
+
+    def load(self) -> Mapping[str, Places]:
+        """Return what was kept, by subject."""
+
+    def keep(self, routes: Mapping[str, Places]) -> None:
+        """Keep what is right now."""
+
 
 _new_receipt: Callable[[Iterable[Any]], Receipt] = partial(tuple.__new__, Receipt)
 """Receipt._make() without a Python frame: this runs once for each message."""
@@ -83,8 +105,13 @@ class Exchange:
         app_code: str = "",
         config: ClientConfig,
         chance: random.Random,
+        on_trouble: Callable[[str], None] | None = None,
+        keeper: RoutesKeeper | None = None,
     ) -> None:
-        """Send to these servers, or to those that one of these meta servers names."""
+        """Send to these servers, or to those that one of these meta servers names.
+
+        `on_trouble` is told, once for each trouble, when and why messages are not accepted.
+        """
         self._meta: MetaLink | None = None
         self._routing: FixedRouting | MetaRouting
         if meta is None:
@@ -93,13 +120,26 @@ class Exchange:
             raise ValueError("give either servers or meta=, not both")
         else:
             self._routing = _meta_routing(
-                meta, client_id=client_id, app_code=app_code, config=config, chance=chance
+                meta,
+                client_id=client_id,
+                app_code=app_code,
+                config=config,
+                chance=chance,
+                remembered={} if keeper is None else keeper.load(),
             )
             self._meta = self._routing.meta
         self._config = config
         self._chance = chance
         self._pending = Pending(self._routing, config, self._wake)
         self._is_closed = False
+        self._on_trouble = on_trouble
+        self._trouble_at = math.inf
+        """When there is trouble, unless a message is accepted before."""
+        self._is_trouble_told = False
+        """Whether it was told since a message was last accepted."""
+        self._keeper = keeper
+        self._news_kept = 0
+        self._keep_at = -math.inf
         self.wake_at = math.inf
         """Call poll() at this time, or before."""
 
@@ -139,6 +179,7 @@ class Exchange:
             _, message_id, _ = encoded
             waiter.settle(_closed(message_id, attempts=0))
             return
+        self._expect_success(now)
         self._pending.gather(
             encoded,
             waiter,
@@ -154,12 +195,15 @@ class Exchange:
         if self._is_closed:
             self._settle(batch, [_closed(name, attempts=batch.attempts) for name in batch.ids])
             return
+        self._expect_success(now)
         self._pending.add(batch)
         self._assign(now)
 
     def close(self) -> None:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
+        if isinstance(self._routing, MetaRouting) and self._routing.news != self._news_kept:
+            self._keep_routes(self._routing)
         batches = self._pending.take_all()
         for link in self.links:
             batches += link.abandon()
@@ -202,6 +246,7 @@ class Exchange:
         if isinstance(line, MetaLink):
             line.lost(reason, now)
             self._wake(line.next_event())
+            self._use_remembered_routes(now)
             return
         link = line
         was_up = link.state is LinkState.UP and link.is_greeted
@@ -228,6 +273,8 @@ class Exchange:
         if isinstance(line, MetaLink):
             self._pending.routes_changed(line.received(data, now), now)
             self._wake(line.next_event())
+            if self._keeper is not None:
+                self._wake(max(now, self._keep_at))
         else:
             was_greeted = line.is_greeted
             try:
@@ -253,6 +300,7 @@ class Exchange:
         if isinstance(self._routing, MetaRouting):
             self._routing.meta.poll(now)
             self._routing.poll(now, self._pending.lanes)
+            self._keep_routes_in_time(self._routing, now)
         self._pending.poll(now)
         for link in self.links:
             if link.state is LinkState.UP:
@@ -261,9 +309,87 @@ class Exchange:
         for batch in self._pending.take_expired(now):
             self._give_up(batch)
         self._assign(now)
+        self._look_for_trouble(now)
         self.wake_at = min(self._events(now), default=math.inf)
 
+    # Trouble.
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._pending.lanes) or any(link.requests_in_flight for link in self.links)
+
+    def _expect_success(self, now: float) -> None:
+        """Note that a message is to be sent."""
+        if self._trouble_at == math.inf or (now >= self._trouble_at and not self._is_busy):
+            self._trouble_at = now + _TROUBLE_S
+            self._wake(self._trouble_at)
+
+    def _succeeded(self, link: BatchLink, now: float) -> None:
+        """Note that a server has taken a request."""
+        link.circuit.succeeded()
+        self._trouble_at = now + _TROUBLE_S
+        if self._is_trouble_told:
+            self._is_trouble_told = False
+            logger.info("%s: messages are accepted again", link.server)
+
+    def _look_for_trouble(self, now: float) -> None:
+        """Tell why messages are not accepted, once until one is."""
+        if not self._is_busy:
+            self._trouble_at = math.inf
+        if now < self._trouble_at:
+            return
+        self._trouble_at = math.inf
+        if self._is_trouble_told:
+            return
+        self._is_trouble_told = True
+        why = printable(self._trouble())[:_TROUBLE_LENGTH_MAX]
+        text = f"no message was accepted for {_TROUBLE_S:g} s ({why}): still trying"
+        logger.warning("%s", text)
+        if self._on_trouble is not None:
+            try:
+                self._on_trouble(text)
+            except Exception:
+                logger.exception("on_trouble failed")
+
+    def _trouble(self) -> str:
+        silent = [
+            link.server
+            for link in self.links
+            if link.requests_in_flight or (link.state is LinkState.UP and not link.is_greeted)
+        ]
+        batch = next(self._pending.batches(), None)
+        if silent or batch is None:
+            return f"no answer from {', '.join(silent)}"
+        if batch.setback is not None:
+            return f"{batch.setback.server} {batch.setback.text}"
+        if batch.lane is not None and batch.lane.subject is not None:
+            assert isinstance(self._routing, MetaRouting)
+            return self._routing.why_no_route(batch.lane.subject)[0]
+        return self._troubles(batch.lane)
+
     # Routes.
+
+    def _use_remembered_routes(self, now: float) -> None:
+        """Send by what was told to another process, now that no meta server can be asked."""
+        assert isinstance(self._routing, MetaRouting)
+        subjects = self._routing.remembered()
+        if subjects:
+            logger.warning("no meta server: kept routes are used (%d subjects)", len(subjects))
+        self._pending.routes_changed(subjects, now)
+        self._assign(now)
+
+    def _keep_routes_in_time(self, routing: MetaRouting, now: float) -> None:
+        """Have routes kept that have changed, or that are still right after a long time."""
+        is_right = routing.meta.trouble is None and self._news_kept > 0
+        is_due_again = is_right and now >= self._keep_at + _KEEP_ROUTES_AGAIN_S
+        if is_due_again or (now >= self._keep_at and routing.news != self._news_kept):
+            self._keep_at = now + _KEEP_ROUTES_S
+            self._keep_routes(routing)
+
+    def _keep_routes(self, routing: MetaRouting) -> None:
+        self._news_kept = routing.news
+        if self._keeper is not None and (routes := routing.told()):
+            self._keeper.keep(routes)
 
     def _suspect_route_of(self, link: BatchLink, now: float) -> None:
         """Ask the meta server whether this server is still the right one."""
@@ -387,7 +513,7 @@ class Exchange:
                 self._set_back(batch, *setback, link, now)
             return
         if not body:
-            link.circuit.succeeded()
+            self._succeeded(link, now)
             is_elsewhere = _is_elsewhere(batch, link)
             receipts = zip(
                 batch.ids,
@@ -414,7 +540,7 @@ class Exchange:
             # Its disk is full, or it is on its way out: it takes nothing from anybody.
             self._note_failure(link, batch, now, for_sure=True)
         else:
-            link.circuit.succeeded()
+            self._succeeded(link, now)
         self._divide(link, batch, failures, now)
 
     def _divide(
@@ -548,6 +674,10 @@ class Exchange:
 
     def _events(self, now: float) -> Iterator[float]:
         """Yield the times at which poll() has something to do."""
+        yield self._trouble_at
+        if isinstance(self._routing, MetaRouting) and self._keeper is not None:
+            is_news = self._routing.news != self._news_kept
+            yield max(now, self._keep_at) if is_news else now + _KEEP_ROUTES_AGAIN_S
         yield from self._pending.events(now)
         for link in self.links:
             if link.state is LinkState.UP and link.condemned is None:
@@ -579,6 +709,7 @@ def _meta_routing(
     app_code: str,
     config: ClientConfig,
     chance: random.Random,
+    remembered: Mapping[str, Places],
 ) -> MetaRouting:
     """Return routing by the word of one of these meta servers."""
     session = MetaSession(
@@ -595,7 +726,7 @@ def _meta_routing(
         chance=chance,
     )
     meta_link = MetaLink(meta_addresses(meta), RouteTalk(session), config=config, chance=chance)
-    return MetaRouting(session, meta_link, config)
+    return MetaRouting(session, meta_link, config, remembered)
 
 
 _ADVICE: dict[type[RetryableError], str] = {

@@ -27,6 +27,7 @@ from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.messages.message_ids import MessageIdMaker
+from delay_client.shells.routes_file import routes_keeper
 
 _RECEIVE_SIZE: Final = 65536
 _SocketName = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
@@ -49,9 +50,11 @@ class BlockingClient:
         meta: str | Sequence[str] | None = None,
         app_code: str = "",
         config: ClientConfig | None = None,
+        on_trouble: Callable[[str], None] | None = None,
+        routes_cache: str | os.PathLike[str] | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Name the meta server's HTTP port or delay servers, as Client does.
+        """Name the meta server's HTTP port or delay servers, and all else, as Client does.
 
         Between calls the client does not read from the meta server: the next call processes its
         notifications before it sends.
@@ -61,6 +64,8 @@ class BlockingClient:
         self._app_code = app_code
         self._config = config or ClientConfig()
         self._chance = chance or random.SystemRandom()
+        self._on_trouble = on_trouble
+        self._routes_cache = routes_cache
         self._is_open = True
         self._traffic = self._begin_traffic()
 
@@ -168,6 +173,8 @@ class BlockingClient:
             app_code=self._app_code,
             config=self._config,
             chance=self._chance,
+            on_trouble=self._on_trouble,
+            keeper=routes_keeper(self._routes_cache, self._meta),
         )
         return _Traffic(exchange, connect_timeout_s=self._config.connect_timeout_s)
 

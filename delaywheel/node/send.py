@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
+from functools import partial
 from typing import IO, TYPE_CHECKING
 
 import click
@@ -63,6 +64,13 @@ _FAILURES_SHOWN = 10
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many to send."
 )
 @click.option("--timeout", type=DELAY, help="How long to try, if it does not work at once.")
+@click.option(
+    "--routes-cache",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Keep the routes that --meta tells in FILE, and send by them while no meta server can be "
+    "asked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a message.")
 def send(
     *,
@@ -78,6 +86,7 @@ def send(
     tags: tuple[str, ...],
     count: int,
     timeout: timedelta | None,
+    routes_cache: str | None,
     as_json: bool,
 ) -> None:
     """Send a message that is delivered later. TEXT is its body; - takes that from standard input.
@@ -94,26 +103,22 @@ def send(
     """
     if metas and servers:
         raise click.UsageError("give either --meta or --server")
+    if routes_cache and not metas:
+        raise click.UsageError("--routes-cache is for --meta")
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
-    if (text is not None) + bool(attributes) + (body_file is not None) > 1:
-        raise click.UsageError("give one of TEXT, --body-file and --attribute")
     from delay_client import OutgoingMessage
 
-    if text == "-":
-        body_file = sys.stdin.buffer
-    body: str | bytes | dict[str, str] = dict(attributes) if attributes else text or ""
-    if body_file is not None:
-        body = _read_body(body_file)
+    body = _body(text, attributes, body_file)
 
     def messages() -> Iterator["OutgoingMessage"]:
         for number in range(1, count + 1):
             name = f"{message_id}-{number}" if message_id and count > 1 else message_id
             yield OutgoingMessage(subject, body, delay, at, name, tags)
 
-    outcomes = _send_all(metas, servers, messages(), timeout)
+    outcomes = _send_all(metas, servers, messages(), timeout, routes_cache)
     if as_json:
         _print_json(outcomes)
     else:
@@ -121,10 +126,19 @@ def send(
     _fail_if_any_failed(outcomes)
 
 
-def _read_body(file: IO[bytes]) -> bytes:
-    """Return what a file has, but not much more than may be sent: it may have no end."""
+def _body(
+    text: str | None, attributes: tuple[tuple[str, str], ...], file: IO[bytes] | None
+) -> str | bytes | dict[str, str]:
+    """Return the body that the options give."""
+    if (text is not None) + bool(attributes) + (file is not None) > 1:
+        raise click.UsageError("give one of TEXT, --body-file and --attribute")
+    if text == "-":
+        file = sys.stdin.buffer
+    if file is None:
+        return dict(attributes) if attributes else text or ""
     from delay_client import ClientConfig
 
+    # Not much more than may be sent: it may have no end.
     return file.read(ClientConfig().item_bytes_max + 1)
 
 
@@ -133,6 +147,7 @@ def _send_all(
     servers: Sequence[str],
     messages: Iterator["OutgoingMessage"],
     timeout: timedelta | None,
+    routes_cache: str | None,
 ) -> list["Outcome"]:
     import anyio
 
@@ -140,7 +155,12 @@ def _send_all(
     from delay_protocol.basics.printable import printable
 
     try:
-        client = Client(servers or None, meta=metas or None)
+        client = Client(
+            servers or None,
+            meta=metas or None,
+            on_trouble=partial(click.echo, err=True),
+            routes_cache=routes_cache,
+        )
     except ValueError as error:
         hint = "--meta" if metas else "--server"
         raise click.BadParameter(printable(str(error)), param_hint=hint) from error

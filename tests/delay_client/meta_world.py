@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
 from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter, cut_batches
-from delay_client.exchange.exchange import Exchange
+from delay_client.exchange.exchange import Exchange, RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import Line
@@ -158,11 +158,18 @@ class World:
         config: ClientConfig = CONFIG,
         seed: int = 7,
         metas: tuple[str, ...] = (META,),
+        keeper: RoutesKeeper | None = None,
     ) -> None:
+        self.troubles: list[tuple[float, str]] = []
         self.chance = random.Random(seed)
         self.config = config
         self.exchange = Exchange(
-            meta=metas, client_id="h@@1", config=config, chance=random.Random(seed)
+            meta=metas,
+            client_id="h@@1",
+            config=config,
+            chance=random.Random(seed),
+            on_trouble=lambda text: self.troubles.append((self.now, text)),
+            keeper=keeper,
         )
         self.meta = Meta(default=[group(name) for name in groups])
         self.servers: dict[str, Server] = {}

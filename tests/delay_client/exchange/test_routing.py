@@ -4,7 +4,8 @@ Groups fail, come and go, the meta server dies and lies; what can be accepted is
 """
 
 import random
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -20,7 +21,7 @@ from delay_client import (
     Unavailable,
 )
 from delay_client.exchange.batches import Collection, claim
-from delay_client.exchange.routing import FixedRouting, MetaRouting
+from delay_client.exchange.routing import FixedRouting, MetaRouting, Places
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed
@@ -405,6 +406,131 @@ def test_the_meta_server_is_asked_when_a_group_fails_but_seldom() -> None:
 # Routes change.
 
 
+# Trouble is told.
+
+
+def test_trouble_is_told_once_after_a_second_and_again_after_it_was_over() -> None:
+    world = World("a")
+    world.meta.mood = "refuses"
+    world.send("m")
+    world.run(0.9)
+    assert not world.troubles
+    world.run(20)
+    [(at, text)] = world.troubles
+    assert at == pytest.approx(100_001.0)
+    assert text == (
+        "no message was accepted for 1 s (no meta server could be asked (meta:8080: refused)): "
+        "still trying"
+    )
+    world.meta.mood = "answers"
+    sent_soon(world, "n", within_s=5)
+    world.servers["a:1"].mood = "hangs"
+    world.send("o")
+    world.run(3)
+    assert [text for _, text in world.troubles[1:]] == [
+        "no message was accepted for 1 s (no answer from a:1): still trying"
+    ]
+
+
+def test_a_client_that_rests_or_is_served_has_no_trouble() -> None:
+    world = World("a")
+    for number in range(30):
+        world.send(f"m{number}")
+        world.run(0.4 if number % 5 else 8)
+    assert not world.troubles
+
+
+def fail(_: str) -> None:
+    raise RuntimeError("a hook with a bug")
+
+
+def test_a_hook_that_fails_costs_nothing_but_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a")
+    world.servers["a:1"].mood = "51"
+    world.exchange._on_trouble = fail
+    world.send("m")
+    world.run(3)
+    assert "on_trouble failed" in caplog.text
+    assert "(a:1 could not take messages just then (code 51)): still" in caplog.text
+    world.servers["a:1"].mood = "takes"
+    world.run(3)
+    assert accepted(world, "m").attempts > 1
+
+
+# Routes of another process.
+
+
+@dataclass
+class Keeper:
+    routes: dict[str, Places] = field(default_factory=dict)
+    kept: list[dict[str, Places]] = field(default_factory=list)
+
+    def load(self) -> dict[str, Places]:
+        return self.routes
+
+    def keep(self, routes: Mapping[str, Places]) -> None:
+        self.kept.append(dict(routes))
+
+
+@pytest.mark.parametrize("mood", ["refuses", "hole", "hangs"])
+def test_routes_that_were_kept_are_used_while_no_meta_server_can_be_asked(mood: str) -> None:
+    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
+    world.meta.mood = mood
+    world.send("m")
+    world.send("n", "unknown")
+    world.run(14)
+    assert accepted(world, "m").server == "b:1"
+    assert world.outcome("n") is None
+    # What it says when it is back counts.
+    world.meta.mood = "answers"
+    world.route(group("a"))
+    world.run(10)
+    assert sent_soon(world, "o").server == "a:1"
+
+
+def test_what_a_meta_server_says_comes_before_what_was_kept() -> None:
+    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
+    assert sent_soon(world, "m").server == "a:1"
+
+
+def test_routes_are_kept_when_they_change_but_seldom_and_at_the_end() -> None:
+    keeper = Keeper()
+    world = World("a", keeper=keeper)
+    world.send("m")
+    world.run(1)
+    assert keeper.kept == [{"s": (("a", "a:1"),)}]
+    for name in "bcabc":
+        world.route(group(name))
+        world.run(0.1)
+    world.run(20)
+    assert keeper.kept[1:] == [{"s": (("c", "c:1"),)}]
+    world.route(group("a"))
+    world.run(10)
+    world.route(group("b"))
+    world.run(0.5)
+    world.exchange.close()
+    assert keeper.kept[2:] == [{"s": (("a", "a:1"),)}, {"s": (("b", "b:1"),)}]
+
+
+def test_routes_that_stay_right_are_kept_again_each_hour_while_the_meta_server_says_so() -> None:
+    keeper = Keeper()
+    world = World("a", keeper=keeper)
+    for _ in range(40):
+        world.send("m")
+        world.settled.clear()
+        world.run(200)
+    assert len(keeper.kept) == 3
+    world.meta.mood = "refuses"
+    world.cut(LISTENER)
+    for _ in range(40):
+        world.send("m")
+        world.settled.clear()
+        world.run(200)
+    assert len(keeper.kept) == 3
+
+
 # Ids that the user gave.
 
 
@@ -459,11 +585,7 @@ def test_only_if_that_group_takes_nothing_another_does_and_the_receipt_says_so(m
     for receipt in (world.outcome("m1"), *collection.outcomes()):
         assert isinstance(receipt, Receipt)
         assert (receipt.server != home, receipt.elsewhere) == (True, True)
-    world.send("made")
-    world.run(5)
-    made = world.outcome("made")
-    assert isinstance(made, Receipt)
-    assert not made.elsewhere
+    assert not sent_soon(world, "made", within_s=5).elsewhere
     # Once it takes messages again it gets its own.
     world.servers[home].mood = "takes"
     world.run(10)

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -329,6 +330,37 @@ def test_a_broker_in_place_of_a_delay_server_is_told_at_once_and_gets_no_message
 
     run(main)
     assert not server.requests
+
+
+def test_trouble_is_told_after_a_second(run: Run[None], unused_address: str) -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        async with Client([unused_address], config=FAST, on_trouble=told.append) as client:
+            with pytest.raises(Unavailable):
+                await client.send("s", "x", delay=60, timeout=1.3)
+
+    run(main)
+    reason = f"{unused_address}: Connection refused"
+    assert told == [f"no message was accepted for 1 s ({reason}): still trying"]
+
+
+def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
+    run: Run[None], start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(accept)
+    path = tmp_path / "routes.json"
+
+    async def main() -> None:
+        with FakeMeta() as meta:
+            meta.set_default(group("g1", server.address))
+            async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
+                await client.send("s", "x", delay=60)
+        async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
+            assert (await client.send("s", "x", delay=60)).server == server.address
+
+    run(main)
+    assert len(server.items()) == 2
 
 
 def test_a_server_that_never_answers_makes_a_time_out(

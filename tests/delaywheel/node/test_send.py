@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Self
@@ -23,13 +23,23 @@ class RecordingClient:
     refuse: dict[str | None, delay_client.DelaywheelError]
     kept_by: str
     receipt: dict[str, bool]
+    trouble: str
+    routes_cache: str | None
     servers: Sequence[str] | None
     metas: Sequence[str] | None
     timeout: float | None
 
     def __init__(
-        self, servers: Sequence[str] | None = None, *, meta: Sequence[str] | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        meta: Sequence[str] | None = None,
+        on_trouble: Callable[[str], None],
+        routes_cache: str | None,
     ) -> None:
+        if self.trouble:
+            on_trouble(self.trouble)
+        type(self).routes_cache = routes_cache
         if not all(":" in server for server in [*(servers or ()), *(meta or ())]):
             raise ValueError("no port")
         type(self).servers = servers
@@ -65,6 +75,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> type[RecordingClient]:
     RecordingClient.sent = []
     RecordingClient.refuse = {}
     RecordingClient.receipt = {}
+    RecordingClient.trouble = ""
     RecordingClient.kept_by = "127.0.0.1:20801"
     monkeypatch.setattr(delay_client, "Client", RecordingClient)
     return RecordingClient
@@ -93,6 +104,19 @@ def test_meta_servers_are_passed_on(client: type[RecordingClient]) -> None:
     assert (result.exit_code, "either --meta or --server" in result.stderr) == (2, True)
     result = run("--delay", "1", "--meta", "nonsense")
     assert (result.exit_code, "--meta" in result.stderr) == (2, True)
+
+
+def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) -> None:
+    client.trouble = "no message was accepted for 1 s"
+    result = run("--delay", "1")
+    assert (result.exit_code, result.stderr) == (0, "no message was accepted for 1 s\n")
+
+
+def test_routes_are_kept_in_a_file_for_meta_servers_only(client: type[RecordingClient]) -> None:
+    assert run("--delay", "1", "--meta", "m:1", "--routes-cache", "r.json").exit_code == 0
+    assert client.routes_cache == "r.json"
+    result = run("--delay", "1", "--server", "s:1", "--routes-cache", "r.json")
+    assert (result.exit_code, "is for --meta" in result.stderr) == (2, True)
 
 
 def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:
