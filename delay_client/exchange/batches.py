@@ -353,11 +353,15 @@ _Encoded_contra = TypeVar("_Encoded_contra", bound=tuple[object, ...], contravar
 class Encoder(Protocol[_Encoded_contra]):
     """Makes items of messages."""
 
+    @property
+    def given_id(self) -> Callable[[_Encoded_contra], object]:
+        """Return None for a message whose id is made here."""
+
     def encode(self, message: _Encoded_contra, now_ms: int, /) -> EncodedItem:
         """Return the item of a message; raise FatalError if there can be none."""
 
 
-def cut_batches(
+def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     messages: Iterable[_Message],
     collection: Collection,
     *,
@@ -371,6 +375,7 @@ def cut_batches(
     A batch holds messages of one lane. A message that cannot be sent gets its error as its outcome,
     and the others go on.
     """
+    encode, given_id = encoder.encode, encoder.given_id
     items_max = config.request_items_max
     bytes_max = config.request_bytes_max
     unfinished = _Unfinished(collection, config)
@@ -384,13 +389,17 @@ def cut_batches(
     ids: list[str] = []
     due_times: list[int] = []
     positions: list[int] = []
-    for position, subject, own_id, encoded, is_past_due in _encoded(
-        messages, collection, encoder, wall_ms
-    ):
-        item, message_id, due_ms = encoded
-        if own_id is not None or subject != last:
-            last = subject if own_id is None else None
-            found = lanes.lane_for(subject, own_id)
+    for position, message in enumerate(messages):
+        now_ms = wall_ms()
+        try:
+            item, message_id, due_ms = encode(message, now_ms)
+        except FatalError as error:
+            collection.refuse(position, error)
+            continue
+        if message[0] != last or given_id(message) is not None:
+            own_id = None if given_id(message) is None else message_id
+            last = message[0] if own_id is None else None
+            found = lanes.lane_for(message[0], own_id)
             if found is not lane:
                 if batch is not None:
                     batch.size = size
@@ -408,11 +417,11 @@ def cut_batches(
                 assert lane is not None
                 yield unfinished.take(lane)
             # The route may have changed meanwhile.
-            lane = lanes.lane_for(subject, own_id)
+            lane = lanes.lane_for(message[0], None if given_id(message) is None else message_id)
             yield from unfinished.make_room(lane, position)
             batch, items, ids, due_times, positions = unfinished.begin(lane, lanes.version)
             size = len(item)
-        if is_past_due:
+        if due_ms < now_ms:
             batch.past_due.add(message_id)
         # Batch.add() spelled out.
         items.append(item)
@@ -422,25 +431,6 @@ def cut_batches(
     if batch is not None:
         batch.size = size
     yield from unfinished.take_all()
-
-
-def _encoded(
-    messages: Iterable[_Message],
-    collection: Collection,
-    encoder: Encoder[_Message],
-    wall_ms: Callable[[], int],
-) -> Iterator[tuple[int, str, str | None, EncodedItem, bool]]:
-    """Yield place, subject, id if the user gave it, item, and whether that is past due."""
-    encode = encoder.encode
-    for position, message in enumerate(messages):
-        now_ms = wall_ms()
-        try:
-            encoded = encode(message, now_ms)
-        except FatalError as error:
-            collection.refuse(position, error)
-        else:
-            own_id = encoded[1] if message.has_own_id else None
-            yield position, message[0], own_id, encoded, encoded[2] < now_ms
 
 
 _Part = tuple[Batch, list[bytes], list[str], list[int], list[int]]

@@ -256,7 +256,7 @@ class Link(Plug, Generic[RequestT]):
         if self._asked_at is not None:
             is_http = isinstance(error, FrameSizeError) and error.total == _HTTP
             self._refuse(
-                "is an HTTP server, not a delay server (a meta server's HTTP port is given as meta)"
+                "is an HTTP server, not a delay server (a meta server's goes to meta= or --meta)"
                 if is_http
                 else f"is not a delay server ({error})"
             )

@@ -44,11 +44,6 @@ class OutgoingMessage(NamedTuple):
     content_type: str | None = None
     """What the body is, for receivers: `application/json`, say."""
 
-    @property
-    def has_own_id(self) -> bool:
-        """Whether the id is yours, so that the message may be sent again under it."""
-        return self.message_id is not None
-
 
 class OutgoingItem(NamedTuple):
     """One message for send_items(), as the bytes that it travels as: of a log, say."""
@@ -56,11 +51,6 @@ class OutgoingItem(NamedTuple):
     subject: str
     data: bytes
     """The whole item, as `delay_protocol.encode_item()` makes them; it goes out byte for byte."""
-
-    @property
-    def has_own_id(self) -> bool:
-        """Its id is from when it was sent before."""
-        return True
 
 
 class Receipt(NamedTuple):

@@ -473,7 +473,7 @@ def test_a_server_that_starts_gets_messages_and_says_itself_what_it_does_with_th
         ),
         (encode_response(HELLO, code=3), "a:1 is not a delay server (it answers HELLO with code 3"),
         (encode_response(HELLO, code=52), "a:1 is not a delay server (it answers HELLO with code "),
-        (b"HTTP/1.1 400 \r\n", "a:1 is an HTTP server, not a delay server (a meta server's HTTP "),
+        (b"HTTP/1.1 400 \r\n", "a:1 is an HTTP server, not a delay server (a meta server's goes "),
         (b"-ERR unknown command\r\n", "a:1 is not a delay server (frame length field "),
     ],
 )
