@@ -817,7 +817,20 @@ def test_after_a_long_rest_it_works_as_before() -> None:
 
 # Anything at all.
 
-MOODS = ["takes", "takes", "takes", "refuses", "hole", "hangs", "51", "52", "4", "garbage", "cuts"]
+MOODS = [
+    "takes",
+    "takes",
+    "takes",
+    "refuses",
+    "hole",
+    "hangs",
+    "51",
+    "52",
+    "4",
+    "garbage",
+    "cuts",
+    "broker",
+]
 META_MOODS = ["answers", "answers", "answers", "refuses", "hole", "hangs", "51", "garbage"]
 
 
@@ -844,7 +857,12 @@ def test_whatever_groups_and_meta_servers_do_every_message_gets_one_outcome_and_
         match chance.randrange(8):
             case 0 | 1:
                 for subject in subjects:
-                    world.send(message(subject), subject, timeout_s=chance.choice([3.0, 15.0]))
+                    world.send(
+                        message(subject),
+                        subject,
+                        timeout_s=chance.choice([3.0, 15.0]),
+                        is_id_given=chance.random() < 0.5,
+                    )
             case 2 | 3:
                 drawn = [chance.choice(subjects) for _ in range(chance.randrange(1, 12))]
                 named = [(message(subject), subject) for subject in drawn]
