@@ -8,6 +8,7 @@ item's position there:
     send()        Gathering    one Waiter for each of the calls that share the request
 """
 
+import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -159,15 +160,32 @@ class Setback:
 
 
 class Lane:
-    """Messages that may go to the same servers, in the order in which they are to be sent."""
+    """Messages that may go to the same servers, in the order in which they are to be sent.
 
-    __slots__ = ("links", "open", "ready", "subject", "waiting")
+    Messages whose id the user gave are in lanes beside it, one for each *home*: the group that
+    subject and id name, so that copies that were sent at different times meet in one group.
+    """
 
-    def __init__(self, links: "Sequence[BatchLink]" = (), *, subject: str | None = None) -> None:
+    __slots__ = ("beside", "home", "links", "main", "open", "ready", "subject", "waiting")
+
+    def __init__(
+        self,
+        links: "Sequence[BatchLink]" = (),
+        *,
+        subject: str | None = None,
+        main: "Lane | None" = None,
+        home: "BatchLink | None" = None,
+    ) -> None:
         self.links = links
         """Those servers, the preferred one first; none while there is no route."""
         self.subject = subject
         """Of a lane without servers: the subject that has no route."""
+        self.main = self if main is None else main
+        """The lane that this one is beside; itself if it is beside none."""
+        self.home = home
+        """Whose messages these are, of a lane beside another that has servers."""
+        self.beside: dict[BatchLink | None, Lane] = {}
+        """Lanes of messages with given ids, by home."""
         self.open: dict[float, tuple[Batch, float]] = {}
         """Batches that still gather send() calls, by time-out, and when each began to."""
         self.ready: deque[Batch] = deque()
@@ -178,6 +196,27 @@ class Lane:
     def is_busy(self) -> bool:
         """Whether there is anything to be sent."""
         return bool(self.ready or self.open or self.waiting)
+
+    def of_id(self, subject: str, message_id: str) -> "Lane":
+        """Return the lane beside this one for a message whose id the user gave."""
+        home: BatchLink | None = None
+        if len(self.links) == 1:
+            [home] = self.links
+        elif self.links:
+            home = max(self.links, key=lambda link: claim(link.group, subject, message_id))
+        lane = self.beside.get(home)
+        if lane is None:
+            lane = self.beside[home] = Lane(self.links, subject=self.subject, main=self, home=home)
+        return lane
+
+
+def claim(group: str, subject: str, message_id: str) -> bytes:
+    """Return what a group bids for a message: of the groups of its route the highest is its home.
+
+    This is rendezvous hashing: a group that comes or goes moves no message between the others.
+    """
+    name = f"{group}\0{subject}\0{message_id}".encode()
+    return hashlib.blake2b(name, digest_size=8).digest()
 
 
 class Batch:
@@ -197,6 +236,7 @@ class Batch:
         "items",
         "lane",
         "maybe_kept",
+        "past_due",
         "positions",
         "receiver",
         "retry_at",
@@ -220,6 +260,8 @@ class Batch:
         self.items: list[bytes] = []
         self.ids: list[str] = []
         self.due_ms: list[int] = []
+        self.past_due: set[str] = set()
+        """Ids of those that were due before they were sent, and perhaps of others."""
         self.size = 0
         """Bytes of all items."""
         self.attempts = 0
@@ -241,8 +283,10 @@ class Batch:
     def __len__(self) -> int:
         return len(self.items)
 
-    def add(self, item: bytes, message_id: str, due_ms: int) -> None:
+    def add(self, item: bytes, message_id: str, due_ms: int, *, is_past_due: bool = False) -> None:
         """Put one more item in; its position is the caller's to add."""
+        if is_past_due:
+            self.past_due.add(message_id)
         self.items.append(item)
         self.ids.append(message_id)
         self.due_ms.append(due_ms)
@@ -260,7 +304,7 @@ class Batch:
         """Return a batch of the items at these indices, as far on their way as this one."""
         part = Batch(self.receiver, deadline=self.deadline)
         part.positions, part.items, part.ids = self.positions, self.items, self.ids
-        part.due_ms = self.due_ms
+        part.due_ms, part.past_due = self.due_ms, self.past_due
         part.keep(indices)
         part.attempts = self.attempts
         part.maybe_kept = self.maybe_kept
@@ -274,6 +318,7 @@ class Batch:
         self.items += other.items
         self.ids += other.ids
         self.due_ms += other.due_ms
+        self.past_due |= other.past_due
         self.size += other.size
         self.deadline = min(self.deadline, other.deadline)
 
@@ -297,9 +342,8 @@ class Lanes(Protocol):
     def version(self) -> int:
         """Counts the changes of routes."""
 
-    @property
-    def lane_of(self) -> Callable[[str], Lane]:
-        """Return the lane of a subject's messages."""
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return the lane of a subject's messages, or of one with this id if the user gave it."""
 
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
@@ -309,11 +353,15 @@ _Encoded_contra = TypeVar("_Encoded_contra", bound=tuple[object, ...], contravar
 class Encoder(Protocol[_Encoded_contra]):
     """Makes items of messages."""
 
+    @property
+    def given_id(self) -> Callable[[_Encoded_contra], object]:
+        """Return None for a message whose id is made here."""
+
     def encode(self, message: _Encoded_contra, now_ms: int, /) -> EncodedItem:
         """Return the item of a message; raise FatalError if there can be none."""
 
 
-def cut_batches(
+def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     messages: Iterable[_Message],
     collection: Collection,
     *,
@@ -327,13 +375,12 @@ def cut_batches(
     A batch holds messages of one lane. A message that cannot be sent gets its error as its outcome,
     and the others go on.
     """
-    encode = encoder.encode
+    encode, given_id = encoder.encode, encoder.given_id
     items_max = config.request_items_max
     bytes_max = config.request_bytes_max
     unfinished = _Unfinished(collection, config)
-    lane_of = lanes.lane_of
     find = unfinished.by_lane.get
-    subject: str | None = None
+    last: str | None = None
     lane: Lane | None = None
     batch: Batch | None = None
     # Of the batch, in local variables: most of what follows runs once for each message.
@@ -343,14 +390,16 @@ def cut_batches(
     due_times: list[int] = []
     positions: list[int] = []
     for position, message in enumerate(messages):
+        now_ms = wall_ms()
         try:
-            item, message_id, due_ms = encode(message, wall_ms())
+            item, message_id, due_ms = encode(message, now_ms)
         except FatalError as error:
             collection.refuse(position, error)
             continue
-        if message[0] != subject:
-            subject = message[0]
-            found = lane_of(subject)
+        if message[0] != last or given_id(message) is not None:
+            own_id = None if given_id(message) is None else message_id
+            last = message[0] if own_id is None else None
+            found = lanes.lane_for(message[0], own_id)
             if found is not lane:
                 if batch is not None:
                     batch.size = size
@@ -368,10 +417,12 @@ def cut_batches(
                 assert lane is not None
                 yield unfinished.take(lane)
             # The route may have changed meanwhile.
-            lane = lane_of(message[0])
+            lane = lanes.lane_for(message[0], None if given_id(message) is None else message_id)
             yield from unfinished.make_room(lane, position)
             batch, items, ids, due_times, positions = unfinished.begin(lane, lanes.version)
             size = len(item)
+        if due_ms < now_ms:
+            batch.past_due.add(message_id)
         # Batch.add() spelled out.
         items.append(item)
         ids.append(message_id)

@@ -8,7 +8,8 @@ Messages that may go to the same servers share a *lane* (routing.py). Each lane 
 ready batches, so a blocked lane delays no other. The least loaded server of a lane gets the next
 request; failures in a row count as load; of equals the first is used. Choosing the better of two at
 random helps where load is known late or in part. Here the requests in flight are known exactly, the
-servers are few, and while little is in flight a subject's messages stay with one group.
+servers are few, and while little is in flight a subject's messages stay with one group. A message
+whose id the user gave goes to the group that subject and id name, and elsewhere only if that fails.
 
 If an answer is missing, the server may have kept the items. A retry has the same bytes and message
 ids. Consumers can recognise copies by the id; servers do not, and deliver each. After a lost
@@ -17,28 +18,30 @@ one log. After a time-out they do not wait, since a server that hangs would dela
 
 Both shells (client.py, blocking.py) only move bytes and pass the time. They report each event, and
 after each call they check what the exchange wants: `wants_connection()`, `Link.has_outgoing`,
-`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome.
+`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome,
+tell of trouble, and keep routes.
 """
 
 import logging
 import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from typing import Any
+from typing import Any, Final, Protocol
 
 from delay_client.exchange.batches import Batch, BatchLink, Lane, Setback, Waiter
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk, meta_addresses
 from delay_client.exchange.pending import Pending
-from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
+from delay_client.exchange.routing import FixedRouting, Line, MetaRouting, Places
 from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
 from delay_client.messages.errors import (
     ClientClosed,
     DelaywheelError,
     NoRoute,
+    NotADelayServer,
     Overloaded,
     RetryableError,
     TimedOut,
@@ -54,12 +57,33 @@ from delay_client.messages.verdicts import (
 )
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.basics.errors import MalformedReplyError, RemoteProtocolError
+from delay_protocol.basics.printable import printable
 from delay_protocol.messages.items import item_subject
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 
 logger = logging.getLogger("delaywheel.client")
+
+_TROUBLE_S: Final = 1.0
+"""When messages wait and none was accepted for so long, it is told why."""
+_TROUBLE_LENGTH_MAX: Final = 500
+"""Characters of why."""
+_KEEP_ROUTES_S: Final = 5.0
+"""Routes that have changed are kept at most so often…"""
+_KEEP_ROUTES_AGAIN_S: Final = 3600.0
+"""… and those that have not so often, as still right."""
+
+
+class RoutesKeeper(Protocol):
+    """What keeps routes beyond the process."""
+
+    def load(self) -> Mapping[str, Places]:
+        """Return what was kept, by subject."""
+
+    def keep(self, routes: Mapping[str, Places]) -> None:
+        """Keep what is right now."""
+
 
 _new_receipt: Callable[[Iterable[Any]], Receipt] = partial(tuple.__new__, Receipt)
 """Receipt._make() without a Python frame: this runs once for each message."""
@@ -81,8 +105,13 @@ class Exchange:
         app_code: str = "",
         config: ClientConfig,
         chance: random.Random,
+        on_trouble: Callable[[str], None] | None = None,
+        keeper: RoutesKeeper | None = None,
     ) -> None:
-        """Send to these servers, or to those that one of these meta servers names."""
+        """Send to these servers, or to those that one of these meta servers names.
+
+        `on_trouble` is told, once for each trouble, when and why messages are not accepted.
+        """
         self._meta: MetaLink | None = None
         self._routing: FixedRouting | MetaRouting
         if meta is None:
@@ -91,13 +120,26 @@ class Exchange:
             raise ValueError("give either servers or meta=, not both")
         else:
             self._routing = _meta_routing(
-                meta, client_id=client_id, app_code=app_code, config=config, chance=chance
+                meta,
+                client_id=client_id,
+                app_code=app_code,
+                config=config,
+                chance=chance,
+                remembered={} if keeper is None else keeper.load(),
             )
             self._meta = self._routing.meta
         self._config = config
         self._chance = chance
         self._pending = Pending(self._routing, config, self._wake)
         self._is_closed = False
+        self._on_trouble = on_trouble
+        self._trouble_at = math.inf
+        """When there is trouble, unless a message is accepted before."""
+        self._is_trouble_told = False
+        """Whether it was told since a message was last accepted."""
+        self._keeper = keeper
+        self._news_kept = 0
+        self._keep_at = -math.inf
         self.wake_at = math.inf
         """Call poll() at this time, or before."""
 
@@ -129,25 +171,39 @@ class Exchange:
         timeout_s: float,
         now: float,
         subject: str = "",
+        is_id_given: bool = False,
+        is_past_due: bool = False,
     ) -> None:
         """Take one message that may share a request with others of its subject's lane."""
         if self._is_closed:
             _, message_id, _ = encoded
             waiter.settle(_closed(message_id, attempts=0))
             return
-        self._pending.gather(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        self._expect_success(now)
+        self._pending.gather(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=now,
+            is_id_given=is_id_given,
+            is_past_due=is_past_due,
+        )
 
     def submit(self, batch: Batch, now: float) -> None:
         """Take one batch that is complete."""
         if self._is_closed:
             self._settle(batch, [_closed(name, attempts=batch.attempts) for name in batch.ids])
             return
+        self._expect_success(now)
         self._pending.add(batch)
         self._assign(now)
 
     def close(self) -> None:
         """Settle everything that is still on its way, and whatever comes later: the client ends."""
         self._is_closed = True
+        if isinstance(self._routing, MetaRouting) and self._routing.news != self._news_kept:
+            self._keep_routes(self._routing)
         batches = self._pending.take_all()
         for link in self.links:
             batches += link.abandon()
@@ -177,24 +233,23 @@ class Exchange:
         line.connect()
 
     def connected(self, line: Line, now: float) -> None:
-        """Note that the shell has connected, and send what waits for it."""
+        """Note that the shell has connected: a server is asked who it is before all else."""
         logger.debug("%s: connected", line.server)
         line.connected(now)
         if isinstance(line, MetaLink):
             self._wake(line.next_event())
             return
-        self._wake(now + self._config.idle_s)
-        self._pending.release(line)
-        self._assign(now)
+        self._wake(line.next_event())
 
     def lost(self, line: Line, reason: str, now: float) -> None:
         """Note that the connection was lost or could not be made, and try elsewhere."""
         if isinstance(line, MetaLink):
             line.lost(reason, now)
             self._wake(line.next_event())
+            self._use_remembered_routes(now)
             return
         link = line
-        was_up = link.state is LinkState.UP
+        was_up = link.state is LinkState.UP and link.is_greeted
         was_condemned = link.condemned is not None
         flying = link.lost(reason, now, self._chance)
         level = logging.WARNING if flying else logging.DEBUG
@@ -218,20 +273,34 @@ class Exchange:
         if isinstance(line, MetaLink):
             self._pending.routes_changed(line.received(data, now), now)
             self._wake(line.next_event())
+            if self._keeper is not None:
+                self._wake(max(now, self._keep_at))
         else:
+            was_greeted = line.is_greeted
             try:
                 for batch, code, body in line.answers(data, now):
                     self._take_answer(line, batch, code, body, now)
             except RemoteProtocolError as error:
-                line.condemned = f"it does not speak the protocol: {error}"
+                line.garbled(error)
+            if not was_greeted:
+                self._learn_who(line, now)
         self._pending.ripen(now)
         self._assign(now)
+
+    def _learn_who(self, link: BatchLink, now: float) -> None:
+        """Let what waits for a server go to it, once it has said that it is one."""
+        if link.is_greeted:
+            self._wake(now + self._config.idle_s)
+            self._pending.release(link)
+        elif (foreign := link.foreign(now)) is not None and foreign != link.trouble:
+            logger.warning("%s %s", link.server, foreign)
 
     def poll(self, now: float) -> None:
         """Do what has become due: time-outs, tries, requests that have gathered long enough."""
         if isinstance(self._routing, MetaRouting):
             self._routing.meta.poll(now)
             self._routing.poll(now, self._pending.lanes)
+            self._keep_routes_in_time(self._routing, now)
         self._pending.poll(now)
         for link in self.links:
             if link.state is LinkState.UP:
@@ -240,9 +309,87 @@ class Exchange:
         for batch in self._pending.take_expired(now):
             self._give_up(batch)
         self._assign(now)
+        self._look_for_trouble(now)
         self.wake_at = min(self._events(now), default=math.inf)
 
+    # Trouble.
+
+    @property
+    def _is_busy(self) -> bool:
+        return bool(self._pending.lanes) or any(link.requests_in_flight for link in self.links)
+
+    def _expect_success(self, now: float) -> None:
+        """Note that a message is to be sent."""
+        if self._trouble_at == math.inf or (now >= self._trouble_at and not self._is_busy):
+            self._trouble_at = now + _TROUBLE_S
+            self._wake(self._trouble_at)
+
+    def _succeeded(self, link: BatchLink, now: float) -> None:
+        """Note that a server has taken a request."""
+        link.circuit.succeeded()
+        self._trouble_at = now + _TROUBLE_S
+        if self._is_trouble_told:
+            self._is_trouble_told = False
+            logger.info("%s: messages are accepted again", link.server)
+
+    def _look_for_trouble(self, now: float) -> None:
+        """Tell why messages are not accepted, once until one is."""
+        if not self._is_busy:
+            self._trouble_at = math.inf
+        if now < self._trouble_at:
+            return
+        self._trouble_at = math.inf
+        if self._is_trouble_told:
+            return
+        self._is_trouble_told = True
+        why = printable(self._trouble())[:_TROUBLE_LENGTH_MAX]
+        text = f"no message was accepted for {_TROUBLE_S:g} s ({why}): still trying"
+        logger.warning("%s", text)
+        if self._on_trouble is not None:
+            try:
+                self._on_trouble(text)
+            except Exception:
+                logger.exception("on_trouble failed")
+
+    def _trouble(self) -> str:
+        silent = [
+            link.server
+            for link in self.links
+            if link.requests_in_flight or (link.state is LinkState.UP and not link.is_greeted)
+        ]
+        batch = next(self._pending.batches(), None)
+        if silent or batch is None:
+            return f"no answer from {', '.join(silent)}"
+        if batch.setback is not None:
+            return f"{batch.setback.server} {batch.setback.text}"
+        if batch.lane is not None and batch.lane.subject is not None:
+            assert isinstance(self._routing, MetaRouting)
+            return self._routing.why_no_route(batch.lane.subject)[0]
+        return self._troubles(batch.lane)
+
     # Routes.
+
+    def _use_remembered_routes(self, now: float) -> None:
+        """Send by what was told to another process, now that no meta server can be asked."""
+        assert isinstance(self._routing, MetaRouting)
+        subjects = self._routing.remembered()
+        if subjects:
+            logger.warning("no meta server: kept routes are used (%d subjects)", len(subjects))
+        self._pending.routes_changed(subjects, now)
+        self._assign(now)
+
+    def _keep_routes_in_time(self, routing: MetaRouting, now: float) -> None:
+        """Have routes kept that have changed, or that are still right after a long time."""
+        is_right = routing.meta.trouble is None and self._news_kept > 0
+        is_due_again = is_right and now >= self._keep_at + _KEEP_ROUTES_AGAIN_S
+        if is_due_again or (now >= self._keep_at and routing.news != self._news_kept):
+            self._keep_at = now + _KEEP_ROUTES_S
+            self._keep_routes(routing)
+
+    def _keep_routes(self, routing: MetaRouting) -> None:
+        self._news_kept = routing.news
+        if self._keeper is not None and (routes := routing.told()):
+            self._keeper.keep(routes)
 
     def _suspect_route_of(self, link: BatchLink, now: float) -> None:
         """Ask the meta server whether this server is still the right one."""
@@ -259,6 +406,8 @@ class Exchange:
 
     def _assign(self, now: float) -> None:
         """Put what is ready on the wire, as far as links have room; one request a lane in turn."""
+        if isinstance(self._routing, FixedRouting):
+            self._refuse_foreign(now)
         is_moving = True
         while is_moving:
             is_moving = False
@@ -266,6 +415,17 @@ class Exchange:
                 if lane.ready and self._send_one(lane, now):
                     is_moving = True
         self._pending.tidy()
+
+    def _refuse_foreign(self, now: float) -> None:
+        """Refuse all there is if none of the servers that the user named is a delay server."""
+        said: list[str] = []
+        for link in self.links:
+            if (foreign := link.foreign(now)) is None:
+                return
+            said.append(f"{link.server} {foreign}")
+        for batch in self._pending.take_all():
+            if batch.drop_unwanted():
+                self._settle(batch, [_not_a_delay_server(said, batch, name) for name in batch.ids])
 
     def _send_one(self, lane: Lane, now: float) -> bool:
         """Send a lane's next batch; return whether the next but one may have its turn."""
@@ -284,6 +444,19 @@ class Exchange:
         return True
 
     def _choose_link(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
+        """Return the link for a batch, if any has room.
+
+        Messages with given ids wait for their home, unless it failed: then another gets them, and
+        if its connection is lost it is made again.
+        """
+        home = lane.home
+        if home is not None and home.server != batch.avoid:
+            if home.is_hopeful:
+                return home if home.has_room() else None
+            home.is_missed = True
+        return self._choose_any(lane, batch, now)
+
+    def _choose_any(self, lane: Lane, batch: Batch, now: float) -> BatchLink | None:
         """Return the link for a batch: a probe that is due, else the least loaded, if any has room.
 
         The one that failed it last only if no other can take it, and probes are for batches that
@@ -340,13 +513,16 @@ class Exchange:
                 self._set_back(batch, *setback, link, now)
             return
         if not body:
-            link.circuit.succeeded()
+            self._succeeded(link, now)
+            is_elsewhere = _is_elsewhere(batch, link)
             receipts = zip(
                 batch.ids,
                 batch.due_ms,
                 repeat(link.server),
                 repeat(batch.attempts),
                 repeat(False),  # noqa: FBT003 (a column of a receipt)
+                repeat(is_elsewhere),
+                map(batch.past_due.__contains__, batch.ids) if batch.past_due else repeat(False),  # noqa: FBT003
                 strict=False,
             )
             self._settle(batch, map(_new_receipt, receipts))
@@ -364,7 +540,7 @@ class Exchange:
             # Its disk is full, or it is on its way out: it takes nothing from anybody.
             self._note_failure(link, batch, now, for_sure=True)
         else:
-            link.circuit.succeeded()
+            self._succeeded(link, now)
         self._divide(link, batch, failures, now)
 
     def _divide(
@@ -397,6 +573,8 @@ class Exchange:
                     link.server,
                     batch.attempts,
                     code == ItemCode.MESSAGE_DUPLICATE,
+                    _is_elsewhere(batch, link),
+                    message_id in batch.past_due,
                 )
             positions.append(batch.positions[index])
             outcomes.append(outcome)
@@ -472,6 +650,8 @@ class Exchange:
             text, advice = self._routing.why_no_route(lane.subject)
         elif any(link.state is LinkState.UP for link in self._links_of(lane)):
             kind, text = Overloaded, "not sent in time, the servers answer too slowly"
+            if not any(link.is_answering for link in self._links_of(lane)):
+                kind, text = TimedOut, "not sent, since no server has said in time that it is one"
         else:
             kind, text = Unavailable, f"no server could be reached ({self._troubles(lane)})"
         return kind(
@@ -494,6 +674,10 @@ class Exchange:
 
     def _events(self, now: float) -> Iterator[float]:
         """Yield the times at which poll() has something to do."""
+        yield self._trouble_at
+        if isinstance(self._routing, MetaRouting) and self._keeper is not None:
+            is_news = self._routing.news != self._news_kept
+            yield max(now, self._keep_at) if is_news else now + _KEEP_ROUTES_AGAIN_S
         yield from self._pending.events(now)
         for link in self.links:
             if link.state is LinkState.UP and link.condemned is None:
@@ -512,6 +696,12 @@ class Exchange:
         self.wake_at = min(self.wake_at, at)
 
 
+def _is_elsewhere(batch: Batch, link: BatchLink) -> bool:
+    """Whether a link is not that of the group that the ids of a batch name."""
+    home = None if batch.lane is None else batch.lane.home
+    return home is not None and home.group != link.group
+
+
 def _meta_routing(
     meta: str | Sequence[str],
     *,
@@ -519,6 +709,7 @@ def _meta_routing(
     app_code: str,
     config: ClientConfig,
     chance: random.Random,
+    remembered: Mapping[str, Places],
 ) -> MetaRouting:
     """Return routing by the word of one of these meta servers."""
     session = MetaSession(
@@ -535,7 +726,7 @@ def _meta_routing(
         chance=chance,
     )
     meta_link = MetaLink(meta_addresses(meta), RouteTalk(session), config=config, chance=chance)
-    return MetaRouting(session, meta_link, config)
+    return MetaRouting(session, meta_link, config, remembered)
 
 
 _ADVICE: dict[type[RetryableError], str] = {
@@ -544,6 +735,14 @@ _ADVICE: dict[type[RetryableError], str] = {
     Overloaded: "send more slowly, or with a longer timeout",
     TimedOut: "send it again with the same message id, or with a longer timeout",
 }
+
+
+def _not_a_delay_server(said: list[str], batch: Batch, message_id: str) -> NotADelayServer:
+    return NotADelayServer(
+        f"{'; '.join(said)}: give a delay server's address, or the meta server's",
+        message_id=message_id,
+        attempts=batch.attempts,
+    )
 
 
 def _closed(message_id: str, *, attempts: int) -> ClientClosed:

@@ -3,6 +3,9 @@
 IDLE --connect()--> CONNECTING --connected()--> UP
   ^                     |                       |
   +--------lost()-------+---------lost()--------+
+
+The first frame of each connection is a HELLO, and nothing is sent before its answer: a broker would
+take messages as well, and hand them out at once.
 """
 
 import random
@@ -12,11 +15,23 @@ from typing import Generic, Protocol, TypeVar
 
 from delay_client.exchange.circuits import Circuit, pause_s
 from delay_client.messages.config import ClientConfig, parse_server
-from delay_protocol.basics.codes import CommandCode
+from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.errors import FrameSizeError, MalformedHelloError, RemoteProtocolError
 from delay_protocol.messages.send_message import encode_send_request_body
-from delay_protocol.wire.frames import FrameDecoder, encode_request
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
+from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 
 _OPAQUE_MASK = 0x7FFF_FFFF
+_HELLO_OPAQUE = 0
+"""Requests with items begin at 1."""
+_HELLO = encode_request(
+    code=CommandCode.HELLO,
+    opaque=_HELLO_OPAQUE,
+    body=encode_hello(Hello(group="", epoch=0, node_id="delay_client")),
+)
+
+_HTTP = int.from_bytes(b"HTTP")
+"""What the answer of an HTTP server has where a frame has its length."""
 
 
 class LinkState(Enum):
@@ -107,6 +122,11 @@ class Link(Plug, Generic[RequestT]):
         self._in_flight: dict[int, tuple[RequestT, float]] = {}
         self.bytes_in_flight = 0
         self._decoder = self._new_decoder()
+        self._asked_at: float | None = None
+        """While it has not said who it is: when it was asked."""
+        self._foreign: str | None = None
+        self.is_missed = False
+        """Whether messages went elsewhere for lack of a connection, so that one is made again."""
         self.heard_at = 0.0
         self.used_at = 0.0
 
@@ -120,22 +140,50 @@ class Link(Plug, Generic[RequestT]):
         return (
             self.state is LinkState.UP
             and self.condemned is None
+            and self._asked_at is None
             and len(self._in_flight) < self._config.requests_in_flight_max
             and self.bytes_in_flight < self._config.bytes_in_flight_max
         )
 
+    @property
+    def is_greeted(self) -> bool:
+        """Whether it has said who it is, and is a delay server; or there is no connection."""
+        return self._asked_at is None and self._foreign is None
+
+    @property
+    def is_answering(self) -> bool:
+        """Whether the connection stands, to a delay server."""
+        return self.state is LinkState.UP and self.is_greeted
+
+    @property
+    def is_hopeful(self) -> bool:
+        """Whether what waits for it is worth the wait: it gets requests, or may soon."""
+        return not self.circuit.is_open and (self.state is LinkState.UP or self.trouble is None)
+
     def takes_probe(self) -> bool:
         """Whether a single request may be put on the wire."""
-        return self.state is LinkState.UP and self.condemned is None and not self._in_flight
+        return self.has_room() and not self._in_flight
+
+    def foreign(self, now: float) -> str | None:
+        """Return why this is no delay server, until it is asked again; None: not that we know."""
+        is_asked_again = self.state is LinkState.IDLE and now >= self.retry_at
+        return None if is_asked_again else self._foreign
+
+    def connect(self) -> None:
+        """Note that the shell is connecting: whoever it was, it may be another one now."""
+        super().connect()
+        self.is_missed = False
+        self._foreign = None
 
     def connected(self, now: float) -> None:
-        """Note that the connection stands."""
+        """Note that the connection stands, and ask who it is."""
         self._move(LinkState.CONNECTING, LinkState.UP)
-        self.heard_at = self.used_at = now
+        self.heard_at = self.used_at = self._asked_at = now
+        self._outgoing.append(_HELLO)
 
     def lost(self, reason: str, now: float, chance: random.Random) -> list[RequestT]:
         """Note that there is no connection; return what was in flight."""
-        unused = self.state is LinkState.UP and not self._in_flight
+        unused = self.state is LinkState.UP and self.is_greeted and not self._in_flight
         lost = [batch for batch, _ in self._in_flight.values()]
         self.state = LinkState.IDLE
         self.condemned = None
@@ -143,6 +191,7 @@ class Link(Plug, Generic[RequestT]):
         self._outgoing.clear()
         self.bytes_in_flight = 0
         self._decoder = self._new_decoder()
+        self._asked_at = None
         if unused:
             # It closed a connection that nobody used: no reason to doubt or to spare it.
             self.retry_at = now
@@ -186,6 +235,9 @@ class Link(Plug, Generic[RequestT]):
         self.heard_at = self.used_at = now
         self._decoder.feed(data)
         for frame in self._decoder.frames():
+            if self._asked_at is not None and frame.is_response and frame.opaque == _HELLO_OPAQUE:
+                self._take_hello(frame)
+                continue
             found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
             if found is None:
                 self.strays += 1
@@ -197,6 +249,38 @@ class Link(Plug, Generic[RequestT]):
             yield batch, frame.code, frame.body
         if self._decoder.fault is not None:
             raise self._decoder.fault
+
+    def garbled(self, error: RemoteProtocolError) -> None:
+        """Note that what came is not of our protocol."""
+        self.condemned = f"it does not speak the protocol: {error}"
+        if self._asked_at is not None:
+            is_http = isinstance(error, FrameSizeError) and error.total == _HTTP
+            self._refuse(
+                "is an HTTP server, not a delay server (a meta server's goes to meta= or --meta)"
+                if is_http
+                else f"is not a delay server ({error})"
+            )
+
+    def _take_hello(self, frame: Frame) -> None:
+        """Take who it is: a delay server refuses the HELLO, and says which one it is."""
+        self._asked_at = None
+        if frame.code == ResponseCode.BROKER_ERROR:
+            return  # It starts, or follows another one: what it is sent is answered accordingly.
+        if frame.code == ResponseCode.SUCCESS:
+            self._refuse("is a broker, not a delay server")
+            return
+        try:
+            is_ours = bool(decode_hello(frame.body).log_uuid)
+        except MalformedHelloError:
+            is_ours = False
+        if frame.code != ResponseCode.BROKER_REJECT or not is_ours:
+            self._refuse(
+                f"is not a delay server (it answers HELLO with code {frame.code}, as QMQ's brokers "
+                "and the listener of a meta server do)"
+            )
+
+    def _refuse(self, text: str) -> None:
+        self._foreign = self.condemned = text
 
     def overdue(self, now: float) -> list[RequestT]:
         """Give up waiting for what was not answered in time, and return it.
@@ -212,6 +296,9 @@ class Link(Plug, Generic[RequestT]):
                 overdue.append(batch)
                 if self.heard_at <= sent_at and now >= sent_at + self._config.try_timeout_s:
                     self.condemned = f"silent for {now - sent_at:.3g} s"
+        asked_at = self._asked_at
+        if asked_at is not None and now >= asked_at + self._config.try_timeout_s:
+            self.condemned = f"silent for {now - asked_at:.3g} s"
         if not self._in_flight and (self.is_retired or now >= self.used_at + self._config.idle_s):
             self.condemned = "unused"
         return overdue
@@ -220,6 +307,8 @@ class Link(Plug, Generic[RequestT]):
         """Return when overdue() has something to do, unless more happens before."""
         if self.is_retired and not self._in_flight:
             return self.used_at
+        if self._asked_at is not None:
+            return self._asked_at + self._config.try_timeout_s
         return min(
             (
                 min(sent_at + self._config.try_timeout_s, batch.deadline)

@@ -53,11 +53,19 @@ class Pending:
     # What comes.
 
     def gather(
-        self, encoded: EncodedItem, waiter: Waiter, *, subject: str, timeout_s: float, now: float
+        self,
+        encoded: EncodedItem,
+        waiter: Waiter,
+        *,
+        subject: str,
+        timeout_s: float,
+        now: float,
+        is_id_given: bool,
+        is_past_due: bool,
     ) -> None:
         """Take one message into a batch with others of its subject's lane and of its time-out."""
         item, message_id, due_ms = encoded
-        lane = self._routing.lane_of(subject)
+        lane = self._routing.lane_for(subject, message_id if is_id_given else None)
         if not lane.links:
             self._wake_for_routes()
         gathered = lane.open.get(timeout_s)
@@ -82,7 +90,7 @@ class Pending:
         assert isinstance(batch.receiver, Gathering)
         batch.receiver.add(waiter)
         batch.positions = range(len(batch) + 1)
-        batch.add(item, message_id, due_ms)
+        batch.add(item, message_id, due_ms, is_past_due=is_past_due)
         batch.deadline = now + timeout_s
 
     def add(self, batch: Batch) -> None:
@@ -105,13 +113,16 @@ class Pending:
     def file(self, batch: Batch) -> None:
         """Put a batch into the lane of its items, in parts if they are of several."""
         routing = self._routing
+        are_ids_given = batch.lane is not None and batch.lane.main is not batch.lane
         if isinstance(routing, FixedRouting):
-            self._enqueue(batch, routing.lane_of(""))
+            # Its lanes never change.
+            self._enqueue(batch, batch.lane or routing.lane_of(""))
             return
         parts: dict[Lane, list[int]] = {}
         for index, item in enumerate(batch.items):
             # What was encoded here has a subject that is text.
-            lane = routing.lane_of(item_subject(item).decode())
+            subject = item_subject(item).decode()
+            lane = routing.lane_for(subject, batch.ids[index] if are_ids_given else None)
             parts.setdefault(lane, []).append(index)
         self._wake_for_routes()
         if len(parts) == 1:
@@ -153,8 +164,8 @@ class Pending:
         yield from self._waiting
 
     def has_work(self, link: BatchLink) -> bool:
-        """Whether anything is to be sent that this link could take."""
-        return any(lane.is_busy and link in lane.links for lane in self.lanes)
+        """Whether anything is to be sent that this link could take, or should have taken."""
+        return link.is_missed or any(lane.is_busy and link in lane.links for lane in self.lanes)
 
     def next_for(self, link: BatchLink) -> Batch | None:
         """Return a batch that is ready and that this link could take."""
@@ -237,7 +248,8 @@ class Pending:
         assert isinstance(self._routing, MetaRouting)
         version = self._routing.version
         for lane in self._routing.changed(subjects):
-            self._refile_lane(lane)
+            for one in (lane, *lane.beside.values()):
+                self._refile_lane(one)
         if self._routing.version != version and self._refile_at == math.inf:
             self._refile_at = now + _REFILE_S
             self._wake(self._refile_at)

@@ -7,12 +7,13 @@ Subjects with the same route share a lane, and lanes share the links to their se
 without a route has a lane of its own, without servers, in which its messages wait.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from delay_client.exchange.batches import BatchLink, Lane
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.messages.config import ClientConfig
+from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState
 from delay_protocol.meta.session import MetaSession, Route, RouteState
 
 _GENERATION_S = 60.0
@@ -26,6 +27,9 @@ Line = BatchLink | MetaLink
 
 _Place = tuple[str, str]
 """A group's name and its master."""
+
+Places = tuple[_Place, ...]
+"""A route, as far as it is kept beyond the process."""
 
 
 class FixedRouting:
@@ -46,8 +50,12 @@ class FixedRouting:
         self._lane = Lane(self.links)
 
     def lane_of(self, subject: str) -> Lane:  # noqa: ARG002 (as MetaRouting)
-        """Return the only lane."""
+        """Return the lane of everything."""
         return self._lane
+
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return it, or the lane beside it of a message with this id."""
+        return self._lane if own_id is None else self._lane.of_id(subject, own_id)
 
 
 class _FoundLanes(dict[str, Lane]):
@@ -72,7 +80,15 @@ class MetaRouting:
     are found are in `links`.
     """
 
-    def __init__(self, session: MetaSession, meta: MetaLink, config: ClientConfig) -> None:
+    def __init__(
+        self,
+        session: MetaSession,
+        meta: MetaLink,
+        config: ClientConfig,
+        remembered: Mapping[str, Places],
+    ) -> None:
+        """`remembered` has routes that were told to another process, for when none can be asked."""
+        self._remembered = remembered
         self.meta = meta
         """The line to the meta server."""
         self.links: Sequence[BatchLink] = ()
@@ -81,6 +97,8 @@ class MetaRouting:
         """These, and the line to the meta server; another object when there are others."""
         self.version = 0
         """Counts the changes of routes."""
+        self.news = 0
+        """Counts what the meta server told, first routes as well."""
         self._session = session
         self._config = config
         self._lanes: dict[tuple[_Place, ...], Lane] = {}
@@ -98,8 +116,14 @@ class MetaRouting:
         self._untaken: set[str] = set()
         """Subjects that wait, and that the session had no room for."""
 
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return the lane of a subject, or the one beside it of a message with this id."""
+        lane = self.lane_of(subject)
+        return lane if own_id is None else lane.of_id(subject, own_id)
+
     def changed(self, subjects: Iterable[str]) -> list[Lane]:
         """Take changed routes; return the lanes whose subject has got a route by it."""
+        self.news += 1
         served: list[Lane] = []
         for subject in subjects:
             was_old = self._old.pop(subject, None) is not None
@@ -139,7 +163,7 @@ class MetaRouting:
 
     def prune(self, in_use: Iterable[Lane]) -> None:
         """Let go of lanes and links that no subject uses any more."""
-        used = {id(lane) for lane in (*self._young.values(), *self._old.values(), *in_use)}
+        used = {id(lane.main) for lane in (*self._young.values(), *self._old.values(), *in_use)}
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
         self._untaken &= self._routeless.keys()
@@ -153,6 +177,35 @@ class MetaRouting:
         ]
         if len(left) < len(self.links):
             self._set_links(left)
+
+    def told(self) -> dict[str, Places]:
+        """Return the routes of subjects in use that the meta server told."""
+        routes = ((subject, self._session.route(subject)) for subject in (*self._old, *self._young))
+        return {
+            subject: tuple((group.name, group.master) for group in route)
+            for subject, route in routes
+            if route
+        }
+
+    def remembered(self) -> list[str]:
+        """Return the subjects that wait for a route, and have one from another process by now."""
+        return [
+            subject for subject in self._routeless if self._remembered_route(subject) is not None
+        ]
+
+    def _remembered_route(self, subject: str) -> Route | None:
+        """Return what was told to another process, if no meta server could be asked."""
+        places = self._remembered.get(subject)
+        if (
+            places is None
+            or self.meta.trouble is None
+            or self._session.standing(subject) is not RouteState.UNKNOWN
+        ):
+            return None
+        return tuple(
+            BrokerGroupInfo(name=name, master=master, updated_ms=0, state=BrokerState.RW)
+            for name, master in places
+        )
 
     def suspect(self, subject: str, now: float) -> None:
         """Ask the meta server soon whether a route is still right."""
@@ -197,7 +250,7 @@ class MetaRouting:
         lane = self._old.pop(subject, None)
         if lane is not None:
             return lane
-        route = self._session.route(subject)
+        route = self._session.route(subject) or self._remembered_route(subject)
         links = self._links(route) if route else []
         if not links:
             lane = self._routeless.get(subject)

@@ -12,6 +12,7 @@
         * MessageTooLarge: it exceeds a limit in bytes.
         * DelayTooLong: it is due beyond the server's horizon.
         * Refused: the server refused it for good for another reason.
+        * NotADelayServer: none of the servers that the client was given is a delay server.
         * ClientClosed: the client is not open.
 
 Before the client reports a RetryableError it has already retried, within the given time. Every
@@ -100,6 +101,10 @@ class DelayTooLong(FatalError):
 
 class Refused(FatalError):
     """The server refused the message for good."""
+
+
+class NotADelayServer(FatalError):
+    """What the client was given as delay servers are none: brokers, say. They got no message."""
 
 
 class ClientClosed(FatalError):

@@ -66,6 +66,11 @@ class Receipt(NamedTuple):
     duplicate: bool = False
     """Whether the server said that it had the message already. That is a success too. Delaywheel's
     servers never say so today: they keep and deliver each copy."""
+    elsewhere: bool = False
+    """Whether another group has it than the one that its id names, because that one took nothing.
+    A copy that was sent before may be with that one. Only of messages whose id you gave."""
+    past_due: bool = False
+    """Whether it was due before it was sent, by this machine's clock: it is delivered at once."""
 
     @property
     def due_at(self) -> datetime:

@@ -27,6 +27,7 @@ from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.messages.message_ids import MessageIdMaker
+from delay_client.shells.routes_file import routes_keeper
 
 _RECEIVE_SIZE: Final = 65536
 _SocketName = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
@@ -49,9 +50,11 @@ class BlockingClient:
         meta: str | Sequence[str] | None = None,
         app_code: str = "",
         config: ClientConfig | None = None,
+        on_trouble: Callable[[str], None] | None = None,
+        routes_cache: str | os.PathLike[str] | None = None,
         chance: random.Random | None = None,
     ) -> None:
-        """Name the meta server's HTTP port or delay servers, as Client does.
+        """Name the meta server's HTTP port or delay servers, and all else, as Client does.
 
         Between calls the client does not read from the meta server: the next call processes its
         notifications before it sends.
@@ -61,6 +64,8 @@ class BlockingClient:
         self._app_code = app_code
         self._config = config or ClientConfig()
         self._chance = chance or random.SystemRandom()
+        self._on_trouble = on_trouble
+        self._routes_cache = routes_cache
         self._is_open = True
         self._traffic = self._begin_traffic()
 
@@ -81,12 +86,19 @@ class BlockingClient:
         timeout_s = self._config.timeout(timeout)
         traffic = self._current_traffic()
         message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
-        encoded = self._new_encoder().encode(message, wall_ms())
+        now_ms = wall_ms()
+        encoded = self._new_encoder().encode(message, now_ms)
         waiter = Waiter(traffic.note_news)
         with traffic.turn_taking:
             traffic.catch_up()
             traffic.exchange.offer(
-                encoded, waiter, subject=subject, timeout_s=timeout_s, now=monotonic_s()
+                encoded,
+                waiter,
+                subject=subject,
+                timeout_s=timeout_s,
+                now=monotonic_s(),
+                is_id_given=message_id is not None,
+                is_past_due=encoded[2] < now_ms,
             )
             try:
                 traffic.run_until(lambda: waiter.outcome is not None)
@@ -161,6 +173,8 @@ class BlockingClient:
             app_code=self._app_code,
             config=self._config,
             chance=self._chance,
+            on_trouble=self._on_trouble,
+            keeper=routes_keeper(self._routes_cache, self._meta),
         )
         return _Traffic(exchange, connect_timeout_s=self._config.connect_timeout_s)
 
@@ -432,10 +446,10 @@ class _LockedLanes:
         """Counts the changes of routes."""
         return self._lanes.version
 
-    def lane_of(self, subject: str) -> Lane:
-        """Return the lane of a subject's messages."""
+    def lane_for(self, subject: str, own_id: str | None) -> Lane:
+        """Return the lane of a subject's messages, or of one with this id if the user gave it."""
         with self._traffic.turn_taking:
-            return self._lanes.lane_of(subject)
+            return self._lanes.lane_for(subject, own_id)
 
 
 class _Connection:

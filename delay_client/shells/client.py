@@ -5,8 +5,9 @@ keeps the connection. A message costs no task: a send() waits for one event, a s
 per answer.
 """
 
+import os
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
 from typing import TypeVar
@@ -32,6 +33,7 @@ from delay_client.messages.message import (
 )
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.shells.lines import Bell, Shell
+from delay_client.shells.routes_file import routes_keeper
 
 _Message = TypeVar("_Message", OutgoingMessage, OutgoingItem)
 
@@ -52,6 +54,8 @@ class Client(Shell[Line]):
         meta: str | Sequence[str] | None = None,
         app_code: str = "",
         config: ClientConfig | None = None,
+        on_trouble: Callable[[str], None] | None = None,
+        routes_cache: str | os.PathLike[str] | None = None,
         chance: random.Random | None = None,
     ) -> None:
         """Name the meta server's HTTP port as `host:port`, or those of several, any of which do.
@@ -59,6 +63,11 @@ class Client(Shell[Line]):
         Or name delay servers, which then take all subjects; neither means one on this machine.
         `app_code` is what operators see of who asks the meta server. `chance` is for tests: it
         draws ids and pauses.
+
+        `on_trouble` is called with one line, as the log has it, when messages wait and none was
+        accepted for a second; again only after one was. It must not use the client. `routes_cache`
+        is the path of a file that the client keeps routes in, to send on after a restart while no
+        meta server can be asked; clients of the same meta servers may share it.
         """
         self._config = config or ClientConfig()
         chance = chance or random.SystemRandom()
@@ -69,6 +78,8 @@ class Client(Shell[Line]):
             app_code=app_code,
             config=self._config,
             chance=chance,
+            on_trouble=on_trouble,
+            keeper=routes_keeper(routes_cache, meta),
         )
         self._encoder = ItemEncoder(
             ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
@@ -105,11 +116,20 @@ class Client(Shell[Line]):
         message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
         timeout_s = self._config.timeout(timeout)
         self._check_open()
-        encoded = self._encoder.encode(message, self._wall_ms())
+        now_ms = self._wall_ms()
+        encoded = self._encoder.encode(message, now_ms)
         settled = anyio.Event()
         waiter = Waiter(settled.set)
         now = anyio.current_time()
-        self._exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=now)
+        self._exchange.offer(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=now,
+            is_id_given=message_id is not None,
+            is_past_due=encoded[2] < now_ms,
+        )
         # Nothing goes out before the exchange is polled, which it asks for.
         self._watch_time()
         self._calls += 1

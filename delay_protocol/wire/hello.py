@@ -3,8 +3,9 @@
 The body of the request and, with SUCCESS, of the answer is one msgpack map. A receiver that has
 seen a newer epoch of the same group answers BROKER_REJECT; QMQ's own brokers answer UNKNOWN_CODE,
 which means that they cannot fence. A delay server answers BROKER_REJECT and which one it is: what
-it were given it would deliver itself, and so perhaps to whoever gave it. Keys that a reader does
-not know are skipped, so keys may be added.
+it were given it would deliver itself, and so perhaps to whoever gave it. A client that sends
+messages says HELLO too, of no group and epoch 0: it knows a delay server by that answer. Keys that
+a reader does not know are skipped, so keys may be added.
 """
 
 from typing import Annotated

@@ -157,8 +157,8 @@ class Ingest:
         self._aged = Wakeup()
         self._idle = trio.Event()
         self.hello = b""
-        """Set by the server when it knows who it is: what a HELLO is refused with, since whoever
-        says it takes this for a broker."""
+        """Set by the server when it knows who it is: what a HELLO is refused with. Who delivers
+        learns by it that this is no broker, and a client that it is a delay server."""
         self.puts_off: Callable[[Connection, bytes], str | None] | None = None
         """Set by the server where first-seen subjects may have to come again later."""
         self.receivers: ReceiversHandler | None = None
@@ -173,7 +173,6 @@ class Ingest:
             return
         for frame in frames:
             if frame.code == CommandCode.HELLO:
-                connection.fault()
                 code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
                 connection.answer(frame, code, self.hello)
             elif frame.code in _OF_RECEIVERS and self.receivers is not None:

@@ -1,8 +1,10 @@
 """`delaywheel send`: hand one message, or many alike, to a delay server."""
 
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import IO, TYPE_CHECKING
 
 import click
 import msgspec
@@ -51,11 +53,24 @@ _FAILURES_SHOWN = 10
 @click.option(
     "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, instead of TEXT."
 )
+@click.option(
+    "--body-file",
+    type=click.File("rb"),
+    metavar="FILE",
+    help="Send what is in FILE, instead of TEXT; - is standard input.",
+)
 @click.option("--tag", "tags", multiple=True, help="For consumers that filter. Repeatable.")
 @click.option(
     "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many to send."
 )
 @click.option("--timeout", type=DELAY, help="How long to try, if it does not work at once.")
+@click.option(
+    "--routes-cache",
+    type=click.Path(dir_okay=False),
+    metavar="FILE",
+    help="Keep the routes that --meta tells in FILE, and send by them while no meta server can be "
+    "asked.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a message.")
 def send(
     *,
@@ -67,12 +82,14 @@ def send(
     at: datetime | None,
     message_id: str | None,
     attributes: tuple[tuple[str, str], ...],
+    body_file: IO[bytes] | None,
     tags: tuple[str, ...],
     count: int,
     timeout: timedelta | None,
+    routes_cache: str | None,
     as_json: bool,
 ) -> None:
-    """Send a message that is delivered later.
+    """Send a message that is delivered later. TEXT is its body; - takes that from standard input.
 
     Ends with exit code 0 only if the server has every message on its disk; 7 if messages were
     refused, 6 if no server could be reached, none takes messages or the meta server named none.
@@ -81,26 +98,27 @@ def send(
     Examples:
       delaywheel send --subject reminder --delay 30s "call back"
       delaywheel send --subject boarding --at 2026-12-24T18:00:00+01:00 --attribute flight=LH400
+      delaywheel send --subject report --delay 2h --body-file report.json
       delaywheel send --meta 127.0.0.1:8080 --subject load --delay 1m --count 100000
     """
     if metas and servers:
         raise click.UsageError("give either --meta or --server")
+    if routes_cache and not metas:
+        raise click.UsageError("--routes-cache is for --meta")
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
-    if text is not None and attributes:
-        raise click.UsageError("give either TEXT or --attribute")
     from delay_client import OutgoingMessage
 
-    body: str | dict[str, str] = dict(attributes) if attributes else text or ""
+    body = _body(text, attributes, body_file)
 
     def messages() -> Iterator["OutgoingMessage"]:
         for number in range(1, count + 1):
             name = f"{message_id}-{number}" if message_id and count > 1 else message_id
             yield OutgoingMessage(subject, body, delay, at, name, tags)
 
-    outcomes = _send_all(metas, servers, messages(), timeout)
+    outcomes = _send_all(metas, servers, messages(), timeout, routes_cache)
     if as_json:
         _print_json(outcomes)
     else:
@@ -108,11 +126,28 @@ def send(
     _fail_if_any_failed(outcomes)
 
 
+def _body(
+    text: str | None, attributes: tuple[tuple[str, str], ...], file: IO[bytes] | None
+) -> str | bytes | dict[str, str]:
+    """Return the body that the options give."""
+    if (text is not None) + bool(attributes) + (file is not None) > 1:
+        raise click.UsageError("give one of TEXT, --body-file and --attribute")
+    if text == "-":
+        file = sys.stdin.buffer
+    if file is None:
+        return dict(attributes) if attributes else text or ""
+    from delay_client import ClientConfig
+
+    # Not much more than may be sent: it may have no end.
+    return file.read(ClientConfig().item_bytes_max + 1)
+
+
 def _send_all(
     metas: Sequence[str],
     servers: Sequence[str],
     messages: Iterator["OutgoingMessage"],
     timeout: timedelta | None,
+    routes_cache: str | None,
 ) -> list["Outcome"]:
     import anyio
 
@@ -120,7 +155,12 @@ def _send_all(
     from delay_protocol.basics.printable import printable
 
     try:
-        client = Client(servers or None, meta=metas or None)
+        client = Client(
+            servers or None,
+            meta=metas or None,
+            on_trouble=partial(click.echo, err=True),
+            routes_cache=routes_cache,
+        )
     except ValueError as error:
         hint = "--meta" if metas else "--server"
         raise click.BadParameter(printable(str(error)), param_hint=hint) from error
@@ -160,11 +200,17 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
     due = " to ".join(dict.fromkeys(map(_shown, (*moments[:1], *moments[-1:]))))
     if len(outcomes) > 1:
         when = f", due {due}" if due else ""
+        past = sum(receipt.past_due for receipt in receipts)
+        when += f"; {past:,} past due: at once" if past else ""
+        elsewhere = sum(receipt.elsewhere for receipt in receipts)
+        when += f"; {elsewhere:,} not with the group that their id names" if elsewhere else ""
         click.echo(f"{len(receipts):,} of {len(outcomes):,} messages accepted{when}")
     elif receipts:
         [receipt] = receipts
         kept_by = printable(receipt.server)
-        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}, due {due}")
+        when = f"due {due}" + (", which is past: it is delivered at once" * receipt.past_due)
+        where = " (not the group that its id names, which took nothing)" * receipt.elsewhere
+        click.echo(f"{printable(receipt.message_id)} kept by {kept_by}{where}, {when}")
 
 
 def _shown(moment: datetime) -> str:

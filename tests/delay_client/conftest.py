@@ -10,14 +10,32 @@ from typing import Final
 import pytest
 
 from delay_client import ClientConfig
+from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import RemoteProtocolError
 from delay_protocol.messages.items import Item, ItemScan, decode_item, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_protocol.wire.hello import Hello, encode_hello
 from tests.ports import closed_port
 
 FAST: Final = ClientConfig(backoff_min_s=0.001, backoff_max_s=0.004, timeout_s=10.0)
 """A client that does not make a test wait."""
+
+HELLO: Final = Frame(CommandCode.HELLO, 9, 0, 0, 0, b"")
+"""What each connection of a client begins with, as far as an answer repeats it."""
+
+
+def hello_reply(frame: Frame = HELLO) -> bytes:
+    """Return what a delay server answers to a HELLO."""
+    body = encode_hello(Hello(group="g1", epoch=1, node_id="n1", log_uuid="u1"))
+    return encode_response(frame, code=ResponseCode.BROKER_REJECT, body=body)
+
+
+def broker_reply(frame: Frame = HELLO) -> bytes:
+    """Return what our loopback broker answers to a HELLO."""
+    body = encode_hello(Hello(group="b1", epoch=0, node_id="loopback"))
+    return encode_response(frame, code=ResponseCode.SUCCESS, body=body)
+
 
 DROP: Final = b"drop"
 """What a script returns to close the connection."""
@@ -61,6 +79,8 @@ class ScriptedServer:
     script: Script
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    hello: Callable[[Frame], bytes] = hello_reply
+    """Answers who it is."""
     _sockets: list[socket.socket] = field(default_factory=list)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -102,6 +122,9 @@ class ScriptedServer:
             while data := plug.recv(65536):
                 decoder.feed(data)
                 for frame in decoder.frames():
+                    if frame.code == CommandCode.HELLO:
+                        plug.sendall(self.hello(frame))
+                        continue
                     scan = ItemScan()
                     scan_items(frame.body, scan)
                     items = [

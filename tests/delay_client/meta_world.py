@@ -12,14 +12,14 @@ from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
 from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter, cut_batches
-from delay_client.exchange.exchange import Exchange
+from delay_client.exchange.exchange import Exchange, RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import Line
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
-from delay_protocol.basics.codes import CommandCode
+from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import ItemScan, decode_item, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.meta.requests import (
@@ -31,6 +31,7 @@ from delay_protocol.meta.requests import (
     encode_client_register_reply,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
+from tests.delay_client.conftest import hello_reply
 
 META = "meta:8080"
 LISTENER = "meta:20880"
@@ -68,7 +69,8 @@ class Server:
     address: str
     mood: str = "takes"
     """takes, refuses connections, is a hole (nothing comes back), hangs (connects, never answers),
-    answers 51, 52, 4 (items), garbage, or cuts (keeps, then closes instead of answering)."""
+    is a broker, answers 51, 52, 4 (items), garbage, or cuts (keeps, then closes instead of
+    answering)."""
     kept: list[bytes] = field(default_factory=list)
     requests: list[tuple[float, list[str]]] = field(default_factory=list)
     connects: list[float] = field(default_factory=list)
@@ -79,8 +81,16 @@ class Server:
         """Ids of what it keeps, in order."""
         return [decode_item(item).message_id for item in self.kept]
 
+    def greet(self, hello: Frame) -> bytes:
+        """Return what it says of itself; b"" for nothing."""
+        if self.mood == "broker":
+            return encode_response(hello, code=ResponseCode.UNKNOWN_CODE)
+        return b"" if self.mood == "hangs" else hello_reply(hello)
+
     def take(self, frame: Frame, now: float) -> bytes | None:
         """Return the answer to a request; b"" for none, None to close the connection."""
+        if frame.code == CommandCode.HELLO:
+            return self.greet(frame)
         scan = ItemScan()
         scan_items(frame.body, scan)
         ends = zip(scan.starts, scan.sizes, strict=True)
@@ -148,11 +158,18 @@ class World:
         config: ClientConfig = CONFIG,
         seed: int = 7,
         metas: tuple[str, ...] = (META,),
+        keeper: RoutesKeeper | None = None,
     ) -> None:
+        self.troubles: list[tuple[float, str]] = []
         self.chance = random.Random(seed)
         self.config = config
         self.exchange = Exchange(
-            meta=metas, client_id="h@@1", config=config, chance=random.Random(seed)
+            meta=metas,
+            client_id="h@@1",
+            config=config,
+            chance=random.Random(seed),
+            on_trouble=lambda text: self.troubles.append((self.now, text)),
+            keeper=keeper,
         )
         self.meta = Meta(default=[group(name) for name in groups])
         self.servers: dict[str, Server] = {}
@@ -176,8 +193,10 @@ class World:
 
     # What the user does.
 
-    def send(self, name: str, subject: str = "s", timeout_s: float = 15.0) -> Waiter:
-        """Send one message."""
+    def send(
+        self, name: str, subject: str = "s", timeout_s: float = 15.0, *, is_id_given: bool = False
+    ) -> Waiter:
+        """Send one message; its id counts as made by the client unless told otherwise."""
 
         def settled() -> None:
             self.settled[name] += 1
@@ -185,13 +204,20 @@ class World:
         waiter = Waiter(settled)
         message = OutgoingMessage(subject, "x", 60.0, message_id=name)
         encoded = self.encoder.encode(message, self.wall_ms)
-        self.exchange.offer(encoded, waiter, subject=subject, timeout_s=timeout_s, now=self.now)
+        self.exchange.offer(
+            encoded,
+            waiter,
+            subject=subject,
+            timeout_s=timeout_s,
+            now=self.now,
+            is_id_given=is_id_given,
+        )
         self.waiters[name] = waiter
         self.look_round()
         return waiter
 
-    def send_many(self, *named: tuple[str, str], timeout_s: float = 15.0) -> Collection:
-        """Send (id, subject) pairs together; ignores congestion."""
+    def send_many(self, *named: tuple[str | None, str], timeout_s: float = 15.0) -> Collection:
+        """Send (id, subject) pairs together; ignores congestion. Without an id one is made."""
         collection = Collection(lambda: None)
         for batch in self.batches(collection, *named):
             batch.deadline = self.now + timeout_s
@@ -199,7 +225,7 @@ class World:
         self.look_round()
         return collection
 
-    def batches(self, collection: Collection, *named: tuple[str, str]) -> list[Batch]:
+    def batches(self, collection: Collection, *named: tuple[str | None, str]) -> list[Batch]:
         """Return the batches of a send_many()."""
         return list(
             cut_batches(
@@ -344,7 +370,8 @@ class World:
                 self._end(connection)
                 return
             if answer:
-                self._deliver(connection, answer, server.delay_s)
+                is_hello = frame.code == CommandCode.HELLO
+                self._deliver(connection, answer, 0.001 if is_hello else server.delay_s)
 
     def _take_meta(self, connection: Connection, data: bytes) -> None:
         meta = self.meta

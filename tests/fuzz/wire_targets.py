@@ -13,7 +13,7 @@ import numpy as np
 from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
 from delay_client.exchange.batches import Batch
 from delay_client.exchange.exchange import Exchange
-from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.basics.errors import (
     IndivisibleBodyError,
     ItemCrcError,
@@ -46,7 +46,13 @@ from delay_protocol.messages.items import (
     walk_attributes,
 )
 from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
-from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_frame
+from delay_protocol.wire.frames import (
+    FRAME_OVERHEAD,
+    Frame,
+    FrameDecoder,
+    encode_frame,
+    encode_response,
+)
 from delay_protocol.wire.hello import decode_hello, encode_hello
 from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
 from delay_server.accepting.intake import Intake
@@ -467,6 +473,8 @@ def exchange(data: bytes) -> None:
         client.submit(batch, 0.0)
     client.connecting(link)
     client.connected(link, 0.0)
+    (hello,) = read_frames(link.take_outgoing(), 1 << 20).frames
+    client.received(link, encode_response(hello, code=ResponseCode.BROKER_ERROR), 0.0)
     sent = read_frames(link.take_outgoing(), 1 << 20).frames
     assert [frame.opaque for frame in sent] == [1, 2, 3]
     for piece in pieces(stream, rhythm):

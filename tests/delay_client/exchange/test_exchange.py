@@ -13,6 +13,7 @@ from delay_client import (
     ClientClosed,
     ClientConfig,
     IllegalSubject,
+    NotADelayServer,
     Outcome,
     Overloaded,
     Receipt,
@@ -24,9 +25,11 @@ from delay_client import (
 from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter
 from delay_client.exchange.exchange import Exchange
 from delay_client.exchange.links import IllegalLinkMoveError
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.messages.items import Item, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from tests.delay_client.conftest import HELLO, broker_reply, hello_reply
 from tests.seeds import each_seed
 
 CONFIG = ClientConfig(
@@ -69,7 +72,20 @@ class Wire:
     def connect(self, now: float) -> None:
         assert self.exchange.wants_connection(self.link, now)
         self.exchange.connecting(self.link)
+        self.greet(now)
+
+    def greet(self, now: float) -> None:
+        """Connect, and say that this is a delay server."""
+        self.hello(now)
+        self.exchange.received(self.link, hello_reply(), now)
+
+    def hello(self, now: float) -> None:
+        """Connect, and take the question who this is."""
         self.exchange.connected(self.link, now)
+        self.decoder = FrameDecoder(frame_bytes_max=1 << 20)
+        (frame,) = self.requests()
+        assert (frame.code, frame.opaque) == (CommandCode.HELLO, 0)
+        self.sent.clear()
 
     def condemned(self) -> str | None:
         return self.link.condemned
@@ -127,7 +143,7 @@ class World:
             assert self.exchange.wants_connection(wire.link, now)
             self.exchange.connecting(wire.link)
         for wire in self.wires:
-            self.exchange.connected(wire.link, now)
+            wire.greet(now)
 
     def run(self, until: float) -> None:
         """Let time pass as a shell does: poll whenever the exchange asks for it."""
@@ -420,6 +436,117 @@ def test_a_server_that_does_not_speak_the_protocol_is_left() -> None:
     assert isinstance(outcome, Unavailable)
     assert "does not speak the protocol" in str(outcome)
     assert outcome.maybe_kept
+
+
+# Who it is.
+
+
+def test_nothing_is_sent_before_a_server_has_said_that_it_is_one() -> None:
+    world = World()
+    collection = world.submit("m1")
+    (wire,) = world.wires
+    world.exchange.connecting(wire.link)
+    wire.hello(0.0)
+    world.run(0.5)
+    assert not wire.requests()
+    world.exchange.received(wire.link, hello_reply(), 0.5)
+    wire.answer(wire.requests()[0], 0.6)
+    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1)]
+
+
+def test_a_server_that_starts_gets_messages_and_says_itself_what_it_does_with_them() -> None:
+    world = World()
+    world.submit("m1")
+    (wire,) = world.wires
+    world.exchange.connecting(wire.link)
+    wire.hello(0.0)
+    world.exchange.received(wire.link, encode_response(HELLO, code=51), 0.1)
+    assert ids_in(wire.requests()[0]) == ["m1"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        (
+            broker_reply(),
+            "a:1 is a broker, not a delay server: give a delay server's address, or the meta",
+        ),
+        (encode_response(HELLO, code=3), "a:1 is not a delay server (it answers HELLO with code 3"),
+        (encode_response(HELLO, code=52), "a:1 is not a delay server (it answers HELLO with code "),
+        (b"HTTP/1.1 400 \r\n", "a:1 is an HTTP server, not a delay server (a meta server's goes "),
+        (b"-ERR unknown command\r\n", "a:1 is not a delay server (frame length field "),
+    ],
+)
+def test_what_is_no_delay_server_gets_nothing_and_the_error_says_what_it_is(
+    answer: bytes, text: str
+) -> None:
+    world = World()
+    collection, waiter = world.submit("m1"), world.offer("m2", 0.0)
+    (wire,) = world.wires
+    world.exchange.connecting(wire.link)
+    wire.hello(0.0)
+    world.exchange.received(wire.link, answer, 0.1)
+    for outcome in (*collection.outcomes(), waiter.outcome):
+        assert isinstance(outcome, NotADelayServer)
+        assert str(outcome).startswith(text)
+        assert outcome.attempts == 0
+    assert wire.condemned() is not None
+    assert not wire.requests()
+    world.exchange.lost(wire.link, str(wire.condemned()), 0.1)
+    # What comes soon after is refused at once, what comes later only if it is still none.
+    soon = world.submit("m3", now=0.1)
+    assert isinstance(soon.outcomes()[0], NotADelayServer)
+    later = world.submit("m4", now=3.0)
+    wire.connect(3.0)
+    wire.answer(wire.requests()[0], 3.1)
+    assert later.outcomes() == [Receipt("m4", 2000, "a:1", 1)]
+
+
+def test_a_broker_among_delay_servers_is_done_without() -> None:
+    world = World("a:1", "b:1")
+    collection = world.submit("m1")
+    broker, server = world.wires
+    world.exchange.connecting(broker.link)
+    broker.hello(0.0)
+    world.exchange.received(broker.link, broker_reply(), 0.0)
+    assert collection.unsettled == 1
+    server.connect(0.0)
+    server.answer(server.requests()[0], 0.1)
+    assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 1)]
+
+
+def test_a_broker_and_nobody_are_both_named_at_the_end() -> None:
+    world = World("a:1", "b:1")
+    collection = world.submit("m1", timeout_s=0.5)
+    broker, nobody = world.wires
+    world.exchange.connecting(nobody.link)
+    world.exchange.lost(nobody.link, "Connection refused", 0.0)
+    world.exchange.connecting(broker.link)
+    broker.hello(0.0)
+    world.exchange.received(broker.link, broker_reply(), 0.0)
+    world.exchange.lost(broker.link, str(broker.condemned()), 0.0)
+    world.run(1.0)
+    error = error_of(collection.outcomes()[0])
+    assert isinstance(error, Unavailable)
+    assert "a:1: is a broker, not a delay server; b:1: Connection refused" in str(error)
+
+
+def test_who_does_not_say_who_it_is_is_left_and_asked_again() -> None:
+    world = World()
+    collection = world.submit("m1")
+    (wire,) = world.wires
+    world.exchange.connecting(wire.link)
+    wire.hello(0.0)
+    hasty = world.submit("m2", timeout_s=1.0)
+    world.run(1.0)
+    assert isinstance(hasty.outcomes()[0], TimedOut)
+    world.run(4.0)
+    assert wire.condemned() == "silent for 4 s"
+    world.exchange.lost(wire.link, "silent for 4 s", 4.0)
+    world.run(4.2)
+    wire.connect(4.2)
+    wire.answer(wire.requests()[0], 4.3)
+    assert collection.unsettled == 0
 
 
 # Several servers.
@@ -844,7 +971,9 @@ def _misbehave(
         wire.decoder = FrameDecoder(frame_bytes_max=1 << 20)
         world.exchange.connecting(link)
         if chance.random() < 0.7:
-            world.exchange.connected(link, now)
+            wire.hello(now)
+            if chance.random() < 0.9:
+                world.exchange.received(link, hello_reply(), now)
         else:
             world.exchange.lost(link, "Connection refused", now)
     for request in wire.requests():

@@ -4,7 +4,8 @@ Groups fail, come and go, the meta server dies and lies; what can be accepted is
 """
 
 import random
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import pytest
@@ -19,8 +20,8 @@ from delay_client import (
     TimedOut,
     Unavailable,
 )
-from delay_client.exchange.batches import Collection
-from delay_client.exchange.routing import FixedRouting, MetaRouting
+from delay_client.exchange.batches import Collection, claim
+from delay_client.exchange.routing import FixedRouting, MetaRouting, Places
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed
@@ -238,7 +239,7 @@ def test_load_is_spread_over_the_groups() -> None:
     for server in world.servers.values():
         server.delay_s = 0.5
     sent_soon(world, "m", within_s=1)
-    world.send_many(*((f"m{number}", "s") for number in range(36)))
+    world.send_many(*((None, "s") for _ in range(36)))
     world.run(0.1)
     assert [len(server.requests) for server in world.servers.values()] == [5, 4, 4]
 
@@ -253,7 +254,7 @@ def test_a_group_that_failed_a_little_gets_less() -> None:
     a.mood = "takes"
     a.requests.clear()
     b.requests.clear()
-    world.send_many(*((f"m{number}", "s") for number in range(27)))
+    world.send_many(*((None, "s") for _ in range(27)))
     world.run(0.1)
     assert (len(a.requests), len(b.requests)) == (3, 6)
 
@@ -305,6 +306,20 @@ def test_a_group_that_cuts_connections_instead_of_answering_gets_a_request_twice
     world.servers["a:1"].mood = "cuts"
     receipt = sent_soon(world, "m2", within_s=1)
     assert (receipt.server, receipt.attempts) == ("b:1", 3)
+
+
+def test_a_group_whose_address_is_a_brokers_by_now_gets_nothing() -> None:
+    world = World("a", "b")
+    world.servers["a:1"].mood = "broker"
+    world.send("m")
+    world.run(1)
+    assert isinstance(world.outcome("m"), Receipt)
+    assert not world.servers["a:1"].requests
+    world.route(group("a"))
+    world.run(0.01)
+    world.send("n", timeout_s=2.0)
+    world.run(3)
+    assert "a:1: is not a delay server" in str(world.outcome("n"))
 
 
 def test_it_waits_for_the_same_group_no_longer_than_it_may() -> None:
@@ -389,6 +404,210 @@ def test_the_meta_server_is_asked_when_a_group_fails_but_seldom() -> None:
 
 
 # Routes change.
+
+
+# Trouble is told.
+
+
+def test_trouble_is_told_once_after_a_second_and_again_after_it_was_over() -> None:
+    world = World("a")
+    world.meta.mood = "refuses"
+    world.send("m")
+    world.run(0.9)
+    assert not world.troubles
+    world.run(20)
+    [(at, text)] = world.troubles
+    assert at == pytest.approx(100_001.0)
+    assert text == (
+        "no message was accepted for 1 s (no meta server could be asked (meta:8080: refused)): "
+        "still trying"
+    )
+    world.meta.mood = "answers"
+    sent_soon(world, "n", within_s=5)
+    world.servers["a:1"].mood = "hangs"
+    world.send("o")
+    world.run(3)
+    assert [text for _, text in world.troubles[1:]] == [
+        "no message was accepted for 1 s (no answer from a:1): still trying"
+    ]
+
+
+def test_a_client_that_rests_or_is_served_has_no_trouble() -> None:
+    world = World("a")
+    for number in range(30):
+        world.send(f"m{number}")
+        world.run(0.4 if number % 5 else 8)
+    assert not world.troubles
+
+
+def fail(_: str) -> None:
+    raise RuntimeError("a hook with a bug")
+
+
+def test_a_hook_that_fails_costs_nothing_but_a_log_line(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a")
+    world.servers["a:1"].mood = "51"
+    world.exchange._on_trouble = fail
+    world.send("m")
+    world.run(3)
+    assert "on_trouble failed" in caplog.text
+    assert "(a:1 could not take messages just then (code 51)): still" in caplog.text
+    world.servers["a:1"].mood = "takes"
+    world.run(3)
+    assert accepted(world, "m").attempts > 1
+
+
+# Routes of another process.
+
+
+@dataclass
+class Keeper:
+    routes: dict[str, Places] = field(default_factory=dict)
+    kept: list[dict[str, Places]] = field(default_factory=list)
+
+    def load(self) -> dict[str, Places]:
+        return self.routes
+
+    def keep(self, routes: Mapping[str, Places]) -> None:
+        self.kept.append(dict(routes))
+
+
+@pytest.mark.parametrize("mood", ["refuses", "hole", "hangs"])
+def test_routes_that_were_kept_are_used_while_no_meta_server_can_be_asked(mood: str) -> None:
+    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
+    world.meta.mood = mood
+    world.send("m")
+    world.send("n", "unknown")
+    world.run(14)
+    assert accepted(world, "m").server == "b:1"
+    assert world.outcome("n") is None
+    # What it says when it is back counts.
+    world.meta.mood = "answers"
+    world.route(group("a"))
+    world.run(10)
+    assert sent_soon(world, "o").server == "a:1"
+
+
+def test_what_a_meta_server_says_comes_before_what_was_kept() -> None:
+    world = World("a", "b", keeper=Keeper({"s": (("b", "b:1"),)}))
+    assert sent_soon(world, "m").server == "a:1"
+
+
+def test_routes_are_kept_when_they_change_but_seldom_and_at_the_end() -> None:
+    keeper = Keeper()
+    world = World("a", keeper=keeper)
+    world.send("m")
+    world.run(1)
+    assert keeper.kept == [{"s": (("a", "a:1"),)}]
+    for name in "bcabc":
+        world.route(group(name))
+        world.run(0.1)
+    world.run(20)
+    assert keeper.kept[1:] == [{"s": (("c", "c:1"),)}]
+    world.route(group("a"))
+    world.run(10)
+    world.route(group("b"))
+    world.run(0.5)
+    world.exchange.close()
+    assert keeper.kept[2:] == [{"s": (("a", "a:1"),)}, {"s": (("b", "b:1"),)}]
+
+
+def test_routes_that_stay_right_are_kept_again_each_hour_while_the_meta_server_says_so() -> None:
+    keeper = Keeper()
+    world = World("a", keeper=keeper)
+    for _ in range(40):
+        world.send("m")
+        world.settled.clear()
+        world.run(200)
+    assert len(keeper.kept) == 3
+    world.meta.mood = "refuses"
+    world.cut(LISTENER)
+    for _ in range(40):
+        world.send("m")
+        world.settled.clear()
+        world.run(200)
+    assert len(keeper.kept) == 3
+
+
+# Ids that the user gave.
+
+
+def homes(*names: str, groups: tuple[str, ...] = ("a", "b")) -> list[str]:
+    """Return the addresses that these ids name."""
+    return [max(groups, key=lambda name: claim(name, "s", one)) + ":1" for one in names]
+
+
+def test_the_group_that_an_id_names_is_the_same_for_every_client() -> None:
+    assert claim("a", "s", "m1").hex() == "139e72bf0e7adf2e"
+    assert claim("b", "s", "m1").hex() == "a53005fdee1a5abf"
+    names = [f"m{number}" for number in range(300)]
+    before = homes(*names, groups=("a", "b", "c"))
+    after = homes(*names, groups=("a", "c"))
+    assert min(before.count(f"{name}:1") for name in "abc") > 70
+    assert all(one == other for one, other in zip(before, after, strict=True) if one != "b:1")
+
+
+def test_a_message_with_a_given_id_goes_to_the_group_that_it_names_however_it_is_sent() -> None:
+    names = [f"m{number}" for number in range(40)]
+    for order in (("a", "b"), ("b", "a")):
+        world = World(*order)
+        for name in names[:20]:
+            world.send(name, is_id_given=True)
+        collection = world.send_many(*((name, "s") for name in names[20:]))
+        world.run(2)
+        receipts = [*(world.outcome(name) for name in names[:20]), *collection.outcomes()]
+        assert [receipt.server for receipt in receipts if isinstance(receipt, Receipt)] == homes(
+            *names
+        )
+        assert not any(isinstance(receipt, Receipt) and receipt.elsewhere for receipt in receipts)
+
+
+def test_the_group_that_an_id_names_is_waited_for_while_it_is_only_slow() -> None:
+    world = World("a", "b", config=replace(CONFIG, requests_in_flight_max=1, request_items_max=1))
+    [home] = homes("m1")
+    world.servers[home].delay_s = 0.3
+    of_home = [name for name in (f"m{n}" for n in range(1, 30)) if homes(name) == [home]][:4]
+    collection = world.send_many(*((name, "s") for name in of_home))
+    world.run(3)
+    assert [getattr(one, "server", "") for one in collection.outcomes()] == [home] * 4
+
+
+@pytest.mark.parametrize("mood", ["51", "52", "4", "refuses", "hole", "broker"])
+def test_only_if_that_group_takes_nothing_another_does_and_the_receipt_says_so(mood: str) -> None:
+    world = World("a", "b")
+    [home] = homes("m1")
+    world.servers[home].mood = mood
+    world.send("m1", is_id_given=True)
+    collection = world.send_many(("m1", "s"))
+    world.run(5)
+    for receipt in (world.outcome("m1"), *collection.outcomes()):
+        assert isinstance(receipt, Receipt)
+        assert (receipt.server != home, receipt.elsewhere) == (True, True)
+    assert not sent_soon(world, "made", within_s=5).elsewhere
+    # Once it takes messages again it gets its own.
+    world.servers[home].mood = "takes"
+    world.run(10)
+    for number in range(4):
+        world.send_many(("m1", "s"))
+        world.run(3 * number + 3)
+    assert "m1" in world.servers[home].ids
+
+
+def test_a_given_id_waits_for_a_route_and_follows_it() -> None:
+    world = World()
+    for name in "abc":
+        world.add(f"{name}:1")
+    names = [f"m{number}" for number in range(12)]
+    for name in names:
+        world.send(name, is_id_given=True)
+    world.run(1)
+    world.route(group("a"), group("b"), group("c"))
+    world.run(1)
+    receipts = [world.outcome(name) for name in names]
+    found = [receipt.server for receipt in receipts if isinstance(receipt, Receipt)]
+    assert found == homes(*names, groups=("a", "b", "c"))
 
 
 def test_a_new_group_is_used_as_soon_as_it_is_pushed() -> None:
@@ -598,7 +817,20 @@ def test_after_a_long_rest_it_works_as_before() -> None:
 
 # Anything at all.
 
-MOODS = ["takes", "takes", "takes", "refuses", "hole", "hangs", "51", "52", "4", "garbage", "cuts"]
+MOODS = [
+    "takes",
+    "takes",
+    "takes",
+    "refuses",
+    "hole",
+    "hangs",
+    "51",
+    "52",
+    "4",
+    "garbage",
+    "cuts",
+    "broker",
+]
 META_MOODS = ["answers", "answers", "answers", "refuses", "hole", "hangs", "51", "garbage"]
 
 
@@ -625,7 +857,12 @@ def test_whatever_groups_and_meta_servers_do_every_message_gets_one_outcome_and_
         match chance.randrange(8):
             case 0 | 1:
                 for subject in subjects:
-                    world.send(message(subject), subject, timeout_s=chance.choice([3.0, 15.0]))
+                    world.send(
+                        message(subject),
+                        subject,
+                        timeout_s=chance.choice([3.0, 15.0]),
+                        is_id_given=chance.random() < 0.5,
+                    )
             case 2 | 3:
                 drawn = [chance.choice(subjects) for _ in range(chance.randrange(1, 12))]
                 named = [(message(subject), subject) for subject in drawn]

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -15,12 +16,21 @@ from delay_client import (
     ClientConfig,
     IllegalSubject,
     NoRoute,
+    NotADelayServer,
     OutgoingMessage,
     Receipt,
     TimedOut,
     Unavailable,
 )
-from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.conftest import (
+    DROP,
+    FAST,
+    SILENCE,
+    Request,
+    ScriptedServer,
+    StartServer,
+    broker_reply,
+)
 from tests.delay_client.fake_meta import FakeMeta, group
 
 
@@ -91,6 +101,52 @@ def test_a_retry_sends_the_same_bytes(start_server: StartServer) -> None:
     with BlockingClient([server.address], config=FAST) as client:
         assert client.send("s", "x", delay=60).attempts == 4
     assert len({request.items[0] for request in server.requests}) == 1
+
+
+def test_trouble_is_told_after_a_second(unused_address: str) -> None:
+    told: list[str] = []
+    with (
+        BlockingClient([unused_address], config=FAST, on_trouble=told.append) as client,
+        pytest.raises(Unavailable),
+    ):
+        client.send("s", "x", delay=60, timeout=1.3)
+    reason = f"{unused_address}: Connection refused"
+    assert told == [f"no message was accepted for 1 s ({reason}): still trying"]
+
+
+def test_pauses_between_calls_are_no_trouble(start_server: StartServer) -> None:
+    server = start_server(accept)
+    told: list[str] = []
+    with BlockingClient([server.address], config=FAST, on_trouble=told.append) as client:
+        client.send("s", "x", delay=60)
+        time.sleep(1.2)
+        client.send("s", "x", delay=60)
+    assert not told
+
+
+def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(accept)
+    path = tmp_path / "routes.json"
+    with FakeMeta() as meta:
+        meta.set_default(group("g1", server.address))
+        with BlockingClient(meta=meta.address, config=FAST, routes_cache=path) as client:
+            client.send("s", "x", delay=60)
+    with BlockingClient(meta=meta.address, config=FAST, routes_cache=path) as client:
+        assert client.send("s", "x", delay=60).server == server.address
+
+
+def test_a_broker_in_place_of_a_delay_server_is_told_at_once(start_server: StartServer) -> None:
+    server = start_server(lambda request: request.accept())
+    server.hello = broker_reply
+    text = f"{server.address} is a broker, not a delay"
+    with (
+        BlockingClient([server.address], config=FAST) as client,
+        pytest.raises(NotADelayServer, match=text),
+    ):
+        client.send("s", "x", delay=0)
+    assert not server.requests
 
 
 def test_another_server_takes_over_when_one_dies(start_server: StartServer) -> None:

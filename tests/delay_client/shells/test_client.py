@@ -5,6 +5,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import TypeVar
 
 import anyio
@@ -19,6 +20,7 @@ from delay_client import (
     IllegalSubject,
     InvalidMessage,
     NoRoute,
+    NotADelayServer,
     OutgoingItem,
     OutgoingMessage,
     Receipt,
@@ -28,7 +30,15 @@ from delay_client import (
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, encode_item
 from delay_protocol.meta.requests import ClientType
 from delay_protocol.wire.frames import Frame, encode_frame
-from tests.delay_client.conftest import DROP, FAST, SILENCE, Request, ScriptedServer, StartServer
+from tests.delay_client.conftest import (
+    DROP,
+    FAST,
+    SILENCE,
+    Request,
+    ScriptedServer,
+    StartServer,
+    broker_reply,
+)
 from tests.delay_client.fake_meta import FakeMeta, group
 
 T = TypeVar("T")
@@ -96,6 +106,32 @@ def test_ids_are_made_and_delays_counted_from_now(
 
     run(main)
     assert server.connections == 1
+
+
+def test_a_receipt_says_that_a_message_was_due_before_it_was_sent(
+    run: Run[None], start_server: StartServer
+) -> None:
+    def fail_one(request: Request) -> bytes:
+        return request.fail_items(("bad", 3, "")) if "bad" in request.ids else request.accept()
+
+    server = start_server(fail_one)
+    past = datetime.now(UTC) - timedelta(seconds=5)
+    soon = datetime.now(UTC) + timedelta(seconds=60)
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+            assert (await client.send("s", "x", at=past)).past_due
+            assert not (await client.send("s", "x", at=soon)).past_due
+            assert not (await client.send("s", "x", delay=0)).past_due
+            for names in (("a", "b", "c"), ("a", "bad", "c")):
+                outcomes = await client.send_many(
+                    OutgoingMessage("s", at=soon if name == "c" else past, message_id=name)
+                    for name in names
+                )
+                found = {one.message_id: one.past_due for one in outcomes if type(one) is Receipt}
+                assert (found["a"], found["c"]) == (True, False)
+
+    run(main)
 
 
 def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
@@ -279,6 +315,54 @@ def test_without_a_server_send_many_ends_in_one_time_out_and_not_in_one_per_requ
     run(main)
 
 
+def test_a_broker_in_place_of_a_delay_server_is_told_at_once_and_gets_no_message(
+    run: Run[None], start_server: StartServer
+) -> None:
+    server = start_server(accept)
+    server.hello = broker_reply
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+            with pytest.raises(NotADelayServer, match=f"{server.address} is a broker, not a delay"):
+                await client.send("s", "x", delay=0)
+            for outcome in await client.send_many(numbered(3_000)):
+                assert isinstance(outcome, NotADelayServer)
+
+    run(main)
+    assert not server.requests
+
+
+def test_trouble_is_told_after_a_second(run: Run[None], unused_address: str) -> None:
+    told: list[str] = []
+
+    async def main() -> None:
+        async with Client([unused_address], config=FAST, on_trouble=told.append) as client:
+            with pytest.raises(Unavailable):
+                await client.send("s", "x", delay=60, timeout=1.3)
+
+    run(main)
+    reason = f"{unused_address}: Connection refused"
+    assert told == [f"no message was accepted for 1 s ({reason}): still trying"]
+
+
+def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
+    run: Run[None], start_server: StartServer, tmp_path: Path
+) -> None:
+    server = start_server(accept)
+    path = tmp_path / "routes.json"
+
+    async def main() -> None:
+        with FakeMeta() as meta:
+            meta.set_default(group("g1", server.address))
+            async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
+                await client.send("s", "x", delay=60)
+        async with Client(meta=meta.address, config=FAST, routes_cache=path) as client:
+            assert (await client.send("s", "x", delay=60)).server == server.address
+
+    run(main)
+    assert len(server.items()) == 2
+
+
 def test_a_server_that_never_answers_makes_a_time_out(
     run: Run[None], start_server: StartServer
 ) -> None:
@@ -287,7 +371,7 @@ def test_a_server_that_never_answers_makes_a_time_out(
     async def main() -> None:
         async with Client([server.address], config=FAST) as client:
             with pytest.raises(TimeoutError) as caught:
-                await client.send("s", "x", delay=60, timeout=0.05)
+                await client.send("s", "x", delay=60, timeout=0.5)
         assert isinstance(caught.value, TimedOut)
         assert caught.value.maybe_kept
 

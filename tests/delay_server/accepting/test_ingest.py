@@ -291,6 +291,21 @@ async def test_a_body_that_is_no_items_gets_51_and_the_connection_goes_on() -> N
         assert b.server.open_connections == 1
 
 
+async def test_who_asks_who_it_is_is_told_and_nothing_is_slowed_by_it() -> None:
+    async with bench() as b:
+        stream = await b.connect()
+        hello = encode_frame(Frame(1001, 9, 1, 0, 1001, b""))
+        await stream.send_all(hello)
+        (starting,) = await receive_frames(stream, 1)
+        assert (starting.code, starting.body) == (51, b"")
+        b.ingest.hello = b"who it is"
+        await stream.send_all(hello)
+        (answer,) = await receive_frames(stream, 1)
+        assert (answer.code, answer.body) == (52, b"who it is")
+        assert trio.current_time() == 0
+        assert b.server.counts.faults == 0
+
+
 async def test_an_unknown_command_gets_3() -> None:
     async with bench() as b:
         stream = await b.connect()

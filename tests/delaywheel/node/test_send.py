@@ -2,8 +2,9 @@
 
 import json
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Self
 
 import pytest
@@ -21,13 +22,24 @@ class RecordingClient:
     sent: list[OutgoingMessage]
     refuse: dict[str | None, delay_client.DelaywheelError]
     kept_by: str
+    receipt: dict[str, bool]
+    trouble: str
+    routes_cache: str | None
     servers: Sequence[str] | None
     metas: Sequence[str] | None
     timeout: float | None
 
     def __init__(
-        self, servers: Sequence[str] | None = None, *, meta: Sequence[str] | None = None
+        self,
+        servers: Sequence[str] | None = None,
+        *,
+        meta: Sequence[str] | None = None,
+        on_trouble: Callable[[str], None],
+        routes_cache: str | None,
     ) -> None:
+        if self.trouble:
+            on_trouble(self.trouble)
+        type(self).routes_cache = routes_cache
         if not all(":" in server for server in [*(servers or ()), *(meta or ())]):
             raise ValueError("no port")
         type(self).servers = servers
@@ -51,7 +63,9 @@ class RecordingClient:
             self.sent.append(message)
             outcomes.append(
                 self.refuse.get(message.message_id)
-                or Receipt(message.message_id or "made", 1_700_000_000_000, self.kept_by, 1)
+                or Receipt(
+                    message.message_id or "made", 1_700_000_000_000, self.kept_by, 1, **self.receipt
+                )
             )
         return outcomes
 
@@ -60,6 +74,8 @@ class RecordingClient:
 def client(monkeypatch: pytest.MonkeyPatch) -> type[RecordingClient]:
     RecordingClient.sent = []
     RecordingClient.refuse = {}
+    RecordingClient.receipt = {}
+    RecordingClient.trouble = ""
     RecordingClient.kept_by = "127.0.0.1:20801"
     monkeypatch.setattr(delay_client, "Client", RecordingClient)
     return RecordingClient
@@ -90,12 +106,59 @@ def test_meta_servers_are_passed_on(client: type[RecordingClient]) -> None:
     assert (result.exit_code, "--meta" in result.stderr) == (2, True)
 
 
+def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) -> None:
+    client.trouble = "no message was accepted for 1 s"
+    result = run("--delay", "1")
+    assert (result.exit_code, result.stderr) == (0, "no message was accepted for 1 s\n")
+
+
+def test_routes_are_kept_in_a_file_for_meta_servers_only(client: type[RecordingClient]) -> None:
+    assert run("--delay", "1", "--meta", "m:1", "--routes-cache", "r.json").exit_code == 0
+    assert client.routes_cache == "r.json"
+    result = run("--delay", "1", "--server", "s:1", "--routes-cache", "r.json")
+    assert (result.exit_code, "is for --meta" in result.stderr) == (2, True)
+
+
 def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:
     result = run("--at", "2026-12-24T18:00:00+00:00", "--attribute", "a=1", "--attribute", "b=x=y")
     assert result.exit_code == 0, result.output
     (message,) = client.sent
     assert message.body == {"a": "1", "b": "x=y"}
     assert message.at == datetime(2026, 12, 24, 18, tzinfo=UTC)
+
+
+def test_the_body_comes_from_standard_input_or_a_file(
+    client: type[RecordingClient], tmp_path: Path
+) -> None:
+    body = b"\xff\x00 bytes\n"
+    (tmp_path / "body").write_bytes(body)
+    for arguments in (("-",), ("--body-file", "-"), ("--body-file", str(tmp_path / "body"))):
+        command = ["send", "--subject", "s", "--delay", "1", *arguments]
+        result = CliRunner().invoke(main, command, input=body)
+        assert result.exit_code == 0, result.output
+        assert client.sent.pop().body == body
+    # One that has no end is read no further than may be sent.
+    assert run("--delay", "1", "--body-file", "/dev/zero").exit_code == 0
+    assert client.sent.pop().body == bytes((1 << 20) + 1)
+    assert run("--delay", "1", "--body-file", str(tmp_path / "none")).exit_code == ExitCode.USAGE
+    result = run("--delay", "1", "--body-file", "-", "text")
+    assert (result.exit_code, "give one of TEXT, --body-file" in result.stderr) == (2, True)
+
+
+def test_what_is_past_due_or_elsewhere_is_said(client: type[RecordingClient]) -> None:
+    client.receipt = {"past_due": True}
+    result = run("--at", "2020-01-01T00:00:00Z")
+    assert result.output.endswith(", which is past: it is delivered at once\n")
+    client.receipt = {"elsewhere": True}
+    result = run("--delay", "1", "--id", "m")
+    assert "m kept by 127.0.0.1:20801 (not the group that its id names, which took" in result.output
+    client.receipt = {"elsewhere": True, "past_due": True}
+    result = run("--delay", "1", "--id", "m", "--count", "2")
+    assert result.output.endswith(
+        "; 2 past due: at once; 2 not with the group that their id names\n"
+    )
+    result = run("--delay", "1", "--id", "m", "--json")
+    assert json.loads(result.stdout)["past_due"] is True
 
 
 def test_of_many_messages_each_has_an_id_of_its_own(client: type[RecordingClient]) -> None:
