@@ -263,8 +263,8 @@ class Sender:
         self._groups.replace(targets)
         self.groups_changed()
 
-    def attached(self, name: str) -> AttachedGroup | None:
-        """Return the group of receivers of a name, if there is or may be one."""
+    def attached(self, name: str) -> AttachedGroup:
+        """Return the group of receivers of a name; raise GroupRefusedError if there can be none."""
         return self._groups.attached(name)
 
     def forget(self, entries: Entries) -> None:

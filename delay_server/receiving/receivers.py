@@ -29,6 +29,7 @@ from delay_protocol.basics.errors import BodyError, MalformedMetaError
 from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MIN,
     LEASE_S,
+    Attach,
     Attached,
     AttachRefused,
     decode_attach,
@@ -50,6 +51,7 @@ from delay_transport.http.credentials import Credentials
 from sender.groups.attached import AttachedGroup, Attachment
 from sender.outcomes.dead import Refusal
 from sender.queues.parcels import Batch, Parcel, joined
+from sender.settings.errors import GroupRefusedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,28 +162,36 @@ class Receivers:
         if connection in self._members:
             self._refuse(connection, frame, "this connection is attached already")
             return
-        group = None
         reason = self._credentials.why_not_receive(attach.name, attach.token)
-        is_final = bool(reason)
         if reason:
             connection.fault()
+            body = self._refused(reason, is_final=True)
         elif master is None or duty.leaves_due:
-            reason = duty.remark or "; ".join(duty.why) or "this node is not the master"
-        elif (group := master.sender.attached(attach.name)) is None:
-            reason = f"no group of receivers can be called {attach.name!r} here: a broker group is"
-            reason += ", or there are too many groups, or this server delivers to others alone"
-        if master is None or group is None:
-            self.counts.refused += 1
-            body = encode_attach_reply(AttachRefused(reason=reason, is_final=is_final))
+            why = duty.remark or "; ".join(duty.why) or "this node is not the master"
+            body = self._refused(why)
+        elif not attach.name.isprintable():
+            body = self._refused(f"{attach.name!a} cannot be shown: choose another", is_final=True)
         else:
-            self.counts.attached += 1
-            attachment = group.attach(connection, attach)
-            self._members[connection] = _Member(master, group, attachment)
-            hello = master.hello()
-            body = encode_attach_reply(
-                Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S)
-            )
+            try:
+                body = self._attached(master, connection, attach)
+            except GroupRefusedError as error:
+                body = self._refused(str(error))
         connection.answer(frame, ResponseCode.SUCCESS, body)
+
+    def _refused(self, reason: str, *, is_final: bool = False) -> bytes:
+        self.counts.refused += 1
+        return encode_attach_reply(AttachRefused(reason=reason, is_final=is_final))
+
+    def _attached(self, master: Mastership, connection: Connection, attach: Attach) -> bytes:
+        if master.targets.routes is None:
+            known = [one.name for one in master.sender.status()]
+            if attach.name not in known:
+                raise GroupRefusedError(f"this server delivers to {', '.join(known)} alone")
+        group = master.sender.attached(attach.name)
+        self.counts.attached += 1
+        self._members[connection] = _Member(master, group, group.attach(connection, attach))
+        hello = master.hello()
+        return encode_attach_reply(Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S))
 
     def _flow(self, member: _Member, frame: Frame) -> None:
         flow = decode_flow(frame.body)

@@ -657,6 +657,8 @@ def set_route(
     own = list(_own_routes(session, name)) if is_prefix and (also_existing or dry_run) else []
     moved = [one["name"] for one in own if one["chosen"]] if also_existing else []
     if dry_run:
+        for group in groups:
+            session.ask("GET", "broker-groups", group)
         found: dict[str, Any] = {"route": name, "prefix": is_prefix, "groups": list(groups)}
         _show(session, found | {"moves": len(moved), "keeps": len(own) - len(moved)})
         return

@@ -273,7 +273,7 @@ class AttachedGroup:
             return f"the receivers of {self.name} have not settled {self.in_flight} messages"
         reasons = [one.credit.reason for one in self._members.values() if one.credit.reason]
         said = f": {reasons[0]}" if reasons else ""
-        return f"none of the {len(self._members)} receivers of {self.name} takes more now{said}"
+        return f"{len(self._members)} attached to {self.name}, and none takes more now{said}"
 
     # -- members -----------------------------------------------------------------------------
 
@@ -327,7 +327,6 @@ class AttachedGroup:
     def take(self, member: Attachment, sequences: Iterable[int]) -> tuple[list[Batch], int]:
         """Take messages that somebody else brings to an end; return how many are unknown, too."""
         batches, unknown = self._take(member, sequences)
-        self._counts.refused += sum(map(len, batches))
         self._has_room()
         return batches, unknown
 
@@ -372,6 +371,8 @@ class AttachedGroup:
                 while self.in_flight or not self._stopping:
                     self._end_leases()
                     if self._deliver():
+                        if self.is_hungry:
+                            self._owner.room_changed(self.number)
                         await trio.lowlevel.checkpoint()
                         continue
                     with trio.move_on_at(self._look_at()):

@@ -14,6 +14,7 @@ from sender.queues.lanes import lane_of
 from sender.queues.parcels import Entries, Mask
 from sender.queues.places import HeldPart
 from sender.settings.config import BrokerGroup
+from sender.settings.errors import GroupRefusedError
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -52,8 +53,9 @@ class GroupSet:
         self._by_number: dict[int, AnyGroup] = {}
         self._made = 0
         """Groups made so far: the number of the next one."""
-        self._wanted: set[str] = set()
-        """Names of groups that routes lead to."""
+        targets = list(targets)
+        self._wanted = {target.name for target in targets}
+        """Names of groups that routes lead to, or the settings."""
         self._of_lane: dict[int, list[AnyGroup]] = {}
         """The groups of each lane, as they were looked up."""
         self._nursery: trio.Nursery | None = None
@@ -129,36 +131,47 @@ class GroupSet:
             elif target is not None or not (isinstance(group, AttachedGroup) and group.has_members):
                 self._let_go(group)
         for target in wanted.values():
-            self._add_within_bounds(target)
+            self._add_wanted(target)
         self._of_lane.clear()
 
-    def attached(self, name: str) -> AttachedGroup | None:
-        """Return the group of receivers of a name, which may be a new one.
+    def attached(self, name: str) -> AttachedGroup:
+        """Return the group of receivers of a name, which may be a new one that nothing leads to.
 
-        None if a broker group has the name, if there are too many groups, or if none may come.
+        Raises GroupRefusedError.
         """
         found = next((group for group in self.in_use if group.name == name), None)
-        if found is None and self._routes is not None:
-            # Nothing leads to it yet. Those that were so before, and have no members, go.
-            for group in list(self.in_use):
-                is_empty = isinstance(group, AttachedGroup) and not group.has_members
-                if is_empty and group.name not in self._wanted:
-                    self._let_go(group)
-            found = self._add_within_bounds(
-                BrokerGroup(name=name, host="", port=0, is_attached=True)
-            )
+        if found is None:
+            self._let_unwanted_go(also_with_members=False)
+            if len(self.in_use) >= self._groups_max or self._is_stopped:
+                raise GroupRefusedError(
+                    f"there are {len(self.in_use)} groups here, and no message for {name!r} yet"
+                )
+            found = self._add(BrokerGroup(name=name, host="", port=0, is_attached=True))
             self._of_lane.clear()
-        return found if isinstance(found, AttachedGroup) else None
+        if not isinstance(found, AttachedGroup):
+            raise GroupRefusedError(f"{name!r} is a group of brokers: receivers need another name")
+        return found
 
-    def _add_within_bounds(self, target: BrokerGroup) -> AnyGroup | None:
+    def _let_unwanted_go(self, *, also_with_members: bool) -> None:
+        """Let groups of receivers go that nothing leads to; their members have to attach anew."""
+        for group in list(self.in_use):
+            is_unwanted = isinstance(group, AttachedGroup) and group.name not in self._wanted
+            has_members = isinstance(group, AttachedGroup) and group.has_members
+            if is_unwanted and (also_with_members or not has_members):
+                self._let_go(group)
+
+    def _add_wanted(self, target: BrokerGroup) -> None:
+        if len(self.in_use) >= self._groups_max:
+            # Those who only say a name leave their places to those that messages go to.
+            self._let_unwanted_go(also_with_members=True)
         if len(self.in_use) >= self._groups_max:
             _log.error(
                 "too many broker groups; raise sender.groups_max",
                 group=target.name,
                 groups_max=self._groups_max,
             )
-            return None
-        return None if self._is_stopped else self._add(target)
+        elif not self._is_stopped:
+            self._add(target)
 
     def set_rules(self, rules: Mapping[str, GroupRule]) -> None:
         """Give each group the rule of its name from now on; one that has none gets all."""

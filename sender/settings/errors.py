@@ -29,3 +29,7 @@ class ItemBytesError(SenderError):
         self.items = items
         self.expected_bytes = expected_bytes
         self.bytes_read = bytes_read
+
+
+class GroupRefusedError(SenderError):
+    """There is no group of receivers of a name, and none can come into being; the text says why."""

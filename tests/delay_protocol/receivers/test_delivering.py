@@ -110,8 +110,8 @@ def row(sequence: int, verdict: int, size: int) -> bytes:
     ("body", "sentence"),
     [
         (count(-1), "of -1 messages"),
-        (count(SETTLE_ITEMS_MAX + 1), "at most 16384 are taken"),
-        (count(2**31 - 1), "at most 16384 are taken"),
+        (count(SETTLE_ITEMS_MAX + 1), "at most 2048 are taken"),
+        (count(2**31 - 1), "at most 2048 are taken"),
         (count(1), "1 messages in 4 bytes"),
         (count(1) + row(0, 1, 0), "sequence 0: they are from 1"),
         (count(1) + row(-1, 1, 0), "sequence -1: they are from 1"),

@@ -1,7 +1,7 @@
 """Receivers at a delay server in virtual time: what they get, and what becomes of it."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -16,6 +16,7 @@ from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, MetaConfig, StorageConfig
 from sender.settings.config import SenderConfig
+from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.receiver_peer import ReceiverPeer, later_item
 
@@ -370,7 +371,7 @@ async def test_who_may_not_attach_hears_why() -> None:
     async with world.serving() as server, peer_of(world) as peer:
         refused = await peer.attach("g1")
         assert isinstance(refused, AttachRefused)
-        assert "a broker group is" in refused.reason
+        assert "is a group of brokers" in refused.reason
         answer = await peer.ask(CommandCode.SETTLE, encode_settle([]))
         assert answer.code == ResponseCode.PARAM_ERROR
         assert b"not attached" in answer.body
@@ -520,7 +521,7 @@ async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
         row = (1).to_bytes(8, "big") + b"\x01" + bytes(4)
         answer = await peer.ask(CommandCode.SETTLE, (10**6).to_bytes(4, "big") + row * 10**6)
         assert answer.code == ResponseCode.PARAM_ERROR
-        assert b"a SETTLE of 1000000 messages, at most 16384" in answer.body
+        assert b"a SETTLE of 1000000 messages, at most 2048" in answer.body
 
 
 async def test_who_settles_nothing_holds_up_nobody_else() -> None:
@@ -537,3 +538,51 @@ async def test_who_settles_nothing_holds_up_nobody_else() -> None:
         status = {one.name: one for one in server.master.sender.status()}
         assert status[NAME].why_none.endswith(f"have not settled {len(peer.delivered)} messages")
         assert await peer.done(peer.sequences) == 0
+
+
+async def test_all_of_a_large_credit_is_used_without_another_word() -> None:
+    """More waits than the queue of a group has: it is filled again as it is handed out."""
+    world = World()
+    sender = SenderConfig(queue_items_max=64, turn_items=16, batch_items=16)
+    config = receiving_config(sender=sender)
+    async with world.serving(config, has_broker=False), peer_of(world) as peer:
+        await peer.begin(NAME, items=1000)
+        await send(world, *(make_item(f"m{n}", world.now_ms + 100) for n in range(500)))
+        await until(lambda: len(peer.delivered) == 500, seconds=1)
+
+
+async def test_names_that_nothing_leads_to_leave_their_places_to_those_that_messages_go_to() -> (
+    None
+):
+    world = RouteWorld(1)
+    config = routed_config(sender=SenderConfig(groups_max=3))
+    async with world.routing(config) as (server, _), AsyncExitStack() as stack:
+        squatters = [await stack.enter_async_context(peer_of(world)) for _ in range(4)]
+        replies = [await peer.attach(f"squat{n}") for n, peer in enumerate(squatters)]
+        assert [isinstance(reply, Attached) for reply in replies] == [True, True, True, False]
+        assert isinstance(replies[3], AttachRefused)
+        assert "there are 3 groups here, and no message for 'squat3'" in replies[3].reason
+        await send(world, make_item("m", world.now_ms + 100))
+        await until(lambda: world.brokers[0].ids == ["m"])
+        assert all(peer.is_closed for peer in squatters[:3])
+        assert [group.name for group in server.master.sender.status()] == ["g0"]
+        # An empty one leaves its place to the next.
+        for number in range(5):
+            async with peer_of(world) as peer:
+                assert isinstance(await peer.attach(f"more{number}"), Attached)
+        refused = await squatters[3].attach("a\nb")
+        assert isinstance(refused, AttachRefused)
+        assert refused.is_final
+
+
+async def test_a_configured_group_stays_though_others_attach_and_a_name_beside_it_is_refused() -> (
+    None
+):
+    world = World()
+    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+        refused = await peer.attach("remainders")
+        assert isinstance(refused, AttachRefused)
+        assert refused.reason == "this server delivers to reminders alone"
+        await peer.begin(NAME)
+        await send(world, make_item("m", world.now_ms + 100))
+        await until(lambda: peer.delivered)

@@ -99,6 +99,8 @@ class Routes:
     def __init__(self, **chosen: bool) -> None:
         self.own = [{"name": name, "chosen": is_chosen} for name, is_chosen in chosen.items()]
         self.asked: list[tuple[str, str]] = []
+        self.looked = False
+        """Whether it was asked for the group."""
 
     def set(self, *words: str) -> Result:
         """Run `delaywheel admin route set`."""
@@ -106,7 +108,9 @@ class Routes:
         def answer(method: str, target: str, _: dict[str, str], __: bytes) -> tuple[int, bytes]:
             path, query = f"{target}?".removeprefix("/api/v1/").split("?")[:2]
             found: dict[str, Any] = {"name": "orders.", "kept": len(self.own)}
-            if method == "GET":
+            if path == "broker-groups/mail":
+                self.looked = True
+            elif method == "GET":
                 assert "prefix=orders." in query
                 names = [one["name"] for one in self.own]
                 begin = names.index(query.partition("after=")[2]) + 1 if "after=" in query else 0
@@ -145,3 +149,4 @@ def test_a_dry_run_counts_and_changes_nothing() -> None:
             "moves": moves, "keeps": 3 - moves,
         }  # fmt: skip
     assert meta.asked == []
+    assert meta.looked
