@@ -217,7 +217,8 @@ class GateJudge(ABC):
                         f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
                     )
                 limit = possible[0].limit_of(subject) if len(possible) == 1 else None
-                is_first = self.witness.sightings[receipt.message_id][0][0] >= receipt.at_s
+                seen_s = [at_s for at_s, _ in self.witness.sightings.get(receipt.message_id, ())]
+                is_first = min(seen_s, default=receipt.at_s) >= receipt.at_s
                 if limit is not None and receipt.message_id not in seen and is_first:
                     arrivals.setdefault((number, *limit), []).append(receipt.at_s)
             seen.add(receipt.message_id)

@@ -1006,12 +1006,12 @@ SERVER = {
     "4 dead letters": {
         # A row of which a dead letter was made is held no longer.
         "what is dead is held for good": mutant(
-            drop("Mastership._buried", "self.handout.settle(...)"), scenario=told.POISON, seed=1
+            drop("Mastership.buried", "self.handout.settle(...)"), scenario=told.POISON, seed=1
         ),
         # The fact that a message is dead comes when its record is durable, and not before.
         "fact before record": mutant(
             before(
-                "Mastership._given_up",
+                "Mastership.give_up",
                 "self.dead_recorder.give_up(...)",
                 (
                     "self.fact_recorder.cross_off(entries, "
@@ -1113,8 +1113,11 @@ SERVER = {
         "a later that settles before its record": mutant(
             swap(
                 "Receivers._settle",
-                "_, unknown = group.take(...)",
-                "unknown = group.done(attachment, _sequences(by_verdict[Verdict.LATER]))",
+                "batches, unknown = group.take(...)",
+                (
+                    "batches = []\n"
+                    "unknown = group.done(attachment, _sequences(by_verdict[Verdict.LATER]))"
+                ),
             ),
             scenario=told.RECEIVERS,
             seed=1,
