@@ -39,6 +39,7 @@ def test_servers_that_are_killed_lose_nothing_and_send_nothing_early(tmp_path: P
     assert outcome.reached.total() >= 4
 
 
+@pytest.mark.long
 def test_servers_that_lose_power_lose_nothing_else(tmp_path: Path, library: Path) -> None:
     outcome = run_round(tmp_path, seed=CUT, number=0, cycles=6, library=library, broken=None)
     assert outcome.violations == [], describe("power loss", outcome, 0)

@@ -220,6 +220,7 @@ def test_a_node_with_another_groups_log_is_refused_and_its_log_left_alone(
         assert alone.wait_ready().status()["pending"] == 1
 
 
+@pytest.mark.long
 def test_the_meta_server_may_die_and_come_back_while_messages_are_taken(
     cluster: Cluster,
 ) -> None:

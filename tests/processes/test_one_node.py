@@ -202,6 +202,7 @@ class Load:
         assert not self._thread.is_alive()
 
 
+@pytest.mark.long
 def test_whenever_it_is_killed_nothing_acknowledged_is_lost_or_early_and_few_come_twice(
     tmp_path: Path,
 ) -> None:

@@ -22,6 +22,7 @@ def test_no_promise_is_broken_in_other_groups(world: str, seed: int) -> None:
     assert run_schedule(seed, world).violations == []
 
 
+@pytest.mark.long
 @each_seed(2)
 def test_no_promise_is_broken_in_a_busy_group(seed: int) -> None:
     assert run_schedule(seed, "schedule-busy").violations == []

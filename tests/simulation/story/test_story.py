@@ -145,6 +145,7 @@ def test_two_masters_of_an_epoch_are_noticed() -> None:
     ]
 
 
+@pytest.mark.long
 def test_what_the_story_has_comes_to_pass() -> None:
     counts: Counter[str] = Counter()
     faults: Counter[str] = Counter()
