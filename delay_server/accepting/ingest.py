@@ -175,18 +175,23 @@ class Ingest:
             if frame.code == CommandCode.HELLO:
                 code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
                 connection.answer(frame, code, self.hello)
-            elif frame.code in _OF_RECEIVERS and self.receivers is not None:
-                self.receivers.take(connection, frame)
             elif frame.code != CommandCode.SEND_MESSAGE:
-                self.counts.unknown_commands += 1
-                connection.fault()
-                connection.answer(frame, ResponseCode.UNKNOWN_CODE)
+                self._take_other(connection, frame)
             elif self._duty.admits is Admits.ELSEWHERE:
                 connection.answer(frame, ResponseCode.BROKER_ERROR, self._duty.remark.encode())
             elif self._must_hold():
                 self._hold(connection, frame)
             else:
                 self._admit(connection, frame)
+
+    def _take_other(self, connection: Connection, frame: Frame) -> None:
+        """Take a request that is not a producer's."""
+        if frame.code in _OF_RECEIVERS and self.receivers is not None:
+            self.receivers.take(connection, frame)
+            return
+        self.counts.unknown_commands += 1
+        connection.fault()
+        connection.answer(frame, ResponseCode.UNKNOWN_CODE)
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""

@@ -155,9 +155,9 @@ class GroupSet:
     def _let_unwanted_go(self, *, also_with_members: bool) -> None:
         """Let groups of receivers go that nothing leads to; their members have to attach anew."""
         for group in list(self.in_use):
-            is_unwanted = isinstance(group, AttachedGroup) and group.name not in self._wanted
-            has_members = isinstance(group, AttachedGroup) and group.has_members
-            if is_unwanted and (also_with_members or not has_members):
+            if not isinstance(group, AttachedGroup) or group.name in self._wanted:
+                continue
+            if also_with_members or not group.has_members:
                 self._let_go(group)
 
     def _add_wanted(self, target: BrokerGroup) -> None:

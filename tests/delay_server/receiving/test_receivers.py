@@ -350,12 +350,11 @@ async def test_refused_is_a_dead_letter_with_its_reason() -> None:
 async def test_a_stop_waits_for_what_is_unsettled_and_nothing_comes_twice() -> None:
     world = World()
     async with world.serving(receiving_config(), has_broker=False) as server:
-        async with peer_of(world) as peer, trio.open_nursery() as nursery:
+        async with peer_of(world) as peer:
             await peer.begin(NAME, items=5)
             await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(8)))
             await until(lambda: len(peer.delivered) == 5)
             server.begin_stop(10)
-            nursery.start_soon(trio.sleep, 3)
             await trio.sleep(2)
             assert await peer.done(peer.sequences) == 0
             assert len(peer.delivered) == 5
