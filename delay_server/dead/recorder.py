@@ -10,6 +10,7 @@ again and refused again.
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import numpy as np
@@ -21,6 +22,7 @@ from xxhash import xxh3_64_intdigest
 from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.commits import Committer
 from delay_server.dead.reason import encode_reason
+from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.holding.sorted_runs import RAW
 from delay_transport.seams.outbox import Wakeup
 from sender.outcomes.dead import Refusal
@@ -104,9 +106,7 @@ class DeadLetterRecorder:
         self._on_changed = on_changed
         self._reason_bytes_max = reason_bytes_max
         self._waiting: deque[_Doomed] = deque()
-        self._writing: _Doomed | None = None
-        self._recorded: deque[_Doomed] = deque()
-        """Durable, in the order in which they will be filed."""
+        self._unfiled = UnfiledRecords(Outcome.DEAD)
         self._more = Wakeup()
         self._idle = trio.Event()
         self._is_stopping = False
@@ -131,22 +131,17 @@ class DeadLetterRecorder:
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages held here."""
-        for doomed in (*self._waiting, *self._recorded):
-            yield doomed.entries
-        if self._writing is not None:
-            yield self._writing.entries
+        yield from (doomed.entries for doomed in self._waiting)
+        yield from self._unfiled.held()
 
     def is_recording(self, sequence: int) -> bool:
         """Say whether the record of a message is being appended, or is, and not filed yet."""
-        under_way = [*self._recorded] if self._writing is None else [*self._recorded, self._writing]
-        return any(sequence in doomed.entries["sequence"] for doomed in under_way)
+        return sequence in self._unfiled
 
     def filed(self, facts: FactBlock) -> None:
         """Hear of records that were filed; let go of the messages that these are about."""
-        if len(facts) and facts.outcome[0] == Outcome.DEAD:
-            doomed = self._recorded.popleft()
-            assert np.array_equal(doomed.entries["sequence"], facts.sequence)
-            self._let_go(doomed.entries, self._on_buried)
+        if (entries := self._unfiled.filed(facts)) is not None:
+            self._let_go(entries, self._on_buried)
 
     def _let_go(self, entries: Entries, tell: Callable[[Entries], None]) -> None:
         self.count -= len(entries)
@@ -165,32 +160,32 @@ class DeadLetterRecorder:
                 await trio.sleep(_GATHERED_S)
                 if not self._may_append():
                     continue
-            doomed = self._writing = self._take()
+            doomed = self._take()
             draft = self._draft(doomed)
             if draft is None:
-                self._writing = None
                 _tell(doomed)
                 continue
+            self._unfiled.begin(doomed.entries)
             self._is_appending = True
-            kept = await self._committer.commit_records(draft, on_durable=self._durable)
-            self._writing, self._is_appending = None, False
+            kept = await self._committer.commit_records(
+                draft, on_durable=partial(self._durable, doomed.entries)
+            )
+            self._is_appending = False
             self.lacks_space = not kept
             if kept:
                 pause_s = _NO_SPACE_RETRY_S
                 self._on_changed()
                 _tell(doomed)
                 continue
+            self._unfiled.give_back(doomed.entries)
             self._waiting.appendleft(doomed)
             self._on_changed()
             self._idle.set()
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
 
-    def _durable(self, _last: int) -> None:
-        """Note that what is being appended will be filed, whoever is told of its commit when."""
-        assert self._writing is not None
-        self._recorded.append(self._writing)
-        self._writing = None
+    def _durable(self, entries: Entries, _last: int) -> None:
+        self._unfiled.durable(entries)
 
     def _may_append(self) -> bool:
         return bool(self._waiting) and not self._is_stopping

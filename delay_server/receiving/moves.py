@@ -7,7 +7,6 @@ part delivers it. A crash before the record is durable delivers it again; after 
 due at its new time, here or at the next master.
 """
 
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -21,6 +20,7 @@ from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import Committer, Records
 from delay_server.accepting.intake import Intake
+from delay_server.filing.unfiled import UnfiledRecords
 from sender.groups.readable import ReadItems
 from sender.queues.parcels import Batch
 from storage.batch.columns import RecordKind
@@ -62,21 +62,18 @@ class Moves:
         self._on_moved = on_moved
         self._on_no_space = on_no_space
         self._on_changed = on_changed
-        self._writing: list[Batch] = []
-        self._recorded: deque[Entries] = deque()
-        """Durable, in the order in which they will be filed."""
+        self._unfiled = UnfiledRecords(Outcome.MOVED)
         self._idle = trio.Event()
         self.count = 0
         """Messages held here."""
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages held here."""
-        yield from (batch.entries for batch in self._writing)
-        yield from self._recorded
+        return self._unfiled.held()
 
     def is_recording(self, sequence: int) -> bool:
         """Say whether a message is being moved."""
-        return any(sequence in entries["sequence"] for entries in self.held())
+        return sequence in self._unfiled
 
     def plan(self, batch: Batch, items: Sequence[bytes]) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
@@ -117,41 +114,35 @@ class Moves:
         """Have planned records appended; `on_end` hears of each whether it was kept."""
         for batch, draft in planned:
             self.count += len(batch)
-            self._writing.append(batch)
+            self._unfiled.begin(batch.entries)
             self._committer.submit(
                 partial(Records, draft),
                 partial(self._ended, batch, on_end),
                 on_durable=partial(self._durable, batch),
             )
 
-    def _written(self, batch: Batch) -> None:
-        self._writing = [one for one in self._writing if one is not batch]
-
     def _durable(self, batch: Batch, _last: int) -> None:
-        self._written(batch)
-        self._recorded.append(batch.entries)
+        self._unfiled.durable(batch.entries)
 
     def _ended(self, batch: Batch, on_end: Callable[[bool], None], kept: bool) -> None:  # noqa: FBT001
         if not kept:
-            self._written(batch)
+            self._unfiled.give_back(batch.entries)
             self.count -= len(batch)
             self._on_no_space(batch)
         self._on_changed()
         on_end(kept)
-        if not self._writing:
+        if not self._unfiled.is_appending:
             self._idle.set()
 
     def filed(self, facts: FactBlock) -> None:
         """Hear of records that were filed; let go of the messages that these are about."""
-        if len(facts) and facts.outcome[0] == Outcome.MOVED and not facts.of_dead.any():
-            entries = self._recorded.popleft()
-            assert np.array_equal(entries["sequence"], facts.sequence)
+        if (entries := self._unfiled.filed(facts)) is not None:
             self.count -= len(entries)
             self._on_moved(entries)
 
     async def stop(self) -> None:
         """Wait until what is being appended is."""
-        while self._writing:
+        while self._unfiled.is_appending:
             self._idle = trio.Event()
             await self._idle.wait()
 

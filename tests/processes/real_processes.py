@@ -278,8 +278,7 @@ def _running(process: ServerProcess) -> Iterator[ServerProcess]:
     try:
         yield process
     finally:
-        if process.process.poll() is None:
-            process.kill()
+        process.kill()
 
 
 def until(condition: Any, *, seconds: float) -> bool:  # noqa: ANN401 (any callable)

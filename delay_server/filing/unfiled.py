@@ -1,0 +1,66 @@
+"""Messages that are to leave by a record: from its append until it is filed they are held."""
+
+from collections import deque
+from collections.abc import Iterator
+
+import numpy as np
+
+from storage.batch.entries import Entries
+from storage.batch.facts import FactBlock, Outcome
+
+
+class UnfiledRecords:
+    """Messages of a mastership whose records of one kind are being appended, or not filed yet.
+
+    A message counts as out of the wheel until its record is filed, which crosses it off, so that no
+    other part delivers it.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        """Begin with none; `outcome` is what the records state."""
+        self._outcome = outcome
+        self._appending: list[Entries] = []
+        self._durable: deque[Entries] = deque()
+        """In the order in which they will be filed."""
+
+    @property
+    def is_appending(self) -> bool:
+        """Whether a record is being appended."""
+        return bool(self._appending)
+
+    def held(self) -> Iterator[Entries]:
+        """Yield the entries of all messages, those of one record at once."""
+        yield from self._appending
+        yield from self._durable
+
+    def __contains__(self, sequence: int) -> bool:
+        """Say whether a message is among them."""
+        return any(sequence in entries["sequence"] for entries in self.held())
+
+    def begin(self, entries: Entries) -> None:
+        """Take messages whose record is to be appended."""
+        self._appending.append(entries)
+
+    def durable(self, entries: Entries) -> None:
+        """Note that the record of messages will be filed, whoever is told of its commit when."""
+        self._forget(entries)
+        self._durable.append(entries)
+
+    def give_back(self, entries: Entries) -> None:
+        """Let go of messages whose record found no space."""
+        self._forget(entries)
+
+    def _forget(self, entries: Entries) -> None:
+        self._appending = [one for one in self._appending if one is not entries]
+
+    def filed(self, facts: FactBlock) -> Entries | None:
+        """Let go of the messages that a filed record is about; None if none of them are held here.
+
+        So it is with a record of an earlier mastership that is committed in this one: no message
+        that it is about was handed out again.
+        """
+        if not self._durable or not len(facts) or facts.outcome[0] != self._outcome:
+            return None
+        if not np.array_equal(self._durable[0]["sequence"], facts.sequence):
+            return None
+        return self._durable.popleft()

@@ -1,0 +1,84 @@
+"""Messages that leave by a record are held until that record is filed."""
+
+import random
+from collections import deque
+
+import numpy as np
+import pytest
+
+from delay_server.filing.unfiled import UnfiledRecords
+from storage.batch.entries import ENTRY, Entries
+from storage.batch.facts import FactBlock, Outcome
+
+
+def entries_of(*sequences: int) -> Entries:
+    entries = np.zeros(len(sequences), ENTRY)
+    entries["sequence"] = sequences
+    return entries
+
+
+def facts_of(outcome: Outcome, *sequences: int) -> FactBlock:
+    count = len(sequences)
+    return FactBlock(
+        sequence=np.array(sequences, np.int64),
+        minute=np.zeros(count, np.uint32),
+        at_ms=np.zeros(count, np.int64),
+        target=np.zeros(count, np.uint16),
+        outcome=np.full(count, outcome, np.uint8),
+        record=np.zeros(count, np.int64),
+        targets=[b""],
+    )
+
+
+@pytest.mark.parametrize("outcome", [Outcome.MOVED, Outcome.DEAD])
+def test_a_record_of_an_earlier_mastership_lets_nothing_go(outcome: Outcome) -> None:
+    """A new master files the tail of the one before it, once that is committed."""
+    unfiled = UnfiledRecords(outcome)
+    assert unfiled.filed(facts_of(outcome, 1, 2)) is None
+    own = entries_of(5, 6)
+    unfiled.begin(own)
+    assert unfiled.filed(facts_of(outcome, 3)) is None
+    unfiled.durable(own)
+    assert unfiled.filed(facts_of(outcome, 4)) is None
+    assert unfiled.filed(facts_of(outcome)) is None
+    assert [one in unfiled for one in (4, 5, 6)] == [False, True, True]
+    assert unfiled.filed(facts_of(outcome, 5, 6)) is own
+    assert not list(unfiled.held())
+
+
+def test_what_an_operator_cancels_meanwhile_is_held_until_its_own_record_is_filed() -> None:
+    unfiled = UnfiledRecords(Outcome.MOVED)
+    own = entries_of(5)
+    unfiled.begin(own)
+    unfiled.durable(own)
+    assert unfiled.filed(facts_of(Outcome.CANCELLED, 5)) is None
+    assert unfiled.filed(facts_of(Outcome.MOVED, 5)) is own
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_each_message_is_held_from_its_append_to_its_filing(seed: int) -> None:
+    chance = random.Random(seed)
+    unfiled = UnfiledRecords(Outcome.DEAD)
+    appending: deque[Entries] = deque()
+    durable: deque[Entries] = deque()
+    following = 0
+    for _ in range(300):
+        step = chance.choice(["begin", "durable", "no space", "filed", "of another"])
+        if step == "begin":
+            count = chance.randint(1, 3)
+            appending.append(entries_of(*range(following, following + count)))
+            following += count
+            unfiled.begin(appending[-1])
+        elif step == "durable" and appending:
+            durable.append(appending.popleft())
+            unfiled.durable(durable[-1])
+        elif step == "no space" and appending:
+            unfiled.give_back(appending.popleft())
+        elif step == "filed" and durable:
+            expected = durable.popleft()
+            assert unfiled.filed(facts_of(Outcome.DEAD, *expected["sequence"])) is expected
+        elif step == "of another":
+            assert unfiled.filed(facts_of(Outcome.DEAD, following + 10)) is None
+        held = {int(one) for part in (*appending, *durable) for one in part["sequence"]}
+        assert {one for one in range(following) if one in unfiled} == held
+        assert unfiled.is_appending == bool(appending)
