@@ -112,7 +112,10 @@ class Machine:
         trims = self.group.trims
         return (TrimmedConfig if trims else DelayServerConfig)(
             node=NodeConfig(data_dir=Path("unused"), cluster="c1", group=GROUP, node_id=self.name),
-            brokers={"g1": f"{HOST}:{BROKER_PORT}"},
+            brokers={
+                "g1": f"{HOST}:{BROKER_PORT}",
+                **dict.fromkeys(self.group.attached, "attached"),
+            },
             storage=TRIMMED if trims else ROOMY,
             listener=ListenerConfig(address=f"{HOST}:{self.port}"),
             meta=MetaConfig(addresses=f"{HOST}:{HTTP_PORT}"),
@@ -211,9 +214,15 @@ class Group:
         names: tuple[str, ...] = NAMES,
         plan: FaultPlan = CALM,
         trims: bool = False,
+        attached: tuple[str, ...] = (),
     ) -> None:
-        """Prepare; plan: of the disks, what a power cut takes; trims: keep little of the logs."""
+        """Prepare.
+
+        plan: of the disks, what a power cut takes; trims: keep little of the logs; attached: names
+        of receivers.
+        """
         self.plan = plan
+        self.attached = attached
         self.trims = trims
         self.world = World(seed=seed)
         self.meta = RealMeta(self.world)

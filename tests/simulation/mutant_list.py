@@ -2046,6 +2046,13 @@ GROUP = {
             test=f"{_FAILOVER}test_a_master_that_loses_power_is_followed_by_another_with_every_message",
         ),
     },
+    "6 receivers": {
+        # What a master before it moved or gave up is not what this one moves or gives up.
+        "a record of the master before lets go": mutant(
+            swap("UnfiledRecords.filed", "np.array_equal(...)", "True"),
+            test="delay_server/filing/test_unfiled.py",
+        ),
+    },
 }
 """Of the shell of replication, between servers; its world is the story of a group."""
 

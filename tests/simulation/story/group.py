@@ -1,9 +1,9 @@
 """The story of a group: three real delay servers and a real meta server, and what befalls them.
 
-Producers ask the meta server who the master is, a broker takes what is due, an operator hands over,
-elects and changes min ISR. Machines, disks, network and the store fail. At each change of the
-record, and at the end when all power is cut, each disk in sync has to have every acknowledged
-message by itself (judges.py).
+Producers ask the meta server who the master is, a broker takes what is due, and in half of the
+stories receivers take a half of it. An operator hands over, elects and changes min ISR. Machines,
+disks, network and the store fail. At each change of the record, and at the end when all power is
+cut, each disk in sync has to have every acknowledged message by itself (judges.py).
 """
 
 import contextlib
@@ -35,6 +35,7 @@ from tests.simulation.faults import Death, FaultPlan, Kill, PowerCut
 from tests.simulation.ledger import Account, counts_line
 from tests.simulation.story import judges
 from tests.simulation.story.history import Event, History, What
+from tests.simulation.story.receivers import RECEIVERS, StoryReceiver
 
 PLAN: Final = FaultPlan()
 """What a power cut may take: anything that was not fsynced."""
@@ -72,6 +73,8 @@ class Story:
     """Between two strikes."""
     trims: float = 0.4
     """Chance that nodes keep next to nothing of their logs, so that slaves copy snapshots."""
+    receives: float = 0.5
+    """Chance that half of the messages go to receivers, of which there are two."""
 
 
 @dataclass(slots=True)
@@ -113,7 +116,11 @@ class GroupStory:
         self.history = self.result.history
         self.logs = judges.Logs()
         trims = derive(seed, "trims").random() < story.trims
-        self.group = Group(seed=seed, names=story.names, plan=PLAN, trims=trims)
+        self.receives = derive(seed, "receivers").random() < story.receives
+        self.group = Group(
+            seed=seed, names=story.names, plan=PLAN, trims=trims,
+            attached=(RECEIVERS,) if self.receives else (),
+        )  # fmt: skip
         self.group.meta.open_store = self._open_store
         self.length_s = self.chance.uniform(*story.seconds)
         self._numbers = 0
@@ -367,6 +374,8 @@ class GroupStory:
         for machine in group.machines.values():
             machine.is_supervised = True
         async with group.running():
+            for number in range(2 if self.receives else 0):
+                group.nursery.start_soon(self._receiver(number).run)
             async with trio.open_nursery() as nursery:
                 for number in range(self.story.producers):
                     nursery.start_soon(self._produce, f"p{number}")
@@ -416,6 +425,20 @@ class GroupStory:
     def _arrived(self, message_id: str, due_ms: int, at_ms: int) -> None:
         del due_ms
         self.note(What.ARRIVED, "broker", message_id, at_ms)
+
+    def _receiver(self, number: int) -> StoryReceiver:
+        return StoryReceiver(
+            self.group.world.network.node(f"receiver {number}"),
+            instance=bytes([number]) * 16,
+            address=self._address,
+            now_ms=self.group.world.clock.now_ms,
+            on_received=self._received,
+            on_arrived=self._arrived,
+        )
+
+    def _received(self, message_id: str, due_ms: int, at_ms: int) -> None:
+        self.note(What.RECEIVED, "receiver", (message_id, due_ms), at_ms)
+        self.result.counts["received"] += 1
 
     def _judge(self, disks: judges.Disks, record: GroupRecord, now_ms: int) -> None:
         history, logs = self.history, self.logs

@@ -14,6 +14,9 @@ class What(Enum):
     """A producer heard that a message is kept: its id, and by whom."""
     ARRIVED = "arrived"
     """A broker got a message: its id, its due time, and the wall clock."""
+    RECEIVED = "received"
+    """A receiver got a message, as which it says what becomes of it: its id and its due time as
+    the item has it, and the wall clock."""
     RECORDED = "recorded"
     """The store has another record of the group: the record."""
     STRUCK = "struck"

@@ -84,6 +84,10 @@ def ids_of(batch: Batch) -> list[str]:
     """Return the ids of the messages that a batch accepts, or has filed."""
     if batch.kind not in {reader.MESSAGE, reader.ROWS}:
         return []
+    return _ids(batch)
+
+
+def _ids(batch: Batch) -> list[str]:
     return [reader.read_item(item).message_id.decode() for item in batch.items]
 
 
@@ -93,7 +97,10 @@ def missing_on(logs: Logs, name: str, files: Files, history: History) -> set[str
     A copy need not have what had left before it was made.
     """
     batches = [*logs.batches(name, files), *logs.rows(name, files)]
-    missing = history.acknowledged() - {one for batch in batches for one in ids_of(batch)}
+    # Of what was moved or given up a copy may have the record alone.
+    kinds = {reader.MESSAGE, reader.ROWS, reader.MOVE, reader.DEAD}
+    found = {one for batch in batches if batch.kind in kinds for one in _ids(batch)}
+    missing = history.acknowledged() - found
     if missing and is_copy(files):
         missing -= {str(event.about) for event in history.of(What.ARRIVED)}
     return missing
@@ -130,6 +137,11 @@ def never_early(history: History) -> Iterator[str]:
         if event.told_ms < due[str(event.about)]:
             early_ms = due[str(event.about)] - event.told_ms
             yield f"early: {event.about} arrived {early_ms} ms before it was due"
+    for event in history.of(What.RECEIVED):
+        assert isinstance(event.about, tuple)
+        message_id, due_ms = event.about
+        if event.told_ms < max(due_ms, due[message_id]):
+            yield f"early: {message_id} was received {due_ms - event.told_ms} ms before it was due"
 
 
 def leaves(history: History, *, due_before_ms: int) -> Iterator[str]:

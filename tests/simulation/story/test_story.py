@@ -58,6 +58,8 @@ ACKED = (1.1, What.ACKED, "a", "m", 0)
     ("events", "word"),
     [
         ([SENT, (2.0, What.ARRIVED, "broker", "m", 4999)], "early"),
+        ([SENT, (6.0, What.RECEIVED, "receiver", ("m", 7000), 6999)], "early"),
+        ([SENT, (6.0, What.RECEIVED, "receiver", ("m", 1000), 4999)], "early"),
         ([SENT, ACKED], "leaves"),
         (
             [
@@ -155,4 +157,5 @@ def test_what_the_story_has_comes_to_pass() -> None:
         faults += result.faults
     assert counts["changes of master"] >= 6
     assert counts["acknowledged"] >= 360
+    assert counts["received"] >= 80
     assert len(faults) >= 9
