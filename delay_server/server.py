@@ -164,6 +164,7 @@ class DelayServer:
             duty=self.duty(),
             demotions=self.demotions,
             ingest=self.ingest,
+            receivers=self.receivers.counts,
             listener=self.listener,
             node=self._node,
             parts=None if self._mastership is None else self._parts(self._mastership),

@@ -222,6 +222,31 @@ NUMBERS_OF_PROCESS: Final[tuple[Number[Observed] | Family[Observed], ...]] = (
         "Requests that wait for admission.",
         lambda seen: seen.ingest.held_requests,
     ),
+    Family(
+        "receivers.settled",
+        "counter",
+        "Verdicts of receivers on messages, by verdict.",
+        "verdict",
+        lambda seen: dict(sorted(seen.receivers.settled.items())),
+    ),
+    Number(
+        "receivers.unknown",
+        "counter",
+        "Verdicts among them on what was not unsettled on their connection.",
+        lambda seen: seen.receivers.unknown,
+    ),
+    Number(
+        "receivers.attached",
+        "counter",
+        "Times that a receiver was attached.",
+        lambda seen: seen.receivers.attached,
+    ),
+    Number(
+        "receivers.refused",
+        "counter",
+        "Times that a receiver was not attached.",
+        lambda seen: seen.receivers.refused,
+    ),
     Number(
         "clock_held",
         "gauge",

@@ -160,14 +160,14 @@ def _role_of(found: Json) -> str:
 
 
 def _undelivered(found: Json) -> list[str]:
-    """Return that messages are late for broker groups that cannot be used."""
+    """Return that messages are late, and which groups take nothing."""
     brokers = found.get("brokers")
     if not isinstance(brokers, dict) or not found.get("late"):
         return []
     away = sorted(name for name, row in brokers.items() if not row.get("up"))
     if not away:
         return []
-    return [f"{found['late']} messages are late, and broker groups are away: {', '.join(away)}"]
+    return [f"{found['late']} messages are late, and these groups take nothing: {', '.join(away)}"]
 
 
 def _texts(lines: object) -> list[str]:

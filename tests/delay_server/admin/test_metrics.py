@@ -49,6 +49,7 @@ NAMES = """
     controls_unmetered_total last_sequence recovery_seconds
     build_info node_info accepted_total accepted_bytes_total refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
+    receivers_settled_total receivers_unknown_total receivers_attached_total receivers_refused_total
     connections_accepted_total connections_refused_total connection_faults_total
     connection_pauses_total received_bytes_total held_bytes
     connections_closed_total commits_total fsync_seconds replay_lag replay_lag_bytes

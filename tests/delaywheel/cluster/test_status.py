@@ -210,7 +210,7 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
             {"late": 3, "brokers": {"g1": {"up": 0}, "g2": {"up": 1}}},
             (
                 "d1/n1 takes and delivers messages; "
-                "but 3 messages are late, and broker groups are away: g1"
+                "but 3 messages are late, and these groups take nothing: g1"
             ),
         ),
         ({"late": 3, "brokers": {"g2": {"up": 1}}}, "d1/n1 takes and delivers messages"),
