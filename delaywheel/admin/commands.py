@@ -354,7 +354,6 @@ def replace_group(session: Session, *, name: str, address: str, version: int | N
 def approve_group(session: Session, *, name: str, **body: object) -> None:
     """Approve a broker group that waits; `delaywheel topology` shows which do.
 
-    The subjects that a receiver asks for are routed to it, unless they have a route that was set.
     A group that is known already counts as entered from then on: it may be added to existing routes
     and is not removed after a long silence.
 
@@ -362,6 +361,28 @@ def approve_group(session: Session, *, name: str, **body: object) -> None:
     Examples:
       delaywheel admin broker-group approve broker1 --address 10.0.0.1:20881
     """
+    _show(session, session.ask("POST", "broker-groups", name, "approve", body=body))
+
+
+@admin.group("receiver", short_help="Receivers: approve.")
+def receiver() -> None:
+    """Let in receivers; `broker-group` lists and changes their groups like all others."""
+
+
+@receiver.command("approve", short_help="Approve a receiver that waits.")
+@click.argument("name")
+@_json_option
+def approve_receiver(session: Session, *, name: str) -> None:
+    """Approve a receiver that waits; `delaywheel topology` shows which do.
+
+    The subjects that it asks for are routed to it, unless they have a route that was set.
+
+    \b
+    Examples:
+      delaywheel admin receiver approve reminders
+    """
+    # A receiver is the only one without an address.
+    body = {"address": ""}
     _show(session, session.ask("POST", "broker-groups", name, "approve", body=body))
 
 

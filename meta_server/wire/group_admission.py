@@ -102,14 +102,15 @@ class GroupAdmission:
             heard=now,
             patterns=patterns,
         )
-        remedy = f"delaywheel admin broker-group approve {name}"
+        what = "receiver" if group.kind is GroupKind.RECEIVER else "broker-group"
+        remedy = f"delaywheel admin {what} approve {name}"
         if self.waiting.note(waiting):
             _log.warning(
-                "a broker group waits for approval",
+                "a group waits for approval",
                 group=name,
                 address=group.master,
                 peer=connection.peer,
                 remedy=remedy,
             )
-        what = "wants further routes" if name in self._registry.groups else "is not known"
-        raise NotNowError(f"{name} {what}: it waits for an operator ({remedy})")
+        why = "wants further routes" if name in self._registry.groups else "is not known"
+        raise NotNowError(f"{name} {why}: it waits for an operator ({remedy})")

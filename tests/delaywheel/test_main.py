@@ -52,6 +52,7 @@ ADMIN = (
     ("limit", "change"),
     ("limit", "reset"),
     ("limit", "show"),
+    ("receiver", "approve"),
     ("route", "extend"),
     ("route", "list"),
     ("route", "reduce"),

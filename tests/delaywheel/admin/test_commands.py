@@ -150,3 +150,17 @@ def test_a_dry_run_counts_and_changes_nothing() -> None:
         }  # fmt: skip
     assert meta.asked == []
     assert meta.looked
+
+
+def test_a_receiver_is_approved_as_what_it_is_a_group_without_an_address() -> None:
+    asked: list[tuple[str, str, Any]] = []
+
+    def answer(method: str, target: str, _: dict[str, str], body: bytes) -> tuple[int, bytes]:
+        asked.append((method, target, json.loads(body)))
+        return 200, json.dumps({"name": "mail", "kind": "receiver"}).encode()
+
+    with answering(answer) as address:
+        words = ("--meta", address, "receiver", "approve", "mail")
+        result = CliRunner().invoke(main, ["admin", *words])
+    assert result.exit_code == 0, result.output
+    assert asked == [("POST", "/api/v1/broker-groups/mail/approve", {"address": ""})]

@@ -82,10 +82,10 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
             "patterns": [],
             "speaks_from": "127.0.0.1",
         }
-        wrong = await http.refused(
-            "POST", "/broker-groups/g1/approve", {"address": "10.6.6.6:20881"}
-        )
-        assert (wrong[0], wrong[1]["code"]) == (409, "conflict")
+        # The second as for a receiver, which it is not.
+        for address in ("10.6.6.6:20881", ""):
+            wrong = await http.refused("POST", "/broker-groups/g1/approve", {"address": address})
+            assert (wrong[0], wrong[1]["code"]) == (409, "conflict")
         shown = await http.change(
             "POST", "/broker-groups/g1/approve", {"address": "10.0.0.1:20881"}
         )

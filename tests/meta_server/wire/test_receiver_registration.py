@@ -29,7 +29,7 @@ from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import Peer, World, broker, make_config, names, node, until
 
 SERVER, PRODUCER, CONSUMER = ClientType.DELAY_SERVER, ClientType.PRODUCER, ClientType.CONSUMER
-APPROVE = "it waits for an operator (delaywheel admin broker-group approve mail)"
+APPROVE = "it waits for an operator (delaywheel admin receiver approve mail)"
 
 
 def entered() -> MetaServerConfig:
@@ -247,7 +247,7 @@ async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.sleep(1)
-            shown = await http.change("POST", "/broker-groups/mail/approve", {})
+            shown = await http.change("POST", "/broker-groups/mail/approve", {"address": ""})
             assert (shown["kind"], shown["entered"]) == ("receiver", True)
         assert news[0].waits == elsewhere
         assert (await http.get("/topology"))["waiting"] == []
