@@ -12,9 +12,10 @@ from zlib import crc32
 
 import trio
 
+from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, decode_item
 from delay_protocol.receivers.attaching import Attached
-from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
+from delay_protocol.receivers.delivering import Delivered, Settled, Verdict, encode_settle
 from tests.receiver_peer import ReceiverPeer, later_item
 from tests.simulation.network import NodeNetwork
 
@@ -113,5 +114,8 @@ class StoryReceiver:
             rest = later_item(one.item, due_ms, flag=item.flag | FLAG_DELAY)
         else:
             self._on_arrived(item.message_id, item.due_ms, wall_ms)
+        body = encode_settle([Settled(one.sequence, verdict, rest)])
         with contextlib.suppress(*_ENDS):
-            await peer.settle([Settled(one.sequence, verdict, rest)])
+            # What may not be done now is said again.
+            while (await peer.ask(CommandCode.SETTLE, body)).code == ResponseCode.BROKER_ERROR:  # noqa: ASYNC110
+                await trio.sleep(1)
