@@ -123,7 +123,8 @@ def _leading(registry: Registry, pattern: str) -> Route | None:
 def _read_pattern(pattern: str) -> tuple[str, bool]:
     """Return the subject, or prefix, that a pattern is, and which of them; raise RefusedError."""
     subject = pattern.removesuffix("*")
-    if not subject or "*" in subject or routed_subject(subject) != subject:
+    is_plain = subject.isprintable() and "*" not in subject
+    if not subject or not is_plain or routed_subject(subject) != subject:
         raise RefusedError(
             f"pattern {pattern!a}: a subject, or the beginning of subjects with a * behind it; "
             "a * alone is for operators, and retries follow their subjects"

@@ -90,7 +90,7 @@ def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> No
     assert [one.split("'")[1] for one in told[1:]] == ["orders.*", "orders.eu.*", "orders.eu"]
 
 
-@pytest.mark.parametrize("pattern", ["*", "a.*.b", "a**", "%RETRY%a%g", "%RETRY%a%g*"])
+@pytest.mark.parametrize("pattern", ["*", "a\n*", "a.*.b", "a**", "%RETRY%a%g", "%RETRY%a%g*"])
 def test_a_pattern_that_is_none_is_refused(pattern: str) -> None:
     with pytest.raises(RefusedError, match="a subject, or the beginning of subjects with a"):
         planned(registry_of(), "a", pattern)
