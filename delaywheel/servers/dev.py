@@ -28,6 +28,13 @@ import click
     help="Where the delay server takes messages.",
 )
 @click.option(
+    "--http",
+    default="127.0.0.1:20811",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="HTTP address of the delay server: where `delaywheel status`, `explain` and `dead` ask.",
+)
+@click.option(
     "--print",
     "subjects",
     multiple=True,
@@ -35,7 +42,7 @@ import click
     help="Receive and print messages of a subject, or of all that begin so: `orders.*`. "
     "Repeatable; `hello*` without it, `--print ''` for none.",
 )
-def dev(*, data: Path | None, meta: str, listen: str, subjects: tuple[str, ...]) -> None:
+def dev(*, data: Path | None, meta: str, listen: str, http: str, subjects: tuple[str, ...]) -> None:
     """Run all that a service needs to send and receive, in this terminal, until Ctrl-C.
 
     It starts a meta server, a delay server and a receiver that prints what it gets, and shows what
@@ -50,7 +57,7 @@ def dev(*, data: Path | None, meta: str, listen: str, subjects: tuple[str, ...])
     """
     from delaywheel.servers.dev_processes import run
 
-    run(data=data, meta=meta, listen=listen, subjects=_wanted(subjects))
+    run(data=data, meta=meta, listen=listen, http=http, subjects=_wanted(subjects))
 
 
 def _wanted(subjects: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ _SHOWN: Final = 200
 _PASTE: Final = """\
 meta server    {meta}
 delay server   {listen}
+its HTTP       {http}
 logs and data  {data}
 
 send:
@@ -34,7 +35,7 @@ receive:
 Ctrl-C stops all of it."""
 
 
-def run(*, data: Path | None, meta: str, listen: str, subjects: Sequence[str]) -> None:
+def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Sequence[str]) -> None:
     """Run the servers, and print what comes, until Ctrl-C."""
     with contextlib.ExitStack() as stack:
         if data is None:
@@ -45,12 +46,12 @@ def run(*, data: Path | None, meta: str, listen: str, subjects: Sequence[str]) -
         )
         stack.enter_context(
             _process(
-                *("delay-server", "--meta", meta, "--listen", listen, "--http", "127.0.0.1:0"),
+                *("delay-server", "--meta", meta, "--listen", listen, "--http", http),
                 *("--group", "dev", "--node-id", "dev"),
                 place=data / "delay",
             )
         )
-        click.echo(_PASTE.format(meta=meta, listen=listen, data=data))
+        click.echo(_PASTE.format(meta=meta, listen=listen, http=http, data=data))
         with contextlib.suppress(KeyboardInterrupt):
             anyio.run(_print, meta, subjects)
 

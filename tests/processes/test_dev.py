@@ -16,20 +16,25 @@ pytestmark = pytest.mark.process
 
 
 def test_dev_prints_what_is_sent_and_leaves_no_process(tmp_path: Path) -> None:
-    meta, listen = _free_address(), _free_address()
-    words = ("--data", tmp_path / "dev", "--meta", meta, "--listen", listen, "--print", "hello*")
+    meta, listen, http = _free_address(), _free_address(), _free_address()
+    words = ("--data", tmp_path / "dev", "--meta", meta, "--listen", listen, "--http", http)
     path = tmp_path / "said"
     with path.open("w+") as said:
         dev = subprocess.Popen(
-            [sys.executable, "-m", "delaywheel", "dev", *words], stdout=said, stderr=said, text=True
+            [sys.executable, "-m", "delaywheel", "dev", *words, "--print", "hello*"],
+            stdout=said,
+            stderr=said,
+            text=True,
         )
         try:
             assert until(lambda: "Ctrl-C" in path.read_text(), seconds=60), path.read_text()
-            assert {meta, listen} <= set(path.read_text().split())
+            assert {meta, listen, http} <= set(path.read_text().split())
             with BlockingClient(meta=meta) as client:
                 client.send("hello.you", "it works", delay=0.5)
             came = "hello.you 'it works'"
             assert until(lambda: came in path.read_text(), seconds=30), path.read_text()
+            asked = [sys.executable, "-m", "delaywheel", "status", http]
+            assert "takes and delivers messages" in subprocess.check_output(asked, text=True)
         finally:
             dev.send_signal(signal.SIGINT)
             assert dev.wait(30) == 0, path.read_text()
