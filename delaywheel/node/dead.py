@@ -37,12 +37,13 @@ _MISSING_NAMED: Final = 20
 Command = Callable[..., Any]
 
 
-@click.group(short_help="List, requeue and drop messages that brokers refused for good.")
+@click.group(short_help="List, requeue and drop messages that were refused for good.")
 def dead() -> None:
-    """List, requeue and drop dead letters: messages that brokers refused for good.
+    """List, requeue and drop dead letters: messages that were refused for good.
 
-    A message becomes a dead letter after sender.dead_letter_tries refusals. It stays until it is
-    requeued, which sends it once more under the same id, or dropped.
+    A message becomes a dead letter after sender.dead_letter_tries refusals of brokers, or when a
+    receiver refuses it. It stays until it is requeued, which sends it once more under the same id,
+    or dropped.
 
     \b
     Examples:
