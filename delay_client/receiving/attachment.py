@@ -40,13 +40,12 @@ from delay_protocol.receivers.delivering import (
     decode_settle_reply,
     encode_settle,
 )
-from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way, encode_request
+from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way
 
 logger = logging.getLogger("delaywheel.receiver")
 
 _ROW_BYTES: Final = 16
 """Bytes of a message in a DELIVER, or of a verdict in a SETTLE, beside its item: at most."""
-_OPAQUE_MAX: Final = 0x7FFF_FFFF
 _REASON_SHOWN: Final = 500
 """Characters of what a server says that a log line repeats."""
 _GONE: Final = "it is no master any more"
@@ -140,10 +139,6 @@ class Attachment(Plug):
     def is_settled(self) -> bool:
         """Whether all verdicts that were given were answered."""
         return not (self._verdicts or self._in_flight)
-
-    def wants_connection(self, now: float) -> bool:
-        """Whether the shell should connect now."""
-        return self.state is LinkState.IDLE and now >= self.retry_at and not self.is_retired
 
     def connected(self, now: float) -> None:
         """Note that the connection stands, and attach."""
@@ -368,11 +363,6 @@ class Attachment(Plug):
             self._in_flight[self._request(CommandCode.SETTLE, encode_settle(rows))] = (rows, now)
         if not verdicts:
             self._flush_at = math.inf
-
-    def _request(self, code: CommandCode, body: bytes) -> int:
-        self._opaque = self._opaque % _OPAQUE_MAX + 1
-        self._outgoing.append(encode_request(code=code, opaque=self._opaque, body=body))
-        return self._opaque
 
     def _answer_by(self) -> float:
         """Return when what was asked must have been answered."""

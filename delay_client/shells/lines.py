@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 import anyio
 import anyio.abc
 
-from delay_client.exchange.links import LinkState
+from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.errors import ClientClosed
 
 _RECEIVE_SIZE: Final = 65536
@@ -22,30 +22,7 @@ _RECEIVE_SIZE: Final = 65536
 _Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
-class Link(Protocol):
-    """What a shell has to know of a link."""
-
-    state: LinkState
-    condemned: str | None
-    """Why the shell must close the connection now and report it lost."""
-
-    @property
-    def host(self) -> str:
-        """The address to connect to."""
-
-    @property
-    def port(self) -> int:
-        """The port there."""
-
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether take_outgoing() would return anything."""
-
-    def take_outgoing(self) -> bytes:
-        """Return the bytes to write next, b"" if there are none."""
-
-
-LinkT = TypeVar("LinkT", bound=Link)
+LinkT = TypeVar("LinkT", bound=Plug)
 
 
 class Core(Protocol[LinkT]):
