@@ -35,7 +35,7 @@ from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.pending import Pending
 from delay_client.exchange.routing import FixedRouting, Line, MetaRouting
 from delay_client.exchange.trouble import TroubleWatch
-from delay_client.messages.config import DEFAULT_SERVERS, ClientConfig
+from delay_client.messages.config import ClientConfig, named_servers
 from delay_client.messages.errors import RetryableError, TimedOut, Unavailable
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import Outcome
@@ -71,10 +71,9 @@ class Exchange:
         self._meta: MetaRouting | None = None
         """The routing, if a meta server names the servers."""
         self._routing: FixedRouting | MetaRouting
+        named = named_servers(servers, meta)
         if meta is None:
-            self._routing = FixedRouting(DEFAULT_SERVERS if servers is None else servers, config)
-        elif servers is not None:
-            raise ValueError("give either servers or meta=, not both")
+            self._routing = FixedRouting(named, config)
         else:
             self._routing = self._meta = MetaRouting(
                 meta,
@@ -160,12 +159,9 @@ class Exchange:
             batches += link.abandon()
         self._end(batches, reasons.closed)
 
-    def is_congested(self, batch: Batch) -> bool:
-        """Whether so much waits to go out that who submitted this batch should pause.
-
-        That is where it went, or in all; what bounds the memory of a send_many().
-        """
-        return self._pending.is_congested(batch)
+    def has_room(self, batch: Batch) -> bool:
+        """Whether who submitted this batch may go on; what bounds the memory of a send_many()."""
+        return self._pending.has_room(batch)
 
     # What happened.
 
@@ -174,10 +170,6 @@ class Exchange:
         if self._is_closed or not line.wants_connection(now):
             return False
         return isinstance(line, MetaLink) or self._pending.has_work(line)
-
-    def connecting(self, line: Line) -> None:
-        """Note that the shell has begun to connect."""
-        line.connect()
 
     def connected(self, line: Line, now: float) -> None:
         """Note that the shell has connected: a server is asked who it is before all else."""

@@ -99,16 +99,16 @@ class MetaLink(Plug):
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        meta: str | Sequence[str],
         talk: MetaTalk,
         *,
         config: ClientConfig,
         chance: random.Random,
     ) -> None:
         """Take the HTTP addresses of meta servers as `host:port`; begin with any of them."""
+        addresses = self._addresses = meta_addresses(meta)
         for address in addresses:
             parse_server(address)
-        self._addresses = addresses
         self._at = chance.randrange(len(addresses))
         super().__init__(addresses[self._at])
         self._talk = talk

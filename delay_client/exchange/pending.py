@@ -168,13 +168,13 @@ class Pending:
                 return lane.ready[0]
         return None
 
-    def is_congested(self, batch: Batch) -> bool:
-        """Whether so much waits to go out, where this batch went or in all, that callers pause."""
+    def has_room(self, batch: Batch) -> bool:
+        """Whether not too much waits to go out, where this batch went and in all."""
         lane = batch.lane
         if len(lane.ready) + lane.waiting >= 2 * max(1, len(lane.links)):
-            return True
+            return False
         queued_max = max(self._config.requests_queued_max, 2 * len(self._routing.links))
-        return sum(len(one.ready) + one.waiting for one in self.lanes) >= queued_max
+        return sum(len(one.ready) + one.waiting for one in self.lanes) < queued_max
 
     # What goes.
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from delay_client.exchange.batches import BatchLink, Lane
 from delay_client.exchange.kept_routes import KeptRoutes, Place, Places, RoutesKeeper
 from delay_client.exchange.links import LinkState
-from delay_client.exchange.meta_link import MetaLink, RouteTalk, meta_addresses
+from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig, Route, RouteState
@@ -32,8 +32,6 @@ class FixedRouting:
     """One lane for everything."""
 
     def __init__(self, servers: Sequence[str], config: ClientConfig) -> None:
-        if isinstance(servers, str) or not servers:
-            raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
         for server in servers:
             if servers.count(server) > 1:
                 raise ValueError(f"{server!r} is named twice: give each server once")
@@ -97,7 +95,7 @@ class MetaRouting:
             chance=chance,
         )
         talk = RouteTalk(self._session)
-        self._meta = MetaLink(meta_addresses(meta), talk, config=config, chance=chance)
+        self._meta = MetaLink(meta, talk, config=config, chance=chance)
         self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""

@@ -12,7 +12,7 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,6 +34,7 @@ from delay_protocol.receivers.attaching import (
 )
 from delay_protocol.receivers.delivering import (
     DELIVER_ITEMS_MAX,
+    Delivered,
     Settled,
     Verdict,
     decode_deliver,
@@ -257,12 +258,13 @@ class Attachment(Plug):
     def _deliver(self, body: bytes) -> None:
         if not self.is_attached:
             raise MalformedMetaError("a DELIVER before ATTACH was answered")
+        self._take(decode_deliver(body))
+
+    def _take(self, delivered: Sequence[Delivered]) -> None:
+        """Take messages that were delivered, unless they are more than may be here."""
         shared = self._shared
-        arrived_ms = wall_ms()
-        messages = [
-            ReceivedMessage(self, self._connection, delivered, arrived_ms)
-            for delivered in decode_deliver(body)
-        ]
+        arrived_ms = self.now_ms()
+        messages = [ReceivedMessage(self, self._connection, one, arrived_ms) for one in delivered]
         count = len(self._unsettled) + len(messages)
         self._unsettled_bytes += sum(len(message.kept) for message in messages)
         if count > self._config.credit_items or self._unsettled_bytes > self._config.credit_bytes:

@@ -313,7 +313,7 @@ class World:
         heapq.heappush(self._events, (self.now + seconds, self._count, event))
 
     def _connect(self, line: Line) -> None:
-        self.exchange.connecting(line)
+        line.connect()
         address = f"{line.host}:{line.port}"
         connection = self._connections[line] = Connection(line, address, is_open=False)
         if isinstance(line, MetaLink):

@@ -472,7 +472,7 @@ def exchange(data: bytes) -> None:
         for number in range(_ITEMS):
             batch.add(_client_item(number), f"m{number}", NOW_MS + 1000)
         client.submit(batch, 0.0)
-    client.connecting(link)
+    link.connect()
     client.connected(link, 0.0)
     (hello,) = read_frames(link.take_outgoing(), 1 << 20).frames
     client.received(link, encode_response(hello, code=ResponseCode.BROKER_ERROR), 0.0)
