@@ -154,7 +154,7 @@ class Setback:
 
     kind: type[RetryableError]
     text: str
-    server: str | None
+    server: str
     word: str = ""
     """Which server said last that it takes no messages, and why; "" if none did."""
 

@@ -400,7 +400,7 @@ class Exchange:
                 and self._pending.has_work(link)
             ):
                 yield link.retry_at
-        # Where it is due the shell is connecting.
+        # Where that is due the shell is connecting, or routes may not be right and are not kept.
         if self._meta is not None and (at := self._meta.next_event()) > now:
             yield at
 
