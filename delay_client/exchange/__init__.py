@@ -1,13 +1,18 @@
 """Messages on their way, without I/O.
 
-    batches     items of one request
-    circuits    servers that failed
-    discovery   finding the meta server
-    exchange    the state machine of all of it
-    links       connections, without their sockets
-    meta_link   the connection to the meta server
-    pending     messages that are on no connection
-    routing     servers of a subject
+    answers      what an answer means for each message
+    balancing    which server gets a batch
+    batches      items of one request
+    circuits     servers that failed
+    discovery    finding the meta server
+    exchange     the state machine of all of it
+    kept_routes  routes that outlive the process
+    links        connections, without their sockets
+    meta_link    the connection to the meta server
+    pending      messages that are on no connection
+    reasons      why messages are not accepted
+    routing      servers of a subject
+    trouble      when it is told that none is accepted
 
 Imported by receiving and shells.
 """

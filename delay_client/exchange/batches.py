@@ -154,7 +154,7 @@ class Setback:
 
     kind: type[RetryableError]
     text: str
-    server: str | None
+    server: str
     word: str = ""
     """Which server said last that it takes no messages, and why; "" if none did."""
 
@@ -250,7 +250,7 @@ class Batch:
         receiver: Receiver,
         *,
         deadline: float,
-        lane: "Lane | None" = None,
+        lane: Lane,
         version: int = 0,
     ) -> None:
         self.receiver = receiver
@@ -276,7 +276,7 @@ class Batch:
         """The group that may have kept it: until `retry_at` only that one gets it."""
         self.retry_at = 0.0
         self.lane = lane
-        """Which servers may have it; None until the exchange has filed it."""
+        """Which servers may have it."""
         self.version = version
         """Of the routes by which it came into its lane."""
 
@@ -302,7 +302,7 @@ class Batch:
 
     def part(self, indices: Sequence[int]) -> "Batch":
         """Return a batch of the items at these indices, as far on their way as this one."""
-        part = Batch(self.receiver, deadline=self.deadline)
+        part = Batch(self.receiver, deadline=self.deadline, lane=self.lane)
         part.positions, part.items, part.ids = self.positions, self.items, self.ids
         part.due_ms, part.past_due = self.due_ms, self.past_due
         part.keep(indices)

@@ -21,9 +21,9 @@ from delay_protocol.messages.send_message import encode_send_request_body
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 
-_OPAQUE_MASK = 0x7FFF_FFFF
+_OPAQUE_MAX = 0x7FFF_FFFF
 _HELLO_OPAQUE = 0
-"""Requests with items begin at 1."""
+"""All others begin at 1."""
 _HELLO = encode_request(
     code=CommandCode.HELLO,
     opaque=_HELLO_OPAQUE,
@@ -59,13 +59,14 @@ RequestT = TypeVar("RequestT", bound=Request)
 
 
 class Plug:
-    """A connection to one server, as far as every kind has the same."""
+    """A connection, as far as every kind has the same."""
 
     def __init__(self, server: str) -> None:
         """Take `host:port`; raise ValueError for what is none."""
         self.server = server
         """The address as the user or the meta server wrote it, for receipts and texts."""
         self.host, self.port = parse_server(server)
+        """Where to connect to."""
         self.state = LinkState.IDLE
         self.retry_at = 0.0
         """Not connected again before this."""
@@ -78,6 +79,10 @@ class Plug:
         self._failures = 0
         self._opaque = 0
         self._outgoing: list[bytes] = []
+
+    def wants_connection(self, now: float) -> bool:
+        """Whether the shell may connect now."""
+        return self.state is LinkState.IDLE and now >= self.retry_at and not self.is_retired
 
     @property
     def has_outgoing(self) -> bool:
@@ -102,6 +107,12 @@ class Plug:
             raise IllegalLinkMoveError(f"{self.server}: {self.state} to {after}")
         self.state = after
 
+    def _request(self, code: CommandCode, body: bytes) -> int:
+        """Put a request out; return its opaque, from 1, by which its answer is known."""
+        self._opaque = self._opaque % _OPAQUE_MAX + 1
+        self._outgoing.append(encode_request(code=code, opaque=self._opaque, body=body))
+        return self._opaque
+
 
 class Link(Plug, Generic[RequestT]):
     """One server: its connection, the requests that it has not answered, and its health.
@@ -117,8 +128,6 @@ class Link(Plug, Generic[RequestT]):
         self._config = config
         self.circuit = Circuit(config)
         """Whether it gets more than probes."""
-        self.strays = 0
-        """Answers to no request of ours, or too late."""
         self._in_flight: dict[int, tuple[RequestT, float]] = {}
         self.bytes_in_flight = 0
         self._decoder = self._new_decoder()
@@ -183,13 +192,10 @@ class Link(Plug, Generic[RequestT]):
 
     def lost(self, reason: str, now: float, chance: random.Random) -> list[RequestT]:
         """Note that there is no connection; return what was in flight."""
-        unused = self.state is LinkState.UP and self.is_greeted and not self._in_flight
-        lost = [batch for batch, _ in self._in_flight.values()]
+        unused = self.is_answering and not self._in_flight
+        lost = self.abandon()
         self.state = LinkState.IDLE
         self.condemned = None
-        self._in_flight.clear()
-        self._outgoing.clear()
-        self.bytes_in_flight = 0
         self._decoder = self._new_decoder()
         self._asked_at = None
         if unused:
@@ -212,19 +218,12 @@ class Link(Plug, Generic[RequestT]):
     def send(self, batch: RequestT, now: float) -> None:
         """Put a request with this batch on the wire."""
         assert self.has_room()
-        self._opaque = self._opaque + 1 & _OPAQUE_MASK
         batch.attempts += 1
-        self._in_flight[self._opaque] = (batch, now)
+        # Built anew for each try, from the same items.
+        opaque = self._request(CommandCode.SEND_MESSAGE, encode_send_request_body(batch.items))
+        self._in_flight[opaque] = (batch, now)
         self.bytes_in_flight += batch.size
         self.used_at = now
-        # Built anew for each try, from the same items.
-        self._outgoing.append(
-            encode_request(
-                code=CommandCode.SEND_MESSAGE,
-                opaque=self._opaque,
-                body=encode_send_request_body(batch.items),
-            )
-        )
 
     def answers(self, data: bytes, now: float) -> Iterator[tuple[RequestT, int, bytes]]:
         """Yield (batch, code, body) of each answer that became complete.
@@ -240,8 +239,7 @@ class Link(Plug, Generic[RequestT]):
                 continue
             found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
             if found is None:
-                self.strays += 1
-                continue
+                continue  # It answers no request of ours, or too late.
             batch, _ = found
             self.bytes_in_flight -= batch.size
             self._failures = 0

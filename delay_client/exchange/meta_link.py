@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from delay_client.exchange.discovery import AddressAnswer, DiscoveryError, address_request
-from delay_client.exchange.links import IllegalLinkMoveError, LinkState
+from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.errors import RemoteProtocolError
 from delay_protocol.meta.session import MetaDialogue
@@ -94,80 +94,43 @@ def meta_addresses(meta: str | Sequence[str]) -> list[str]:
     return addresses
 
 
-class MetaLink:
+class MetaLink(Plug):
     """One connection at a time, to one meta server of several."""
 
     def __init__(
         self,
-        addresses: Sequence[str],
+        meta: str | Sequence[str],
         talk: MetaTalk,
         *,
         config: ClientConfig,
         chance: random.Random,
     ) -> None:
         """Take the HTTP addresses of meta servers as `host:port`; begin with any of them."""
-        self._addresses = [(address, *parse_server(address)) for address in addresses]
-        self._at = chance.randrange(len(self._addresses))
+        addresses = self._addresses = meta_addresses(meta)
+        for address in addresses:
+            parse_server(address)
+        self._at = chance.randrange(len(addresses))
+        super().__init__(addresses[self._at])
         self._talk = talk
         self._config = config
         self._chance = chance
-        self.state = LinkState.IDLE
-        self.retry_at = 0.0
-        """Not connected again before this."""
-        self.condemned: str | None = None
-        """Why the shell must close the connection now and report it lost."""
-        self.trouble: str | None = None
-        """Why there was no talk the last time; None once there was one."""
-        self.garbage = 0
-        """Connections that were closed because what came was no protocol of ours."""
-        self._failures = 0
-        self._listener: tuple[str, int] | None = None
-        """The meta server's listener, from discovery; None: discovery comes first."""
+        self._is_found = False
+        """Whether host and port are those of the meta server's listener, by discovery."""
         self._answer = AddressAnswer()
         self._give_up_at = math.inf
         self._decoder = self._new_decoder()
-        self._outgoing = b""
-
-    @property
-    def server(self) -> str:
-        """The address as the user wrote it."""
-        return self._addresses[self._at][0]
-
-    @property
-    def host(self) -> str:
-        """The address to connect to."""
-        return self._addresses[self._at][1] if self._listener is None else self._listener[0]
-
-    @property
-    def port(self) -> int:
-        """The port there."""
-        return self._addresses[self._at][2] if self._listener is None else self._listener[1]
-
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether take_outgoing() would return anything."""
-        return bool(self._outgoing)
-
-    def take_outgoing(self) -> bytes:
-        """Return the bytes to write next, b"" if there are none."""
-        data, self._outgoing = self._outgoing, b""
-        return data
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should connect now."""
-        return self.state is LinkState.IDLE and now >= self.retry_at and self._talk.is_wanted
-
-    def connect(self) -> None:
-        """Note that the shell is connecting."""
-        self._move(LinkState.IDLE, LinkState.CONNECTING)
+        return self._talk.is_wanted and super().wants_connection(now)
 
     def connected(self, now: float) -> None:
         """Note that the connection stands."""
         self._move(LinkState.CONNECTING, LinkState.UP)
-        if self._listener is None:
+        if not self._is_found:
             self._answer = AddressAnswer()
             self._give_up_at = now + self._config.meta_answer_timeout_s
-            self._outgoing = address_request(self.host, self.port)
+            self._outgoing.append(address_request(self.host, self.port))
         else:
             self._decoder = self._new_decoder()
             self._talk.connected(now)
@@ -178,33 +141,31 @@ class MetaLink:
         was_up = self.state is LinkState.UP
         self.state = LinkState.IDLE
         condemned, self.condemned = self.condemned, None
-        self._outgoing = b""
+        self._outgoing.clear()
         self._give_up_at = math.inf
+        self.retry_at = now
         if condemned == _DISCOVERED:
-            self.retry_at = now
             return
-        if self._listener is not None:
-            self._listener = None
+        if self._is_found:
+            self._is_found = False
+            self.host, self.port = parse_server(self.server)
             self._talk.disconnected(now)
         elif was_up and condemned is None:
             # A server may end its answer by closing.
             try:
-                self._listener = self._answer.finish()
+                self._found(self._answer.finish())
             except DiscoveryError as error:
                 reason = str(error)
             else:
-                self.retry_at = now
                 return
-        if condemned == _UNUSED:
-            self.retry_at = now
-            return
-        self._fail(reason, now)
+        if condemned != _UNUSED:
+            self._fail(reason, now)
 
     def received(self, data: bytes, now: float) -> list[str]:
         """Take bytes that came in; return the subjects whose route has changed by them."""
         if self.condemned is not None:
             return []
-        if self._listener is None:
+        if not self._is_found:
             self._discover(data)
             return []
         changed: list[str] = []
@@ -218,7 +179,6 @@ class MetaLink:
             if self._decoder.fault is not None:
                 raise self._decoder.fault
         except RemoteProtocolError as error:
-            self.garbage += 1
             self.condemned = f"does not speak the protocol: {error}"
         if self._talk.answers > answers:
             self._failures = 0
@@ -232,7 +192,7 @@ class MetaLink:
             return
         if now >= self._give_up_at:
             self.condemned = f"no answer within {self._config.meta_answer_timeout_s:g} s"
-        elif self._listener is not None:
+        elif self._is_found:
             if not self._talk.is_wanted:
                 self.condemned = _UNUSED
             elif now >= self._talk.stalls_at():
@@ -251,18 +211,23 @@ class MetaLink:
 
     def _ask(self, now: float) -> None:
         # What the socket has not taken waits in the session, which knows how much there may be.
-        if not self._outgoing:
-            self._outgoing = self._talk.outgoing(now)
+        if not self._outgoing and (data := self._talk.outgoing(now)):
+            self._outgoing.append(data)
 
     def _discover(self, data: bytes) -> None:
         try:
-            self._listener = self._answer.feed(data)
+            listener = self._answer.feed(data)
         except DiscoveryError as error:
             self.condemned = str(error)
-        else:
-            if self._listener is not None:
-                self._give_up_at = math.inf
-                self.condemned = _DISCOVERED
+            return
+        if listener is not None:
+            self._found(listener)
+            self._give_up_at = math.inf
+            self.condemned = _DISCOVERED
+
+    def _found(self, listener: tuple[str, int]) -> None:
+        self._is_found = True
+        self.host, self.port = listener
 
     def _fail(self, reason: str, now: float) -> None:
         """Let some time pass, then try the next meta server."""
@@ -278,14 +243,11 @@ class MetaLink:
         self.retry_at = now + span_s * self._chance.random()
         self._failures += 1
         self._at = (self._at + 1) % len(self._addresses)
+        self.server = self._addresses[self._at]
+        self.host, self.port = parse_server(self.server)
 
     def _new_decoder(self) -> FrameDecoder:
         return FrameDecoder(frame_bytes_max=self._talk.frame_bytes_max)
-
-    def _move(self, before: LinkState, after: LinkState) -> None:
-        if self.state is not before:
-            raise IllegalLinkMoveError(f"meta server {self.server}: {self.state} to {after}")
-        self.state = after
 
 
 _DISCOVERED = "discovered"

@@ -95,7 +95,7 @@ class Pending:
 
     def add(self, batch: Batch) -> None:
         """Take a batch that is complete."""
-        if batch.lane is not None and batch.lane.links and batch.version == self._routing.version:
+        if batch.lane.links and batch.version == self._routing.version:
             batch.lane.ready.append(batch)
             self.lanes[batch.lane] = None
         else:
@@ -105,24 +105,18 @@ class Pending:
     def wait(self, batch: Batch) -> None:
         """Take a batch whose try failed, until its `retry_at`."""
         self._waiting.append(batch)
-        if batch.lane is not None:
-            batch.lane.waiting += 1
-            self.lanes[batch.lane] = None
+        batch.lane.waiting += 1
+        self.lanes[batch.lane] = None
         self._wake(min(batch.retry_at, batch.deadline))
 
     def file(self, batch: Batch) -> None:
         """Put a batch into the lane of its items, in parts if they are of several."""
-        routing = self._routing
-        are_ids_given = batch.lane is not None and batch.lane.main is not batch.lane
-        if isinstance(routing, FixedRouting):
-            # Its lanes never change.
-            self._enqueue(batch, batch.lane or routing.lane_of(""))
-            return
+        are_ids_given = batch.lane.main is not batch.lane
         parts: dict[Lane, list[int]] = {}
         for index, item in enumerate(batch.items):
             # What was encoded here has a subject that is text.
             subject = item_subject(item).decode()
-            lane = routing.lane_for(subject, batch.ids[index] if are_ids_given else None)
+            lane = self._routing.lane_for(subject, batch.ids[index] if are_ids_given else None)
             parts.setdefault(lane, []).append(index)
         self._wake_for_routes()
         if len(parts) == 1:
@@ -174,14 +168,13 @@ class Pending:
                 return lane.ready[0]
         return None
 
-    def is_congested(self, batch: Batch) -> bool:
-        """Whether so much waits to go out, where this batch went or in all, that callers pause."""
+    def has_room(self, batch: Batch) -> bool:
+        """Whether not too much waits to go out, where this batch went and in all."""
         lane = batch.lane
-        assert lane is not None
         if len(lane.ready) + lane.waiting >= 2 * max(1, len(lane.links)):
-            return True
+            return False
         queued_max = max(self._config.requests_queued_max, 2 * len(self._routing.links))
-        return sum(len(one.ready) + one.waiting for one in self.lanes) >= queued_max
+        return sum(len(one.ready) + one.waiting for one in self.lanes) < queued_max
 
     # What goes.
 
@@ -226,8 +219,7 @@ class Pending:
 
     def _stop_waiting(self, batch: Batch) -> None:
         self._waiting.remove(batch)
-        if batch.lane is not None:
-            batch.lane.waiting -= 1
+        batch.lane.waiting -= 1
 
     def _file_due_retries(self, now: float) -> None:
         """File the batches whose pause is over."""
@@ -276,7 +268,7 @@ class Pending:
     def _wake_for_routes(self) -> None:
         """Have the meta server asked for what was looked up."""
         if isinstance(self._routing, MetaRouting):
-            self._wake(self._routing.meta.next_event())
+            self._wake(self._routing.next_event())
 
     # Time.
 

@@ -7,14 +7,16 @@ Subjects with the same route share a lane, and lanes share the links to their se
 without a route has a lane of its own, without servers, in which its messages wait.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterable, Sequence
 
 from delay_client.exchange.batches import BatchLink, Lane
+from delay_client.exchange.kept_routes import KeptRoutes, Place, Places, RoutesKeeper
 from delay_client.exchange.links import LinkState
-from delay_client.exchange.meta_link import MetaLink
+from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.messages.config import ClientConfig
-from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState
-from delay_protocol.meta.session import MetaSession, Route, RouteState
+from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
+from delay_protocol.meta.session import MetaSession, MetaSessionConfig, Route, RouteState
 
 _GENERATION_S = 60.0
 """A subject that was not used for one to two of these is looked up anew."""
@@ -25,19 +27,11 @@ _FORGET_S = 5.0
 Line = BatchLink | MetaLink
 """A connection that a shell makes; shells treat all kinds alike."""
 
-_Place = tuple[str, str]
-"""A group's name and its master."""
-
-Places = tuple[_Place, ...]
-"""A route, as far as it is kept beyond the process."""
-
 
 class FixedRouting:
     """One lane for everything."""
 
     def __init__(self, servers: Sequence[str], config: ClientConfig) -> None:
-        if isinstance(servers, str) or not servers:
-            raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
         for server in servers:
             if servers.count(server) > 1:
                 raise ValueError(f"{server!r} is named twice: give each server once")
@@ -49,12 +43,8 @@ class FixedRouting:
         """Never changes."""
         self._lane = Lane(self.links)
 
-    def lane_of(self, subject: str) -> Lane:  # noqa: ARG002 (as MetaRouting)
-        """Return the lane of everything."""
-        return self._lane
-
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
-        """Return it, or the lane beside it of a message with this id."""
+        """Return the lane of everything, or the one beside it of a message with this id."""
         return self._lane if own_id is None else self._lane.of_id(subject, own_id)
 
 
@@ -82,28 +72,41 @@ class MetaRouting:
 
     def __init__(
         self,
-        session: MetaSession,
-        meta: MetaLink,
+        meta: str | Sequence[str],
+        *,
+        client_id: str,
+        app_code: str,
         config: ClientConfig,
-        remembered: Mapping[str, Places],
+        chance: random.Random,
+        keeper: RoutesKeeper | None,
     ) -> None:
-        """`remembered` has routes that were told to another process, for when none can be asked."""
-        self._remembered = remembered
-        self.meta = meta
-        """The line to the meta server."""
+        """Ask one of these meta servers; while none can be asked, use what `keeper` has."""
+        self._session = MetaSession(
+            client_type=ClientType.DELAY_PRODUCER,
+            client_id=client_id,
+            app_code=app_code,
+            config=MetaSessionConfig(
+                heartbeat_s=config.meta_heartbeat_s,
+                answer_timeout_s=config.meta_answer_timeout_s,
+                retry_min_s=min(config.meta_backoff_min_s / 2, config.meta_backoff_max_s),
+                retry_max_s=config.meta_backoff_max_s,
+                subjects_max=config.subjects_max,
+            ),
+            chance=chance,
+        )
+        talk = RouteTalk(self._session)
+        self._meta = MetaLink(meta, talk, config=config, chance=chance)
+        self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
-        self.lines: Sequence[Line] = (meta,)
+        self.lines: Sequence[Line] = (self._meta,)
         """These, and the line to the meta server; another object when there are others."""
         self.version = 0
         """Counts the changes of routes."""
-        self.news = 0
-        """Counts what the meta server told, first routes as well."""
-        self._session = session
         self._config = config
-        self._lanes: dict[tuple[_Place, ...], Lane] = {}
+        self._lanes: dict[Places, Lane] = {}
         self._routeless: dict[str, Lane] = {}
-        self._by_place: dict[_Place, BatchLink] = {}
+        self._by_place: dict[Place, BatchLink] = {}
         # Two generations: what is used is found in one lookup, what is not falls out of both.
         self._young = _FoundLanes(self._find)
         self._old: dict[str, Lane] = {}
@@ -123,7 +126,7 @@ class MetaRouting:
 
     def changed(self, subjects: Iterable[str]) -> list[Lane]:
         """Take changed routes; return the lanes whose subject has got a route by it."""
-        self.news += 1
+        self._kept.note_news()
         served: list[Lane] = []
         for subject in subjects:
             was_old = self._old.pop(subject, None) is not None
@@ -139,7 +142,8 @@ class MetaRouting:
         return served
 
     def poll(self, now: float, in_use: Iterable[Lane]) -> None:
-        """Forget what is not used; `in_use` are the lanes that have messages."""
+        """Ask what is due, and forget what is not used; lanes `in_use` have messages."""
+        self._meta.poll(now)
         self._now = now
         # Whoever asked for a lane did not say when; it was after the last time here.
         for subject in self._looked_up:
@@ -160,6 +164,15 @@ class MetaRouting:
             self.prune(in_use)
         while self._untaken and len(self._session) < self._config.subjects_max:
             self._session.want(self._untaken.pop(), now)
+        self._kept.poll(now, are_right=self._meta.trouble is None)
+
+    def next_event(self) -> float:
+        """Return when poll(), or the shell, has something to do unless more happens before."""
+        return min(self._meta.next_event(), self._kept.next_event())
+
+    def close(self) -> None:
+        """Have routes kept that are not yet: the client ends."""
+        self._kept.close()
 
     def prune(self, in_use: Iterable[Lane]) -> None:
         """Let go of lanes and links that no subject uses any more."""
@@ -178,7 +191,7 @@ class MetaRouting:
         if len(left) < len(self.links):
             self._set_links(left)
 
-    def told(self) -> dict[str, Places]:
+    def _told(self) -> dict[str, Places]:
         """Return the routes of subjects in use that the meta server told."""
         routes = ((subject, self._session.route(subject)) for subject in (*self._old, *self._young))
         return {
@@ -195,10 +208,10 @@ class MetaRouting:
 
     def _remembered_route(self, subject: str) -> Route | None:
         """Return what was told to another process, if no meta server could be asked."""
-        places = self._remembered.get(subject)
+        places = self._kept.known.get(subject)
         if (
             places is None
-            or self.meta.trouble is None
+            or self._meta.trouble is None
             or self._session.standing(subject) is not RouteState.UNKNOWN
         ):
             return None
@@ -229,13 +242,13 @@ class MetaRouting:
                 "the meta server knows no delay group that takes it",
                 "check that a delay server is registered there and takes messages",
             )
-        if self.meta.trouble is not None:
+        if self._meta.trouble is not None:
             return (
-                f"no meta server could be asked ({self.meta.trouble})",
+                f"no meta server could be asked ({self._meta.trouble})",
                 "check the address and that a meta server runs there, then send it again",
             )
         return (
-            f"the meta server {self.meta.server} did not answer in time",
+            f"the meta server {self._meta.server} did not answer in time",
             "check that it runs and is not overloaded, then send it again",
         )
 
@@ -265,7 +278,7 @@ class MetaRouting:
 
     def _set_links(self, links: Sequence[BatchLink]) -> None:
         self.links = links
-        self.lines = (self.meta, *links)
+        self.lines = (self._meta, *links)
 
     def _links(self, route: Route) -> list[BatchLink]:
         """Return the links to the groups of a route; those with an impossible address are none."""

@@ -1,11 +1,12 @@
 """Settings of a client. The defaults suit a service that sends now and then and one that floods."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Final
 
 from delay_protocol.basics.addresses import AddressFaultError, read_address
 
-DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
+_DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
 """The address of a delay server on a developer's machine."""
 
 _KIB: Final = 1024
@@ -115,6 +116,22 @@ class ClientConfig:
         if not timeout_s > 0:
             raise ValueError(f"a timeout of {timeout_s!r} s: give a positive number of seconds")
         return timeout_s
+
+
+def named_servers(servers: Sequence[str] | None, meta: str | Sequence[str] | None) -> Sequence[str]:
+    """Return the servers that a user gave, none with a meta server, this machine's with neither.
+
+    Raises ValueError for what cannot be meant.
+    """
+    if meta is not None:
+        if servers is not None:
+            raise ValueError("give either servers or meta=, not both")
+        return ()
+    if servers is None:
+        return _DEFAULT_SERVERS
+    if isinstance(servers, str) or not servers:
+        raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
+    return servers
 
 
 def parse_server(text: str) -> tuple[str, int]:

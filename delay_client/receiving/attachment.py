@@ -12,7 +12,7 @@ import logging
 import math
 import random
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -34,19 +34,19 @@ from delay_protocol.receivers.attaching import (
 )
 from delay_protocol.receivers.delivering import (
     DELIVER_ITEMS_MAX,
+    Delivered,
     Settled,
     Verdict,
     decode_deliver,
     decode_settle_reply,
     encode_settle,
 )
-from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way, encode_request
+from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way
 
 logger = logging.getLogger("delaywheel.receiver")
 
 _ROW_BYTES: Final = 16
 """Bytes of a message in a DELIVER, or of a verdict in a SETTLE, beside its item: at most."""
-_OPAQUE_MAX: Final = 0x7FFF_FFFF
 _REASON_SHOWN: Final = 500
 """Characters of what a server says that a log line repeats."""
 _GONE: Final = "it is no master any more"
@@ -140,10 +140,6 @@ class Attachment(Plug):
     def is_settled(self) -> bool:
         """Whether all verdicts that were given were answered."""
         return not (self._verdicts or self._in_flight)
-
-    def wants_connection(self, now: float) -> bool:
-        """Whether the shell should connect now."""
-        return self.state is LinkState.IDLE and now >= self.retry_at and not self.is_retired
 
     def connected(self, now: float) -> None:
         """Note that the connection stands, and attach."""
@@ -262,12 +258,13 @@ class Attachment(Plug):
     def _deliver(self, body: bytes) -> None:
         if not self.is_attached:
             raise MalformedMetaError("a DELIVER before ATTACH was answered")
+        self._take(decode_deliver(body))
+
+    def _take(self, delivered: Sequence[Delivered]) -> None:
+        """Take messages that were delivered, unless they are more than may be here."""
         shared = self._shared
-        arrived_ms = wall_ms()
-        messages = [
-            ReceivedMessage(self, self._connection, delivered, arrived_ms)
-            for delivered in decode_deliver(body)
-        ]
+        arrived_ms = self.now_ms()
+        messages = [ReceivedMessage(self, self._connection, one, arrived_ms) for one in delivered]
         count = len(self._unsettled) + len(messages)
         self._unsettled_bytes += sum(len(message.kept) for message in messages)
         if count > self._config.credit_items or self._unsettled_bytes > self._config.credit_bytes:
@@ -368,11 +365,6 @@ class Attachment(Plug):
             self._in_flight[self._request(CommandCode.SETTLE, encode_settle(rows))] = (rows, now)
         if not verdicts:
             self._flush_at = math.inf
-
-    def _request(self, code: CommandCode, body: bytes) -> int:
-        self._opaque = self._opaque % _OPAQUE_MAX + 1
-        self._outgoing.append(encode_request(code=code, opaque=self._opaque, body=body))
-        return self._opaque
 
     def _answer_by(self) -> float:
         """Return when what was asked must have been answered."""

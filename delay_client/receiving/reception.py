@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from delay_client.exchange.links import LinkState
-from delay_client.exchange.meta_link import MetaLink, meta_addresses
-from delay_client.messages.config import DEFAULT_SERVERS
+from delay_client.exchange.meta_link import MetaLink
+from delay_client.messages.config import named_servers
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import ReceivedMessage
@@ -47,11 +47,11 @@ class Reception:
         self,
         name: str,
         *,
-        subjects: Sequence[str] = (),
-        meta: str | Sequence[str] | None = None,
-        servers: Sequence[str] | None = None,
-        token: str = "",
-        weight: int = 100,
+        subjects: Sequence[str],
+        meta: str | Sequence[str] | None,
+        servers: Sequence[str] | None,
+        token: str,
+        weight: int,
         config: ReceiverConfig,
         chance: random.Random,
         ring: Callable[[], None],
@@ -59,8 +59,7 @@ class Reception:
         """Raise ValueError for a name, subjects or addresses that cannot be."""
         if isinstance(subjects, str):
             raise ValueError(f"subjects={subjects!r}: give a list of subjects")  # noqa: TRY004
-        if meta is not None and servers is not None:
-            raise ValueError("give either servers or meta=, not both")
+        named = named_servers(servers, meta)
         if meta is None and subjects:
             raise ValueError("subjects are registered with a meta server: give meta=")
         instance = chance.randbytes(INSTANCE_BYTES)
@@ -94,11 +93,8 @@ class Reception:
             raise ValueError(str(error)) from error
         self._meta: MetaLink | None = None
         if meta is not None:
-            addresses = meta_addresses(meta)
-            self._meta = MetaLink(addresses, self._talk, config=connecting, chance=chance)
-        else:
-            self._attach_to(DEFAULT_SERVERS if servers is None else servers)
-        self._list_lines()
+            self._meta = MetaLink(meta, self._talk, config=connecting, chance=chance)
+        self._attach_to(named)
 
     @property
     def has_attached(self) -> bool:
@@ -167,10 +163,6 @@ class Reception:
         """Whether the shell should connect this line now."""
         return not self.is_stopping and line.wants_connection(now)
 
-    def connecting(self, line: ReceiverLine) -> None:
-        """Note that the shell has begun to connect."""
-        line.connect()
-
     def connected(self, line: ReceiverLine, now: float) -> None:
         """Note that the shell has connected."""
         line.connected(now)
@@ -231,12 +223,9 @@ class Reception:
             if attachment.is_retired:
                 attachment.release(begun=False)
         self._attach_to([server for server in masters if server not in self._attachments])
-        self._list_lines()
 
     def _attach_to(self, servers: Sequence[str]) -> None:
         """Make attachments; raise ValueError for no address, unless a meta server gave it."""
-        if isinstance(servers, str) or not (servers or self._meta):
-            raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
         for server in servers:
             try:
                 self._attachments[server] = Attachment(server, self._shared)
@@ -244,6 +233,7 @@ class Reception:
                 if self._meta is None:
                     raise
                 logger.warning("receiver %s: %s", self._name, error)
+        self._list_lines()
 
     def _list_lines(self) -> None:
         meta = () if self._meta is None else (self._meta,)

@@ -17,7 +17,7 @@ from functools import partial
 from types import TracebackType
 from typing import Final, Self
 
-from delay_client.exchange.batches import Batch, Collection, Lane, Waiter, cut_batches
+from delay_client.exchange.batches import Collection, Lane, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
 from delay_client.exchange.routing import Line
 from delay_client.messages.clock import monotonic_s, wall_ms
@@ -27,6 +27,7 @@ from delay_client.messages.identity import client_id
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.messages.message_ids import MessageIdMaker
+from delay_client.shells.lines import describe
 from delay_client.shells.routes_file import routes_keeper
 
 _RECEIVE_SIZE: Final = 65536
@@ -59,13 +60,19 @@ class BlockingClient:
         Between calls the client does not read from the meta server: the next call processes its
         notifications before it sends.
         """
-        self._servers = servers
-        self._meta = meta
-        self._app_code = app_code
-        self._config = config or ClientConfig()
-        self._chance = chance or random.SystemRandom()
-        self._on_trouble = on_trouble
-        self._routes_cache = routes_cache
+        self._config = config = config or ClientConfig()
+        self._chance = chance = chance or random.SystemRandom()
+        self._new_exchange: Callable[[], Exchange] = lambda: Exchange(
+            servers,
+            meta=meta,
+            client_id=client_id(),
+            app_code=app_code,
+            config=config,
+            chance=chance,
+            on_trouble=on_trouble,
+            keeper=routes_keeper(routes_cache, meta),
+        )
+        """Makes that of this process."""
         self._is_open = True
         self._traffic = self._begin_traffic()
 
@@ -130,7 +137,7 @@ class BlockingClient:
                     batch.deadline = collection.deadline(now, timeout_s)
                     exchange.submit(batch, now)
                     traffic.step()
-                    traffic.run_until(partial(_has_room, exchange, batch))
+                    traffic.run_until(partial(exchange.has_room, batch))
             with traffic.turn_taking:
                 traffic.run_until(lambda: not collection.unsettled)
         finally:
@@ -166,17 +173,7 @@ class BlockingClient:
         return self._traffic
 
     def _begin_traffic(self) -> "_Traffic":
-        exchange = Exchange(
-            self._servers,
-            meta=self._meta,
-            client_id=client_id(),
-            app_code=self._app_code,
-            config=self._config,
-            chance=self._chance,
-            on_trouble=self._on_trouble,
-            keeper=routes_keeper(self._routes_cache, self._meta),
-        )
-        return _Traffic(exchange, connect_timeout_s=self._config.connect_timeout_s)
+        return _Traffic(self._new_exchange(), connect_timeout_s=self._config.connect_timeout_s)
 
     def _new_encoder(self) -> ItemEncoder:
         # One for each call: an encoder is not for two threads.
@@ -344,11 +341,11 @@ class _Traffic:
     # One connection.
 
     def _connect(self, link: Line) -> None:
-        self.exchange.connecting(link)
+        link.connect()
         try:
             found = socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
         except (OSError, UnicodeError) as error:
-            self.exchange.lost(link, _describe(error), monotonic_s())
+            self.exchange.lost(link, describe(error), monotonic_s())
             return
         self._try_address(link, [(family, name) for family, _, _, _, name in found])
 
@@ -360,7 +357,7 @@ class _Traffic:
             try:
                 plug = socket.socket(family, socket.SOCK_STREAM)
             except OSError as error:
-                reason = _describe(error)
+                reason = describe(error)
                 continue
             plug.settimeout(0)
             plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -370,7 +367,7 @@ class _Traffic:
                 pass
             except OSError as error:
                 plug.close()
-                reason = _describe(error)
+                reason = describe(error)
                 continue
             connection = _Connection(link, plug, addresses)
             connection.connect_by = monotonic_s() + self._connect_timeout_s
@@ -400,7 +397,7 @@ class _Traffic:
         except BlockingIOError:
             return
         except OSError as error:
-            self._drop(link, _describe(error))
+            self._drop(link, describe(error))
             return
         if not data:
             self._drop(link, "closed by the server")
@@ -420,7 +417,7 @@ class _Traffic:
             self._selector.modify(connection.socket, _READ | _WRITE, connection)
             return
         except OSError as error:
-            self._drop(link, _describe(error))
+            self._drop(link, describe(error))
             return
         self._selector.modify(connection.socket, _READ, connection)
 
@@ -467,13 +464,3 @@ class _Connection:
         self.connect_by: float | None = None
         """When to give up connecting; None once connected."""
         self.unsent = memoryview(b"")
-
-
-def _has_room(exchange: Exchange, batch: Batch) -> bool:
-    return not exchange.is_congested(batch)
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
-        return os.strerror(error.errno)
-    return str(error) or type(error).__name__

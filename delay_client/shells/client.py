@@ -9,7 +9,6 @@ import os
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from types import TracebackType
 from typing import TypeVar
 
 import anyio
@@ -192,7 +191,7 @@ class Client(Shell[Line]):
                 self._exchange.submit(batch, now)
                 self._look_round(now)
                 await anyio.lowlevel.checkpoint()
-                if self._exchange.is_congested(batch):
+                if not self._exchange.has_room(batch):
                     room = anyio.Event()
                     self._paused.append((batch, room))
                     await room.wait()
@@ -202,15 +201,6 @@ class Client(Shell[Line]):
             collection.abandoned = True
             self._end_call()
         return collection.outcomes()
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None:
-        """Wait for the outcomes of all calls, then disconnect; after an error only disconnect."""
-        return await super().__aexit__(kind, error, traceback)
 
     async def _finish(self) -> None:
         while self._calls and not self._leaves_by_error:
@@ -223,17 +213,15 @@ class Client(Shell[Line]):
         self._paused.clear()
 
     def _changed(self) -> None:
-        if self._paused:
-            self._resume()
-
-    def _resume(self) -> None:
         """Wake the calls for whose next batch there is room by now."""
+        if not self._paused:
+            return
         paused: list[tuple[Batch, anyio.Event]] = []
         for batch, room in self._paused:
-            if self._exchange.is_congested(batch):
-                paused.append((batch, room))
-            else:
+            if self._exchange.has_room(batch):
                 room.set()
+            else:
+                paused.append((batch, room))
         self._paused = paused
 
     def _end_call(self) -> None:

@@ -14,7 +14,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 import anyio
 import anyio.abc
 
-from delay_client.exchange.links import LinkState
+from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.errors import ClientClosed
 
 _RECEIVE_SIZE: Final = 65536
@@ -22,30 +22,7 @@ _RECEIVE_SIZE: Final = 65536
 _Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
 
 
-class Link(Protocol):
-    """What a shell has to know of a link."""
-
-    state: LinkState
-    condemned: str | None
-    """Why the shell must close the connection now and report it lost."""
-
-    @property
-    def host(self) -> str:
-        """The address to connect to."""
-
-    @property
-    def port(self) -> int:
-        """The port there."""
-
-    @property
-    def has_outgoing(self) -> bool:
-        """Whether take_outgoing() would return anything."""
-
-    def take_outgoing(self) -> bytes:
-        """Return the bytes to write next, b"" if there are none."""
-
-
-LinkT = TypeVar("LinkT", bound=Link)
+LinkT = TypeVar("LinkT", bound=Plug)
 
 
 class Core(Protocol[LinkT]):
@@ -60,9 +37,6 @@ class Core(Protocol[LinkT]):
 
     def wants_connection(self, line: LinkT, now: float) -> bool:
         """Whether the shell should connect this line now."""
-
-    def connecting(self, line: LinkT) -> None:
-        """Note that the shell has begun to connect."""
 
     def connected(self, line: LinkT, now: float) -> None:
         """Note that the shell has connected."""
@@ -184,7 +158,7 @@ class Shell(Generic[LinkT]):
                 if line.is_gone:
                     return
                 await line.bell.wait()
-            self._core.connecting(link)
+            link.connect()
             reason = await self._connect_and_converse(line)
             now = anyio.current_time()
             self._core.lost(link, reason, now)
@@ -200,7 +174,7 @@ class Shell(Generic[LinkT]):
         except TimeoutError:
             return f"no connection within {limit_s:g} s"
         except (OSError, UnicodeError) as error:
-            return _describe(error)
+            return describe(error)
         try:
             now = anyio.current_time()
             self._core.connected(link, now)
@@ -224,7 +198,7 @@ class Shell(Generic[LinkT]):
             except anyio.EndOfStream:
                 pass
             except _Broken as error:
-                reason = _describe(error)
+                reason = describe(error)
             tasks.cancel_scope.cancel()
         line.scope = None
         return line.link.condemned or reason
@@ -267,6 +241,11 @@ class Shell(Generic[LinkT]):
     def _watch_time(self) -> None:
         """Wake the task that keeps time if it would sleep too long."""
         if self._core.wake_at < self._sleeps_until:
+            self._ring()
+
+    def _ring(self) -> None:
+        """Wake the task that keeps time: there is something to do."""
+        if self._sleeps_until > -math.inf:
             # Once is enough; the task sets it again.
             self._sleeps_until = -math.inf
             self._time_bell.ring()
@@ -298,11 +277,11 @@ class _Line(Generic[LinkT]):
         """Ends the conversation, while there is one."""
 
 
-def _describe(error: BaseException) -> str:
+def describe(error: BaseException) -> str:
     """Return the reason in few words; anyio and asyncio hide it in causes and groups."""
     inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error.__cause__
     if inner is not None:
-        return _describe(inner)
+        return describe(inner)
     if isinstance(error, OSError) and error.errno is not None and error.errno > 0:
         return os.strerror(error.errno)
     return str(error) or type(error).__name__

@@ -6,7 +6,6 @@ that keeps the connection. run() adds one for each handler that may be at work, 
 
 import inspect
 import logging
-import math
 import random
 import signal
 from collections import deque
@@ -234,12 +233,6 @@ class Receiver(Shell[ReceiverLine]):
                 break
 
     # What the tasks have to tell each other.
-
-    def _ring(self) -> None:
-        """Wake the task that keeps time: there is something to do."""
-        if self._sleeps_until > -math.inf:
-            self._sleeps_until = -math.inf
-            self._time_bell.ring()
 
     def _changed(self) -> None:
         if self._takers:

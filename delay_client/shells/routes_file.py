@@ -17,8 +17,8 @@ from typing import Final
 
 import msgspec
 
+from delay_client.exchange.kept_routes import Places
 from delay_client.exchange.meta_link import meta_addresses
-from delay_client.exchange.routing import Places
 from delay_client.messages import clock
 
 logger = logging.getLogger("delaywheel.client")

@@ -56,7 +56,7 @@ class _Exchange(Exchange):
 
     def submit(self, batch: Batch, now: float) -> None:  # noqa: ARG002 (as Exchange)
         rows = zip(batch.items, batch.ids, batch.due_ms, strict=True)
-        self._settle(batch, [self._schedule.take(row) for row in rows])
+        batch.receiver.settle(batch.positions, [self._schedule.take(row) for row in rows])
 
 
 class FakeReceiver(Receiver):

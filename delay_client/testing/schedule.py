@@ -49,7 +49,6 @@ class StoredMessage:
         """Why it was refused, if it was."""
         self.data = data
         self.sequence = sequence
-        self.taker: Taker | None = None
 
     @property
     def due(self) -> datetime:
@@ -104,11 +103,7 @@ class Taker(Attachment):
 
     def deliver(self, delivered: Delivered) -> None:
         """Take a message."""
-        message = ReceivedMessage(self, self._connection, delivered, self._schedule.now_ms)
-        self._unsettled[message.sequence] = message
-        self._unsettled_bytes += len(message.kept)
-        self._shared.counts.received += 1
-        self._shared.todo.append(message)
+        self._take([delivered])
         self._shared.ring()
 
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
@@ -159,7 +154,6 @@ class Schedule:
     def settle(self, settled: Settled) -> None:
         """Do as the verdict on a message says."""
         message = self.unsettled.pop(settled.sequence)
-        message.taker, message.reason = None, ""
         if settled.verdict == Verdict.DONE:
             self.done.append(message)
         elif settled.verdict == Verdict.RELEASE:
@@ -197,10 +191,10 @@ class Schedule:
 
     def detach(self, taker: Taker) -> None:
         """Give what a receiver has not settled to others; it may have been at work."""
-        taker.leave()
         self._takers = [other for other in self._takers if other is not taker]
-        for message in [one for one in self.unsettled.values() if one.taker is taker]:
-            self._insert(self.unsettled.pop(message.sequence))
+        for sequence in taker.unsettled:
+            self._insert(self.unsettled.pop(sequence))
+        taker.leave()
         self.deliver()
         self.on_change()
 
@@ -216,9 +210,8 @@ class Schedule:
             takers = [one for one in takers if one.name == name and one.has_room(size)]
             if takers:
                 del self.waiting[at]
-                message.taker = min(takers, key=lambda one: one.served)
                 self.unsettled[message.sequence] = message
-                message.taker.deliver(message.delivered())
+                min(takers, key=lambda one: one.served).deliver(message.delivered())
             else:
                 at += 1
 

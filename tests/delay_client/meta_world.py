@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
 from delay_client.exchange.batches import Batch, BatchLink, Collection, Waiter, cut_batches
-from delay_client.exchange.exchange import Exchange, RoutesKeeper
+from delay_client.exchange.exchange import Exchange
+from delay_client.exchange.kept_routes import RoutesKeeper
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink
 from delay_client.exchange.routing import Line
@@ -159,6 +160,7 @@ class World:
         seed: int = 7,
         metas: tuple[str, ...] = (META,),
         keeper: RoutesKeeper | None = None,
+        on_trouble: Callable[[str], None] | None = None,
     ) -> None:
         self.troubles: list[tuple[float, str]] = []
         self.chance = random.Random(seed)
@@ -168,7 +170,7 @@ class World:
             client_id="h@@1",
             config=config,
             chance=random.Random(seed),
-            on_trouble=lambda text: self.troubles.append((self.now, text)),
+            on_trouble=on_trouble or (lambda text: self.troubles.append((self.now, text))),
             keeper=keeper,
         )
         self.meta = Meta(default=[group(name) for name in groups])
@@ -311,7 +313,7 @@ class World:
         heapq.heappush(self._events, (self.now + seconds, self._count, event))
 
     def _connect(self, line: Line) -> None:
-        self.exchange.connecting(line)
+        line.connect()
         address = f"{line.host}:{line.port}"
         connection = self._connections[line] = Connection(line, address, is_open=False)
         if isinstance(line, MetaLink):

@@ -11,6 +11,7 @@ from itertools import accumulate
 import numpy as np
 
 from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
+from delay_client.exchange.answers import read_answer
 from delay_client.exchange.batches import Batch
 from delay_client.exchange.exchange import Exchange
 from delay_protocol.basics.codes import ItemCode, ResponseCode
@@ -454,7 +455,7 @@ def _client_item(number: int) -> bytes:
     return encode_item(Item(2, NOW_MS, NOW_MS + 1000, "s", f"m{number}"))
 
 
-@target(decoders=(Exchange.received,), packages=(*PROTOCOL, "delay_client"))
+@target(decoders=(Exchange.received, read_answer), packages=(*PROTOCOL, "delay_client"))
 def exchange(data: bytes) -> None:
     """Whatever a server answers, every message has one outcome, and a receipt only if it was taken.
 
@@ -466,12 +467,12 @@ def exchange(data: bytes) -> None:
     link = client.links[0]
     receivers = [_Once() for _ in range(_IN_FLIGHT)]
     for receiver in receivers:
-        batch = Batch(receiver, deadline=1000.0)
+        batch = Batch(receiver, deadline=1000.0, lane=client.lanes.lane_for("s", None))
         batch.positions = range(_ITEMS)
         for number in range(_ITEMS):
             batch.add(_client_item(number), f"m{number}", NOW_MS + 1000)
         client.submit(batch, 0.0)
-    client.connecting(link)
+    link.connect()
     client.connected(link, 0.0)
     (hello,) = read_frames(link.take_outgoing(), 1 << 20).frames
     client.received(link, encode_response(hello, code=ResponseCode.BROKER_ERROR), 0.0)

@@ -21,7 +21,8 @@ from delay_client import (
     Unavailable,
 )
 from delay_client.exchange.batches import Collection, claim
-from delay_client.exchange.routing import FixedRouting, MetaRouting, Places
+from delay_client.exchange.kept_routes import Places
+from delay_client.exchange.routing import FixedRouting, MetaRouting
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed
@@ -447,9 +448,8 @@ def fail(_: str) -> None:
 def test_a_hook_that_fails_costs_nothing_but_a_log_line(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = World("a")
+    world = World("a", on_trouble=fail)
     world.servers["a:1"].mood = "51"
-    world.exchange._on_trouble = fail
     world.send("m")
     world.run(3)
     assert "on_trouble failed" in caplog.text
@@ -722,12 +722,12 @@ def test_a_call_pauses_where_its_messages_wait_and_no_other_does() -> None:
     for batch in to_dead[:3]:
         batch.deadline = world.now + 15
         world.exchange.submit(batch, world.now)
-        congested.append(world.exchange.is_congested(batch))
+        congested.append(not world.exchange.has_room(batch))
     assert congested == [False, True, True]
     [other] = world.batches(Collection(lambda: None), ("y", "y"))
     other.deadline = world.now + 15
     world.exchange.submit(other, world.now)
-    assert not world.exchange.is_congested(other)
+    assert world.exchange.has_room(other)
 
 
 def test_all_that_waits_is_limited() -> None:
@@ -737,7 +737,7 @@ def test_all_that_waits_is_limited() -> None:
     for batch in world.batches(Collection(lambda: None), *named):
         batch.deadline = world.now + 5
         world.exchange.submit(batch, world.now)
-        congested += world.exchange.is_congested(batch)
+        congested += not world.exchange.has_room(batch)
     assert congested == 21
 
 
@@ -762,8 +762,9 @@ def test_with_nothing_to_do_it_rests() -> None:
 
 def test_fixed_servers_take_every_subject() -> None:
     routing = FixedRouting(["a:1", "b:1"], ClientConfig())
-    assert routing.lane_of("x") is routing.lane_of("y")
-    assert list(routing.lane_of("x").links) == routing.links
+    lane = routing.lane_for("x", None)
+    assert lane is routing.lane_for("y", None)
+    assert list(lane.links) == routing.links
 
 
 def test_a_group_that_is_gone_is_disconnected_from_soon() -> None:

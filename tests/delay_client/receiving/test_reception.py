@@ -15,6 +15,9 @@ from delay_protocol.receivers.masters import MasterInfo, ReceiverRegistered
 def new_reception(*servers: str, meta: str | None = None) -> Reception:
     return Reception(
         "r",
+        subjects=(),
+        token="",
+        weight=100,
         servers=None if meta else list(servers),
         meta=meta,
         config=ReceiverConfig(),
@@ -27,7 +30,7 @@ def test_it_looks_again_when_a_lost_server_may_be_tried() -> None:
     reception = new_reception("h:1")
     [line] = reception.lines
     assert reception.wants_connection(line, 0)
-    reception.connecting(line)
+    line.connect()
     reception.poll(0)
     # A line after a second without a server.
     assert reception.wake_at == 1
@@ -50,7 +53,7 @@ def test_one_that_stops_wakes_nobody_for_what_is_not_connected() -> None:
 def test_why_there_are_no_messages_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     reception = new_reception("h:1")
     [line] = reception.lines
-    reception.connecting(line)
+    line.connect()
     for now in (0, 0.9, 1, 2, 10):
         reception.poll(now)
     [record] = caplog.records
