@@ -221,7 +221,7 @@ async def test_what_is_being_recorded_dead_is_withdrawn_until_its_record_is_made
 
         recorder._committer.commit_records = slowly  # type: ignore[method-assign]
         await desk.send("dead", 100)
-        await until(lambda: recorder._writing is not None, seconds=60)
+        await until(lambda: recorder._unfiled.is_appending, seconds=60)
         assert await desk.withdraw("dead") == (Answer.DYING, None)
         await until(lambda: server.master.dead_letters.pending == 1)
         assert await desk.withdraw("dead") == (Answer.DONE, None)
