@@ -154,7 +154,8 @@ class Receiver(Shell[ReceiverLine]):
     def pause(self, reason: str) -> None:
         """Take no messages for now: they wait in the delay servers, and operators see the reason.
 
-        What nobody has begun is given back; handlers go on.
+        What nobody has begun is given back; handlers go on. Like resume() and stop() it is to be
+        called in the event loop: a handler that runs in a thread asks the loop to.
         """
         self._reception.pause(reason)
 
