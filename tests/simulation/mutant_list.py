@@ -616,6 +616,12 @@ SERVER = {
             scenario=told.FACTS_ROT,
             seed=15,
         ),
+        # What a checkpoint that failed left behind the end of a file is cut before the next begins.
+        "what was taken back stays in its file": mutant(
+            drop("SealsLog._file_for", "if self._disk.exists(file.path) and file.cut(): ..."),
+            test="storage/schedule/test_seals.py::"
+            "test_what_is_taken_back_is_not_read_when_the_next_file_begins",
+        ),
     },
     "4 batches": {
         # Columns and blob of a batch are checked by their CRC before they are used.
