@@ -1,7 +1,7 @@
 """Receivers at a delay server in virtual time: what they get, and what becomes of it."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 
 import pytest
 import trio
@@ -29,6 +29,11 @@ def receiving_config(**sections: object) -> DelayServerConfig:
     return make_config(brokers={NAME: "attached"}, **sections)
 
 
+def serving(world: World, **sections: object) -> AbstractAsyncContextManager[DelayServer]:
+    """Serve receivers alone."""
+    return world.serving(receiving_config(**sections), has_broker=False)
+
+
 @asynccontextmanager
 async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
     """Connect a receiver; it is gone at the end."""
@@ -40,6 +45,23 @@ async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def attached_to(world: World, *, items: int = 100) -> AsyncIterator[ReceiverPeer]:
+    """Connect a receiver and attach it; it takes so many messages at a time."""
+    async with peer_of(world) as peer:
+        await peer.begin(NAME, items)
+        yield peer
+
+
+@asynccontextmanager
+async def attached(
+    world: World, *, items: int = 100, **sections: object
+) -> AsyncIterator[tuple[DelayServer, ReceiverPeer]]:
+    """Serve receivers alone, with one that is attached; it takes so many messages at a time."""
+    async with serving(world, **sections) as server, attached_to(world, items=items) as peer:
+        yield server, peer
 
 
 @asynccontextmanager
@@ -60,6 +82,18 @@ async def send(world: World, *items: bytes) -> None:
     assert await producer.send(*items) == {}
 
 
+async def send_some(world: World, count: int, *, after_ms: int = 500, name: str = "m") -> None:
+    """Have the server keep messages m0, m1 and so on, which are due at once, so much later."""
+    due_ms = world.now_ms + after_ms
+    await send(world, *(make_item(f"{name}{n}", due_ms) for n in range(count)))
+
+
+async def deliver(world: World, peer: ReceiverPeer, count: int) -> None:
+    """Have the server keep so many messages, and the receiver get them."""
+    await send_some(world, count)
+    await until(lambda: len(peer.delivered) == count)
+
+
 def pending(server: DelayServer) -> int:
     """Return how many messages have no outcome, as far as it is filed."""
     return server.node.store.schedule.pending
@@ -68,13 +102,10 @@ def pending(server: DelayServer) -> int:
 async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -> None:
     world = World()
     items = [make_item(f"m{n}", world.now_ms + 2000 + n, subject=f"s{n % 3}") for n in range(50)]
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        attached = await peer.begin(NAME)
-        assert attached == Attached(
-            group=attached.group,
+    async with serving(world) as server, peer_of(world) as peer:
+        reply = await peer.begin(NAME)
+        assert reply == Attached(
+            group=reply.group,
             epoch=server.node.store.message_log.last_epoch,
             lease_s=LEASE_S,
         )
@@ -89,11 +120,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
         assert await peer.done(peer.sequences) == 50, "each is unknown the second time"
         await until(lambda: pending(server) == 0)
     # A start finds nothing that is left.
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await trio.sleep(20)
         assert not peer.delivered
 
@@ -101,11 +128,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
 async def test_nothing_comes_early_or_beyond_the_credit() -> None:
     world = World()
     due_ms = world.now_ms + 5000
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME, items=7)
+    async with attached(world, items=7) as (server, peer):
         await send(world, *(make_item(f"m{n}", due_ms) for n in range(20)))
         await trio.sleep(4.9)
         assert not peer.delivered
@@ -130,11 +153,7 @@ async def test_nothing_comes_early_or_beyond_the_credit() -> None:
 async def test_a_clock_that_is_set_back_holds_messages_back() -> None:
     world = World()
     due_ms = world.now_ms + 1000
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME, items=0)
+    async with attached(world, items=0) as (server, peer):
         await send(world, make_item("m", due_ms))
         await until(lambda: server.master.sender.unsent().queued)
         world.clock.step(-20_000)
@@ -149,8 +168,7 @@ async def test_bytes_are_a_credit_as_well() -> None:
     world = World()
     text = {f"k{n}": "x" * 30_000 for n in range(50)}
     items = [make_item(f"m{n}", world.now_ms + 1000, attributes=text) for n in range(4)]
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
+    async with attached(world) as (_, peer):
         for item in items:
             await send(world, item)
         await until(lambda: len(peer.delivered) == 2)
@@ -162,16 +180,13 @@ async def test_bytes_are_a_credit_as_well() -> None:
 
 async def test_what_a_receiver_leaves_unsettled_goes_to_the_next() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
-        async with peer_of(world) as first:
-            await first.begin(NAME)
-            await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(10)))
-            await until(lambda: len(first.delivered) == 10)
+    async with serving(world) as server:
+        async with attached_to(world) as first:
+            await deliver(world, first, 10)
             assert await first.done(first.sequences[:4]) == 0
         await trio.sleep(2)
         assert "nobody is attached to reminders since" in server.master.sender.status()[0].why_none
-        async with peer_of(world) as second:
-            await second.begin(NAME)
+        async with attached_to(world) as second:
             await until(lambda: len(second.delivered) == 6)
             assert sorted(second.ids) == sorted(first.ids[4:])
             assert {one.attempt for _, one in second.delivered} == {2}
@@ -181,14 +196,8 @@ async def test_what_a_receiver_leaves_unsettled_goes_to_the_next() -> None:
 
 async def test_a_verdict_counts_only_on_the_connection_that_has_the_message() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as owner,
-        peer_of(world) as other,
-    ):
-        await owner.begin(NAME)
-        await send(world, make_item("m", world.now_ms + 500))
-        await until(lambda: owner.delivered)
+    async with attached(world) as (server, owner), peer_of(world) as other:
+        await deliver(world, owner, 1)
         await other.begin(NAME)
         assert await other.done(owner.sequences) == 1
         await trio.sleep(5)
@@ -199,14 +208,8 @@ async def test_a_verdict_counts_only_on_the_connection_that_has_the_message() ->
 
 async def test_a_lease_that_ends_gives_everything_to_others() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as silent,
-        peer_of(world) as other,
-    ):
-        await silent.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(3)))
-        await until(lambda: len(silent.delivered) == 3)
+    async with attached(world) as (_, silent), peer_of(world) as other:
+        await deliver(world, silent, 3)
         await other.begin(NAME)
         for _ in range(2):
             await trio.sleep(LEASE_S / 3)
@@ -221,14 +224,8 @@ async def test_a_lease_that_ends_gives_everything_to_others() -> None:
 
 async def test_release_gives_back_and_counts_as_no_attempt() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as first,
-        peer_of(world) as second,
-    ):
-        await first.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(5)))
-        await until(lambda: len(first.delivered) == 5)
+    async with attached(world) as (server, first), peer_of(world) as second:
+        await deliver(world, first, 5)
         await second.begin(NAME)
         before = server.node.store.message_log.next_sequence
         await first.flow(0, reason="it stops")
@@ -240,10 +237,8 @@ async def test_release_gives_back_and_counts_as_no_attempt() -> None:
 
 async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
     world = World()
-    async with killed_at_the_end(world) as server, peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(4)))
-        await until(lambda: len(peer.delivered) == 4)
+    async with killed_at_the_end(world) as server, attached_to(world) as peer:
+        await deliver(world, peer, 4)
         again_ms = world.now_ms + 90_000
         settled = [
             Settled(one.sequence, Verdict.LATER, later_item(one.item, again_ms))
@@ -257,11 +252,7 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
             await trio.sleep(10)
             await peer.flow(100)
         assert len(peer.delivered) == 4
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await trio.sleep(20)
         await peer.flow(100)
         assert not peer.delivered
@@ -275,13 +266,8 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
 
 async def test_a_later_is_answered_once_it_is_durable() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
         assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
         durable = world.disk.contents(durable=True)
@@ -301,11 +287,7 @@ async def test_a_later_that_is_not_its_message_is_refused_whole(
     changes: dict[str, object], reason: str
 ) -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await send(world, make_item("a", world.now_ms), make_item("b", world.now_ms))
         await until(lambda: len(peer.delivered) == 2)
         first, second = (one for _, one in peer.delivered)
@@ -325,13 +307,8 @@ async def test_a_later_that_is_not_its_message_is_refused_whole(
 
 async def test_refused_is_a_dead_letter_with_its_reason() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(3)))
-        await until(lambda: len(peer.delivered) == 3)
+    async with attached(world) as (server, peer):
+        await deliver(world, peer, 3)
         refused = [
             Settled(one, Verdict.REFUSED, f"no order {n}".encode())
             for n, one in enumerate(peer.sequences)
@@ -349,18 +326,16 @@ async def test_refused_is_a_dead_letter_with_its_reason() -> None:
 
 async def test_a_stop_waits_for_what_is_unsettled_and_nothing_comes_twice() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
-        async with peer_of(world) as peer:
-            await peer.begin(NAME, items=5)
-            await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(8)))
+    async with serving(world) as server:
+        async with attached_to(world, items=5) as peer:
+            await send_some(world, 8)
             await until(lambda: len(peer.delivered) == 5)
             server.begin_stop(10)
             await trio.sleep(2)
             assert await peer.done(peer.sequences) == 0
             assert len(peer.delivered) == 5
         came = peer.ids
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
+    async with attached(world) as (_, peer):
         await trio.sleep(10)
         assert sorted(came + peer.ids) == [f"m{n}" for n in range(8)]
 
@@ -395,16 +370,12 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
 
 async def test_instances_share_by_weight() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as light,
-        peer_of(world) as heavy,
-    ):
+    async with serving(world), peer_of(world) as light, peer_of(world) as heavy:
         for peer, weight in ((light, 100), (heavy, 300)):
             await peer.attach(NAME, weight=weight)
             await peer.flow(1000)
         for part in range(10):
-            await send(world, *(make_item(f"m{part}-{n}", world.now_ms + 500) for n in range(100)))
+            await send_some(world, 100, name=f"m{part}-")
         await until(lambda: len(light.delivered) + len(heavy.delivered) == 1000)
         assert 2 < len(heavy.delivered) / len(light.delivered) < 4
 
@@ -412,13 +383,8 @@ async def test_instances_share_by_weight() -> None:
 async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
     world = World()
     storage = StorageConfig(disk_free_bytes_min=0)
-    async with (
-        world.serving(receiving_config(storage=storage), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world, storage=storage) as (server, peer):
+        await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 50)
         world.disk.capacity_bytes = world.disk.medium.used
         body = encode_settle([Settled(peer.sequences[0], Verdict.LATER, item)])
@@ -435,7 +401,7 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
 
 async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
+    async with serving(world) as server:
         await send(world, make_item("m", world.now_ms + 100, subject="orders"))
         await trio.sleep(5)
         parts = server.administered().parts()
@@ -443,8 +409,7 @@ async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
         kind, groups = lane_look(parts, parts.master.lanes.lane_of(number), number)
         assert reason_of_lane(kind, groups, surroundings(parts)) is Reason.NO_RECEIVER
         assert "nobody is attached to reminders since 20" in status_of_group(server)
-        async with peer_of(world) as peer:
-            await peer.begin(NAME)
+        async with attached_to(world) as peer:
             await until(lambda: peer.delivered)
             assert status_of_group(server) == ""
 
@@ -456,14 +421,10 @@ def status_of_group(server: DelayServer) -> str:
 
 async def test_a_credit_beyond_all_bounds_is_taken_as_what_may_be() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
+    async with serving(world) as server, peer_of(world) as peer:
         await peer.attach(NAME)
         await peer.flow(2**62, size=2**62)
-        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(50)))
-        await until(lambda: len(peer.delivered) == 50)
+        await deliver(world, peer, 50)
         (status,) = server.master.sender.status()
         assert status.queue_items == CREDIT_ITEMS_MAX - 50
 
@@ -471,7 +432,7 @@ async def test_a_credit_beyond_all_bounds_is_taken_as_what_may_be() -> None:
 async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -> None:
     world = World()
     text = {f"k{n}": "x" * 30_000 for n in range(30)}
-    async with world.serving(receiving_config(), has_broker=False) as server:
+    async with serving(world) as server:
         stream = await world.dial()
         deaf = ReceiverPeer(stream, world.clock.now_ms)
         async with trio.open_nursery() as nursery:
@@ -484,8 +445,7 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
         await trio.sleep(3)
         (status,) = server.master.sender.status()
         assert status.in_flight_bytes <= (1 << 20) + 2 * (1 << 20)
-        async with peer_of(world) as peer:
-            await peer.begin(NAME)
+        async with attached_to(world) as peer:
             while len(peer.delivered) < 20 - status.in_flight:
                 await peer.done(peer.sequences)
                 await trio.sleep(0.1)
@@ -500,10 +460,8 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
 
 async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         twice = [Settled(peer.sequences[0], verdict) for verdict in (Verdict.DONE, Verdict.RELEASE)]
         answer = await peer.ask(CommandCode.SETTLE, encode_settle(twice))
         assert answer.code == ResponseCode.PARAM_ERROR
@@ -513,10 +471,8 @@ async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
 
 async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         row = (1).to_bytes(8, "big") + b"\x01" + bytes(4)
         answer = await peer.ask(CommandCode.SETTLE, (10**6).to_bytes(4, "big") + row * 10**6)
         assert answer.code == ResponseCode.PARAM_ERROR
@@ -528,9 +484,8 @@ async def test_who_settles_nothing_holds_up_nobody_else() -> None:
     world = World()
     brokers = {NAME: "attached", **make_config().brokers}
     config = make_config(brokers=brokers, sender=SenderConfig(entries_max=40))
-    async with world.serving(config) as server, peer_of(world) as peer:
-        await peer.begin(NAME, items=1000)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(200)))
+    async with world.serving(config) as server, attached_to(world, items=1000) as peer:
+        await send_some(world, 200)
         await until(lambda: peer.delivered)
         await until(lambda: pending(server) == len(peer.delivered), seconds=20)
         assert len(peer.delivered) == 5
@@ -543,10 +498,8 @@ async def test_all_of_a_large_credit_is_used_without_another_word() -> None:
     """More waits than the queue of a group has: it is filled again as it is handed out."""
     world = World()
     sender = SenderConfig(queue_items_max=64, turn_items=16, batch_items=16)
-    config = receiving_config(sender=sender)
-    async with world.serving(config, has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME, items=1000)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 100) for n in range(500)))
+    async with attached(world, items=1000, sender=sender) as (_, peer):
+        await send_some(world, 500, after_ms=100)
         await until(lambda: len(peer.delivered) == 500, seconds=1)
 
 
@@ -578,10 +531,9 @@ async def test_a_configured_group_stays_though_others_attach_and_a_name_beside_i
     None
 ):
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+    async with serving(world), peer_of(world) as peer:
         refused = await peer.attach("remainders")
         assert isinstance(refused, AttachRefused)
         assert refused.reason == "this server delivers to reminders alone"
         await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms + 100))
-        await until(lambda: peer.delivered)
+        await deliver(world, peer, 1)
