@@ -1,7 +1,7 @@
 """Receivers at a delay server in virtual time: what they get, and what becomes of it."""
 
 from collections.abc import AsyncIterator
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -9,12 +9,29 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.auth import receiver_token
-from delay_protocol.receivers.attaching import CREDIT_ITEMS_MAX, LEASE_S, Attached, AttachRefused
+from delay_protocol.receivers.attaching import (
+    CREDIT_ITEMS_MAX,
+    LEASE_S,
+    Attach,
+    Attached,
+    AttachRefused,
+    AttachReply,
+    Flow,
+    encode_attach,
+    encode_flow,
+)
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
+from delay_protocol.wire.frames import encode_one_way, encode_request
 from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import DelayServerConfig, MetaConfig, StorageConfig
+from delay_server.settings.config import (
+    DelayServerConfig,
+    ListenerConfig,
+    MetaConfig,
+    StorageConfig,
+)
+from delay_transport.connections.limits import ConnectionLimits
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -456,6 +473,161 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
                 await peer.done(peer.sequences)
             assert sorted(set(peer.ids)) == sorted(f"m{number}" for number in range(20))
         await trio.aclose_forcefully(stream)
+
+
+@pytest.mark.parametrize(
+    ("says_flow", "gone_s", "reason"),
+    [
+        (True, ConnectionLimits().send_seconds_max, "answers not taken"),
+        (False, LEASE_S, f"no FLOW for {LEASE_S} s: what it has not settled goes to others"),
+    ],
+    ids=["the network is full", "its lease ends"],
+)
+async def test_a_receiver_that_reads_a_byte_a_second_is_let_go_and_delays_only_what_it_had(
+    says_flow: bool, gone_s: float, reason: str
+) -> None:
+    """It says that it takes all there is, and waits for no answer: to read one takes it a minute.
+
+    What it gets of small messages is in the buffers of the network, and its lease ends.
+    """
+    world = World()
+    sent, text = 300, {"k": "x" * (30_000 if says_flow else 10)}
+    brokers = {NAME: "attached", "other": "attached"}
+    hello = Attach(name=NAME, instance=b"s" * 16, weight=100, token="")
+    greed = encode_flow(Flow(items=2**62, bytes=2**62, reason=""))
+
+    async with (
+        world.serving(make_config(brokers=brokers), has_broker=False) as server,
+        attached_to(world) as twin,
+        peer_of(world) as other,
+        trio.open_nursery() as nursery,
+    ):
+        await other.begin("other")
+        await settle_all(nursery, twin, other)
+        slow = await world.dial()
+        await slow.send_all(
+            encode_request(code=CommandCode.ATTACH, opaque=1, body=encode_attach(hello))
+            + encode_one_way(CommandCode.FLOW, greed)
+        )
+        nursery.start_soon(read_a_byte_a_second, slow)
+        if says_flow:
+            nursery.start_soon(say_flow, slow, greed)
+        await until(lambda: server.receivers.counts.attached == 3)
+        due_ms = world.now_ms + 1000
+        await send(world, *(make_item(f"m{n}", due_ms, attributes=text) for n in range(sent)))
+        await trio.sleep(5)
+        group = {one.name: one for one in server.master.sender.status()}[NAME]
+        its = group.in_flight
+        assert 0 < its < sent // 2
+        assert group.in_flight_bytes <= (1 << 20) + SenderConfig().batch_bytes
+        assert len(twin.delivered) + len(other.delivered) == sent - its, "all the rest came"
+        await until(lambda: pending(server) == 0, seconds=gone_s + 5)
+        status = {one.name: one for one in server.master.sender.status()}[NAME]
+        assert status.address == "1 attached"
+        assert status.last_end == reason
+        came = twin.delivered + other.delivered
+        assert sorted(name for peer in (twin, other) for name in peer.ids) == sorted(
+            f"m{number}" for number in range(sent)
+        )
+        late = [one.attempt for at_ms, one in came if at_ms > due_ms + 100]
+        assert late == [2] * its
+        nursery.cancel_scope.cancel()
+
+
+async def settle_all(nursery: trio.Nursery, *peers: ReceiverPeer) -> None:
+    """Have receivers be done with all that comes, and say each ten seconds that they are there."""
+
+    async def settle(peer: ReceiverPeer) -> None:
+        done = 0
+        while True:
+            if sequences := peer.sequences[done:]:
+                assert await peer.done(sequences) == 0
+                done += len(sequences)
+            await trio.sleep(0.01)
+
+    async def flow(peer: ReceiverPeer) -> None:
+        while True:
+            await trio.sleep(10)
+            await peer.flow(100)
+
+    for peer in peers:
+        nursery.start_soon(settle, peer)
+        nursery.start_soon(flow, peer)
+
+
+async def read_a_byte_a_second(stream: trio.abc.Stream) -> None:
+    """Read so slowly until the server closes."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(1)
+            if not await stream.receive_some(1):
+                return
+
+
+async def say_flow(stream: trio.abc.Stream, body: bytes) -> None:
+    """Say the same each ten seconds until the server closes."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(10)
+            await stream.send_all(encode_one_way(CommandCode.FLOW, body))
+
+
+async def test_who_finds_too_many_of_its_name_is_taken_when_one_has_left() -> None:
+    world = World()
+    async with (
+        attached(world, sender=SenderConfig(receivers_max=2)) as (server, first),
+        peer_of(world) as third,
+    ):
+        async with attached_to(world):
+            refused = await third.attach(NAME)
+            assert isinstance(refused, AttachRefused)
+            assert not refused.is_final
+            assert refused.reason == (
+                "2 receivers of reminders are attached here (sender.receivers_max)"
+            )
+            assert server.receivers.counts.attached == 2
+        assert not first.is_closed
+        await until(lambda: server.master.sender.status()[0].address == "1 attached")
+        await third.begin(NAME)
+
+
+@pytest.mark.long
+async def test_5000_that_attach_at_once_are_told_how_many_may_and_the_others_notice_nothing() -> (
+    None
+):
+    world = World()
+    listener = ListenerConfig(connections_per_address_max=6000)
+
+    async with (
+        attached(world, items=1000, listener=listener) as (server, peer),
+        trio.open_nursery() as nursery,
+    ):
+        await settle_all(nursery, peer)
+        due_ms = world.now_ms + 2000
+        await send(world, *(make_item(f"m{n}", due_ms + n * 10) for n in range(500)))
+        crowd = [ReceiverPeer(await world.dial(), world.clock.now_ms) for _ in range(5000)]
+        replies: list[AttachReply] = []
+
+        async def attach(one: ReceiverPeer) -> None:
+            nursery.start_soon(one.run)
+            replies.append(await one.attach(NAME))
+            if isinstance(replies[-1], Attached):
+                await one.flow(0, reason="idle")
+
+        async with trio.open_nursery() as all_at_once:
+            for member in crowd:
+                all_at_once.start_soon(attach, member)
+        refused = [reply for reply in replies if isinstance(reply, AttachRefused)]
+        assert len(replies) - len(refused) == SenderConfig().receivers_max - 1
+        assert {reply.reason for reply in refused} == {
+            "256 receivers of reminders are attached here (sender.receivers_max)"
+        }
+        assert not any(reply.is_final for reply in refused), "one that leaves makes room"
+        await until(lambda: pending(server) == 0)
+        assert [one.attempt for _, one in peer.delivered] == [1] * 500
+        for at_ms, one in peer.delivered:
+            assert 0 <= at_ms - decode_item(one.item).due_ms <= 5
+        nursery.cancel_scope.cancel()
 
 
 async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
