@@ -188,8 +188,8 @@ class Receivers:
             if attach.name not in known:
                 raise GroupRefusedError(f"this server delivers to {', '.join(known)} alone")
         group = master.sender.attached(attach.name)
-        self.counts.attached += 1
         self._members[connection] = _Member(master, group, group.attach(connection, attach))
+        self.counts.attached += 1
         hello = master.hello()
         return encode_attach_reply(Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S))
 

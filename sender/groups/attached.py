@@ -39,6 +39,7 @@ from sender.queues.lanes import LaneQueue
 from sender.queues.parcels import NOBODY, Batch, Entries, Mask, Parcel
 from sender.queues.places import HeldPart, Where
 from sender.settings.config import BrokerGroup
+from sender.settings.errors import GroupRefusedError
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
@@ -278,7 +279,10 @@ class AttachedGroup:
     # -- members -----------------------------------------------------------------------------
 
     def attach(self, connection: Connection, attach: Attach) -> Attachment:
-        """Take a member; it gets nothing before its first FLOW."""
+        """Take a member; it gets nothing before its first FLOW. Raises GroupRefusedError."""
+        if (count := len(self._members)) >= self._shared.config.receivers_max:
+            why = f"{count} receivers of {self.name} are attached here (sender.receivers_max)"
+            raise GroupRefusedError(why)
         least = min((one.served for one in self._members.values()), default=0.0)
         member = Attachment(connection, attach, trio.current_time() + LEASE_S, served=least)
         self._members[connection] = member

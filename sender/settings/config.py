@@ -189,6 +189,10 @@ class SenderConfig:
     """Broker groups at a time, where they are named at run time. What has none of them in its route
     waits until there are fewer."""
 
+    receivers_max: int = 256
+    """Receivers that may be attached under one name at a time; a further one is refused. All are
+    looked at with each message that comes alone: 256 take half a millisecond."""
+
     clock_check_s: float = constant(1.0)
     """While entries wait because the clock was set back: how often it is read again."""
 

@@ -163,6 +163,7 @@ class GateJudge(ABC):
 
     def _note_groups(self, *documents: Controls) -> None:
         """Tell the witness which groups cannot be counted on while one of these holds."""
+        self.witness.rules_changed_s = trio.current_time()
         closed = {
             name
             for controls in documents

@@ -616,6 +616,12 @@ SERVER = {
             scenario=told.FACTS_ROT,
             seed=15,
         ),
+        # What a checkpoint that failed left behind the end of a file is cut before the next begins.
+        "what was taken back stays in its file": mutant(
+            drop("SealsLog._file_for", "if self._disk.exists(file.path) and file.cut(): ..."),
+            test="storage/schedule/test_seals.py::"
+            "test_what_is_taken_back_is_not_read_when_the_next_file_begins",
+        ),
     },
     "4 batches": {
         # Columns and blob of a batch are checked by their CRC before they are used.
@@ -1099,6 +1105,30 @@ SERVER = {
             ),
             scenario=told.RECEIVERS,
             seed=1,
+        ),
+        # An attempt is one more than the tries before it.
+        "no try is counted": mutant(
+            swap(
+                "AttachedGroup._deliver_to", "(batch.tries + np.uint32(1)).tolist()", "[1] * count"
+            ),
+            scenario=told.RECEIVERS,
+            seed=1,
+        ),
+        # Who does not take what it gets, gets no more.
+        "given on to who does not read": mutant(
+            swap(
+                "Attachment.is_choked", "self.connection.unsent_bytes > _UNSENT_BYTES_MAX", "False"
+            ),
+            test=f"{_RECEIVERS}test_a_receiver_that_reads_a_byte_a_second_is_let_go_and_delays_"
+            "only_what_it_had[the network is full]",
+        ),
+        # Of a name so many are attached as cost others nothing.
+        "any number attach": mutant(
+            drop(
+                "AttachedGroup.attach",
+                "if (count := len(self._members)) >= self._shared.config.receivers_max: ...",
+            ),
+            test=f"{_RECEIVERS}test_who_finds_too_many_of_its_name_is_taken_when_one_has_left",
         ),
         # Nothing comes before it is due, if the clock was set back while it waited.
         "early at receivers": mutant(

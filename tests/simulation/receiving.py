@@ -7,7 +7,8 @@
                   the server (checkers.py sees to it that it is durable); it is believed once, and
                   only from the connection that has it
     lease         after a lease of silence nothing comes, and nothing is believed
-    attempt       is at most one more than the tries of this life that were not released
+    attempt       is at most one more than the tries of this life that were not released; and not
+                  less, unless an operator held the message back since
 
 That nothing is lost, late or sent twice without need is judged with what brokers got: a DONE is a
 receipt (witness.py), and REFUSED is what brokers do to poison.
@@ -96,6 +97,8 @@ class Receiving:
     """By sequence: when it heard so."""
     _tries: Counter[tuple[int, int]] = field(default_factory=Counter)
     """By life and sequence: how often it came and was not released."""
+    _came_s: dict[int, float] = field(default_factory=dict)
+    """By sequence: when it came last."""
     _odd: list[_Odd] = field(default_factory=list)
 
     def server_started(self) -> None:
@@ -140,6 +143,7 @@ class Receiving:
             self._complain("lease", f"{one.sequence} came though the last FLOW was {line.flow_s}")
         self._judge_attempt(line, one, message_id)
         self._tries[line.life, one.sequence] += 1
+        self._came_s[one.sequence] = now_s
         witness.sightings.setdefault(message_id, []).append((now_s, line.group))
         return Receipt(message_id, one.item, now_s, wall_ms, line.group)
 
@@ -160,6 +164,11 @@ class Receiving:
             for at_s, name in witness.sightings.get(message_id, ())
         )
         what = f"{one.sequence} came as attempt {one.attempt} after {seen} and {elsewhere} tries"
+        if one.attempt < 1 + seen:
+            if self.witness.rules_changed_s < self._came_s[one.sequence]:
+                self._complain("attempt", what)
+            # It was taken back, to disk or to wait for its rate, and nobody knows of its tries.
+            self._tries[line.life, one.sequence] = one.attempt - 1
         if one.attempt > 1 + seen + elsewhere and message_id not in witness.moved_s:
             due_s = now_s - (witness.clock.now_ms() - witness.due_ms[message_id]) / 1000
             from_s = max(began_s, min(due_s, now_s) - _LOST_S)

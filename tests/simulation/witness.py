@@ -88,6 +88,8 @@ class Witness:
     """For so long after the wall clock was set things may happen late, or early as it is then."""
     space_short_until_s: float = 0.0
     """Until then what is given up may find no room on the disk."""
+    rules_changed_s: float = 0.0
+    """When an operator may have changed last what subjects and groups may get."""
     next_outage: trio.Event = field(default_factory=trio.Event)
     """Set when a broker goes away."""
     _clock_set: list[tuple[float, int]] = field(default_factory=list)

@@ -1,7 +1,7 @@
 """Receivers at a delay server in virtual time: what they get, and what becomes of it."""
 
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 
 import pytest
 import trio
@@ -9,12 +9,29 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.auth import receiver_token
-from delay_protocol.receivers.attaching import CREDIT_ITEMS_MAX, LEASE_S, Attached, AttachRefused
+from delay_protocol.receivers.attaching import (
+    CREDIT_ITEMS_MAX,
+    LEASE_S,
+    Attach,
+    Attached,
+    AttachRefused,
+    AttachReply,
+    Flow,
+    encode_attach,
+    encode_flow,
+)
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
+from delay_protocol.wire.frames import encode_one_way, encode_request
 from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import DelayServerConfig, MetaConfig, StorageConfig
+from delay_server.settings.config import (
+    DelayServerConfig,
+    ListenerConfig,
+    MetaConfig,
+    StorageConfig,
+)
+from delay_transport.connections.limits import ConnectionLimits
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -29,6 +46,11 @@ def receiving_config(**sections: object) -> DelayServerConfig:
     return make_config(brokers={NAME: "attached"}, **sections)
 
 
+def serving(world: World, **sections: object) -> AbstractAsyncContextManager[DelayServer]:
+    """Serve receivers alone."""
+    return world.serving(receiving_config(**sections), has_broker=False)
+
+
 @asynccontextmanager
 async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
     """Connect a receiver; it is gone at the end."""
@@ -40,6 +62,23 @@ async def peer_of(world: World) -> AsyncIterator[ReceiverPeer]:
         nursery.cancel_scope.cancel()
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
+
+
+@asynccontextmanager
+async def attached_to(world: World, *, items: int = 100) -> AsyncIterator[ReceiverPeer]:
+    """Connect a receiver and attach it; it takes so many messages at a time."""
+    async with peer_of(world) as peer:
+        await peer.begin(NAME, items)
+        yield peer
+
+
+@asynccontextmanager
+async def attached(
+    world: World, *, items: int = 100, **sections: object
+) -> AsyncIterator[tuple[DelayServer, ReceiverPeer]]:
+    """Serve receivers alone, with one that is attached; it takes so many messages at a time."""
+    async with serving(world, **sections) as server, attached_to(world, items=items) as peer:
+        yield server, peer
 
 
 @asynccontextmanager
@@ -60,6 +99,18 @@ async def send(world: World, *items: bytes) -> None:
     assert await producer.send(*items) == {}
 
 
+async def send_some(world: World, count: int, *, after_ms: int = 500, name: str = "m") -> None:
+    """Have the server keep messages m0, m1 and so on, which are due at once, so much later."""
+    due_ms = world.now_ms + after_ms
+    await send(world, *(make_item(f"{name}{n}", due_ms) for n in range(count)))
+
+
+async def deliver(world: World, peer: ReceiverPeer, count: int) -> None:
+    """Have the server keep so many messages, and the receiver get them."""
+    await send_some(world, count)
+    await until(lambda: len(peer.delivered) == count)
+
+
 def pending(server: DelayServer) -> int:
     """Return how many messages have no outcome, as far as it is filed."""
     return server.node.store.schedule.pending
@@ -68,13 +119,10 @@ def pending(server: DelayServer) -> int:
 async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -> None:
     world = World()
     items = [make_item(f"m{n}", world.now_ms + 2000 + n, subject=f"s{n % 3}") for n in range(50)]
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        attached = await peer.begin(NAME)
-        assert attached == Attached(
-            group=attached.group,
+    async with serving(world) as server, peer_of(world) as peer:
+        reply = await peer.begin(NAME)
+        assert reply == Attached(
+            group=reply.group,
             epoch=server.node.store.message_log.last_epoch,
             lease_s=LEASE_S,
         )
@@ -89,11 +137,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
         assert await peer.done(peer.sequences) == 50, "each is unknown the second time"
         await until(lambda: pending(server) == 0)
     # A start finds nothing that is left.
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await trio.sleep(20)
         assert not peer.delivered
 
@@ -101,11 +145,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
 async def test_nothing_comes_early_or_beyond_the_credit() -> None:
     world = World()
     due_ms = world.now_ms + 5000
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME, items=7)
+    async with attached(world, items=7) as (server, peer):
         await send(world, *(make_item(f"m{n}", due_ms) for n in range(20)))
         await trio.sleep(4.9)
         assert not peer.delivered
@@ -130,11 +170,7 @@ async def test_nothing_comes_early_or_beyond_the_credit() -> None:
 async def test_a_clock_that_is_set_back_holds_messages_back() -> None:
     world = World()
     due_ms = world.now_ms + 1000
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME, items=0)
+    async with attached(world, items=0) as (server, peer):
         await send(world, make_item("m", due_ms))
         await until(lambda: server.master.sender.unsent().queued)
         world.clock.step(-20_000)
@@ -149,8 +185,7 @@ async def test_bytes_are_a_credit_as_well() -> None:
     world = World()
     text = {f"k{n}": "x" * 30_000 for n in range(50)}
     items = [make_item(f"m{n}", world.now_ms + 1000, attributes=text) for n in range(4)]
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
+    async with attached(world) as (_, peer):
         for item in items:
             await send(world, item)
         await until(lambda: len(peer.delivered) == 2)
@@ -162,16 +197,13 @@ async def test_bytes_are_a_credit_as_well() -> None:
 
 async def test_what_a_receiver_leaves_unsettled_goes_to_the_next() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
-        async with peer_of(world) as first:
-            await first.begin(NAME)
-            await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(10)))
-            await until(lambda: len(first.delivered) == 10)
+    async with serving(world) as server:
+        async with attached_to(world) as first:
+            await deliver(world, first, 10)
             assert await first.done(first.sequences[:4]) == 0
         await trio.sleep(2)
         assert "nobody is attached to reminders since" in server.master.sender.status()[0].why_none
-        async with peer_of(world) as second:
-            await second.begin(NAME)
+        async with attached_to(world) as second:
             await until(lambda: len(second.delivered) == 6)
             assert sorted(second.ids) == sorted(first.ids[4:])
             assert {one.attempt for _, one in second.delivered} == {2}
@@ -181,14 +213,8 @@ async def test_what_a_receiver_leaves_unsettled_goes_to_the_next() -> None:
 
 async def test_a_verdict_counts_only_on_the_connection_that_has_the_message() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as owner,
-        peer_of(world) as other,
-    ):
-        await owner.begin(NAME)
-        await send(world, make_item("m", world.now_ms + 500))
-        await until(lambda: owner.delivered)
+    async with attached(world) as (server, owner), peer_of(world) as other:
+        await deliver(world, owner, 1)
         await other.begin(NAME)
         assert await other.done(owner.sequences) == 1
         await trio.sleep(5)
@@ -199,14 +225,8 @@ async def test_a_verdict_counts_only_on_the_connection_that_has_the_message() ->
 
 async def test_a_lease_that_ends_gives_everything_to_others() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as silent,
-        peer_of(world) as other,
-    ):
-        await silent.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(3)))
-        await until(lambda: len(silent.delivered) == 3)
+    async with attached(world) as (_, silent), peer_of(world) as other:
+        await deliver(world, silent, 3)
         await other.begin(NAME)
         for _ in range(2):
             await trio.sleep(LEASE_S / 3)
@@ -221,14 +241,8 @@ async def test_a_lease_that_ends_gives_everything_to_others() -> None:
 
 async def test_release_gives_back_and_counts_as_no_attempt() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as first,
-        peer_of(world) as second,
-    ):
-        await first.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(5)))
-        await until(lambda: len(first.delivered) == 5)
+    async with attached(world) as (server, first), peer_of(world) as second:
+        await deliver(world, first, 5)
         await second.begin(NAME)
         before = server.node.store.message_log.next_sequence
         await first.flow(0, reason="it stops")
@@ -240,10 +254,8 @@ async def test_release_gives_back_and_counts_as_no_attempt() -> None:
 
 async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
     world = World()
-    async with killed_at_the_end(world) as server, peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(4)))
-        await until(lambda: len(peer.delivered) == 4)
+    async with killed_at_the_end(world) as server, attached_to(world) as peer:
+        await deliver(world, peer, 4)
         again_ms = world.now_ms + 90_000
         settled = [
             Settled(one.sequence, Verdict.LATER, later_item(one.item, again_ms))
@@ -257,11 +269,7 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
             await trio.sleep(10)
             await peer.flow(100)
         assert len(peer.delivered) == 4
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await trio.sleep(20)
         await peer.flow(100)
         assert not peer.delivered
@@ -275,13 +283,8 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
 
 async def test_a_later_is_answered_once_it_is_durable() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
         assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
         durable = world.disk.contents(durable=True)
@@ -301,11 +304,7 @@ async def test_a_later_that_is_not_its_message_is_refused_whole(
     changes: dict[str, object], reason: str
 ) -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
+    async with attached(world) as (server, peer):
         await send(world, make_item("a", world.now_ms), make_item("b", world.now_ms))
         await until(lambda: len(peer.delivered) == 2)
         first, second = (one for _, one in peer.delivered)
@@ -325,13 +324,8 @@ async def test_a_later_that_is_not_its_message_is_refused_whole(
 
 async def test_refused_is_a_dead_letter_with_its_reason() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(3)))
-        await until(lambda: len(peer.delivered) == 3)
+    async with attached(world) as (server, peer):
+        await deliver(world, peer, 3)
         refused = [
             Settled(one, Verdict.REFUSED, f"no order {n}".encode())
             for n, one in enumerate(peer.sequences)
@@ -349,18 +343,16 @@ async def test_refused_is_a_dead_letter_with_its_reason() -> None:
 
 async def test_a_stop_waits_for_what_is_unsettled_and_nothing_comes_twice() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
-        async with peer_of(world) as peer:
-            await peer.begin(NAME, items=5)
-            await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(8)))
+    async with serving(world) as server:
+        async with attached_to(world, items=5) as peer:
+            await send_some(world, 8)
             await until(lambda: len(peer.delivered) == 5)
             server.begin_stop(10)
             await trio.sleep(2)
             assert await peer.done(peer.sequences) == 0
             assert len(peer.delivered) == 5
         came = peer.ids
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
+    async with attached(world) as (_, peer):
         await trio.sleep(10)
         assert sorted(came + peer.ids) == [f"m{n}" for n in range(8)]
 
@@ -395,16 +387,12 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
 
 async def test_instances_share_by_weight() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False),
-        peer_of(world) as light,
-        peer_of(world) as heavy,
-    ):
+    async with serving(world), peer_of(world) as light, peer_of(world) as heavy:
         for peer, weight in ((light, 100), (heavy, 300)):
             await peer.attach(NAME, weight=weight)
             await peer.flow(1000)
         for part in range(10):
-            await send(world, *(make_item(f"m{part}-{n}", world.now_ms + 500) for n in range(100)))
+            await send_some(world, 100, name=f"m{part}-")
         await until(lambda: len(light.delivered) + len(heavy.delivered) == 1000)
         assert 2 < len(heavy.delivered) / len(light.delivered) < 4
 
@@ -412,13 +400,8 @@ async def test_instances_share_by_weight() -> None:
 async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
     world = World()
     storage = StorageConfig(disk_free_bytes_min=0)
-    async with (
-        world.serving(receiving_config(storage=storage), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world, storage=storage) as (server, peer):
+        await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 50)
         world.disk.capacity_bytes = world.disk.medium.used
         body = encode_settle([Settled(peer.sequences[0], Verdict.LATER, item)])
@@ -435,7 +418,7 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
 
 async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False) as server:
+    async with serving(world) as server:
         await send(world, make_item("m", world.now_ms + 100, subject="orders"))
         await trio.sleep(5)
         parts = server.administered().parts()
@@ -443,8 +426,7 @@ async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
         kind, groups = lane_look(parts, parts.master.lanes.lane_of(number), number)
         assert reason_of_lane(kind, groups, surroundings(parts)) is Reason.NO_RECEIVER
         assert "nobody is attached to reminders since 20" in status_of_group(server)
-        async with peer_of(world) as peer:
-            await peer.begin(NAME)
+        async with attached_to(world) as peer:
             await until(lambda: peer.delivered)
             assert status_of_group(server) == ""
 
@@ -456,14 +438,10 @@ def status_of_group(server: DelayServer) -> str:
 
 async def test_a_credit_beyond_all_bounds_is_taken_as_what_may_be() -> None:
     world = World()
-    async with (
-        world.serving(receiving_config(), has_broker=False) as server,
-        peer_of(world) as peer,
-    ):
+    async with serving(world) as server, peer_of(world) as peer:
         await peer.attach(NAME)
         await peer.flow(2**62, size=2**62)
-        await send(world, *(make_item(f"m{n}", world.now_ms) for n in range(50)))
-        await until(lambda: len(peer.delivered) == 50)
+        await deliver(world, peer, 50)
         (status,) = server.master.sender.status()
         assert status.queue_items == CREDIT_ITEMS_MAX - 50
 
@@ -471,7 +449,7 @@ async def test_a_credit_beyond_all_bounds_is_taken_as_what_may_be() -> None:
 async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -> None:
     world = World()
     text = {f"k{n}": "x" * 30_000 for n in range(30)}
-    async with world.serving(receiving_config(), has_broker=False) as server:
+    async with serving(world) as server:
         stream = await world.dial()
         deaf = ReceiverPeer(stream, world.clock.now_ms)
         async with trio.open_nursery() as nursery:
@@ -484,8 +462,7 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
         await trio.sleep(3)
         (status,) = server.master.sender.status()
         assert status.in_flight_bytes <= (1 << 20) + 2 * (1 << 20)
-        async with peer_of(world) as peer:
-            await peer.begin(NAME)
+        async with attached_to(world) as peer:
             while len(peer.delivered) < 20 - status.in_flight:
                 await peer.done(peer.sequences)
                 await trio.sleep(0.1)
@@ -498,12 +475,165 @@ async def test_a_receiver_that_does_not_read_costs_little_and_others_nothing() -
         await trio.aclose_forcefully(stream)
 
 
+@pytest.mark.parametrize(
+    ("says_flow", "gone_s", "reason"),
+    [
+        (True, ConnectionLimits().send_seconds_max, "answers not taken"),
+        (False, LEASE_S, f"no FLOW for {LEASE_S} s: what it has not settled goes to others"),
+    ],
+    ids=["the network is full", "its lease ends"],
+)
+async def test_a_receiver_that_reads_a_byte_a_second_is_let_go_and_delays_only_what_it_had(
+    says_flow: bool, gone_s: float, reason: str
+) -> None:
+    """It says that it takes all there is, and waits for no answer: to read one takes it a minute.
+
+    What it gets of small messages is in the buffers of the network, and its lease ends.
+    """
+    world = World()
+    sent, text = 300, {"k": "x" * (30_000 if says_flow else 10)}
+    brokers = {NAME: "attached", "other": "attached"}
+    hello = Attach(name=NAME, instance=b"s" * 16, weight=100, token="")
+    greed = encode_flow(Flow(items=2**62, bytes=2**62, reason=""))
+
+    async with (
+        world.serving(make_config(brokers=brokers), has_broker=False) as server,
+        attached_to(world) as twin,
+        peer_of(world) as other,
+        trio.open_nursery() as nursery,
+    ):
+        await other.begin("other")
+        await settle_all(nursery, twin, other)
+        slow = await world.dial()
+        await slow.send_all(
+            encode_request(code=CommandCode.ATTACH, opaque=1, body=encode_attach(hello))
+            + encode_one_way(CommandCode.FLOW, greed)
+        )
+        nursery.start_soon(read_a_byte_a_second, slow)
+        if says_flow:
+            nursery.start_soon(say_flow, slow, greed)
+        await until(lambda: server.receivers.counts.attached == 3)
+        due_ms = world.now_ms + 1000
+        await send(world, *(make_item(f"m{n}", due_ms, attributes=text) for n in range(sent)))
+        await trio.sleep(5)
+        group = {one.name: one for one in server.master.sender.status()}[NAME]
+        its = group.in_flight
+        assert 0 < its < sent // 2
+        assert group.in_flight_bytes <= (1 << 20) + SenderConfig().batch_bytes
+        assert len(twin.delivered) + len(other.delivered) == sent - its, "all the rest came"
+        await until(lambda: pending(server) == 0, seconds=gone_s + 5)
+        status = {one.name: one for one in server.master.sender.status()}[NAME]
+        assert status.address == "1 attached"
+        assert status.last_end == reason
+        came = twin.delivered + other.delivered
+        assert sorted(name for peer in (twin, other) for name in peer.ids) == sorted(
+            f"m{number}" for number in range(sent)
+        )
+        late = [one.attempt for at_ms, one in came if at_ms > due_ms + 100]
+        assert late == [2] * its
+        nursery.cancel_scope.cancel()
+
+
+async def settle_all(nursery: trio.Nursery, *peers: ReceiverPeer) -> None:
+    """Have receivers be done with all that comes, and say each ten seconds that they are there."""
+
+    async def settle(peer: ReceiverPeer) -> None:
+        done = 0
+        while True:
+            if sequences := peer.sequences[done:]:
+                assert await peer.done(sequences) == 0
+                done += len(sequences)
+            await trio.sleep(0.01)
+
+    async def flow(peer: ReceiverPeer) -> None:
+        while True:
+            await trio.sleep(10)
+            await peer.flow(100)
+
+    for peer in peers:
+        nursery.start_soon(settle, peer)
+        nursery.start_soon(flow, peer)
+
+
+async def read_a_byte_a_second(stream: trio.abc.Stream) -> None:
+    """Read so slowly until the server closes."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(1)
+            if not await stream.receive_some(1):
+                return
+
+
+async def say_flow(stream: trio.abc.Stream, body: bytes) -> None:
+    """Say the same each ten seconds until the server closes."""
+    with suppress(trio.BrokenResourceError):
+        while True:
+            await trio.sleep(10)
+            await stream.send_all(encode_one_way(CommandCode.FLOW, body))
+
+
+async def test_who_finds_too_many_of_its_name_is_taken_when_one_has_left() -> None:
+    world = World()
+    async with (
+        attached(world, sender=SenderConfig(receivers_max=2)) as (server, first),
+        peer_of(world) as third,
+    ):
+        async with attached_to(world):
+            refused = await third.attach(NAME)
+            assert isinstance(refused, AttachRefused)
+            assert not refused.is_final
+            assert refused.reason == (
+                "2 receivers of reminders are attached here (sender.receivers_max)"
+            )
+            assert server.receivers.counts.attached == 2
+        assert not first.is_closed
+        await until(lambda: server.master.sender.status()[0].address == "1 attached")
+        await third.begin(NAME)
+
+
+@pytest.mark.long
+async def test_5000_that_attach_at_once_are_told_how_many_may_and_the_others_notice_nothing() -> (
+    None
+):
+    world = World()
+    listener = ListenerConfig(connections_per_address_max=6000)
+
+    async with (
+        attached(world, items=1000, listener=listener) as (server, peer),
+        trio.open_nursery() as nursery,
+    ):
+        await settle_all(nursery, peer)
+        due_ms = world.now_ms + 2000
+        await send(world, *(make_item(f"m{n}", due_ms + n * 10) for n in range(500)))
+        crowd = [ReceiverPeer(await world.dial(), world.clock.now_ms) for _ in range(5000)]
+        replies: list[AttachReply] = []
+
+        async def attach(one: ReceiverPeer) -> None:
+            nursery.start_soon(one.run)
+            replies.append(await one.attach(NAME))
+            if isinstance(replies[-1], Attached):
+                await one.flow(0, reason="idle")
+
+        async with trio.open_nursery() as all_at_once:
+            for member in crowd:
+                all_at_once.start_soon(attach, member)
+        refused = [reply for reply in replies if isinstance(reply, AttachRefused)]
+        assert len(replies) - len(refused) == SenderConfig().receivers_max - 1
+        assert {reply.reason for reply in refused} == {
+            "256 receivers of reminders are attached here (sender.receivers_max)"
+        }
+        assert not any(reply.is_final for reply in refused), "one that leaves makes room"
+        await until(lambda: pending(server) == 0)
+        assert [one.attempt for _, one in peer.delivered] == [1] * 500
+        for at_ms, one in peer.delivered:
+            assert 0 <= at_ms - decode_item(one.item).due_ms <= 5
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         twice = [Settled(peer.sequences[0], verdict) for verdict in (Verdict.DONE, Verdict.RELEASE)]
         answer = await peer.ask(CommandCode.SETTLE, encode_settle(twice))
         assert answer.code == ResponseCode.PARAM_ERROR
@@ -513,10 +643,8 @@ async def test_a_settle_that_names_a_sequence_twice_does_nothing() -> None:
 
 async def test_a_settle_of_a_million_is_refused_and_everybody_goes_on() -> None:
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms))
-        await until(lambda: peer.delivered)
+    async with attached(world) as (_, peer):
+        await deliver(world, peer, 1)
         row = (1).to_bytes(8, "big") + b"\x01" + bytes(4)
         answer = await peer.ask(CommandCode.SETTLE, (10**6).to_bytes(4, "big") + row * 10**6)
         assert answer.code == ResponseCode.PARAM_ERROR
@@ -528,9 +656,8 @@ async def test_who_settles_nothing_holds_up_nobody_else() -> None:
     world = World()
     brokers = {NAME: "attached", **make_config().brokers}
     config = make_config(brokers=brokers, sender=SenderConfig(entries_max=40))
-    async with world.serving(config) as server, peer_of(world) as peer:
-        await peer.begin(NAME, items=1000)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 500) for n in range(200)))
+    async with world.serving(config) as server, attached_to(world, items=1000) as peer:
+        await send_some(world, 200)
         await until(lambda: peer.delivered)
         await until(lambda: pending(server) == len(peer.delivered), seconds=20)
         assert len(peer.delivered) == 5
@@ -543,10 +670,8 @@ async def test_all_of_a_large_credit_is_used_without_another_word() -> None:
     """More waits than the queue of a group has: it is filled again as it is handed out."""
     world = World()
     sender = SenderConfig(queue_items_max=64, turn_items=16, batch_items=16)
-    config = receiving_config(sender=sender)
-    async with world.serving(config, has_broker=False), peer_of(world) as peer:
-        await peer.begin(NAME, items=1000)
-        await send(world, *(make_item(f"m{n}", world.now_ms + 100) for n in range(500)))
+    async with attached(world, items=1000, sender=sender) as (_, peer):
+        await send_some(world, 500, after_ms=100)
         await until(lambda: len(peer.delivered) == 500, seconds=1)
 
 
@@ -578,10 +703,9 @@ async def test_a_configured_group_stays_though_others_attach_and_a_name_beside_i
     None
 ):
     world = World()
-    async with world.serving(receiving_config(), has_broker=False), peer_of(world) as peer:
+    async with serving(world), peer_of(world) as peer:
         refused = await peer.attach("remainders")
         assert isinstance(refused, AttachRefused)
         assert refused.reason == "this server delivers to reminders alone"
         await peer.begin(NAME)
-        await send(world, make_item("m", world.now_ms + 100))
-        await until(lambda: peer.delivered)
+        await deliver(world, peer, 1)
