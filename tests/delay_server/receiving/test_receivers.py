@@ -336,7 +336,9 @@ async def test_a_later_is_answered_once_it_is_durable() -> None:
     async with attached(world) as (_, peer):
         await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
+        asked_s = trio.current_time()
         assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
+        assert trio.current_time() >= asked_s + 0.001, "each call of the disk takes a millisecond"
         durable = world.disk.contents(durable=True)
         assert any(item in data for path, data in durable.items() if "message_log" in path)
 
