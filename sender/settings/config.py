@@ -191,7 +191,7 @@ class SenderConfig:
 
     receivers_max: int = 256
     """Receivers that may be attached under one name at a time; a further one is refused. All are
-    looked at with each message that comes alone: 256 take half a millisecond."""
+    looked at with each message that comes alone: 256 take a millisecond."""
 
     clock_check_s: float = constant(1.0)
     """While entries wait because the clock was set back: how often it is read again."""

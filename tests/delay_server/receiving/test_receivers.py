@@ -9,6 +9,7 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.auth import receiver_token
+from delay_protocol.nodes.controls import Controls, SubjectControl
 from delay_protocol.receivers.attaching import (
     CREDIT_ITEMS_MAX,
     LEASE_S,
@@ -24,6 +25,7 @@ from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_protocol.wire.frames import encode_one_way, encode_request
 from delay_server.admin.explain import lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
+from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import (
     DelayServerConfig,
@@ -252,6 +254,54 @@ async def test_release_gives_back_and_counts_as_no_attempt() -> None:
         assert server.node.store.message_log.next_sequence == before, "nothing is written"
 
 
+async def test_attempt_counts_what_was_lost_and_not_what_was_released_until_a_later() -> None:
+    world = World()
+
+    async def attempt(verdict: Verdict | None) -> tuple[int, int]:
+        """Return qmq_times and attempt of the message, whose receiver leaves with a verdict."""
+        async with attached_to(world) as peer:
+            await until(lambda: peer.delivered)
+            ((_, one),) = peer.delivered
+            if verdict is not None:
+                # It takes no more, or what it releases would come again at once.
+                await peer.flow(0, reason="it stops")
+                rest = later_item(one.item, world.now_ms) if verdict is Verdict.LATER else b""
+                assert await peer.settle([Settled(one.sequence, verdict, rest)]) == 0
+        return int(decode_item(one.item).attributes.get("qmq_times", "0")), one.attempt
+
+    async with serving(world):
+        await send_some(world, 1)
+        found = [
+            await attempt(verdict)
+            for verdict in (None, Verdict.RELEASE, None, None, Verdict.LATER, None, None)
+        ]
+    assert found == [(0, 1), (0, 2), (0, 2), (0, 3), (0, 4), (1, 1), (1, 2)]
+
+
+async def test_an_attempt_begins_anew_when_the_subject_was_paused_meanwhile() -> None:
+    """What is paused goes back to disk, where nothing is known of its tries."""
+    world = World()
+    paused = Controls(version=1, subjects={"*": SubjectControl(paused=True)})
+    async with serving(world) as server:
+        async with attached_to(world) as first:
+            await deliver(world, first, 1)
+        await pause(server, paused)
+        await trio.sleep(5)
+        await pause(server, Controls(version=2))
+        async with attached_to(world) as second:
+            await until(lambda: second.delivered)
+            assert [one.attempt for _, one in second.delivered] == [1]
+
+
+async def pause(server: DelayServer, controls: Controls) -> None:
+    """Have the server do by these controls."""
+
+    def entry(_before: Controls, now: Controls) -> AuditEntry:
+        return AuditEntry(at_ms=0, who="", peer="", action="set", target="", version=now.version)
+
+    await server.master.outlet.change(lambda _: controls, entry)
+
+
 async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
     world = World()
     async with killed_at_the_end(world) as server, attached_to(world) as peer:
@@ -286,7 +336,9 @@ async def test_a_later_is_answered_once_it_is_durable() -> None:
     async with attached(world) as (_, peer):
         await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 90_000)
+        asked_s = trio.current_time()
         assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
+        assert trio.current_time() >= asked_s + 0.001, "each call of the disk takes a millisecond"
         durable = world.disk.contents(durable=True)
         assert any(item in data for path, data in durable.items() if "message_log" in path)
 
