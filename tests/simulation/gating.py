@@ -154,16 +154,17 @@ class GateJudge(ABC):
         self.is_over = True
 
     def _begin_epoch(self, *documents: Controls, from_s: float | None = None) -> None:
-        self._note_groups(*documents)
-        self.epochs.append(Epoch(documents, trio.current_time() if from_s is None else from_s))
+        from_s = trio.current_time() if from_s is None else from_s
+        self._note_groups(*documents, from_s=from_s)
+        self.epochs.append(Epoch(documents, from_s))
 
     def _end_epoch(self, until_s: float | None = None) -> None:
         if self.epochs and self.epochs[-1].until_s == float("inf"):
             self.epochs[-1].until_s = trio.current_time() if until_s is None else until_s
 
-    def _note_groups(self, *documents: Controls) -> None:
+    def _note_groups(self, *documents: Controls, from_s: float) -> None:
         """Tell the witness which groups cannot be counted on while one of these holds."""
-        self.witness.rules_changed_s = trio.current_time()
+        self.witness.rules_changed_s = from_s
         closed = {
             name
             for controls in documents
@@ -321,7 +322,7 @@ class Gating(GateJudge):
         before = self._known
         self._end_epoch()
         self._awaited = after
-        self._note_groups(before, after)
+        self._note_groups(before, after, from_s=trio.current_time())
 
         def entry(_before: Controls, now: Controls) -> AuditEntry:
             return AuditEntry(
