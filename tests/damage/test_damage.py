@@ -271,6 +271,7 @@ class Agreeable(int):
     __eq__, __hash__ = int.__eq__, int.__hash__
 
 
+@pytest.mark.long
 def test_the_judge_notices_dead_letters_that_are_not_as_they_were() -> None:
     judge = Judge(populated(1000))
     flips = [Kind.FLIP, Kind.ZERO]

@@ -154,6 +154,7 @@ def test_the_shares_hold_however_many_come_at_a_time(fault: str) -> None:
     assert np.abs(shares - story.fair()).max() <= 0.02, shares
 
 
+@pytest.mark.long
 def test_circuits_open_for_failures_alone() -> None:
     assert {status.circuit for status in story_of("errs").statuses} == {CircuitState.CLOSED}
     opened = {

@@ -59,6 +59,7 @@ def pending(node: ServerProcess) -> int:
     return count
 
 
+@pytest.mark.long
 def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with RecordingBroker() as broker:

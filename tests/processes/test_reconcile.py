@@ -50,6 +50,7 @@ def reconcile(output: Path, *options: str) -> dict[str, Any]:
     return result
 
 
+@pytest.mark.long
 def test_a_running_server_has_no_findings_and_at_the_end_nothing_is_lost(tmp_path: Path) -> None:
     data, output = tmp_path / "data", tmp_path / "result.json"
     manifest, pinned = tmp_path / "manifest.json", tmp_path / "pinned.json"

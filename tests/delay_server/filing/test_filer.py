@@ -672,6 +672,7 @@ async def test_what_is_thrown_out_is_not_loaded_again_before_there_is_room_for_a
 WITH_NAMES = "filing loading checkpoints collecting"
 
 
+@pytest.mark.long
 async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_they_may() -> None:
     schedule = ScheduleLimits(subjects_bytes_max=1 << 20, gather_bytes_max=100_000)
     async with bench(schedule=schedule, loops=WITH_NAMES) as b:

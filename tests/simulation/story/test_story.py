@@ -20,12 +20,6 @@ def test_no_promise_is_broken_in_a_group_of_three(seed: int) -> None:
     assert run_story(seed).violations == []
 
 
-def test_a_seed_is_the_same_story_each_time() -> None:
-    one, other = run_story(3), run_story(3)
-    assert one.counts == other.counts
-    assert list(map(str, one.history)) == list(map(str, other.history))
-
-
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     one, other = printed(
         "from tests.simulation.story.group import run_story\n"

@@ -84,6 +84,7 @@ def sources(tmp_path: Path) -> list[Source]:
     return [world.written(tmp_path / f"{number}") for number, world in enumerate(worlds)]
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.usefixtures("new_york")
 def test_what_spark_finds_is_what_the_local_engine_finds(
