@@ -89,6 +89,9 @@ class Duty:
     """Whether due messages wait until the clock is trusted again."""
     leaves_due: bool
     """Whether what is due is left for the next start, but for what the sender has already."""
+    appends_wait: str
+    """Why a master may append no message for now, not even in the place of another; empty if it
+    may."""
     announces: BrokerState | None
     """How clients should see the group; None: nothing is to be said."""
     why: tuple[str, ...]
@@ -120,6 +123,7 @@ def duty_of(now: Situation) -> Duty:
         sends=now.is_master and not (now.clock_reason or now.outcomes_wait or now.replicas_wait),
         clock_held=bool(now.clock_reason),
         leaves_due=now.is_stopping,
+        appends_wait=now.appends_wait,
         announces=_announces(now, may_serve=may_serve),
         why=why,
         failing=tuple(filter(None, (now.copy_fault,))) if is_slave else why,

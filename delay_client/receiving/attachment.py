@@ -4,6 +4,9 @@
                                                ^                   |
                                                +---- a pause ------+  answered BROKER_ERROR
 
+A LATER, which needs a record, and a verdict of another kind are never in one SETTLE: so what cannot
+be put off at the moment holds up nothing else.
+
 A verdict counts on the connection that delivered. When that is lost, what has none, or an
 unanswered one, comes again elsewhere: the receiver forgets it, and drops verdicts that come later.
 """
@@ -73,6 +76,26 @@ class ReceiverCounts:
     """Connections that were closed because of what came on them."""
 
 
+@dataclass(slots=True)
+class _Waiting:
+    """Verdicts that wait for a SETTLE, in order."""
+
+    rows: deque[Settled] = field(default_factory=deque)
+    flush_at: float = math.inf
+    """When they have waited long enough for others to go with them; infinite while there are none
+    or nobody has looked."""
+    hold_until: float = -math.inf
+    """Until when the server is not asked again that could not keep them."""
+    setbacks: int = 0
+    """How often in a row it could not."""
+    alone: int = 0
+    """How many of the next go in a request of their own."""
+
+    def next_at(self) -> float:
+        """Return when the next go."""
+        return max(self.hold_until, self.flush_at)
+
+
 @dataclass
 class Shared:
     """What the attachments of a receiver have in common."""
@@ -95,7 +118,7 @@ class Attachment(Plug):
     """One delay server: its connection, the messages that came by it, and their verdicts.
 
     Invariant: each message of this connection is in `todo` or at a handler, which is what
-    `_unsettled` has, or its verdict is in `_verdicts`, or in one request of `_in_flight`.
+    `_unsettled` has, or its verdict waits, or is in one request of `_in_flight`.
     """
 
     def __init__(self, server: str, shared: Shared) -> None:
@@ -110,22 +133,18 @@ class Attachment(Plug):
         self._config = shared.config
         self._connection = 0
         self._was_refused = False
-        self._setbacks = 0
         self._clear()
 
     def _clear(self) -> None:
         """Forget what was of the connection."""
-        self._attach_by = self._attached_at = self._flush_at = math.inf
-        self._hold_until = -math.inf
+        self._attach_by = self._attached_at = math.inf
         self._flow: Flow | None = None
         self._flow_said_at = 0.0
         self._epoch = 0
         self._lease_s = math.inf
         self._unsettled: dict[int, ReceivedMessage] = {}
         self._unsettled_bytes = 0
-        self._verdicts: deque[Settled] = deque()
-        self._alone = 0
-        """How many of the next verdicts go in a request of their own."""
+        self._verdicts, self._laters = _Waiting(), _Waiting()
         self._in_flight: dict[int, tuple[list[Settled], float]] = {}
         self._outgoing.clear()
         most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
@@ -139,7 +158,7 @@ class Attachment(Plug):
     @property
     def is_settled(self) -> bool:
         """Whether all verdicts that were given were answered."""
-        return not (self._verdicts or self._in_flight)
+        return not (self._verdicts.rows or self._laters.rows or self._in_flight)
 
     def connected(self, now: float) -> None:
         """Note that the connection stands, and attach."""
@@ -149,7 +168,8 @@ class Attachment(Plug):
 
     def lost(self, reason: str, now: float) -> None:
         """Note that there is no connection: what came by it comes again, elsewhere."""
-        dropped = len(self._verdicts) + sum(len(rows) for rows, _ in self._in_flight.values())
+        dropped = len(self._verdicts.rows) + len(self._laters.rows)
+        dropped += sum(len(rows) for rows, _ in self._in_flight.values())
         if self.is_attached:
             count = dropped + len(self._unsettled)
             self._log(logging.WARNING, f"lost: {reason}; {count} messages come again")
@@ -206,7 +226,8 @@ class Attachment(Plug):
             self.condemned = _GONE
         elif self.is_attached:
             self._say_flow(now)
-            self._flush(now)
+            self._flush(self._verdicts, now)
+            self._flush(self._laters, now)
 
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
@@ -216,7 +237,7 @@ class Attachment(Plug):
             return math.inf
         flow_at = self._flow_said_at + self._flow_s() if self.is_attached else math.inf
         has_room = len(self._in_flight) < self._config.settles_in_flight_max
-        flush_at = max(self._hold_until, self._flush_at) if has_room else math.inf
+        flush_at = min(self._verdicts.next_at(), self._laters.next_at()) if has_room else math.inf
         return min(flush_at, flow_at, self._answer_by())
 
     # Messages and verdicts.
@@ -237,9 +258,9 @@ class Attachment(Plug):
         counts.verdicts[verdict] += 1
         del self._unsettled[message.sequence]
         self._unsettled_bytes -= len(message.kept)
-        verdicts = self._verdicts
-        verdicts.append(Settled(message.sequence, verdict, rest))
-        if len(verdicts) == 1 or len(verdicts) == self._config.settle_items_max:
+        rows = (self._laters if verdict == Verdict.LATER else self._verdicts).rows
+        rows.append(Settled(message.sequence, verdict, rest))
+        if len(rows) == 1 or len(rows) == self._config.settle_items_max:
             self._shared.ring()
 
     def release(self, *, begun: bool) -> None:
@@ -303,17 +324,21 @@ class Attachment(Plug):
 
     def _take_settle_reply(self, rows: list[Settled], code: int, body: bytes, now: float) -> None:
         counts = self._shared.counts
+        are_laters = bool(rows) and rows[0].verdict == Verdict.LATER
+        waiting = self._laters if are_laters else self._verdicts
         if code == ResponseCode.SUCCESS:
             counts.unknown += decode_settle_reply(body)
-            self._setbacks = 0
+            waiting.setbacks = 0
         elif code == ResponseCode.BROKER_ERROR:
-            level = logging.DEBUG if self._setbacks else logging.WARNING
-            self._log(level, f"keeps no verdicts just now: {_shown(body)}")
-            self._verdicts.extendleft(reversed(rows))
-            self._hold_until = now + pause_s(self._setbacks, self._config.connecting, self.chance)
-            self._setbacks += 1
+            level = logging.DEBUG if waiting.setbacks else logging.WARNING
+            what = "cannot put off messages" if are_laters else "keeps no verdicts"
+            self._log(level, f"{what} just now: {_shown(body)}")
+            waiting.rows.extendleft(reversed(rows))
+            pause = pause_s(waiting.setbacks, self._config.connecting, self.chance)
+            waiting.hold_until = now + pause
+            waiting.setbacks += 1
             counts.set_back += 1
-        elif code == ResponseCode.PARAM_ERROR and any(row.verdict == Verdict.LATER for row in rows):
+        elif code == ResponseCode.PARAM_ERROR and are_laters:
             self._divide(rows, _shown(body))
         else:
             counts.dropped += len(rows)
@@ -328,10 +353,11 @@ class Attachment(Plug):
         if len(rows) == 1:
             self._log(logging.ERROR, f"refuses a LATER, so the message is given up: {reason}")
             said = f"given up, since it could not come again: {reason}"
-            rows = [Settled(rows[0].sequence, Verdict.REFUSED, reason_of(said))]
+            refused = Settled(rows[0].sequence, Verdict.REFUSED, reason_of(said))
+            self._verdicts.rows.appendleft(refused)
         else:
-            self._alone += len(rows)
-        self._verdicts.extendleft(reversed(rows))
+            self._laters.alone += len(rows)
+            self._laters.rows.extendleft(reversed(rows))
 
     def _say_flow(self, now: float) -> None:
         flow = _LEAVES if self.is_retired else self._shared.flow
@@ -343,28 +369,28 @@ class Attachment(Plug):
             self._flow, self._flow_said_at = flow, now
             self._outgoing.append(encode_one_way(CommandCode.FLOW, encode_flow(flow)))
 
-    def _flush(self, now: float) -> None:
+    def _flush(self, waiting: _Waiting, now: float) -> None:
         """Put verdicts on the wire that have waited long enough, or fill a request."""
-        verdicts, config = self._verdicts, self._config
-        if verdicts and self._flush_at == math.inf:
-            self._flush_at = now + config.settle_linger_s
+        verdicts, config = waiting.rows, self._config
+        if verdicts and waiting.flush_at == math.inf:
+            waiting.flush_at = now + config.settle_linger_s
         while (
             verdicts
-            and now >= self._hold_until
-            and (now >= self._flush_at or len(verdicts) >= config.settle_items_max)
+            and now >= waiting.hold_until
+            and (now >= waiting.flush_at or len(verdicts) >= config.settle_items_max)
             and len(self._in_flight) < config.settles_in_flight_max
         ):
             rows = [verdicts.popleft()]
-            self._alone = max(self._alone - 1, 0)
+            waiting.alone = max(waiting.alone - 1, 0)
             size = FRAME_OVERHEAD + 2 * _ROW_BYTES + len(rows[0].rest)
-            while verdicts and not self._alone and len(rows) < config.settle_items_max:
+            while verdicts and not waiting.alone and len(rows) < config.settle_items_max:
                 size += _ROW_BYTES + len(verdicts[0].rest)
                 if size > config.settle_bytes_max:
                     break
                 rows.append(verdicts.popleft())
             self._in_flight[self._request(CommandCode.SETTLE, encode_settle(rows))] = (rows, now)
         if not verdicts:
-            self._flush_at = math.inf
+            waiting.flush_at = math.inf
 
     def _answer_by(self) -> float:
         """Return when what was asked must have been answered."""

@@ -109,8 +109,9 @@ class Taker(Attachment):
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
         """Pass the verdict on, unless the message has one or the receiver has left."""
         super().settle(message, verdict, rest)
-        while self._verdicts:
-            self._schedule.settle(self._verdicts.popleft())
+        for waiting in (self._verdicts, self._laters):
+            while waiting.rows:
+                self._schedule.settle(waiting.rows.popleft())
 
 
 class Schedule:

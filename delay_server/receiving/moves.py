@@ -110,8 +110,8 @@ class Moves:
         if item_message_ids(body, sizes) != item_message_ids(found.joined, found.sizes.tolist()):
             raise NotMovableError("an item has another id than its message")
 
-    def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[bool], None]) -> None:
-        """Have planned records appended; `on_end` hears of each whether it was kept."""
+    def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[], None]) -> None:
+        """Have planned records appended; `on_end` hears when each is durable, or found no space."""
         for batch, draft in planned:
             self.count += len(batch)
             self._unfiled.begin(batch.entries)
@@ -124,13 +124,13 @@ class Moves:
     def _durable(self, batch: Batch, _last: int) -> None:
         self._unfiled.durable(batch.entries)
 
-    def _ended(self, batch: Batch, on_end: Callable[[bool], None], kept: bool) -> None:  # noqa: FBT001
+    def _ended(self, batch: Batch, on_end: Callable[[], None], kept: bool) -> None:  # noqa: FBT001
         if not kept:
             self._unfiled.give_back(batch.entries)
             self.count -= len(batch)
             self._on_no_space(batch)
         self._on_changed()
-        on_end(kept)
+        on_end()
         if not self._unfiled.is_appending:
             self._idle.set()
 

@@ -7,13 +7,12 @@
     FLOW, SETTLE of a connection that is not attached                53, counted as a fault
     FLOW of fewer bytes than the largest item                        the connection is closed
     SETTLE that cannot be read, or whose LATER is not its message    53, nothing of it is done
-    SETTLE with a LATER while nothing may be appended                51, nothing of it is done
+    SETTLE with a LATER while too few replicas are heard             51, nothing of it is done
     SETTLE otherwise                                                 0 once all is durable, with how
                                                                      many sequences were unknown
-    no disk space for a LATER                                        51; these come again
 
-A verdict is believed only on the connection that its message went to. The rest of a SETTLE that is
-answered 51 for want of space is done, so whoever repeats it finds those unknown.
+A verdict is believed only on the connection that its message went to. A LATER that finds no disk
+space is answered as all else: its message is still there, and comes again sooner than it was to.
 """
 
 from collections import Counter
@@ -43,7 +42,7 @@ from delay_protocol.receivers.delivering import (
     encode_settle_reply,
 )
 from delay_protocol.wire.frames import Frame
-from delay_server.duty import Admits, Duty
+from delay_server.duty import Duty
 from delay_server.mastership import Mastership
 from delay_server.receiving.moves import NotMovableError
 from delay_transport.connections.connection import Connection
@@ -71,9 +70,7 @@ class _Settling:
     frame: Frame
     unknown: int = 0
     waits: int = 1
-    """How many parts of it are not durable; one is whoever reads it."""
-    lost: str = ""
-    """Why a part of it was not kept; empty if all was."""
+    """How many parts of it have not come to their end; one is whoever reads it."""
 
 
 @dataclass(slots=True)
@@ -149,8 +146,7 @@ class Receivers:
     def drop(self) -> None:
         """Let all receivers go, since this node is the master no more."""
         for settling in list(self._settling):
-            settling.lost = "this node is the master no more"
-            self._answer(settling)
+            self._answer(settling, ResponseCode.BROKER_ERROR, b"this node is the master no more")
         for connection in list(self._members):
             connection.close("this node is the master no more")
 
@@ -162,10 +158,11 @@ class Receivers:
         if connection in self._members:
             self._refuse(connection, frame, "this connection is attached already")
             return
-        reason = self._credentials.why_not_receive(attach.name, attach.token)
+        reason, is_final = self._credentials.why_not_receive(attach.name, attach.token)
         if reason:
-            connection.fault()
-            body = self._refused(reason, is_final=True)
+            if is_final:
+                connection.fault()
+            body = self._refused(reason, is_final=is_final)
         elif master is None or duty.leaves_due:
             why = duty.remark or "; ".join(duty.why) or "this node is not the master"
             body = self._refused(why)
@@ -214,8 +211,8 @@ class Receivers:
         group, attachment, master = member.group, member.attachment, member.master
         unsettled = attachment.unsettled
         known = [one for one in by_verdict[Verdict.LATER] if one.sequence in unsettled]
-        if known and (duty := self._duty()).admits is not Admits.SERVE:
-            why = duty.remark or "; ".join(duty.why)
+        # Only that: what takes the place of a message is none that comes in addition.
+        if known and (why := self._duty().appends_wait):
             connection.answer(frame, ResponseCode.BROKER_ERROR, why.encode())
             return
         # Before anything is done, since it may be refused.
@@ -227,12 +224,12 @@ class Receivers:
         connection.begin(1, len(frame.body))
         settling = _Settling(connection, frame)
         self._settling.add(settling)
-        is_durable = partial(self._ended, settling, True)  # noqa: FBT003
+        is_durable = partial(self._ended, settling)
         batches, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
         for batch in batches:
             master.sender.forget(batch.entries)
         settling.waits += len(planned)
-        master.moves.move(planned, partial(self._ended, settling))
+        master.moves.move(planned, is_durable)
         for one in by_verdict[Verdict.REFUSED]:
             batches, missed = group.take(attachment, [one.sequence])
             unknown += missed
@@ -251,26 +248,20 @@ class Receivers:
             self.counts.settled[verdict.name.lower()] += len(some)
         self.counts.unknown += unknown
         settling.unknown = unknown
-        self._ended(settling, True)  # noqa: FBT003
+        self._ended(settling)
 
-    def _ended(self, settling: _Settling, kept: bool) -> None:  # noqa: FBT001
-        """Hear that a part of a SETTLE is durable, or was not kept."""
+    def _ended(self, settling: _Settling) -> None:
+        """Hear that a part of a SETTLE is brought to its end."""
         settling.waits -= 1
-        if not kept:
-            settling.lost = "there is no disk space for a LATER: its message comes again"
         if not settling.waits:
-            self._answer(settling)
+            self._answer(settling, ResponseCode.SUCCESS, encode_settle_reply(settling.unknown))
 
-    def _answer(self, settling: _Settling) -> None:
+    def _answer(self, settling: _Settling, code: ResponseCode, body: bytes) -> None:
         if settling not in self._settling:
             return
         self._settling.discard(settling)
         connection, frame = settling.connection, settling.frame
-        if settling.lost:
-            connection.answer(frame, ResponseCode.BROKER_ERROR, settling.lost.encode())
-        else:
-            body = encode_settle_reply(settling.unknown)
-            connection.answer(frame, ResponseCode.SUCCESS, body)
+        connection.answer(frame, code, body)
         connection.done(1, len(frame.body))
         self._goes_on()
 

@@ -120,18 +120,24 @@ class Credentials:
         self.authenticated += 1
         return inner, partial(seal_body, key, Direction.ANSWER, code, number)
 
-    def why_not_receive(self, name: str, token: str) -> str:
-        """Return why whoever has this token may not receive under a name; empty if it may."""
+    def why_not_receive(self, name: str, token: str) -> tuple[str, bool]:
+        """Return why whoever has this token may not receive under a name, and whether for good.
+
+        The reason is empty if it may.
+        """
         if not (self._secret.is_set and self._is_needed):
-            return ""
+            return "", False
+        if not self._secret.secrets:
+            return "the file of the secret is not read, so tokens cannot be looked at yet", False
         tokens = [receiver_token(secret, name) for secret in self._secret.secrets]
         if any(hmac.compare_digest(one.encode(), token.encode()) for one in tokens):
-            return ""
+            return "", False
         self.unauthenticated += 1
-        return (
+        reason = (
             f"the token is not that of receivers of {name!r}: `delaywheel admin token receiver` "
             "makes it from the secret"
         )
+        return reason, True
 
     def _refusal(self, reason: str) -> UnauthenticatedError:
         self.unauthenticated += 1

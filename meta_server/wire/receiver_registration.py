@@ -74,8 +74,9 @@ class ReceiverRegistration:
         plan = partial(self._plan, request, f"receiver at {connection.where}")
         refuse = partial(self._replies.refuse_or_retry, connection, frame, refused=_refused)
         is_news, waits = False, ""
-        if reason := self._credentials.why_not_receive(request.name, request.token):
-            refuse(RefusedError(reason))
+        reason, is_final = self._credentials.why_not_receive(request.name, request.token)
+        if reason:
+            refuse(RefusedError(reason) if is_final else NotNowError(reason))
             return
         try:
             if plan():

@@ -15,6 +15,7 @@ receipt (witness.py), and REFUSED is what brokers do to poison.
 """
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -88,6 +89,8 @@ class Receiving:
 
     witness: Witness
     counts: Counter[str]
+    may_lack_space: Callable[[], bool]
+    """Says whether a LATER may find no disk space: then its message comes again."""
     lines: list[Line] = field(default_factory=list)
     """Those that have not ended."""
     _life: int = 0
@@ -206,6 +209,8 @@ class Receiving:
         self.counts["settles answered"] += 1
         for one in chosen:
             if one.verdict is Verdict.RELEASE or (one.is_doubtful and unknown > strangers):
+                continue
+            if one.verdict is Verdict.LATER and self.may_lack_space():
                 continue
             message_id = one.receipt.message_id
             is_again = one.sequence in self.settled and not one.is_doubtful

@@ -319,7 +319,7 @@ class World:
             for name, address in self.groups.addresses.items()
         ]
         faults[f"worlds of {len(self.brokers)} broker groups"] += 1
-        self.receiving = Receiving(self.witness, self.result.counts)
+        self.receiving = Receiving(self.witness, self.result.counts, self._may_lack_space)
         self.deleted = Deleted(self.witness, self.clock)
         self.rot = Rot(
             derive(seed, "rot"),
@@ -355,7 +355,7 @@ class World:
                 minutes_ms=minutes_ms,
                 horizon_ms=HORIZON_DAYS * _DAY_MS,
                 faults=faults,
-                disk_may_be_full=lambda: self._is_small_yet() or self._disk_may_be_full(),
+                disk_may_be_full=self._may_lack_space,
                 disk_is_small=self._is_small_yet,
                 burst=burst if number == 0 else None,
             )
@@ -686,6 +686,9 @@ class World:
             result.faults["ended by an error of the disk"] += 1
             if not fired and not self._disk_may_be_full():
                 self.witness.complain(f"serves: the server ended without reason: {ending.error!r}")
+
+    def _may_lack_space(self) -> bool:
+        return self._is_small_yet() or self._disk_may_be_full()
 
     def _disk_may_be_full(self) -> bool:
         """Say whether the server may have reason to believe that there is no space."""

@@ -290,21 +290,49 @@ def test_a_later_that_a_server_does_not_take_becomes_a_dead_letter_and_others_go
         world.attachment.settle(message, verdict, rest)
     world.attachment.poll(0)
     world.attachment.poll(1)
-    [frame] = world.frames()
-    world.answer(frame, 1, code=53, body=b"due beyond the horizon")
+    done, laters = world.frames()
+    assert decode_settle(done.body) == [Settled(1, Verdict.DONE)]
+    world.answer(done, 1)
+    world.answer(laters, 1, code=53, body=b"due beyond the horizon")
     world.attachment.poll(2)
     # Two requests may be in flight.
     one, two = world.frames()
-    assert decode_settle(one.body) == [Settled(1, Verdict.DONE)]
-    assert decode_settle(two.body) == [Settled(2, Verdict.LATER, b"too late")]
-    world.answer(one, 2)
-    world.answer(two, 2, code=53, body=b"due beyond the horizon")
+    assert decode_settle(one.body) == [Settled(2, Verdict.LATER, b"too late")]
+    assert decode_settle(two.body) == [Settled(3, Verdict.LATER, b"item")]
+    world.answer(one, 2, code=53, body=b"due beyond the horizon")
+    world.answer(two, 2)
     world.attachment.poll(3)
-    frames = world.frames()
-    rows = [row for frame in frames for row in decode_settle(frame.body)]
+    world.attachment.poll(4)
+    [frame] = world.frames()
     reason = b"given up, since it could not come again: due beyond the horizon"
-    assert sorted(rows) == [Settled(2, Verdict.REFUSED, reason), Settled(3, Verdict.LATER, b"item")]
-    for frame in frames:
-        world.answer(frame, 3)
+    assert decode_settle(frame.body) == [Settled(2, Verdict.REFUSED, reason)]
+    world.answer(frame, 4)
     assert world.attachment.is_settled
     assert world.attachment.condemned is None
+
+
+def test_what_cannot_be_put_off_just_now_holds_up_nothing_else() -> None:
+    world = World()
+    world.attached()
+    messages = world.deliver(1, 2, 3, 4)
+    world.attachment.settle(messages[0], Verdict.LATER, b"item")
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [laters] = world.frames()
+    world.answer(laters, 1, code=51, body=b"too few replicas are heard")
+    for second, (message, verdict) in enumerate(
+        zip(messages[1:], (Verdict.DONE, Verdict.RELEASE, Verdict.REFUSED), strict=True)
+    ):
+        now = 1 + second / 100
+        world.attachment.settle(message, verdict)
+        world.attachment.poll(now)
+        world.attachment.poll(now + 0.005)
+        [frame] = world.frames()
+        assert [row.verdict for row in decode_settle(frame.body)] == [verdict]
+        world.answer(frame, now + 0.005)
+    assert not world.attachment.is_settled
+    world.attachment.poll(3)
+    [again] = world.frames()
+    assert decode_settle(again.body) == [Settled(1, Verdict.LATER, b"item")]
+    world.answer(again, 3)
+    assert world.attachment.is_settled

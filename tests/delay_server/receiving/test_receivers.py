@@ -409,6 +409,24 @@ async def test_a_stop_waits_for_what_is_unsettled_and_nothing_comes_twice() -> N
         assert sorted(came + peer.ids) == [f"m{n}" for n in range(8)]
 
 
+async def test_what_is_put_off_during_a_stop_comes_at_its_time_after_it() -> None:
+    world = World()
+    async with serving(world) as server, attached_to(world, items=5) as peer:
+        await deliver(world, peer, 2)
+        due_ms = world.now_ms + 30_000
+        rest = later_item(peer.delivered[0][1].item, due_ms)
+        server.begin_stop(10)
+        await trio.sleep(2)
+        done = Settled(peer.sequences[1], Verdict.DONE)
+        assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, rest), done]) == 0
+    async with attached(world) as (_, peer):
+        await until(lambda: len(peer.delivered) == 1)
+        at_ms, one = peer.delivered[0]
+        assert (one.item, at_ms >= due_ms) == (rest, True)
+        await trio.sleep(10)
+        assert len(peer.delivered) == 1
+
+
 async def test_who_may_not_attach_hears_why() -> None:
     world = World()
     async with world.serving() as server, peer_of(world) as peer:
@@ -428,6 +446,10 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
     config = receiving_config(meta=MetaConfig(secret_file="not read"))  # noqa: S106 (a path)
     async with world.serving(config, has_broker=False) as server, peer_of(world) as peer:
         secrets = (b"s" * 32, b"t" * 32)
+        # As long as the file was not read nobody knows whether a token is right.
+        refused = await peer.attach(NAME, token=receiver_token(secrets[1], NAME))
+        assert isinstance(refused, AttachRefused)
+        assert not refused.is_final
         server._secret.secrets = secrets
         for token in ("", "x", receiver_token(secrets[0], "other"), receiver_token(b"u", NAME)):
             refused = await peer.attach(NAME, token=token)
@@ -456,10 +478,7 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
         await deliver(world, peer, 1)
         item = later_item(peer.delivered[0][1].item, world.now_ms + 50)
         world.disk.capacity_bytes = world.disk.medium.used
-        body = encode_settle([Settled(peer.sequences[0], Verdict.LATER, item)])
-        answer = await peer.ask(CommandCode.SETTLE, body)
-        assert answer.code == ResponseCode.BROKER_ERROR
-        assert b"disk" in answer.body
+        assert await peer.settle([Settled(peer.sequences[0], Verdict.LATER, item)]) == 0
         await until(lambda: len(peer.delivered) == 2)
         assert peer.delivered[0][1].item == peer.delivered[1][1].item
         world.disk.capacity_bytes = 1 << 40
