@@ -47,7 +47,7 @@ from meta_server.admin.admin_types import (
 from meta_server.groups.broker_groups import addresses_of, check_address, check_name, check_place
 from meta_server.groups.elections import GroupState, Refused, set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
-from meta_server.groups.receiver_groups import Room, plan_receiver
+from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere
 from meta_server.groups.waiting_groups import WaitingGroup
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
 from meta_server.known.model import (
@@ -276,6 +276,9 @@ def approve_group(
             ext={ENTERED: "true"},
             now_ms=desk.now_ms,
         )
+        elsewhere = routed_elsewhere(desk.registry, name, waiting.patterns)
+        if elsewhere and not changes:
+            raise StateError("; ".join(elsewhere.values()))
         return desk.audited("broker-group.approve", name, changes, before=known, after=changes)
     if known is not None:
         return _saved(

@@ -11,7 +11,7 @@ Of a route that was set it is not known whether an operator or another receiver 
 takes neither away.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from delay_protocol.meta.requests import BrokerState
@@ -95,15 +95,15 @@ def unrouted(registry: Registry, patterns: Iterable[str]) -> list[str]:
     return [one for one in dict.fromkeys(patterns) if _leading(registry, one) is None]
 
 
-def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> Iterator[str]:
-    """Yield a sentence for each pattern whose subjects another route leads past the group."""
-    for pattern in dict.fromkeys(patterns):
-        route = _leading(registry, pattern)
-        if route is not None and name not in route.groups:
-            yield (
-                f"pattern {pattern!a} is routed to {', '.join(route.groups)}: an operator can "
-                "change that with `delaywheel admin route set`"
-            )
+def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> dict[str, str]:
+    """Return a sentence for each pattern whose subjects another route leads past the group."""
+    found = {pattern: _leading(registry, pattern) for pattern in patterns}
+    return {
+        pattern: f"pattern {pattern!a} is routed to {', '.join(route.groups)}: an operator can "
+        "change that with `delaywheel admin route set`"
+        for pattern, route in found.items()
+        if route is not None and name not in route.groups
+    }
 
 
 def _check_room(what: str, count: int, most: int) -> None:

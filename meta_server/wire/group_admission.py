@@ -1,6 +1,7 @@
 """Whether a new group may come into being: at once, when an operator lets it in, or never."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
@@ -78,9 +79,17 @@ class GroupAdmission:
         One that waits for an operator is noted.
         """
         if not self._is_open:
-            group = BrokerGroup(name=name, kind=GroupKind.RECEIVER, master="")
-            self._wait(connection, group, patterns, is_node=False)
+            self._wait(connection, _receiver(name), patterns, is_node=False)
         admit(self._new_groups, connection)
+
+    def note_routed_elsewhere(
+        self, connection: Connection, name: str, patterns: tuple[str, ...]
+    ) -> None:
+        """Show operators a receiver, if there are patterns of it that set routes lead elsewhere."""
+        if patterns:
+            # Where too many wait it is not shown; it knows by itself.
+            with suppress(NotNowError):
+                self.waiting.note(_waiting(connection, _receiver(name), patterns, is_node=False))
 
     def _wait(
         self,
@@ -91,17 +100,8 @@ class GroupAdmission:
         is_node: bool,
     ) -> NoReturn:
         """Note a group that waits for an operator; raise NotNowError, which says so."""
-        name, now = group.name, trio.current_time()
-        waiting = WaitingGroup(
-            name=name,
-            kind=group.kind,
-            address=group.master,
-            where=connection.where,
-            is_node=is_node,
-            since=now,
-            heard=now,
-            patterns=patterns,
-        )
+        name = group.name
+        waiting = _waiting(connection, group, patterns, is_node=is_node)
         what = "receiver" if group.kind is GroupKind.RECEIVER else "broker-group"
         remedy = f"delaywheel admin {what} approve {name}"
         if self.waiting.note(waiting):
@@ -114,3 +114,23 @@ class GroupAdmission:
             )
         why = "wants further routes" if name in self._registry.groups else "is not known"
         raise NotNowError(f"{name} {why}: it waits for an operator ({remedy})")
+
+
+def _receiver(name: str) -> BrokerGroup:
+    return BrokerGroup(name=name, kind=GroupKind.RECEIVER, master="")
+
+
+def _waiting(
+    connection: Connection, group: BrokerGroup, patterns: tuple[str, ...], *, is_node: bool
+) -> WaitingGroup:
+    now = trio.current_time()
+    return WaitingGroup(
+        name=group.name,
+        kind=group.kind,
+        address=group.master,
+        where=connection.where,
+        is_node=is_node,
+        since=now,
+        heard=now,
+        patterns=patterns,
+    )

@@ -87,6 +87,9 @@ class ReceiverRegistration:
         except RefusedError as error:
             refuse(error)
             return
+        if not (is_news or waits):
+            elsewhere = routed_elsewhere(self._registry, request.name, request.patterns)
+            self._admission.note_routed_elsewhere(connection, request.name, tuple(elsewhere))
         if not is_news:
             self._held.hold(connection, frame, (request, waits), bytes)
             return
@@ -151,7 +154,7 @@ class ReceiverRegistration:
 
     def _registered(self, request: ReceiverRegister, waits: str) -> ReceiverRegistered:
         registry, name, patterns = self._registry, request.name, request.patterns
-        reasons = list(routed_elsewhere(registry, name, patterns))
+        reasons = list(routed_elsewhere(registry, name, patterns).values())
         if waits and (name not in registry.groups or unrouted(registry, patterns)):
             reasons.insert(0, waits)
         said = "; ".join(reasons)[:REASON_LENGTH_MAX]

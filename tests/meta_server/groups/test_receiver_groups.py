@@ -82,7 +82,7 @@ def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> No
         SaveRoute(Route(name="paid", groups=("mail",), is_chosen=False, version=3)),
         SaveRoute(Route(name="ord", is_prefix=True, groups=("mail",), is_chosen=False)),
     ]
-    told = list(routed_elsewhere(registry, "mail", patterns))
+    told = list(routed_elsewhere(registry, "mail", patterns).values())
     assert told[0] == (
         "pattern 'sent' is routed to g1, g2: an operator can change that with "
         "`delaywheel admin route set`"

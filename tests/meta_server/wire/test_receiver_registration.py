@@ -255,6 +255,11 @@ async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None
             assert names((await client.register(subject, SERVER)).groups) == ["mail"]
         assert world.medium.audit[-1].entry.action == "broker-group.approve"
         assert not world.medium.audit[-1].entry.by_node
+        # What a set route leads elsewhere stays with an operator, who is shown it.
+        assert (await registered(receiver, *patterns)).waits == elsewhere
+        assert (await http.get("/topology"))["waiting"][0]["patterns"] == ["paid"]
+        status, refused = await http.refused("POST", "/broker-groups/mail/approve", {})
+        assert (status, refused["message"]) == (409, elsewhere)
         # Further patterns wait as well, and another receiver of the name does not hide it.
         told = await registered(receiver, "orders.*", "more.*")
         assert told.waits == f"mail wants further routes: {APPROVE}"
