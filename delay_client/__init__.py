@@ -16,8 +16,6 @@
 Each part imports only from parts below it.
 """
 
-import logging
-
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import (
     ClientClosed,
@@ -42,9 +40,6 @@ from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
 from delay_client.shells.blocking import BlockingClient
 from delay_client.shells.client import Client
 from delay_client.shells.receiver import Receiver
-
-# A library never says how its users log.
-logging.getLogger("delaywheel").addHandler(logging.NullHandler())
 
 __all__ = [
     "BlockingClient",

@@ -4,6 +4,7 @@ A name is written `package/module.py::Name` or `package/module.py::Class.method`
 """
 
 import ast
+import builtins
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -123,6 +124,26 @@ def test_the_runbook_has_a_section_for_each_alert() -> None:
     for alert, body in sections.items():
         parts = re.findall(r"\*(\w+)\.?\*", body)
         assert [part.lower() for part in parts][:3] == ["symptom", "look", "do"], alert
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/services.md"])
+def test_no_name_is_undefined_in_a_whole_example(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    examples = re.findall(r"^```python\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
+    assert examples
+    for code in examples:
+        nodes = list(ast.walk(ast.parse(code)))
+        names = [node for node in nodes if isinstance(node, ast.Name)]
+        known = {*dir(builtins), *(one.id for one in names if isinstance(one.ctx, ast.Store))}
+        for node in nodes:
+            match node:
+                case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+                    known.add(name)
+                case ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                    known.add(name)
+                case ast.alias(name=name, asname=alias):
+                    known.add(alias or name)
+        assert {one.id for one in names} <= known, code
 
 
 def test_nothing_says_that_a_message_sent_twice_is_recognised() -> None:

@@ -51,12 +51,15 @@ class _Exchange(Exchange):
     def lines(self) -> Sequence[Line]:
         return ()
 
-    def offer(self, encoded: EncodedItem, waiter: Waiter, **_: object) -> None:
-        waiter.settle(self._schedule.take(encoded))
+    def offer(
+        self, encoded: EncodedItem, waiter: Waiter, *, is_past_due: bool = False, **_: object
+    ) -> None:
+        waiter.settle(self._schedule.take(encoded, is_past_due=is_past_due))
 
     def submit(self, batch: Batch, now: float) -> None:  # noqa: ARG002 (as Exchange)
         rows = zip(batch.items, batch.ids, batch.due_ms, strict=True)
-        batch.receiver.settle(batch.positions, [self._schedule.take(row) for row in rows])
+        outcomes = [self._schedule.take(row, is_past_due=row[1] in batch.past_due) for row in rows]
+        batch.receiver.settle(batch.positions, outcomes)
 
 
 class FakeReceiver(Receiver):

@@ -138,7 +138,7 @@ class Schedule:
         self._takers: list[Taker] = []
         self._made = 0
 
-    def take(self, encoded: EncodedItem) -> Outcome:
+    def take(self, encoded: EncodedItem, *, is_past_due: bool) -> Outcome:
         """Keep a message, as a delay server does; return what becomes of it."""
         data, message_id, due_ms = encoded
         if self.why_down:
@@ -150,7 +150,7 @@ class Schedule:
             )
         self.sent.append(self._keep(data))
         self.deliver()
-        return Receipt(message_id, due_ms, FAKE_SERVER, 1)
+        return Receipt(message_id, due_ms, FAKE_SERVER, 1, past_due=is_past_due)
 
     def settle(self, settled: Settled) -> None:
         """Do as the verdict on a message says."""

@@ -673,8 +673,7 @@ def set_route(
       delaywheel admin route set orders.paid --group broker1 --group broker2
       delaywheel admin route set 'orders.*' --group reminders --also-existing --dry-run
     """
-    if name.endswith("*"):
-        name, is_prefix = name[:-1], True
+    name, is_prefix = _name_of_route(name, is_prefix=is_prefix)
     own = list(_own_routes(session, name)) if is_prefix and (also_existing or dry_run) else []
     moved = [one["name"] for one in own if one["chosen"]] if also_existing else []
     if dry_run:
@@ -687,8 +686,11 @@ def set_route(
     found = session.ask("PUT", _routes(is_prefix), name, body=body)
     for subject in moved:
         session.ask("DELETE", _routes(False), subject)  # noqa: FBT003
+    if moved:
+        # What was moved does not keep its route: the first answer says that it does.
+        found = session.ask("GET", _routes(is_prefix), name)
     _show(session, found | {"moved": moved} if also_existing else found)
-    kept = found["kept"] - len(moved) if is_prefix else 0
+    kept = found["kept"] if is_prefix else 0
     if kept and not session.as_json:
         from delay_protocol.basics.printable import printable
 
@@ -717,15 +719,23 @@ def _own_routes(session: Session, prefix: str) -> Iterator[dict[str, Any]]:
 @_version
 @_json_option
 def remove_route(session: Session, *, name: str, is_prefix: bool, version: int | None) -> None:
-    """Remove a route: a prefix route applies then, or the meta server chooses another one.
+    """Remove the route of a subject, or of a prefix: `orders.*`.
+
+    A prefix route applies then, or the meta server chooses another one.
 
     \b
     Examples:
       delaywheel admin route remove orders.paid
-      delaywheel admin route remove orders. --prefix
+      delaywheel admin route remove 'orders.*'
     """
+    name, is_prefix = _name_of_route(name, is_prefix=is_prefix)
     query = {"version": version}
     _show(session, session.ask("DELETE", _routes(is_prefix), name, query=query))
+
+
+def _name_of_route(name: str, *, is_prefix: bool) -> tuple[str, bool]:
+    """Return the name, and whether it is a prefix; a pattern, `orders.*`, names one."""
+    return (name[:-1], True) if name.endswith("*") else (name, is_prefix)
 
 
 def _routes(is_prefix: bool) -> str:  # noqa: FBT001 (an option)

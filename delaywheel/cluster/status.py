@@ -191,7 +191,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
             if shown:
                 figures.append(_figures(name, shown))
     late = [
-        {"of": when} | {f"{share}_ms": value for share, value in found[name].items()}
+        {"of": when} | {f"{share}_s": in_seconds(value) for share, value in found[name].items()}
         for name, when in _LATENESS.items()
         if isinstance(found.get(name), dict)
     ]
@@ -289,7 +289,11 @@ def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazi
     table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)
     table.add_column(style="dim")
     table.add_column(justify="right")
-    # Of an object the unit may stand in its own name: lateness_ms {p50, p99, max}.
+    # Of an object the unit may stand in its own name: lateness_ms {p50, p99, max}. In ms those are
+    # durations.
+    if name.endswith("_ms"):
+        name = name.removesuffix("_ms") + "_s"
+        section = {key: in_seconds(value) for key, value in section.items()}
     unit = next((ending for ending in _UNITS if name.endswith(ending)), "")
     for key, value in section.items():
         table.add_row(cell(_title(key)), cell(format_value(key + unit, value)))
@@ -321,6 +325,11 @@ def _title(key: str) -> str:
     for ending in _UNITS:
         key = key.removesuffix(ending)
     return key.replace("_", " ")
+
+
+def in_seconds(ms: object) -> object:
+    """Return a duration in seconds: one of many years would be shown as a time if it were in ms."""
+    return ms / 1000 if isinstance(ms, int | float) else ms
 
 
 def format_value(key: str, value: object) -> str:

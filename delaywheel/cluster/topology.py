@@ -15,7 +15,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.cluster.status import ROWS_MAX, format_value, rows_table
+from delaywheel.cluster.status import ROWS_MAX, format_value, in_seconds, rows_table
 from delaywheel.shared.admin_client import Session, token_in
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server, watching, with_node_token_file
@@ -336,4 +336,4 @@ def _heard(row: Json, *, never: str) -> str:
 def _p99(lag: Json) -> str:
     lateness = lag.get("lateness_ms")
     found = lateness.get("p99") if isinstance(lateness, dict) else None
-    return format_value("_ms", found)
+    return format_value("_s", in_seconds(found))

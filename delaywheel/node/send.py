@@ -1,5 +1,6 @@
 """`delaywheel send`: hand one message, or many alike, to a delay server."""
 
+import logging
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
@@ -154,6 +155,8 @@ def _send_all(
     from delay_client import Client
     from delay_protocol.basics.printable import printable
 
+    # What it warns of is told to on_trouble, and would be printed twice.
+    logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
     try:
         client = Client(
             servers or None,

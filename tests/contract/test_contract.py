@@ -127,6 +127,18 @@ def test_a_body_its_headers_and_its_type_come_as_they_were_sent(play: Play) -> N
     play(main)
 
 
+def test_a_receipt_says_that_a_message_was_past_due(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        past, soon = world.now() - timedelta(days=1), world.now() + timedelta(days=1)
+        async with world.client() as client:
+            receipts = [await client.send(name, at=at) for at in (past, soon)]
+            outcomes = await client.send_many(OutgoingMessage(name, at=at) for at in (past, soon))
+        assert [receipt.past_due for receipt in receipts] == [True, False]
+        assert [isinstance(one, Receipt) and one.past_due for one in outcomes] == [True, False]
+
+    play(main)
+
+
 def test_what_is_done_does_not_come_again(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         got: list[ReceivedMessage] = []
@@ -457,6 +469,7 @@ def test_items_are_sent_again_as_they_are(play: Play) -> None:
                 [OutgoingItem(name, data), OutgoingItem(name, b"x"), OutgoingItem("o", data)]
             )
             assert isinstance(good, Receipt)
+            assert good.past_due
             assert (type(bad), type(other)) == (InvalidMessage, InvalidMessage)
             await world.until(lambda: got)
         [message_again] = got

@@ -73,7 +73,9 @@ async def test_what_cannot_be_a_reminder_is_refused_with_a_sentence(
     assert not cluster.sent
 
 
-async def test_in_an_outage_it_gives_an_id_to_ask_again_with() -> None:
+async def test_in_an_outage_it_gives_an_id_to_ask_again_with(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     cluster = FakeCluster()
     tea = {"who": "ada", "text": "tea", "in_seconds": 0}
     async with running(cluster) as caller:
@@ -87,6 +89,7 @@ async def test_in_an_outage_it_gives_an_id_to_ask_again_with() -> None:
         await cluster.advance()
         # The message came twice.
         assert len(cluster.done) == 2
+        assert capsys.readouterr().out == "ada: tea\n"
         assert len((await caller.ask("GET", "/reminders/delivered")).json) == 1
 
 

@@ -1,6 +1,7 @@
 """Promise: on asyncio and on trio, over real sockets, what goes in comes out as one outcome."""
 
-import logging
+import subprocess
+import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace
@@ -595,21 +596,37 @@ def test_an_error_of_the_callers_iterable_is_the_callers(
     run(main)
 
 
-def test_the_library_says_nothing_unless_asked(
-    run: Run[None], unused_address: str, capfd: pytest.CaptureFixture[str]
-) -> None:
-    assert any(
-        isinstance(handler, logging.NullHandler)
-        for handler in logging.getLogger("delaywheel").handlers
-    )
+WARNING_SERVICE = """
+import sys
+import anyio
+from delay_client import Receiver
+from delay_client.testing import FakeCluster
 
-    async def main() -> None:
-        async with Client([unused_address], config=FAST) as client:
-            with pytest.raises(Unavailable):
-                await client.send("s", "x", delay=60, timeout=0.02)
+def fail(message):
+    raise ValueError("no such cup")
 
-    run(main)
-    assert capfd.readouterr() == ("", "")
+async def main():
+    cluster = FakeCluster()
+    async with cluster.client() as client, cluster.receiver("r", subjects=["s"]) as receiver:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(receiver.run, fail)
+            await client.send("s", delay=0)
+            await cluster.advance()
+            receiver.stop()
+    async with Receiver("alone", subjects=["s"], meta=sys.argv[1]):
+        await anyio.sleep(1.2)
+
+anyio.run(main)
+"""
+
+
+def test_where_no_logging_is_configured_warnings_go_to_stderr(unused_address: str) -> None:
+    words = [sys.executable, "-c", WARNING_SERVICE, unused_address]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=True)
+    assert "attempt 1>: comes again in" in done.stderr
+    assert "ValueError: no such cup" in done.stderr
+    assert f"receiver alone: no answer from meta server at {unused_address} yet" in done.stderr
+    assert not done.stdout
 
 
 # With a meta server.

@@ -104,12 +104,18 @@ class Routes:
 
     def set(self, *words: str) -> Result:
         """Run `delaywheel admin route set`."""
+        return self.run("set", *words)
+
+    def run(self, *words: str) -> Result:
+        """Run `delaywheel admin route`."""
 
         def answer(method: str, target: str, _: dict[str, str], __: bytes) -> tuple[int, bytes]:
             path, query = f"{target}?".removeprefix("/api/v1/").split("?")[:2]
             found: dict[str, Any] = {"name": "orders.", "kept": len(self.own)}
             if path == "broker-groups/mail":
                 self.looked = True
+            elif (method, path) == ("GET", "prefix-routes/orders."):
+                pass
             elif method == "GET":
                 assert "prefix=orders." in query
                 names = [one["name"] for one in self.own]
@@ -118,10 +124,12 @@ class Routes:
                 found = {"items": page, "next": page[-1]["name"] if rest else None}
             else:
                 self.asked.append((method, path))
+                gone = path.removeprefix("routes/") if method == "DELETE" else ""
+                self.own = [one for one in self.own if one["name"] != gone]
             return 200, json.dumps(found).encode()
 
         with answering(answer) as address:
-            words = ("--meta", address, "route", "set", *words)
+            words = ("--meta", address, "route", *words)
             return CliRunner().invoke(main, ["admin", *words])
 
 
@@ -135,7 +143,16 @@ def test_a_pattern_sets_a_prefix_and_takes_what_the_meta_server_chose_with_it() 
         ("DELETE", "routes/orders.c"),
     ]
     assert "orders.a" in result.stdout
+    # What was moved is not kept.
+    assert ["kept", "1"] in [line.split() for line in result.stdout.splitlines()]
     assert "1 subjects that begin with orders. have routes of their own" in result.stderr
+
+
+def test_a_pattern_removes_the_route_of_a_prefix() -> None:
+    meta = Routes()
+    result = meta.run("remove", "orders.*")
+    assert result.exit_code == 0, result.output
+    assert meta.asked == [("DELETE", "prefix-routes/orders.")]
 
 
 def test_a_dry_run_counts_and_changes_nothing() -> None:

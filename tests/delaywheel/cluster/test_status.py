@@ -275,6 +275,16 @@ def test_the_screen_has_the_commit_and_how_each_other_disk_stands(
         assert any(all(part in line for part in wanted) for line in lines), wanted
 
 
+def test_a_lateness_of_years_is_no_date() -> None:
+    lateness = {"p50": 0.5, "p99": 217_795_932_000.0, "max": 217_795_932_000.0}
+    status = STATUS | {"lateness_ms": lateness, "lateness_5_minutes_ms": lateness}
+    for shown in (render, render_all):
+        text = io.StringIO()
+        Console(width=120, file=text).print(shown(status))
+        assert text.getvalue().count("2520 d 18 h 52 min") == 4
+        assert "1976-" not in text.getvalue()
+
+
 def test_the_screen_has_both_latenesses_and_no_address_is_cut() -> None:
     address = "a-broker-with-a-long-name.of-a-site.example.com:20881"
     recent = {"p50": 1.0, "p99": 2.0, "max": 607_000.0}
