@@ -2082,6 +2082,11 @@ GROUP = {
             swap("UnfiledRecords.filed", "np.array_equal(...)", "True"),
             test="delay_server/filing/test_unfiled.py",
         ),
+        # What takes the place of a message needs as many disks as any other.
+        "put off with too few replicas": mutant(
+            swap("Receivers._settle", "self._duty().appends_wait", "''"),
+            test="failover/test_receivers.py",
+        ),
     },
 }
 """Of the shell of replication, between servers; its world is the story of a group."""
