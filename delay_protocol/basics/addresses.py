@@ -33,6 +33,8 @@ def read_address(text: str, *, port_min: int = 0) -> tuple[str, int]:
 
     Raises AddressFaultError. Port 0 stands for any free one, where somebody listens.
     """
+    if "://" in text:
+        raise AddressFaultError("write host:port alone, without http:// or a path")
     host, colon, port_text = text.rpartition(":")
     if text.endswith("]") or not colon:
         raise AddressFaultError("the port is missing, expected host:port")

@@ -209,6 +209,7 @@ def strike_letters(judge: Judge, count: int, kinds: list[Kind]) -> Iterator[Verd
             yield judge.judge(injection, full=True)
 
 
+@pytest.mark.long
 def test_damage_to_dead_segments_and_their_facts_costs_no_more_than_it_struck() -> None:
     judge = Judge(populated(1000))
     verdicts = list(strike_letters(judge, 150, list(Kind)))

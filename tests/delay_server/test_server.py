@@ -72,6 +72,7 @@ async def test_items_arrive_when_due_byte_for_byte_and_once() -> None:
         assert server.node.store.schedule.pending == 0
 
 
+@pytest.mark.long
 async def test_near_and_far_arrive_in_their_minute_hour_and_day() -> None:
     world = World()
     delays = (1000, 5 * MINUTE_MS, 50 * MINUTE_MS, 9 * HOUR_MS + 7, 26 * HOUR_MS, 30 * HOUR_MS)

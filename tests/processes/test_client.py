@@ -143,6 +143,7 @@ def judge(
     return accepted
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("backend", ["asyncio", pytest.param("trio", marks=pytest.mark.long)])
 def test_kill_9_of_a_group_in_a_stream_of_sends_loses_nothing(tmp_path: Path, backend: str) -> None:
     with cluster(tmp_path, "d1", "d2") as (meta, servers):

@@ -52,6 +52,8 @@ def test_an_address_is_read_and_written(text: str, address: tuple[str, int]) -> 
         ("[::1]", "the port is missing"),
         ("::1", "in brackets"),
         ("::1:20801", "in brackets"),
+        ("http://a:80", "without http://"),
+        ("http://a:80/", "without http://"),
         (":20801", "the host is missing"),
         ("host:", "port '' is not a number"),
         ("host:http", "port 'http' is not a number"),
