@@ -168,7 +168,7 @@ class DeadLetterRecorder:
             self._unfiled.begin(doomed.entries)
             self._is_appending = True
             kept = await self._committer.commit_records(
-                draft, on_durable=partial(self._durable, doomed.entries)
+                draft, on_durable=partial(self._unfiled.durable, doomed.entries)
             )
             self._is_appending = False
             self.lacks_space = not kept
@@ -177,15 +177,12 @@ class DeadLetterRecorder:
                 self._on_changed()
                 _tell(doomed)
                 continue
-            self._unfiled.give_back(doomed.entries)
+            self._unfiled.forget(doomed.entries)
             self._waiting.appendleft(doomed)
             self._on_changed()
             self._idle.set()
             await trio.sleep(pause_s)
             pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
-
-    def _durable(self, entries: Entries, _last: int) -> None:
-        self._unfiled.durable(entries)
 
     def _may_append(self) -> bool:
         return bool(self._waiting) and not self._is_stopping

@@ -41,16 +41,16 @@ class UnfiledRecords:
         """Take messages whose record is to be appended."""
         self._appending.append(entries)
 
-    def durable(self, entries: Entries) -> None:
-        """Note that the record of messages will be filed, whoever is told of its commit when."""
-        self._forget(entries)
+    def durable(self, entries: Entries, _last: int = 0) -> None:
+        """Note that the record of messages will be filed, whoever is told of its commit when.
+
+        A committer calls it with the record, which does not matter here.
+        """
+        self.forget(entries)
         self._durable.append(entries)
 
-    def give_back(self, entries: Entries) -> None:
-        """Let go of messages whose record found no space."""
-        self._forget(entries)
-
-    def _forget(self, entries: Entries) -> None:
+    def forget(self, entries: Entries) -> None:
+        """Let go of messages whose record is appended no more, since it found no space."""
         self._appending = [one for one in self._appending if one is not entries]
 
     def filed(self, facts: FactBlock) -> Entries | None:

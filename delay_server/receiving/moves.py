@@ -118,15 +118,12 @@ class Moves:
             self._committer.submit(
                 partial(Records, draft),
                 partial(self._ended, batch, on_end),
-                on_durable=partial(self._durable, batch),
+                on_durable=partial(self._unfiled.durable, batch.entries),
             )
-
-    def _durable(self, batch: Batch, _last: int) -> None:
-        self._unfiled.durable(batch.entries)
 
     def _ended(self, batch: Batch, on_end: Callable[[], None], kept: bool) -> None:  # noqa: FBT001
         if not kept:
-            self._unfiled.give_back(batch.entries)
+            self._unfiled.forget(batch.entries)
             self.count -= len(batch)
             self._on_no_space(batch)
         self._on_changed()

@@ -266,8 +266,8 @@ def approve_group(
         raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
     found = known.master if known is not None else waiting.address if waiting is not None else ""
     if address not in {None, found}:
-        said = address or "no address, as receivers are"
-        raise StateError(f"{name} is at {found or 'no address, as receivers are'}, not at {said}")
+        here, said = (one or "no address, as receivers are" for one in (found, address))
+        raise StateError(f"{name} is at {here}, not at {said}")
     if waiting is not None and waiting.kind is GroupKind.RECEIVER:
         most = desk.registration
         room = Room(most.groups_max, most.subjects_max, desk.limits.prefix_routes_max)

@@ -73,7 +73,7 @@ def test_each_message_is_held_from_its_append_to_its_filing(seed: int) -> None:
             durable.append(appending.popleft())
             unfiled.durable(durable[-1])
         elif step == "no space" and appending:
-            unfiled.give_back(appending.popleft())
+            unfiled.forget(appending.popleft())
         elif step == "filed" and durable:
             expected = durable.popleft()
             assert unfiled.filed(facts_of(Outcome.DEAD, *expected["sequence"])) is expected
