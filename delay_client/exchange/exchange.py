@@ -400,7 +400,7 @@ class Exchange:
                 and self._pending.has_work(link)
             ):
                 yield link.retry_at
-        # Where that is due the shell is connecting, or routes may not be right and are not kept.
+        # Where that is due the shell is connecting.
         if self._meta is not None and (at := self._meta.next_event()) > now:
             yield at
 

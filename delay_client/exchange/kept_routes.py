@@ -55,9 +55,12 @@ class KeptRoutes:
             self._next_at = now + _KEEP_S
             self._again_at = now + _KEEP_AGAIN_S
             self._keep()
+        elif now >= self._again_at:
+            # Nobody can say whether they are right; who waits for the next event is not kept awake.
+            self._again_at = now + _KEEP_S
 
     def next_event(self) -> float:
-        """Return when poll() has something to do, if routes are right then."""
+        """Return when poll() has something to do; after a poll() that is in the future."""
         return self._next_at if self._has_news else self._again_at
 
     def close(self) -> None:
