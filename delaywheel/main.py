@@ -29,6 +29,10 @@ from delaywheel.spark.commands import spark
 class Commands(click.Group):
     """A group whose commands may let typed errors fly: they end in a sentence and an exit code."""
 
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's own signature)
+        """Return the commands in the order of `_COMMANDS`: what to begin with comes first."""
+        return list(self.commands)
+
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's own signature)
         """Run a subcommand; raise Failure for every error that has a place in its table."""
         try:
@@ -46,6 +50,10 @@ def main() -> None:
     """Store messages and deliver them when they are due.
 
     \b
+    All that a service needs on a developer's machine:
+      delaywheel dev
+
+    \b
     A broker that prints what it receives, a server, a message, the status:
       delaywheel broker --listen 127.0.0.1:20881
       delaywheel delay-server --data data --listen 127.0.0.1:20801 --broker g1=127.0.0.1:20881
@@ -60,9 +68,9 @@ def main() -> None:
 
 
 _COMMANDS = (
+    dev,
     delay_server,
     meta_server,
-    dev,
     admin,
     topology,
     broker,

@@ -112,5 +112,10 @@ def test_the_exit_codes_can_be_looked_up() -> None:
     assert codes == [0, 1, *ExitCode]
 
 
+def test_the_first_command_is_the_one_to_begin_with() -> None:
+    commands = CliRunner().invoke(main, []).output.partition("Commands:\n")[2]
+    assert commands.split()[0] == "dev"
+
+
 def test_an_unknown_command_is_refused() -> None:
     assert CliRunner().invoke(main, ["wheel"]).exit_code == 2
