@@ -174,9 +174,8 @@ def _at_ms(at: datetime | None) -> int:
         raise InvalidMessage(
             f"at={at.isoformat()} has no time zone: use datetime.now(tz) or .astimezone()"
         )
-    if at < _EPOCH:
-        raise InvalidMessage(f"{at.isoformat()} is before 1970: give the moment of delivery")
-    return -((_EPOCH - at) // _MS)
+    # What is past is due at once, however far; the wire knows no moment before 1970.
+    return max(-((_EPOCH - at) // _MS), 0)
 
 
 def delay_to_ms(delay: Delay) -> int:

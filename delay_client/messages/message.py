@@ -33,7 +33,8 @@ class OutgoingMessage(NamedTuple):
     delay: Delay | None = None
     """Deliver this long after now. Exactly one of `delay` and `at` is given."""
     at: datetime | None = None
-    """Deliver at this moment, a datetime with a time zone; one in the past means at once."""
+    """Deliver at this moment, a datetime with a time zone; one in the past, however far, means at
+    once."""
     message_id: str | None = None
     """At most 100 characters; one is made if you give none. Give your own so that consumers know
     the same message by it when a second send_many(), after a crash, sends it again: both come."""
