@@ -1,6 +1,7 @@
 """A Spark session for one run: the one that is there, or a quiet one of its own."""
 
 import contextlib
+import logging
 import os
 import sys
 import tempfile
@@ -86,6 +87,10 @@ def _own(master: str, conf: Mapping[str, str], said: IO[bytes]) -> SparkSession:
     if master.startswith("local"):
         # Workers would run whatever `python3` is.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        # Spark would look up the machine's name, which may have no address, and listen there.
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+    # What py4j raises it also logs, with the traceback, by the root logger: at each Ctrl-C, say.
+    logging.getLogger().addHandler(logging.NullHandler())
     asked = SparkConf(loadDefaults=False).setAll(list(settings.items()))
     output = {"stdout": said, "stderr": said}
     gateway = launch_gateway(asked, output)  # type: ignore[no-untyped-call]

@@ -53,6 +53,12 @@ def test_tasks_are_packed_each_once_and_no_pack_is_too_heavy(weights: list[int],
     assert all(packs)
 
 
+@pytest.mark.spark
+def test_spark_on_this_machine_listens_on_loopback_alone(spark: SparkSession) -> None:
+    # So it starts, too, where the machine's name has no address.
+    assert spark.conf.get("spark.driver.host") in {"localhost", "127.0.0.1"}
+
+
 def found_by(
     engine: Engine, sources: list[Source], repairs: Repairs | None = None
 ) -> tuple[bytes, list[dict[str, Any]]]:
