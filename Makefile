@@ -34,7 +34,7 @@ JAVA_TESTS ?= tests/qmq_java
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
-	@echo "make demo       three nodes play a day of departures in a minute, two processes killed on the way"
+	@echo "make demo       three nodes play a day of departures in a minute, two processes are killed, Spark reconciles"
 	@echo "make test       a little of all that a change can break: some six minutes on two cores"
 	@echo "make test-long  the rest: further seeds, all mutants, kills, damage; half an hour"
 	@echo "make unit       what needs no other processes: a minute or two"
@@ -152,9 +152,10 @@ java: $(VENV)/.developing $(JAVA)/.built
 COMPILE := uv pip compile --universal --python-version 3.11 --generate-hashes --no-header \
 	--no-emit-package delaywheel-client \
 	--no-annotate --quiet
+INSTALLED := pyproject.toml --extra spark --group build
 lock:
-	$(COMPILE) pyproject.toml --upgrade --group build --output-file requirements.lock
-	$(COMPILE) pyproject.toml --upgrade --group build --group dev --constraint requirements.lock \
+	$(COMPILE) $(INSTALLED) --upgrade --output-file requirements.lock
+	$(COMPILE) $(INSTALLED) --upgrade --group dev --constraint requirements.lock \
 		--output-file requirements-dev.lock
 	$(COMPILE) --upgrade --group fuzz --output-file requirements-fuzz.lock
 

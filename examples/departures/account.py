@@ -151,6 +151,10 @@ class Account:
     """Of the delay server that is killed; it does its work again when it is in sync."""
     disks: dict[str, set[str]] = field(default_factory=dict)
     """Ids of the messages in each delay server's directory, by node, once all of them are dead."""
+    reconciliation: str = ""
+    """What `delaywheel spark reconcile` said of the directories."""
+    is_reconciled: bool = False
+    """Whether it found nothing wrong."""
 
     def phase_of(self, reception: Reception) -> Phase:
         """Return the phase in which a message came."""
@@ -244,6 +248,8 @@ class Account:
             faults.append("the delay server that was killed did not come back in sync")
         if len(self.disks) != NODES:
             faults.append(f"{len(self.disks)} directories of {NODES} were verified")
+        if not self.is_reconciled:
+            faults.append("the three directories do not reconcile, or were not")
         return faults + [
             f"the directory of {node} lacks {len(missing)} acknowledged messages: "
             + ", ".join(missing[:10])

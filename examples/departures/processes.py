@@ -16,7 +16,8 @@ from typing import Final
 
 import trio
 
-COMMAND_SECONDS_MAX: Final = 60.0
+COMMAND_SECONDS_MAX: Final = 180.0
+"""Spark takes seconds to start, and half a minute on a busy machine."""
 
 
 class NotReadyError(Exception):

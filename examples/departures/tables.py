@@ -104,6 +104,7 @@ def print_account(account: Account, console: Console, *, start_ms: int) -> bool:
     console.print(disk_table(account))
     console.print(group_table(account))
     console.print(total_table(account))
+    console.print(account.reconciliation, markup=False, soft_wrap=True)
     faults = account.broken()
     for fault in faults:
         console.print(fault, markup=False, soft_wrap=True)

@@ -17,19 +17,23 @@ try:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql import functions as f
 except ModuleNotFoundError:
-    sys.exit("pyspark is missing: pip install 'delaywheel[spark]', or 'pyspark>=4.1,<5' pyarrow")
+    sys.exit("pyspark is missing: in a checkout make install brings it")
 
 from examples.departures.processes import NotReadyError
 from examples.spark.day import make_day
+from spark_tools.files.errors import SparkFailedError
 from spark_tools.files.java import why_no_java
+from spark_tools.spark.session import spark_session
 
 MESSAGE = ["cluster", "group", "sequence"]
 """What names a message."""
 SUBJECTS_MAX = 8
 """Columns that fit on a terminal: the first by name."""
-SMALL: dict[str, bool | float | int | str | None] = {
+ZONE = {"spark.sql.session.timeZone": "UTC"}
+"""Of the times that are shown, wherever it runs."""
+SMALL = {
+    **ZONE,
     "spark.sql.shuffle.partitions": "2",
-    "spark.ui.showConsoleProgress": "false",
     # Starts sooner, and computes slower: not for much data.
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
@@ -112,11 +116,10 @@ def show(title: str, table: DataFrame, *, rows: int = 48) -> None:
 
 def main(roots: list[str]) -> None:
     """Look at what is there, or make something to look at."""
-    problem = None if "PYSPARK_GATEWAY_PORT" in os.environ else why_no_java(os.environ)
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    problem = None if is_submitted else why_no_java(os.environ)
     if problem is not None:
         sys.exit(problem)
-    # Spark's workers run `python3` otherwise, whatever that has installed.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryDirectory(prefix="delaywheel-") as directory:
         if not roots:
             print("a day of departures goes through a delay server: ten seconds", flush=True)
@@ -124,16 +127,16 @@ def main(roots: list[str]) -> None:
                 roots = [str(make_day(Path(directory)))]
             except NotReadyError as error:
                 sys.exit(f"cannot make anything to look at: {error}")
-        builder = SparkSession.builder.appName("first look").config("spark.ui.enabled", "false")
-        if "PYSPARK_GATEWAY_PORT" not in os.environ:
-            # Under spark-submit the settings are what that was told.
-            builder = builder.master("local[*]").config(map=SMALL)
-        spark = builder.config("spark.sql.session.timeZone", "UTC").getOrCreate()
-        spark.sparkContext.setLogLevel("ERROR")
+        # Under spark-submit master and settings are what that was told. Otherwise what Spark says
+        # while it starts is kept back, and shown if it fails.
         try:
-            look_at(spark, roots)
-        finally:
-            spark.stop()
+            with spark_session(
+                master=None, conf=ZONE if is_submitted else SMALL, log=None
+            ) as spark:
+                spark.sparkContext.setLogLevel("ERROR")
+                look_at(spark, roots)
+        except SparkFailedError as error:
+            sys.exit(str(error))
 
 
 if __name__ == "__main__":

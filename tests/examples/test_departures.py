@@ -42,6 +42,8 @@ HANDOVER = MasterChange(begun_ms=26_000, ended_ms=27_000)
 TAKEOVER = MasterChange(begun_ms=34_000, ended_ms=40_000)
 NODE_OUTAGE = Outage(killed_ms=34_000, started_ms=40_000, ready_ms=43_000)
 
+CALLS = read_calls(DATA, speed=1440, chance=random.Random(1))
+
 ROUND = ("heavy", "heavy", "light", "heavy")
 
 
@@ -62,6 +64,7 @@ def good_day() -> Account:
         group = "light" if 10_000 < due_ms + 2 <= 18_000 else ROUND[number % 4]
         account.receive(Reception(f"m{number}", group, due_ms, due_ms + 2))
     account.disks = {f"n{number}": set(account.acknowledged) for number in range(NODES)}
+    account.is_reconciled = True
     return account
 
 
@@ -125,6 +128,10 @@ def skip_directory(account: Account) -> None:
     del account.disks["n1"]
 
 
+def leave_unreconciled(account: Account) -> None:
+    account.is_reconciled = False
+
+
 def leave_group_down(account: Account) -> None:
     account.group_outage = replace(GROUP_OUTAGE, started_ms=None, ready_ms=None)
 
@@ -167,6 +174,7 @@ def end_too_soon(account: Account) -> None:
         (leave_node, "the delay server that was killed did not come back in sync"),
         (lack, "the directory of n1 lacks 1 acknowledged messages: m7"),
         (skip_directory, "2 directories of 3 were verified"),
+        (leave_unreconciled, "the three directories do not reconcile"),
         (leave_group_down, "broker group heavy was not taken down and brought back"),
         (starve_returned, "broker group heavy got 0 of 240 messages after heavy was down"),
         (starve_other, "broker group light got 0 of 240 messages after heavy was down"),
@@ -306,12 +314,34 @@ async def test_nobody_is_told_any_address_but_that_of_the_meta_server(
 
     monkeypatch.setattr(Demo, "_start", note)
     monkeypatch.setattr(Demo, "_until_registered", stop)
-    calls = read_calls(DATA, speed=1440, chance=random.Random(1))
     console = Console(file=io.StringIO())
     with pytest.raises(NotReadyError, match="far enough"):
-        await Demo(directory=tmp_path, calls=calls, speed=1440, console=console).run()
+        await Demo(directory=tmp_path, calls=CALLS, speed=1440, console=console).run()
     # Two brokers and three delay servers.
     assert told == ["127.0.0.1:2"] * 5
+
+
+@pytest.mark.parametrize(("java", "engine"), [(None, "spark"), ("no Java: get it so", "local")])
+async def test_spark_reconciles_where_there_is_java_and_else_it_is_told_how_to_get_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, java: str | None, engine: str
+) -> None:
+    asked: list[str] = []
+
+    async def note(_: Demo, *arguments: str) -> str:
+        asked.extend(arguments)
+        return f"{engine}: clean\n"
+
+    monkeypatch.setattr(Demo, "_command", note)
+    monkeypatch.setattr("examples.departures.demo.why_no_java", lambda _: java)
+    monkeypatch.setattr("examples.departures.demo.PAGE", tmp_path / "pages" / "page.html")
+    said = io.StringIO()
+    demo = Demo(directory=tmp_path, calls=CALLS, speed=1440, console=Console(file=said))
+    await demo._reconcile()
+    assert asked[asked.index("--engine") + 1] == engine
+    assert asked.count("--root") == NODES
+    assert said.getvalue().startswith(java or "reconciling the three directories")
+    assert demo.account.is_reconciled
+    assert demo.account.reconciliation.endswith(f"the page: {tmp_path / 'pages' / 'page.html'}")
 
 
 @pytest.mark.process
@@ -353,6 +383,8 @@ def test_the_demo_keeps_all_promises() -> None:
         "back in sync",
         "broker group heavy killed (SIGKILL)",
         "broker group heavy back after",
+        ": clean",
+        "the page: ",
         "all promises kept",
     ):
         assert words in run.stdout
