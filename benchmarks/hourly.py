@@ -104,7 +104,7 @@ def _by_hour(where: Path, per_minute: int) -> Iterator[tuple[str, object]]:
     )
     whole = ("reconcile", "--engine", "local", "--manifest", given[1], "--from", begin, "--to", end)
     yield "  all hours in one run", _run(where, *whole)
-    hours = ("hours", "--state", str(where / "state"), "--manifest")
+    hours = ("hours", "--engine", "local", "--state", str(where / "state"), "--manifest")
     yield f"  {_HOURS - 1} hours, one by one", _run(where, *hours, given[0])
     yield "  then the last hour", _run(where, *hours, given[1])
     yield "  then nothing new", _run(where, *hours, given[1])

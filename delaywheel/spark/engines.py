@@ -48,18 +48,15 @@ class EngineChoice:
             raise click.UsageError("--processes is for --engine local; say --master local[N]")
 
 
-def _engine_option(default: str) -> _Option:
-    return click.option(
+_OPTIONS: tuple[_Option, ...] = (
+    click.option(
         "--engine",
         type=click.Choice(["spark", "local"]),
-        default=default,
+        default="spark",
         show_default=True,
         help="Run the tasks in Spark, or in processes of this machine, which need no Java. The "
         "results are the same.",
-    )
-
-
-_OPTIONS = (
+    ),
     click.option(
         "--processes",
         type=click.IntRange(min=1),
@@ -89,20 +86,20 @@ _OPTIONS = (
 _VERIFY = click.option(
     "--verify",
     type=click.Choice(["join"]),
-    help="Compute every figure, and the number of findings of each class, a second time by joins; "
-    "a difference is an error.",
+    help="With --engine spark: compute every figure, and the number of findings of each class, a "
+    "second time by joins; a difference is an error.",
 )
 _NAMES = tuple(one.name for one in fields(EngineChoice))
 
 
 def engine_options(command: Command) -> Command:
-    """Give a command the options of an engine, as one argument `choice`: Spark by default."""
-    return _with_choice(command, (_engine_option("spark"), *_OPTIONS, _VERIFY))
+    """Give a command the options of an engine, as one argument `choice`."""
+    return _with_choice(command, (*_OPTIONS, _VERIFY))
 
 
 def engine_of_hours_options(command: Command) -> Command:
-    """Give a command the same, by default without Spark, and without --verify."""
-    return _with_choice(command, (_engine_option("local"), *_OPTIONS))
+    """Give a command the same without --verify."""
+    return _with_choice(command, _OPTIONS)
 
 
 def _with_choice(command: Command, options: Sequence[_Option]) -> Command:

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.process, pytest.mark.long]
 def start(given: str, state: Path) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "delaywheel", "spark", "hours", "--state", str(state)]
     return subprocess.Popen(
-        [*command, "--manifest", given],
+        [*command, "--engine", "local", "--manifest", given],
         cwd=ROOT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,

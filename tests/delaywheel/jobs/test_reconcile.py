@@ -78,6 +78,7 @@ def test_hours_and_repair_are_files_too(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "no hour since" in done.stdout
     assert (state / "summary.json").exists()
+    assert "spark: clean" in done.stdout
     # It uses nothing of Spark's, and what spark-submit runs is Python: so it need not wait for it.
     done = run([sys.executable, str(repair.__file__), *lost(tmp_path)[1]])
     assert done.returncode == 0, done.stderr

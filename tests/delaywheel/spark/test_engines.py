@@ -62,12 +62,13 @@ def test_without_java_it_ends_with_one_sentence_and_a_way_without_it(
     data = directory(tmp_path / "data")
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     monkeypatch.setattr(SparkSession, "getActiveSession", lambda: None)
-    found = invoke("--root", str(data))
-    assert found.exit_code == 3
-    [line] = found.output.splitlines()
-    assert line.startswith("Error: Spark needs Java 17 or newer, and JAVA_HOME")
-    assert "apt-get install openjdk-17-jre-headless" in line
-    assert "--engine local" in line
+    hours = ("spark", "hours", "--state", str(tmp_path / "state"), "--root", str(data))
+    for found in (invoke("--root", str(data)), CliRunner().invoke(main, hours)):
+        assert found.exit_code == 3
+        [line] = found.output.splitlines()
+        assert line.startswith("Error: Spark needs Java 17 or newer, and JAVA_HOME")
+        assert "apt-get install openjdk-17-jre-headless" in line
+        assert "--engine local" in line
     assert invoke("--root", str(data), "--engine", "local").exit_code == 0
 
 

@@ -22,7 +22,8 @@ from tests.spark_tools.s3_server import Store
 
 
 def invoke(*options: str) -> Result:
-    return CliRunner().invoke(main, ["spark", "hours", *options])
+    # Processes start sooner than Spark; what is found is the same.
+    return CliRunner().invoke(main, ["spark", "hours", "--engine", "local", *options])
 
 
 def manifest_of(source: Source, file: Path) -> str:
@@ -223,7 +224,7 @@ def test_payload_of_the_hours_segments_is_checked_if_asked_for(
 
 @pytest.mark.spark
 @pytest.mark.long
-def test_hours_work_in_spark_if_that_is_said(spark: SparkSession, tmp_path: Path) -> None:
+def test_hours_work_in_spark_as_in_processes(spark: SparkSession, tmp_path: Path) -> None:
     assert spark.sparkContext.defaultParallelism == 2
     given = manifest_of(Life(1).at(190).written(tmp_path / "a"), tmp_path / "a.json")
     told = []
