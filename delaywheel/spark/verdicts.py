@@ -10,8 +10,8 @@ import click
 from delaywheel.shared.failures import Failure, failure_of
 
 INSTALL_EXTRA = (
-    "install delaywheel with its extra `spark`: pip install 'delaywheel[spark]', or pip install "
-    "-e '.[spark]' in a checkout"
+    "install delaywheel with its extra `spark`: in a checkout make install, or pip install "
+    "./distributions/client '.[spark]'"
 )
 ERROR = 3
 """How these commands end when nothing was found out; 1 and 2 say what was."""

@@ -208,7 +208,7 @@ def test_without_the_extra_it_says_what_to_install(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     found = invoke("--root", str(data))
     assert found.exit_code == 3
-    assert "pip install 'delaywheel[spark]'" in found.output
+    assert "pip install ./distributions/client '.[spark]'" in found.output
 
 
 def test_outputs_are_whole_or_as_they_were(tmp_path: Path) -> None:
