@@ -351,7 +351,11 @@ class Demo:
         """Prove from the three directories what became of every message, and make the page."""
         no_java = await trio.to_thread.run_sync(why_no_java, os.environ)
         engine = "spark" if no_java is None else "local"
-        lines = [*filter(None, [no_java]), f"reconciling the three directories: --engine {engine}"]
+        lines = [
+            "",
+            *filter(None, [no_java]),
+            f"reconciling the three directories: --engine {engine}",
+        ]
         self._console.print(*lines, sep="\n", soft_wrap=True, markup=False)
         roots = [word for name in NODE_NAMES for word in ("--root", str(self._data_of(name)))]
         PAGE.parent.mkdir(exist_ok=True)

@@ -339,7 +339,7 @@ async def test_spark_reconciles_where_there_is_java_and_else_it_is_told_how_to_g
     await demo._reconcile()
     assert asked[asked.index("--engine") + 1] == engine
     assert asked.count("--root") == NODES
-    assert said.getvalue().startswith(java or "reconciling the three directories")
+    assert said.getvalue().lstrip().startswith(java or "reconciling the three directories")
     assert demo.account.is_reconciled
     assert demo.account.reconciliation.endswith(f"the page: {tmp_path / 'pages' / 'page.html'}")
 
