@@ -55,7 +55,14 @@ FINDINGS_SCHEMA = pa.schema(
 )
 """A row for each finding; position: of the batch in the file."""
 
-SUBJECT_MEASURES: tuple[str, ...] = ("accepted", *STATES, "early", "misfiled", "bytes")
+SUBJECT_MEASURES: tuple[str, ...] = (
+    "accepted",
+    *STATES,
+    "early",
+    "sent_past_due",
+    "misfiled",
+    "bytes",
+)
 TARGET_MEASURES: tuple[str, ...] = ("facts", *FACT_CLASSES, *OUTCOMES, "early")
 
 
@@ -255,11 +262,12 @@ class Account:
         missing = pc.sum(self.missing.table()["missing"]).as_py() or 0
         sums.append(("missing by hour", missing, totals["missing"]))
         for what, tally in (
-            ("lateness and early", self.subject_lateness),
-            ("lateness by broker group and early", self.target_lateness),
+            ("lateness, early and sent past due", self.subject_lateness),
+            ("lateness by broker group, early and sent past due", self.target_lateness),
         ):
             late = pc.sum(tally.table()["count"]).as_py() or 0
-            sums.append((what, late + totals["early"], totals["delivered"]))
+            other = totals["early"] + totals["sent_past_due"]
+            sums.append((what, late + other, totals["delivered"]))
         return sums
 
     def imbalances(self) -> list[str]:

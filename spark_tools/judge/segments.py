@@ -96,6 +96,12 @@ def filed_minutes(due_ms: Int64s, start: int, end: int) -> Int64s:
     return np.clip(due_ms // MINUTE_MS, start, end - 1)
 
 
+def is_sent_past_due(rows: Rows) -> Mask:
+    """Say of rows whether their due minute had passed when they were sent: each is filed later."""
+    past_due: Mask = rows.minute * MINUTE_MS > rows.due_ms
+    return past_due
+
+
 def read_rows(
     node: Node,
     extent: Extent,
@@ -324,10 +330,12 @@ class _Judgement:
         lateness = np.zeros(len(rows), np.int64)
         lateness[delivered] = facts.at_ms[first_of[delivered]] - rows.due_ms[delivered]
         early = delivered & (lateness < 0)
+        past_due = delivered & ~early & is_sent_past_due(rows)
         misfiled = rows.due_ms // MINUTE_MS >= task.end
         self._count_rows(
             state=state,
             early=early,
+            past_due=past_due,
             misfiled=misfiled,
             counted=counted,
             first_of=first_of,
@@ -341,7 +349,7 @@ class _Judgement:
             counted=facts_counted,
             targets=targets,
         )
-        on_time = counted & delivered & ~early
+        on_time = counted & delivered & ~early & ~past_due
         self._count_lateness(on_time, lateness, first_of, subjects, targets)
         self._remember(counted)
         for name, chosen in (
@@ -419,6 +427,7 @@ class _Judgement:
         *,
         state: Int64s,
         early: Mask,
+        past_due: Mask,
         misfiled: Mask,
         counted: Mask,
         first_of: Places,
@@ -437,6 +446,7 @@ class _Judgement:
             "accepted": cells.counts(np.zeros(len(rows), np.int64), 1)[:, 0],
             **{name: by_state[:, place] for place, name in enumerate(STATES)},
             "early": cells.counts(early[places].astype(np.int64), 2)[:, 1],
+            "sent_past_due": cells.counts(past_due[places].astype(np.int64), 2)[:, 1],
             "misfiled": cells.counts(misfiled[places].astype(np.int64), 2)[:, 1],
             "bytes": cells.sums(rows.size.astype(np.int64)),
         }

@@ -75,7 +75,6 @@ MEANINGS: Final = {
     "replica_differs": "an hour of which a replica has something else",
     "unexplained": "a fact whose row may be among what could not be read: no finding",
     "repaired_not_lost": "sent again by a repair, although it is not lost: no finding",
-    "late_repaired": "late, as a repair sent it again when it was due long ago: no finding",
 }
 """What the classes of examples say, the worst first."""
 _READ: Final = "Everything that the manifests commit could be read"

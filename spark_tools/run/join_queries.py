@@ -121,10 +121,12 @@ GROUP BY number, unit, sequence, at_ms, outcome, target
 
 _FIRST = "SELECT number, unit, sequence, min(rank) AS first FROM {facts} GROUP BY 1, 2, 3"
 
+# What was sent past due has no lateness: it was filed behind its due minute, and is not early.
 JUDGED = f"""
-SELECT *, CASE WHEN state = 'delivered' THEN at_ms - due_ms END AS late
+SELECT *, CASE WHEN state = 'delivered' AND (at_ms < due_ms OR minute * 60000 <= due_ms)
+    THEN at_ms - due_ms END AS late
 FROM (
-    SELECT number, minute - pmod(minute, 60) AS hour, subject, size, due_ms,
+    SELECT number, minute, minute - pmod(minute, 60) AS hour, subject, size, due_ms,
         due_ms >= end * 60000 AS is_misfiled, first.at_ms AS at_ms, first.target AS target,
         CASE
             WHEN first IS NOT NULL
@@ -154,7 +156,9 @@ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 SUBJECTS = f"""
 SELECT number, hour, subject, sum(times) AS accepted, sum(bytes) AS bytes,
-    sum(if(is_early, times, 0)) AS early, sum(if(is_misfiled, times, 0)) AS misfiled,
+    sum(if(is_early, times, 0)) AS early,
+    sum(if(state = 'delivered' AND is_early IS NULL, times, 0)) AS sent_past_due,
+    sum(if(is_misfiled, times, 0)) AS misfiled,
     {", ".join(f"sum(if(state = '{name}', times, 0)) AS {name}" for name in STATES)}
 FROM {{cells}} GROUP BY number, hour, subject
 """

@@ -304,6 +304,8 @@ def _unit(
             if late < 0:
                 marks.append("early")
                 _name(found, "early", row, fact)
+            elif minute * 60_000 > due_ms:
+                marks.append("sent_past_due")
             else:
                 found.lateness[minute // 60 * 60, str(row["subject"]), late] += 1
                 if max_late_ms is not None and late > max_late_ms:
