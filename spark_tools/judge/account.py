@@ -211,6 +211,8 @@ class Account:
     """What was read of the message_log for its index, and nothing else of a run needs."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
+    unread_hours: set[int] = field(default_factory=set)
+    """Hours of segments, of any node, that could not be read whole: they are not compared."""
     damages: set[tuple[str, Damage]] = field(default_factory=set)
     """What could not be read, by node."""
     problems: set[tuple[str, str]] = field(default_factory=set)
@@ -232,6 +234,7 @@ class Account:
         self.pieces += other.pieces
         for key, hour in other.replicas.items():
             self.replicas.setdefault(key, ReplicaHour()).add(hour)
+        self.unread_hours |= other.unread_hours
         self.damages |= other.damages
         self.problems |= other.problems
 

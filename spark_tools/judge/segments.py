@@ -158,6 +158,8 @@ class _Segment:
         facts = facts.take(self._order(facts))
         if task.shared_next:
             self._compare(rows, facts)
+        if self._rows_missing or self._facts_missing:
+            self._account.unread_hours |= set(range(hour_of(task.start), task.end, 60))
         maker = FindingsMaker(
             task.node,
             self._subjects.all(),

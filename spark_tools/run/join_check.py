@@ -281,10 +281,10 @@ class _Counting:
         self._begin = min([begin, *(one.start for one in touched)])
         self._end = max([end, *(one.end for one in touched)])
         # What is damaged of the message_log is met among the facts of its end.
-        bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
+        self._bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
         self._tables = {
-            "of_nodes": self._table_of_nodes(bad),
-            "segments": self._table_of_segments(bad),
+            "of_nodes": self._table_of_nodes(self._bad),
+            "segments": self._table_of_segments(self._bad),
             "readable": session.createDataFrame(readable),
         }
         self._tables["hours"] = self._sql(HOURS)
@@ -344,8 +344,9 @@ class _Counting:
         compared = {
             replica: (number, view)
             for replica, (number, view) in self._replicas.items()
-            if not view.manifest.lacks_segments
-            and not self._plans[number].authority.manifest.lacks_segments
+            if self._plans[number].uncompared_nodes.isdisjoint(
+                {view.node.node_id, self._plans[number].node.node_id}
+            )
         }
         found: dict[int, set[_Differing]] = {}
         if not compared:
@@ -372,13 +373,23 @@ class _Counting:
         return found
 
     def _uncompared(self, number: int, what: str) -> set[int]:
-        """Return the hours of a group that were deleted somewhere; of facts, are not sealed too."""
+        """Return the hours of a group that were deleted or damaged somewhere.
+
+        Of facts those that are not sealed, too.
+        """
         return {
             hour
             for view in self._plans[number].members.views
             for one in extents_of(view.manifest)
             if self._rules.wants(one)
-            and (one.is_deleted or (what == "facts" and not one.is_sealed))
+            and (
+                one.is_deleted
+                or (what == "facts" and not one.is_sealed)
+                or not self._bad.isdisjoint(
+                    (*view.node.name, view.node.node_id, file)
+                    for file in (one.file, one.facts_file)
+                )
+            )
             for hour in range(one.start // _HOUR_MINUTES * _HOUR_MINUTES, one.end, _HOUR_MINUTES)
         }
 

@@ -125,7 +125,7 @@ class GroupPlan:
     uncompared_hours: set[int] = field(default_factory=set)
     """Hours of which a replica has no files any more."""
     uncompared_nodes: set[str] = field(default_factory=set)
-    """Of which nobody knows all segments."""
+    """Of which nobody knows all segments, or all of the end of the message_log."""
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
     known: Known | None = None
@@ -404,7 +404,9 @@ class _Planning:
         self._account.totals["unread_segments"] += first.manifest.lacks_segments
         self._look_at_deleted(plan)
         plan.uncompared_nodes |= {
-            one.node.node_id for one in self._members.views if one.manifest.lacks_segments
+            one.node.node_id
+            for one in self._members.views
+            if one.manifest.lacks_segments or one.tail.loose.records_are_missing
         }
         plan.pending_before = sum(
             max(one.rows - one.facts, 0)

@@ -281,7 +281,8 @@ def _second_look(group: GroupPlan, account: Account, look: FirstLook | None) -> 
 def _differing(group: GroupPlan, account: Account) -> list[DifferentHour]:
     """Return the hours in which a replica does not have what the authority has."""
     mine = group.node.node_id
-    hours = {hour for _, hour in account.replicas} - group.uncompared_hours
+    hours = {hour for _, hour in account.replicas}
+    hours -= group.uncompared_hours | account.unread_hours
     found = []
     for node, _ in group.replicas:
         if not group.uncompared_nodes.isdisjoint({mine, node.node_id}):

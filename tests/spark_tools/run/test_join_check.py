@@ -55,6 +55,16 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
     alike = [builder_of(9).build(group="alike", node=name) for name in ("n1", "n2")]
     found.append(alike[0].written(root / "alike"))
     found.append(without_seals(alike[1], chance, SEALS).written(root / "unlike"))
+    # Replicas that differ in nothing but damage, of one or the other.
+    for number, prefix in enumerate(("schedule_log", "dispatch_log", "message_log")):
+        builder = builder_of(9)
+        worlds = [builder.build(group=f"damaged{number}", node=name) for name in ("n1", "n2")]
+        path = max(
+            (one for one in worlds[0].files if one.startswith(prefix) and "durable" not in one),
+            key=lambda one: len(worlds[0].files[one]),
+        )
+        hurt(worlds[number % 2], path, chance)
+        found += [one.written(root / f"damaged{number}{one.manifest.node_id}") for one in worlds]
     found.append(torn("torn").written(root / "torn"))
     clocks = builder_of(5, frozenset(FAULTS), begin=CLOCKS).build(group="clocks")
     found.append(clocks.written(root / "clocks"))
@@ -98,6 +108,7 @@ def test_joins_find_what_tasks_find(
     }
     assert differing_hours >= {(name, what) for name in ("twice", "again") for what in WHAT}
     assert ("many", "rows") in differing_hours
+    assert not [name for name, _ in differing_hours if name.startswith("damaged")]
     check_by_join(spark, result)
 
 

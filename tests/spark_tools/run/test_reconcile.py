@@ -444,6 +444,33 @@ def test_a_replica_with_something_else_is_named_by_hour(what: str, tmp_path: Pat
         assert result.verdict is Verdict.FINDINGS
 
 
+@pytest.mark.parametrize("node", ["n1", "n2"], ids=["replica", "authority"])
+@pytest.mark.parametrize("prefix", ["schedule_log", "dispatch_log", "message_log"])
+@pytest.mark.parametrize("what", ["flipped", "gone"])
+def test_a_damaged_replica_is_incomplete_and_does_not_differ(
+    what: str, prefix: str, node: str, tmp_path: Path
+) -> None:
+    builder = whole_builder()
+    if prefix == "message_log":
+        # What is not filed yet is in it alone.
+        builder = builder_of(2)
+        builder.filed_sequence = 0
+        builder.rows.clear()
+        builder.filed.clear()
+        builder.sealed.clear()
+    worlds = [builder.build(node=name) for name in ("n1", "n2")]
+    hurt = worlds[node == "n2"]
+    path = at(hurt, prefix)
+    data = hurt.files.pop(path)
+    if what == "flipped":
+        position = [position for position, _ in batches(data, len(data))][-1]
+        hurt.files[path] = data[: position + 90] + b"\xff\xfe" + data[position + 92 :]
+    sources = [one.written(tmp_path / one.manifest.node_id) for one in worlds]
+    result, findings = run(sources, Request(grace_ms=10**9))
+    assert result.verdict is Verdict.INCOMPLETE, findings.to_pylist()
+    assert {node for _, _, node, _ in result.problems} - {""} == {node}
+
+
 def test_groups_are_counted_apart(tmp_path: Path) -> None:
     worlds = [builder_of(seed, frozenset({"no_fact"})).build(group=f"g{seed}") for seed in (1, 2)]
     sources = [world.written(tmp_path / world.manifest.group) for world in worlds]
