@@ -23,6 +23,7 @@ STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", 
 FACT_CLASSES: tuple[str, ...] = (
     "first",
     "duplicate",
+    "settled_twice",
     "other",
     "repeated",
     "phantom",

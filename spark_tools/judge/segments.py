@@ -12,6 +12,7 @@ import numpy as np
 from spark_tools.files.columns import (
     DELIVERED,
     FACT_COLUMNS,
+    MAY_FOLLOW,
     OUTCOMES,
     ROW_COLUMNS,
     Facts,
@@ -48,7 +49,9 @@ from storage.readers.arrow import ArrowReader, Kind
 _WAITING, _OVERDUE, _LOST, _REPAIRED, _UNKNOWN = (
     STATES.index(name) for name in ("waiting", "overdue", "lost", "repaired", "unknown")
 )
-_FIRST, _DUPLICATE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(len(FACT_CLASSES))
+_FIRST, _DUPLICATE, _SETTLED_TWICE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(
+    len(FACT_CLASSES)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -363,7 +366,7 @@ class _Judgement:
         ):
             places = np.flatnonzero(chosen & counted)
             self._maker.add_rows(name, rows, places, facts, first_of[places])
-        for number in (_DUPLICATE, _PHANTOM, _UNEXPLAINED):
+        for number in (_DUPLICATE, _SETTLED_TWICE, _PHANTOM, _UNEXPLAINED):
             places = np.flatnonzero((classes == number) & facts_counted)
             known = np.where(self._is_matched[places], self._row_of[places], -1)
             self._maker.add_facts(FACT_CLASSES[number], facts, places, rows, known)
@@ -375,7 +378,10 @@ class _Judgement:
         """Return what each fact is."""
         facts, task = self._facts, self._task
         new = _is_new(facts.sequence)
-        classes = np.where(facts.outcome == DELIVERED, _DUPLICATE, _OTHER)
+        may_follow = np.isin(facts.outcome, MAY_FOLLOW)
+        first_may = may_follow[np.flatnonzero(new)[np.cumsum(new) - 1]]
+        classes = np.where(may_follow & first_may, _OTHER, _SETTLED_TWICE)
+        classes[facts.outcome == DELIVERED] = _DUPLICATE
         classes[new] = _FIRST
         explained = facts.sequence < task.log_next
         if rows_missing:
@@ -384,7 +390,7 @@ class _Judgement:
             explained &= facts.sequence <= task.filed_sequence
         rowless = ~self._is_matched
         classes[rowless] = np.where(explained, _PHANTOM, _UNEXPLAINED)[rowless]
-        classes[_is_repeated(facts)] = _REPEATED
+        classes[_is_repeated(facts) & (may_follow | rowless)] = _REPEATED
         return classes
 
     def _states(self, first_of: Places, *, facts_missing: bool) -> Int64s:

@@ -115,7 +115,9 @@ def _findings_that_differ(counted: _Counted, result: Result) -> Iterator[str]:
 
     numbers = {
         **{name: total(counted.subjects, name) for name in ("lost", "overdue", "early")},
-        **{name: total(counted.targets, name) for name in ("duplicate", "phantom")},
+        **{
+            name: total(counted.targets, name) for name in ("duplicate", "settled_twice", "phantom")
+        },
         "late": counted.late,
         "doubled": total(counted.doubled, "doubled"),
         "missing": total(counted.logged, "missing"),

@@ -6,7 +6,7 @@ replicas have numbers below 0.
 
 import pyarrow as pa
 
-from spark_tools.files.columns import OUTCOMES
+from spark_tools.files.columns import MAY_FOLLOW, OUTCOMES
 from spark_tools.judge.account import FACT_CLASSES, STATES
 
 _LATENESS_MAX = 2**52
@@ -166,11 +166,14 @@ FROM {{cells}} GROUP BY number, hour, subject
 # A fact is counted at the minute of its message: of the first row, if that is there twice.
 TARGETS = f"""
 SELECT number, minute - pmod(minute, 60) AS hour, target, sum(times) AS facts,
-    sum(times - 1) AS repeated,
+    sum(if(may_repeat, times - 1, 0)) AS repeated,
+    sum(if(may_repeat, 0, times - 1)) + count_if(class = 'settled_twice') AS settled_twice,
     count_if(class = 'first' AND outcome = 1 AND at_ms < due_ms) AS early,
     {
     ", ".join(
-        f"count_if(class = '{name}') AS {name}" for name in FACT_CLASSES if name != "repeated"
+        f"count_if(class = '{name}') AS {name}"
+        for name in FACT_CLASSES
+        if name not in {"repeated", "settled_twice"}
     )
 },
     {
@@ -186,8 +189,10 @@ FROM (
             WHEN message IS NULL THEN if(is_explained, 'phantom', 'unexplained')
             WHEN rank = first THEN 'first'
             WHEN outcome = 1 THEN 'duplicate'
-            ELSE 'other'
-        END AS class
+            WHEN outcome IN {MAY_FOLLOW} AND first.outcome IN {MAY_FOLLOW} THEN 'other'
+            ELSE 'settled_twice'
+        END AS class,
+        message IS NULL OR outcome IN {MAY_FOLLOW} AS may_repeat
     FROM {{facts}}
     JOIN ({_FIRST}) USING (number, unit, sequence)
     LEFT JOIN (

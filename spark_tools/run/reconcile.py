@@ -34,6 +34,7 @@ FINDING_CLASSES: tuple[str, ...] = (
     "lost",
     "overdue",
     "duplicate",
+    "settled_twice",
     "phantom",
     "early",
     "late",

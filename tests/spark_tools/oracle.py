@@ -259,7 +259,8 @@ def _unit(
                 if row_of is None
                 else _minute_of(row_of, first, after)
             )
-            if alike in seen:
+            ends = {str(fact["outcome"]), str(told[0]["outcome"])} - {"delivered", "known"}
+            if alike in seen and (row_of is None or fact["outcome"] in {"delivered", "known"}):
                 kind = "repeated"
             elif row_of is None:
                 kind = "phantom" if sequence < manifest.log_next_sequence else "unexplained"
@@ -269,7 +270,7 @@ def _unit(
             elif fact["outcome"] == "delivered":
                 kind = "duplicate"
             else:
-                kind = "other"
+                kind = "settled_twice" if ends else "other"
             seen.append(alike)
             if not begin <= minute < end:
                 continue
@@ -279,7 +280,7 @@ def _unit(
             cell["facts"] += 1
             cell[kind] += 1
             cell[str(fact["outcome"])] += 1
-            if kind in {"duplicate", "phantom", "unexplained"}:
+            if kind in {"duplicate", "settled_twice", "phantom", "unexplained"}:
                 _name(found, kind, row_of or {}, fact, of_fact=True)
     for row in rows:
         minute = _minute_of(row, first, after)

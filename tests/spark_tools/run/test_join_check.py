@@ -95,6 +95,7 @@ def test_joins_find_what_tasks_find(
     result = result_of(sources, request_)
     totals = sum((group.account.totals for group in result.groups), start=Account().totals)
     wanted = {"accepted", "delivered", "phantom", "duplicate", "repeated", "other"}
+    wanted.add("settled_twice")
     wanted |= {"cancelled", "expired", "dead", "moved", "dropped", "known"}
     wanted |= {"doubled", "missing", "unlogged", "altered", "misfiled_in_log", "unchecked"}
     if request_ is EVERYTHING:

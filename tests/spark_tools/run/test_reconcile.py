@@ -151,6 +151,30 @@ def test_a_record_in_no_segment_counts_by_its_filed_minute(tmp_path: Path) -> No
         assert (totals["accepted"], totals["delivered"], totals["facts"]) == (count,) * 3
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        ((Outcome.MOVED, Outcome.MOVED), "settled_twice"),
+        ((Outcome.DELIVERED, Outcome.MOVED), "settled_twice"),
+        ((Outcome.DEAD, Outcome.KNOWN), "settled_twice"),
+        ((Outcome.DELIVERED, Outcome.KNOWN), "other"),
+    ],
+)
+@pytest.mark.parametrize("apart_ms", [0, 7])
+def test_a_row_that_two_records_settle_is_a_finding(
+    ends: tuple[Outcome, Outcome], kind: str, apart_ms: int, tmp_path: Path
+) -> None:
+    builder = whole_builder()
+    [facts] = builder.filed.values()
+    first = replace(facts[5], outcome=ends[0], target=b"")
+    facts[5:6] = [first, replace(first, outcome=ends[1], at_ms=first.at_ms + apart_ms)]
+    source = builder.build().written(tmp_path)
+    result, findings = run([source])
+    assert result.groups[0].account.totals[kind] == 1
+    assert findings["sequence"].to_pylist() == [first.sequence] * (kind == "settled_twice")
+    assert result.verdict is (Verdict.FINDINGS if kind == "settled_twice" else Verdict.CLEAN)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_doubled_is_found_where_the_message_log_is_gone(seed: int, tmp_path: Path) -> None:
     builder = builder_of(seed, frozenset({"doubled"}))
