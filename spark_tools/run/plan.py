@@ -260,16 +260,19 @@ def plan_of(
 
 
 def _payload_tasks(plan: GroupPlan) -> Iterator[PayloadTask]:
-    """Yield what checks the items of the range, and of all of the message_log, of each node.
+    """Yield what checks the items of the range, and all of message_log and dead letters.
 
-    By the hour of the segments only: each hour would read the message_log anew.
+    By the hour of the segments only: each hour would read all of it anew.
     """
     for view in plan.members.views:
-        for extent in view.extents:
-            if plan.rules.wants(extent) and not extent.is_deleted:
+        extents = [one for one in view.extents if plan.rules.wants(one)]
+        if plan.known is None:
+            extents += dead_extents_of(view.manifest)
+            for log in logs_of(view.manifest):
+                yield PayloadTask(node=view.node, file=log)
+        for extent in extents:
+            if not extent.is_deleted:
                 yield PayloadTask(node=view.node, file=extent)
-        for log in logs_of(view.manifest) if plan.known is None else ():
-            yield PayloadTask(node=view.node, file=log)
 
 
 def _rank(source: Source) -> tuple[int, str]:

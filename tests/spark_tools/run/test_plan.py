@@ -24,13 +24,14 @@ from spark_tools.run.plan import Request, Source
 from spark_tools.run.reconcile import FINDING_CLASSES, Verdict
 from spark_tools.run.report import report
 from spark_tools.source.manifests import source_of_file
-from storage.readers.manifest import Fault, encode_manifest
+from storage.readers.manifest import Fault, encode_manifest, read_manifest
 from tests.seeds import examples
 from tests.spark_tools.repair.test_repair import repaired, whys
 from tests.spark_tools.repair_worlds import run as run_with_details
 from tests.spark_tools.repair_worlds import sealed_builder
 from tests.spark_tools.run.test_reconcile import at, check, run, whole
 from tests.spark_tools.worlds import FAULTS, World, builder_of
+from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import batches
 
 SEALS = "seals/00000000000000000001.log"
@@ -186,6 +187,39 @@ def test_damaged_payload_is_found_if_asked_for(prefix: str, tmp_path: Path) -> N
     assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
     assert result.groups[0].account.totals == blind.groups[0].account.totals
     assert all(path in problem for *_, problem in result.problems)
+
+
+@pytest.mark.parametrize("prefix", ["schedule_log", "dispatch_log"])
+def test_damaged_dead_letters_are_found_if_asked_for(prefix: str, tmp_path: Path) -> None:
+    rig = DeadRig(7)
+    rig.open()
+    rig.split(100)
+    rig.commit([rig.now_ms + 10 * place for place in range(6)])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.bury(4)
+    rig.deliver()
+    rig.file(10)
+    rig.settle(1, requeue=False)
+    rig.file(10)
+    rig.load(steps=100)
+    rig.cross_off()
+    rig.checkpoint()
+    world = World(rig.disk.contents(), read_manifest(rig.disk, now_ms=rig.now_ms))
+    checked = Request(check_payload=True)
+    whole_, _ = run([world.written(tmp_path / "whole")], checked)
+    assert whole_.verdict is Verdict.CLEAN, whole_.problems
+    [dead] = world.manifest.dead_segments
+    path, length = {
+        "schedule_log": (dead.file, dead.length),
+        "dispatch_log": (dead.facts_file, dead.facts_length),
+    }[prefix]
+    data = world.files[path]
+    world.files[path] = data[: length - 3] + bytes([data[length - 3] ^ 1]) + data[length - 2 :]
+    result, findings = run([world.written(tmp_path / "damaged")], checked)
+    assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
+    assert path in result.problems[0][-1]
 
 
 # -- manifests that contradict themselves ----------------------------------------------------
