@@ -145,10 +145,11 @@ class _Segment:
             self._lengths[task.extent.file] = task.extent.length
         self._rows_missing = task.lacks_segment
         """Whether rows of the segment could not be read."""
-        is_sealed = task.extent is not None and task.extent.is_sealed
-        # Of one that is sealed all facts are filed.
+        extent = task.extent
+        # Of one that is sealed all facts are filed, unless its file has too few.
+        is_filed = extent is not None and extent.is_sealed and not extent.lacks_facts
         self._facts_missing = task.lacks_segment or (
-            task.loose.records_are_missing and not is_sealed
+            task.loose.records_are_missing and not is_filed
         )
 
     def run(self) -> TaskResult:

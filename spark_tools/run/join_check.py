@@ -285,7 +285,7 @@ class _Counting:
         # What is damaged of the message_log is met among the facts of its end.
         self._bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
         self._tables = {
-            "of_nodes": self._table_of_nodes(self._bad),
+            "of_nodes": self._table_of_nodes(),
             "segments": self._table_of_segments(self._bad),
             "readable": session.createDataFrame(readable),
         }
@@ -420,15 +420,15 @@ class _Counting:
         # Without a position it is what the manifest tells of.
         return {(row[0], row[1], row[2], row[3]) for row in rows if row[4] is not None}
 
-    def _table_of_nodes(self, bad: _Damaged) -> DataFrame:
+    def _lacks_records(self, view: View) -> bool:
+        """Return whether something of the message_log that may state facts cannot be read."""
+        mine = (*view.node.name, view.node.node_id)
+        files = [one[3] for one in self._bad if one[:3] == mine]
+        files += [fault.file for fault in view.manifest.faults]
+        return any(file.startswith(MESSAGE_LOG_DIRECTORY) for file in files)
+
+    def _table_of_nodes(self) -> DataFrame:
         """Return what is to be known of each node."""
-
-        def has(damaged: _Damaged, view: View, directory: str) -> bool:
-            mine = (*view.node.name, view.node.node_id)
-            files = [one[3] for one in damaged if one[:3] == mine]
-            files += [fault.file for fault in view.manifest.faults]
-            return any(file.startswith(directory) for file in files)
-
         table = pa.Table.from_pylist(
             [
                 {
@@ -439,8 +439,8 @@ class _Counting:
                     "log_next": view.manifest.log_next_sequence,
                     "filed_sequence": view.manifest.sequence,
                     "deleted_from": view.manifest.deleted_from_minute,
-                    "tail_missing": has(bad, view, "message_log"),
-                    "segments_missing": has(set(), view, "seals") or has(set(), view, "checkpoint"),
+                    "tail_missing": self._lacks_records(view),
+                    "segments_missing": view.manifest.lacks_segments,
                 }
                 for node in self._nodes
                 for view in (node.view,)
@@ -464,7 +464,8 @@ class _Counting:
                     "counts": self._rules.wants(one) and not one.is_deleted,
                     "rows_missing": (*node.view.node.name, node.view.node.node_id, one.file) in bad,
                     "facts_missing": (*node.view.node.name, node.view.node.node_id, one.facts_file)
-                    in bad,
+                    in bad
+                    or (one.lacks_facts and self._lacks_records(node.view)),
                 }
                 for node in self._nodes
                 for one in extents_of(node.view.manifest)

@@ -317,24 +317,24 @@ def _view(source: Source) -> View:
     cover = Cover.of(extents)
     if (cover.start[1:] < cover.end[:-1]).any():
         raise ReconcileError(f"segments of node {node.node_id} overlap: its manifest is wrong")
-    tail = read_tail(node, manifest, logs_of(manifest), cover)
+    tail = read_tail(node, manifest, logs_of(manifest), extents)
     return View(node=node, manifest=manifest, extents=extents, tail=tail)
 
 
 def extents_of(manifest: Manifest) -> list[Extent]:
     """Return all segments of accepted messages that a manifest tells of."""
-    unsealed = [extent_of(one) for one in manifest.segments]
-    return unsealed + [extent_of(one) for one in manifest.sealed]
+    unsealed = [extent_of(one, manifest) for one in manifest.segments]
+    return unsealed + [extent_of(one, manifest) for one in manifest.sealed]
 
 
 def dead_extents_of(manifest: Manifest) -> list[Extent]:
     """Return the same of dead letters."""
-    unsealed = [extent_of(one) for one in manifest.dead_segments]
-    return unsealed + [extent_of(one) for one in manifest.dead_sealed]
+    unsealed = [extent_of(one, manifest) for one in manifest.dead_segments]
+    return unsealed + [extent_of(one, manifest) for one in manifest.dead_sealed]
 
 
-def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
-    """Return what counts of a segment. Raises ReconcileError if it is none."""
+def extent_of(segment: UnsealedSegment | SealedSegment, manifest: Manifest) -> Extent:
+    """Return what counts of a segment of a manifest. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])
     if key is None or key.path != segment.file:
         raise ReconcileError(f"{segment.file} is not the name of a segment")
@@ -346,9 +346,10 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
     if isinstance(segment, SealedSegment):
         facts, is_deleted = sum(segment.outcomes.values()), segment.deleted
         last_fact = _EVERY_RECORD
+        lacks_facts = facts < segment.rows
     else:
         facts, is_deleted = segment.facts, False
-        last_fact = segment.last_fact
+        last_fact, lacks_facts = segment.last_fact, False
     start, end = key.filed_minutes
     return Extent(
         start=start,
@@ -363,6 +364,7 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
         last_fact=last_fact,
         is_sealed=isinstance(segment, SealedSegment),
         is_deleted=is_deleted,
+        lacks_facts=not is_deleted and (lacks_facts or manifest.has_fault(segment.facts_file)),
     )
 
 

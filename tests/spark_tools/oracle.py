@@ -61,11 +61,20 @@ def tail_facts(files: dict[str, bytes], manifest: Manifest) -> list[Row]:
             if filed < row["sequence"] < one.next_sequence:  # type: ignore[operator]
                 waiting.add(minute)
     found = []
+    lacking = {
+        segment.file: {
+            fact["sequence"] for fact in _read(files, segment.facts_file, segment.facts_length)
+        }
+        for segment in manifest.sealed
+        if not segment.deleted and sum(segment.outcomes.values()) < segment.rows
+    }
     for one, data in log:
         for fact in plain_facts(one.file, data, one.length):
             home = homes.get(int(fact["filed_minute"]))  # type: ignore[call-overload]
             filed = manifest.sequence
-            if home is not None:
+            if home is not None and home.file in lacking:
+                filed = 2**63 if fact["sequence"] in lacking[home.file] else 0
+            elif home is not None:
                 filed = max(filed, 2**63 if isinstance(home, SealedSegment) else home.last_fact)
             elif fact["filed_minute"] not in waiting:
                 continue

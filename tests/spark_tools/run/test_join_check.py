@@ -14,11 +14,14 @@ from spark_tools.run.join_check import check_by_join
 from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source, make_plan
 from spark_tools.run.reconcile import FINDING_CLASSES, Result, reconcile
+from storage.batch.facts import Outcome
 from storage.state.checkpoint import CHECKPOINT_PATH
+from tests.spark_tools.repair_worlds import BEFORE, sealed_builder
 from tests.spark_tools.run.test_plan import SEALS, without_seals
 from tests.spark_tools.run.test_reconcile import differing, torn, whole
-from tests.spark_tools.source.test_reader import hurt
-from tests.spark_tools.worlds import CLOCKS, FAULTS, T0, builder_of
+from tests.spark_tools.source.test_reader import hurt, hurt_at
+from tests.spark_tools.worlds import CLOCKS, FAULTS, T0, Fact, builder_of
+from tests.storage.plain_logs import batches
 
 pytestmark = pytest.mark.spark
 WHAT = ("rows", "facts")
@@ -65,6 +68,18 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
         )
         hurt(worlds[number % 2], path, chance)
         found += [one.written(root / f"damaged{number}{one.manifest.node_id}") for one in worlds]
+    for seed, where in enumerate(("whole", "damaged")):
+        builder = sealed_builder(lost=3, count=30)
+        builder.unfiled = [
+            Fact(one.sequence, BEFORE, one.due_ms + 5, b"g1", Outcome.DELIVERED)
+            for one in builder.messages[:2]
+        ]
+        builder.filed_sequence = builder.log_next - 1 - seed
+        world = builder.build(group=f"lost-{where}")
+        if where == "damaged":
+            log = world.manifest.message_log[0]
+            hurt_at(world, log.file, next(batches(world.files[log.file], log.length))[0])
+        found.append(world.written(root / where))
     found.append(torn("torn").written(root / "torn"))
     clocks = builder_of(5, frozenset(FAULTS), begin=CLOCKS).build(group="clocks")
     found.append(clocks.written(root / "clocks"))
