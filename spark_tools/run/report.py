@@ -203,6 +203,7 @@ def _group(group: GroupResult) -> dict[str, Any]:
             "not_lost": totals["repaired_not_lost"],
             "not_found": totals["repairs_given"] - totals["repairs_found"],
         },
+        "not_compared": _not_compared(group) if plan.members.others else {},
         "replicas_differ": [
             {
                 "node": one.node_id,
@@ -220,6 +221,16 @@ def _group(group: GroupResult) -> dict[str, Any]:
         "lateness_ms": lateness_of(account.target_lateness.table().to_pylist()),
         "by_subject": _rows(account.subjects, account.subject_lateness, "subject", account.missing),
         "by_target": _rows(account.targets, account.target_lateness, "target"),
+    }
+
+
+def _not_compared(group: GroupResult) -> dict[str, int]:
+    """Return how much of a group was not compared with its replicas."""
+    plan = group.plan
+    return {
+        "nodes": len(plan.uncompared_nodes),
+        "hours": len(plan.uncompared_hours | group.account.unread_hours),
+        "hours_of_facts": len(plan.unsealed_hours),
     }
 
 

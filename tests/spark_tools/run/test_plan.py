@@ -29,7 +29,7 @@ from tests.seeds import examples
 from tests.spark_tools.repair.test_repair import repaired, whys
 from tests.spark_tools.repair_worlds import run as run_with_details
 from tests.spark_tools.repair_worlds import sealed_builder
-from tests.spark_tools.run.test_reconcile import at, check, run, whole
+from tests.spark_tools.run.test_reconcile import at, check, run, whole, whole_builder
 from tests.spark_tools.worlds import FAULTS, World, builder_of
 from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import batches
@@ -136,7 +136,7 @@ def test_what_is_missing_is_not_complete(tmp_path: Path) -> None:
     assert due(column.counts) == accepted + 3 == done(column.counts) + 5
     text = page(document)
     assert "3 more were accepted and are missing" in text
-    assert "bytes were not looked at" not in text
+    assert "All that this run looks at could be read" not in text
 
 
 def test_missing_is_counted_by_hour_and_subject(tmp_path: Path) -> None:
@@ -153,10 +153,25 @@ def test_missing_is_counted_by_hour_and_subject(tmp_path: Path) -> None:
     assert found
 
 
-def test_the_page_of_a_clean_run_says_that_payload_was_not_looked_at(tmp_path: Path) -> None:
-    document = report(run([whole().written(tmp_path)])[0])
-    assert document["parameters"]["payload_checked"] is False
-    assert "bytes were not looked at" in page(document_of(document))
+def test_the_page_says_what_a_run_leaves_out(tmp_path: Path) -> None:
+    builder = whole_builder()
+    [key] = builder.rows
+    late = builder.messages[0]
+    late.due_ms -= 86_400_000
+    late.floor = key.start
+    worlds = [builder.build(node=node) for node in ("n1", "n2")]
+    del worlds[0].files[key.facts_path]
+    sources = [one.written(tmp_path / one.manifest.node_id) for one in worlds]
+    text = page(document_of(report(run(sources)[0])))
+    _, _, left_out = text.partition("What this run leaves out")
+    for said in (
+        "bytes were not looked at",
+        "What became of dead letters",
+        "The message_log of replicas",
+        "1 message sent past due and delivered",
+        "1 hour not compared between replicas",
+    ):
+        assert said in left_out, said
 
 
 def with_damaged_item(world: World, prefix: str) -> str:
