@@ -217,7 +217,6 @@ class Mastership:
             on_damaged=self._undeliverable,
             on_buried=self.buried,
             on_changed=self._node.upkeep.appended,
-            reason_bytes_max=self._config.dead.reason_bytes_max,
         )
         self.dead_letters = DeadLetters(
             store=self._store,
