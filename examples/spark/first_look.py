@@ -53,9 +53,9 @@ def look_at(spark: SparkSession, roots: list[str]) -> None:
     subjects = sorted(row["subject"] for row in messages.select("subject").distinct().collect())
     hours = by_hour(messages, subjects)
     show("messages by the hour in which they are due, and by subject", hours)
-    delivered = messages.join(facts.where("outcome = 'delivered'"), MESSAGE)
     # What was sent when its due minute had passed is filed in a later minute: it has no lateness.
-    delivered = delivered.where(f.col("filed_minute") * 60_000 <= f.col("due_ms"))
+    in_time = messages.where(f.col("filed_minute") * 60_000 <= f.col("due_ms"))
+    delivered = in_time.join(facts.where("outcome = 'delivered'"), MESSAGE)
     delivered = delivered.withColumn("late_ms", f.col("at_ms") - f.col("due_ms"))
     show("how late they were delivered", lateness(delivered), rows=10)
     show("the latest of them", latest(delivered), rows=5)
