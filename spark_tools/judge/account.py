@@ -7,6 +7,7 @@ Findings are not in it: a task hands them on as a table of its own.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -56,14 +57,7 @@ FINDINGS_SCHEMA = pa.schema(
 )
 """A row for each finding; position: of the batch in the file."""
 
-SUBJECT_MEASURES: tuple[str, ...] = (
-    "accepted",
-    *STATES,
-    "early",
-    "sent_past_due",
-    "misfiled",
-    "bytes",
-)
+SUBJECT_MEASURES: Final = ("accepted", *STATES, "early", "sent_past_due", "misfiled", "bytes")
 TARGET_MEASURES: tuple[str, ...] = ("facts", *FACT_CLASSES, *OUTCOMES, "early")
 
 

@@ -146,10 +146,8 @@ class _Segment:
         self._rows_missing = task.lacks_segment
         """Whether rows of the segment could not be read."""
         extent = task.extent
-        # Of one that is sealed all facts are filed, unless its file has too few.
-        is_filed = extent is not None and extent.is_sealed and not extent.lacks_facts
         self._facts_missing = task.lacks_segment or (
-            task.loose.records_are_missing and not is_filed
+            task.loose.records_are_missing and not (extent is not None and extent.has_all_facts)
         )
 
     def run(self) -> TaskResult:

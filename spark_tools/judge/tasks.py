@@ -87,6 +87,11 @@ class Extent:
     is_deleted: bool
     lacks_facts: bool
 
+    @property
+    def has_all_facts(self) -> bool:
+        """Whether the end of the message_log tells nothing more of it."""
+        return self.is_sealed and not self.lacks_facts
+
 
 @dataclass(frozen=True, slots=True)
 class Part:

@@ -138,7 +138,7 @@ class _Page:
             self._targets(),
             self._replicas(),
             self._books(),
-            self._left_out(),
+            _left_out(document),
             self._input(),
         )
         return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
@@ -452,41 +452,6 @@ class _Page:
             more(len(groups), most, "group"),
         )
 
-    def _left_out(self) -> Html:
-        """Return what the run did not look at, and what no figure of it says anything of."""
-        document = self._document
-        is_checked = document.parameters.get("payload_checked", False)
-        has_replicas = any(one.role == "replica" for one in document.manifests)
-        total: Counter[str] = Counter(waiting=self._states["waiting"])
-        for group in document.groups:
-            total.update(group.not_compared)
-            total["before"] += group.pending_before
-            total["unchecked"] += group.log.get("unchecked", 0)
-            total["past_due"] += group.sent_past_due
-        counts = [
-            ("waiting", "message", "due after the watermark, of which nothing is missed yet"),
-            ("before", "message", "without a fact, due before the range"),
-            (
-                "unchecked",
-                "record",
-                "of the message_log, not held against a row that was deleted or damaged",
-            ),
-            ("past_due", "message", "sent past due and delivered, without a lateness"),
-            ("nodes", "node", "not compared with replicas, as not all of its logs can be read"),
-            ("hours", "hour", "not compared between replicas, deleted or damaged on one of them"),
-            (
-                "hours_of_facts",
-                "hour",
-                "whose facts are not compared between replicas, not sealed on all of them",
-            ),
-        ]
-        told = [_NO_PAYLOAD] * (not is_checked) + [_DEAD] + [_REPLICA_LOGS] * has_replicas
-        told += [f"{counted(total[name], of)} {what}." for name, of, what in counts if total[name]]
-        return joined(
-            element("h2", "What this run leaves out"),
-            element("ul", *(element("li", one) for one in told)),
-        )
-
     # -- where it comes from -----------------------------------------------------------------
 
     def _input(self) -> Html:
@@ -529,6 +494,41 @@ class _Page:
 
 def _box(kind: str, title: str, text: str) -> Html:
     return element("div", element("strong", title), text, class_=f"verdict {kind}")
+
+
+def _left_out(document: Document) -> Html:
+    """Return what the run did not look at, and what no figure of it says anything of."""
+    is_checked = document.parameters.get("payload_checked", False)
+    has_replicas = any(one.role == "replica" for one in document.manifests)
+    total: Counter[str] = Counter(waiting=states(document)["waiting"])
+    for group in document.groups:
+        total.update(group.not_compared)
+        total["before"] += group.pending_before
+        total["unchecked"] += group.log.get("unchecked", 0)
+        total["past_due"] += group.sent_past_due
+    counts = [
+        ("waiting", "message", "due after the watermark, of which nothing is missed yet"),
+        ("before", "message", "without a fact, due before the range"),
+        (
+            "unchecked",
+            "record",
+            "of the message_log, not held against a row that was deleted or damaged",
+        ),
+        ("past_due", "message", "sent past due and delivered, without a lateness"),
+        ("nodes", "node", "not compared with replicas, as not all of its logs can be read"),
+        ("hours", "hour", "not compared between replicas, deleted or damaged on one of them"),
+        (
+            "hours_of_facts",
+            "hour",
+            "whose facts are not compared between replicas, not sealed on all of them",
+        ),
+    ]
+    told = [_NO_PAYLOAD] * (not is_checked) + [_DEAD] + [_REPLICA_LOGS] * has_replicas
+    told += [f"{counted(total[name], of)} {what}." for name, of, what in counts if total[name]]
+    return joined(
+        element("h2", "What this run leaves out"),
+        element("ul", *(element("li", one) for one in told)),
+    )
 
 
 def _lateness_of(group: Group) -> Counter[int]:

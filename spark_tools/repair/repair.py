@@ -302,13 +302,10 @@ class _Logs:
             np.isin(sequences, np.concatenate([_NONE, *(one.ascending for one in known)]))
             for known in (facts, rows)
         )
-        # Of a segment that is sealed all facts are filed, unless its file has too few: else none is
-        # in what is damaged of the log.
-        is_filed = is_sealed and segment is not None and not segment.lacks_facts
-        known = [one for one in (*facts, *rows) if not (is_filed and one is log)]
+        # Of a segment that has all its facts none is in what is damaged of the log.
+        has_all = segment is not None and segment.has_all_facts
+        known = [one for one in (*facts, *rows) if not (has_all and one is log)]
         damages = [damage for one in known for damage in one.damages]
-        if segment is None or not segment.lacks_facts:
-            damages = [one for one in damages if not self._is_filed(one)]
         owed = not is_missing and not final and not is_sealed
         for one, fact, row in zip(wanted, has_fact.tolist(), has_row.tolist(), strict=True):
             if fact:
@@ -332,21 +329,12 @@ class _Logs:
         lacking = [CHECKPOINT_PATH]
         if segment is None:
             lacking.append(SEALS_DIRECTORY)
-        if segment is None or segment.lacks_facts or not segment.is_sealed:
+        if segment is None or not segment.has_all_facts:
             lacking.append(MESSAGE_LOG_DIRECTORY)
         for path in lacking:
             if self._manifest.has_fault(path):
                 return f"what became of it may be in {path}, which is not whole: put it back"
         return None
-
-    def _is_filed(self, damage: Damage) -> bool:
-        """Return whether damage hides records of the message_log that are filed, and no others."""
-        after = damage.next_sequence
-        return (
-            damage.path.startswith(_LOG)
-            and after is not None
-            and (after <= self._manifest.sequence + 1)
-        )
 
     def _log_facts(self) -> _Known:
         """Return what has a fact in all that is kept of the message_log, filed or not."""
