@@ -217,7 +217,6 @@ class Mastership:
             on_damaged=self._undeliverable,
             on_buried=self.buried,
             on_changed=self._node.upkeep.appended,
-            reason_bytes_max=self._config.dead.reason_bytes_max,
         )
         self.dead_letters = DeadLetters(
             store=self._store,
@@ -440,7 +439,7 @@ class Mastership:
     def _settled(self, entries: Entries, at_ms: int, target: str, outcome: SenderOutcome) -> None:
         self.fact_recorder.cross_off(entries, at_ms, target, Outcome(outcome))
         self._left_sender(entries)
-        self._lateness.observe_all((at_ms - entries["due_ms"]) / 1000)
+        self._lateness.observe(entries, at_ms)
 
     def buried(self, entries: Entries) -> None:
         """Let go of messages whose DEAD or MOVE records are applied."""

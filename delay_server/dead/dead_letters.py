@@ -61,10 +61,6 @@ class DeadConfig:
     for good are retried at long intervals, until an operator has requeued or dropped some dead
     letters."""
 
-    reason_bytes_max: int = constant(1024)
-    """Bytes of the text that says why a message was given up; where it would be longer, its oldest
-    refusals are left out. 512 to 4096."""
-
     page_rows_max: int = constant(1000)
     """Dead letters of one answer."""
 
@@ -75,8 +71,6 @@ class DeadConfig:
         """Refuse what could not work."""
         require_at_least(self, 0, "pending_max")
         require_at_least(self, 1, "page_rows_max", "change_rows_max")
-        if not 512 <= self.reason_bytes_max <= 4096:
-            raise ValueError("reason_bytes_max must be between 512 and 4096")
 
 
 @dataclass(slots=True)

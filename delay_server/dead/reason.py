@@ -3,13 +3,18 @@
 It is JSON, so that it can be read without this code; docs/formats/message_log.md has its fields.
 """
 
+from typing import Final
+
 import msgspec
 
 from delay_protocol.basics.codes import ItemCode
 from sender.outcomes.dead import Refusal
 
-REASON_BYTES_MIN = 512
-"""Whatever the settings say, a reason may have so much."""
+REASON_BYTES_MAX: Final = 1024
+"""Bytes of the text that says why a message was given up; where it would be longer, its oldest
+refusals are left out."""
+REASON_BYTES_MIN: Final = 512
+"""However full a batch is, a reason may have so much."""
 
 _GROUP_LETTERS_MAX = 64
 _CODE_DIGITS_MAX = 10

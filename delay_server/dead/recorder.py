@@ -21,7 +21,7 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.commits import Committer
-from delay_server.dead.reason import encode_reason
+from delay_server.dead.reason import REASON_BYTES_MAX, encode_reason
 from delay_server.filing.unfiled import UnfiledRecords
 from delay_server.holding.sorted_runs import RAW
 from delay_transport.seams.outbox import Wakeup
@@ -91,7 +91,6 @@ class DeadLetterRecorder:
         on_damaged: Callable[[Entries], None],
         on_buried: Callable[[Entries], None],
         on_changed: Callable[[], None],
-        reason_bytes_max: int,
     ) -> None:
         """Take over the parts.
 
@@ -104,7 +103,6 @@ class DeadLetterRecorder:
         self._on_damaged = on_damaged
         self._on_buried = on_buried
         self._on_changed = on_changed
-        self._reason_bytes_max = reason_bytes_max
         self._waiting: deque[_Doomed] = deque()
         self._unfiled = UnfiledRecords(Outcome.DEAD)
         self._more = Wakeup()
@@ -234,7 +232,7 @@ class DeadLetterRecorder:
             for subject in entries["subject"].tolist()
         ]
         spare = BATCH_BYTES_MAX - _BATCH_SPARE_BYTES - sum(map(len, items)) - sum(map(len, numbers))
-        reason_bytes_max = min(self._reason_bytes_max, max(spare // len(items), 0))
+        reason_bytes_max = min(REASON_BYTES_MAX, max(spare // len(items), 0))
         # What was refused together every time has one reason.
         number_of: dict[tuple[int, int], int] = {}
         reasons: list[int] = []

@@ -4,10 +4,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
-import numpy as np
-import numpy.typing as npt
-
 from delay_server.distribution import Distribution
+from storage.batch.entries import Entries
+from storage.disk.spans import MINUTE_MS
 
 LATENESS_BUCKETS_S: Final = (
     0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 600, 900,
@@ -25,8 +24,15 @@ class Lateness:
         self.all = Distribution(LATENESS_BUCKETS_S)
         self._minutes: deque[tuple[int, Distribution]] = deque(maxlen=RECENT_MINUTES)
 
-    def observe_all(self, late_s: npt.NDArray[np.float64]) -> None:
-        """Count deliveries of this moment, at least one; in seconds."""
+    def observe(self, entries: Entries, at_ms: int) -> None:
+        """Count deliveries of this moment.
+
+        What was sent past due is left out: its filed minute is later than that of its due time.
+        """
+        due_ms = entries["due_ms"]
+        late_s = (at_ms - due_ms[entries["minute"] <= due_ms // MINUTE_MS]) / 1000
+        if not len(late_s):
+            return
         self.all.observe_all(late_s)
         minute = self._boot_ms() // 60_000
         if not self._minutes or self._minutes[-1][0] != minute:

@@ -65,8 +65,8 @@ spark.add_command(repair)
 @click.option(
     "--check-payload",
     is_flag=True,
-    help="Also read and check the items of the messages, in the segments of the range and in the "
-    "whole message_log. A damaged item makes the input incomplete.",
+    help="Also read and check the items of the messages, in the segments of the range, in dead "
+    "letters and in the whole message_log. A damaged item makes the input incomplete.",
 )
 @knowing_repairs
 @engine_options

@@ -47,7 +47,7 @@ def look_at(spark: SparkSession, roots: list[str]) -> None:
         reader = spark.read.format("delaywheel").option("roots", json.dumps(roots))
         return reader.option("kind", kind).options(**options).load()
 
-    columns = ",".join([*MESSAGE, "subject", "message_id", "due_ms"])
+    columns = ",".join([*MESSAGE, "subject", "message_id", "due_ms", "filed_minute"])
     # The schedule_log has what is filed by due time. What was accepted a moment ago is in the
     # message_log only: `unfiled` leaves out what is in both.
     filed = read("schedule", columns=columns)
@@ -57,7 +57,9 @@ def look_at(spark: SparkSession, roots: list[str]) -> None:
     subjects = sorted(row["subject"] for row in messages.select("subject").distinct().collect())
     hours = by_hour(messages, subjects)
     show("messages by the hour in which they are due, and by subject", hours)
-    delivered = messages.join(facts.where("outcome = 'delivered'"), MESSAGE)
+    # What was sent when its due minute had passed is filed in a later minute: it has no lateness.
+    in_time = messages.where(f.col("filed_minute") * 60_000 <= f.col("due_ms"))
+    delivered = in_time.join(facts.where("outcome = 'delivered'"), MESSAGE)
     delivered = delivered.withColumn("late_ms", f.col("at_ms") - f.col("due_ms"))
     show("how late they were delivered", lateness(delivered), rows=10)
     show("the latest of them", latest(delivered), rows=5)

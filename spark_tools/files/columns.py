@@ -29,6 +29,9 @@ RECORD_COLUMNS = [*ROW_COLUMNS, "kind", "filed_minute"]
 OUTCOMES: tuple[str, ...] = tuple(outcome.name.lower() for outcome in Outcome)
 """Outcome 1 is the first. A number of 0 stands for what this version does not know."""
 DELIVERED = int(Outcome.DELIVERED)
+MAY_FOLLOW = (0, DELIVERED, int(Outcome.KNOWN))
+"""Outcomes that may be told of a message again, each beside the others: a broker was sent it twice.
+Any other settles a message once."""
 
 
 @dataclass(slots=True)

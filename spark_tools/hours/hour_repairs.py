@@ -17,11 +17,11 @@ from spark_tools.files.columns import Mask
 from spark_tools.hours.state import HOURS, GroupSums, HourEntry, Ledger, StateDirectory, hour_name
 from spark_tools.hours.sums import Sums
 from spark_tools.judge.tasks import GroupName
-from spark_tools.repaired.repairs import LATE, LATE_REPAIRED, LOST, MISSING, LogName, Repairs
+from spark_tools.repaired.repairs import LOST, MISSING, LogName, Repairs
 
 _FINDINGS: Final = "findings"
 _REPAIRED: Final = "repaired"
-_MOVED: Final = (LOST, MISSING, LATE)
+_MOVED: Final = (LOST, MISSING)
 """Classes of findings that a repair ends."""
 
 
@@ -72,8 +72,6 @@ def _repaired(hour: int, table: pa.Table, repairs: Repairs, groups: Sequence[Gro
         for kind, known in ((LOST, repairs.rows_of(log)), (MISSING, repairs.records_of(log))):
             is_kind = pc.and_(mine, pc.equal(table["class"], kind)).to_numpy()
             chosen |= is_kind & np.isin(sequence, known.of_minutes(hour, hour + 60))
-    late = pc.equal(table["class"], LATE).to_numpy()
-    chosen[late] = repairs.resent.names(table.filter(pa.array(late)))
     return chosen
 
 
@@ -128,7 +126,6 @@ def _amend_group(group: GroupSums, sums: Sums, rows: pa.Table) -> None:
         "repaired": counts[LOST],
         MISSING: -counts[MISSING],
         "repaired_records": counts[MISSING],
-        LATE_REPAIRED: counts[LATE],
     }
     group.totals = _moved(group.totals, moved)
     lost = mine.filter(pc.equal(mine["class"], LOST))

@@ -34,7 +34,7 @@ class Sums:
 
     def add(self, name: str, table: pa.Table) -> None:
         """Add the table of this name, of one hour or of many."""
-        table = _with_latest(table)
+        table = _with_all_columns(table, _tally(name))
         groups = table.select(GroupName._fields).group_by(list(GroupName._fields)).aggregate([])
         for group in groups.to_pylist():
             whose = GroupName(**group)
@@ -86,9 +86,15 @@ class Sums:
             yield name, pa.concat_tables([empty, *parts])
 
 
-def _with_latest(table: pa.Table) -> pa.Table:
-    """Return a table of lateness that says what the latest are, if an older version wrote it."""
-    if "bucket" not in table.schema.names or LATEST in table.schema.names:
-        return table
-    bounds = [bucket_from_ms(bucket + 1) - 1 for bucket in table["bucket"].to_pylist()]
-    return table.append_column(LATEST, pa.array(bounds, pa.int64()))
+def _with_all_columns(table: pa.Table, tally: Tally) -> pa.Table:
+    """Return a table with the columns that an older version did not write.
+
+    It counted nothing of these; the latest of a bucket is at most at its end.
+    """
+    there = table.schema.names
+    for name in (one for one in tally.measures if one not in there):
+        table = table.append_column(name, pa.repeat(pa.scalar(0), table.num_rows))
+    if LATEST in tally.largest and LATEST not in there:
+        bounds = [bucket_from_ms(bucket + 1) - 1 for bucket in table["bucket"].to_pylist()]
+        table = table.append_column(LATEST, pa.array(bounds, pa.int64()))
+    return table

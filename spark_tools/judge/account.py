@@ -7,6 +7,7 @@ Findings are not in it: a task hands them on as a table of its own.
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -23,6 +24,7 @@ STATES: tuple[str, ...] = (*OUTCOMES, "waiting", "overdue", "lost", "repaired", 
 FACT_CLASSES: tuple[str, ...] = (
     "first",
     "duplicate",
+    "settled_twice",
     "other",
     "repeated",
     "phantom",
@@ -55,7 +57,7 @@ FINDINGS_SCHEMA = pa.schema(
 )
 """A row for each finding; position: of the batch in the file."""
 
-SUBJECT_MEASURES: tuple[str, ...] = ("accepted", *STATES, "early", "misfiled", "bytes")
+SUBJECT_MEASURES: Final = ("accepted", *STATES, "early", "sent_past_due", "misfiled", "bytes")
 TARGET_MEASURES: tuple[str, ...] = ("facts", *FACT_CLASSES, *OUTCOMES, "early")
 
 
@@ -204,6 +206,8 @@ class Account:
     """What was read of the message_log for its index, and nothing else of a run needs."""
     replicas: dict[tuple[str, int], ReplicaHour] = field(default_factory=dict)
     """By node and hour."""
+    unread_hours: set[int] = field(default_factory=set)
+    """Hours of segments, of any node, that could not be read whole: they are not compared."""
     damages: set[tuple[str, Damage]] = field(default_factory=set)
     """What could not be read, by node."""
     problems: set[tuple[str, str]] = field(default_factory=set)
@@ -225,6 +229,7 @@ class Account:
         self.pieces += other.pieces
         for key, hour in other.replicas.items():
             self.replicas.setdefault(key, ReplicaHour()).add(hour)
+        self.unread_hours |= other.unread_hours
         self.damages |= other.damages
         self.problems |= other.problems
 
@@ -255,11 +260,12 @@ class Account:
         missing = pc.sum(self.missing.table()["missing"]).as_py() or 0
         sums.append(("missing by hour", missing, totals["missing"]))
         for what, tally in (
-            ("lateness and early", self.subject_lateness),
-            ("lateness by broker group and early", self.target_lateness),
+            ("lateness, early and sent past due", self.subject_lateness),
+            ("lateness by broker group, early and sent past due", self.target_lateness),
         ):
             late = pc.sum(tally.table()["count"]).as_py() or 0
-            sums.append((what, late + totals["early"], totals["delivered"]))
+            other = totals["early"] + totals["sent_past_due"]
+            sums.append((what, late + other, totals["delivered"]))
         return sums
 
     def imbalances(self) -> list[str]:

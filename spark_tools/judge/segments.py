@@ -12,6 +12,7 @@ import numpy as np
 from spark_tools.files.columns import (
     DELIVERED,
     FACT_COLUMNS,
+    MAY_FOLLOW,
     OUTCOMES,
     ROW_COLUMNS,
     Facts,
@@ -48,7 +49,9 @@ from storage.readers.arrow import ArrowReader, Kind
 _WAITING, _OVERDUE, _LOST, _REPAIRED, _UNKNOWN = (
     STATES.index(name) for name in ("waiting", "overdue", "lost", "repaired", "unknown")
 )
-_FIRST, _DUPLICATE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(len(FACT_CLASSES))
+_FIRST, _DUPLICATE, _SETTLED_TWICE, _OTHER, _REPEATED, _PHANTOM, _UNEXPLAINED = range(
+    len(FACT_CLASSES)
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +99,12 @@ def filed_minutes(due_ms: Int64s, start: int, end: int) -> Int64s:
     return np.clip(due_ms // MINUTE_MS, start, end - 1)
 
 
+def is_sent_past_due(rows: Rows) -> Mask:
+    """Say of rows whether their due minute had passed when they were sent: each is filed later."""
+    past_due: Mask = rows.minute * MINUTE_MS > rows.due_ms
+    return past_due
+
+
 def read_rows(
     node: Node,
     extent: Extent,
@@ -136,10 +145,9 @@ class _Segment:
             self._lengths[task.extent.file] = task.extent.length
         self._rows_missing = task.lacks_segment
         """Whether rows of the segment could not be read."""
-        is_sealed = task.extent is not None and task.extent.is_sealed
-        # Of one that is sealed all facts are filed.
+        extent = task.extent
         self._facts_missing = task.lacks_segment or (
-            task.loose.records_are_missing and not is_sealed
+            task.loose.records_are_missing and not (extent is not None and extent.has_all_facts)
         )
 
     def run(self) -> TaskResult:
@@ -152,6 +160,8 @@ class _Segment:
         facts = facts.take(self._order(facts))
         if task.shared_next:
             self._compare(rows, facts)
+        if self._rows_missing or self._facts_missing:
+            self._account.unread_hours |= set(range(hour_of(task.start), task.end, 60))
         maker = FindingsMaker(
             task.node,
             self._subjects.all(),
@@ -324,10 +334,12 @@ class _Judgement:
         lateness = np.zeros(len(rows), np.int64)
         lateness[delivered] = facts.at_ms[first_of[delivered]] - rows.due_ms[delivered]
         early = delivered & (lateness < 0)
+        past_due = delivered & ~early & is_sent_past_due(rows)
         misfiled = rows.due_ms // MINUTE_MS >= task.end
         self._count_rows(
             state=state,
             early=early,
+            past_due=past_due,
             misfiled=misfiled,
             counted=counted,
             first_of=first_of,
@@ -341,7 +353,7 @@ class _Judgement:
             counted=facts_counted,
             targets=targets,
         )
-        on_time = counted & delivered & ~early
+        on_time = counted & delivered & ~early & ~past_due
         self._count_lateness(on_time, lateness, first_of, subjects, targets)
         self._remember(counted)
         for name, chosen in (
@@ -353,7 +365,7 @@ class _Judgement:
         ):
             places = np.flatnonzero(chosen & counted)
             self._maker.add_rows(name, rows, places, facts, first_of[places])
-        for number in (_DUPLICATE, _PHANTOM, _UNEXPLAINED):
+        for number in (_DUPLICATE, _SETTLED_TWICE, _PHANTOM, _UNEXPLAINED):
             places = np.flatnonzero((classes == number) & facts_counted)
             known = np.where(self._is_matched[places], self._row_of[places], -1)
             self._maker.add_facts(FACT_CLASSES[number], facts, places, rows, known)
@@ -365,7 +377,10 @@ class _Judgement:
         """Return what each fact is."""
         facts, task = self._facts, self._task
         new = _is_new(facts.sequence)
-        classes = np.where(facts.outcome == DELIVERED, _DUPLICATE, _OTHER)
+        may_follow = np.isin(facts.outcome, MAY_FOLLOW)
+        first_may = may_follow[np.flatnonzero(new)[np.cumsum(new) - 1]]
+        classes = np.where(may_follow & first_may, _OTHER, _SETTLED_TWICE)
+        classes[facts.outcome == DELIVERED] = _DUPLICATE
         classes[new] = _FIRST
         explained = facts.sequence < task.log_next
         if rows_missing:
@@ -374,7 +389,7 @@ class _Judgement:
             explained &= facts.sequence <= task.filed_sequence
         rowless = ~self._is_matched
         classes[rowless] = np.where(explained, _PHANTOM, _UNEXPLAINED)[rowless]
-        classes[_is_repeated(facts)] = _REPEATED
+        classes[_is_repeated(facts) & (may_follow | rowless)] = _REPEATED
         return classes
 
     def _states(self, first_of: Places, *, facts_missing: bool) -> Int64s:
@@ -419,6 +434,7 @@ class _Judgement:
         *,
         state: Int64s,
         early: Mask,
+        past_due: Mask,
         misfiled: Mask,
         counted: Mask,
         first_of: Places,
@@ -437,6 +453,7 @@ class _Judgement:
             "accepted": cells.counts(np.zeros(len(rows), np.int64), 1)[:, 0],
             **{name: by_state[:, place] for place, name in enumerate(STATES)},
             "early": cells.counts(early[places].astype(np.int64), 2)[:, 1],
+            "sent_past_due": cells.counts(past_due[places].astype(np.int64), 2)[:, 1],
             "misfiled": cells.counts(misfiled[places].astype(np.int64), 2)[:, 1],
             "bytes": cells.sums(rows.size.astype(np.int64)),
         }

@@ -69,7 +69,8 @@ class Extent:
 
     The minutes are filed minutes, or what stands for a dead segment. rows, facts: how many there
     must be; last_sequence: no row of it is above; last_fact: facts of records up to this one are in
-    its file, or are needed by nobody: all of them, if it is sealed.
+    its file, or are needed by nobody: all of them, if it is sealed. lacks_facts: the file of facts
+    is gone, or has too few of them: those that the message_log still states count as well.
     """
 
     start: int
@@ -84,6 +85,12 @@ class Extent:
     last_fact: int
     is_sealed: bool
     is_deleted: bool
+    lacks_facts: bool
+
+    @property
+    def has_all_facts(self) -> bool:
+        """Whether the end of the message_log tells nothing more of it."""
+        return self.is_sealed and not self.lacks_facts
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,9 @@ hundred MB (`storage.checkpoint_interval_ms`), whatever the directory holds.
 Some of its rows, and of its facts, are filed already: each segment says up to which record. A fact
 about a minute that no unsealed segment covers counts if rows of that minute are nowhere but in the
 tail either. Else their segment is sealed, and has all the facts that it needed, or is lost.
+
+Where the file of a segment's facts is gone, or has fewer than there are rows, all that is kept of
+the message_log is read for them: what it still states is no loss.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,7 +33,7 @@ from spark_tools.files.columns import (
 )
 from spark_tools.judge.digests import Digest, add_digests, digests_by, hashes_of_rows
 from spark_tools.judge.message_log import is_filed, read_records
-from spark_tools.judge.tasks import Cover, LogRange, Loose, Node, Rules
+from spark_tools.judge.tasks import Cover, Extent, LogRange, Loose, Node, Rules
 from storage.batch.batches import Damage
 from storage.disk.spans import DEAD_MINUTES_FROM
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
@@ -62,26 +65,51 @@ def tail_of(manifest: Manifest, logs: Sequence[LogRange]) -> list[LogRange]:
 
 
 @dataclass(frozen=True, slots=True)
+class _Lacking:
+    """Minutes of a segment whose file lacks facts; filed: the sequences of those that it has."""
+
+    start: int
+    end: int
+    filed: Int64s
+
+    @classmethod
+    def of(cls, node: Node, extent: Extent) -> "_Lacking":
+        """Return what the file of an extent has; what is damaged in it the extent's task tells."""
+        reader = ArrowReader(node.disk(), node.log_uuid, Kind.DISPATCH, ["sequence"])
+        found = sift(reader.filed_facts(extent.facts_file, length=extent.facts_length), [])
+        parts = [np.empty(0, np.int64), *(ints(table, "sequence") for table in found)]
+        return cls(extent.start, extent.end, np.concatenate(parts))
+
+
+@dataclass(frozen=True, slots=True)
 class Unfiled:
     """How to tell what of the tail is in no file; it can be pickled.
 
-    logs: the records above `sequence`, up to which all are filed; cover: of the segments whose
+    logs: the records above `sequence`, up to which all are filed; fact_logs: those that may state
+    facts that are in no file, all that is kept if segments lack some; cover: of the segments whose
     facts are asked for; lacks_segments: there may be others, of which nobody tells.
     """
 
     node: Node
     logs: tuple[LogRange, ...]
+    fact_logs: tuple[LogRange, ...]
+    lacking: tuple[_Lacking, ...]
     cover: Cover
     sequence: int
     lacks_segments: bool
 
     @classmethod
     def of(
-        cls, node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover
+        cls, node: Node, manifest: Manifest, logs: Sequence[LogRange], extents: list[Extent]
     ) -> "Unfiled":
         """Return the tail that a manifest commits; logs: as `tail_of` takes them."""
         ends = tuple(tail_of(manifest, logs))
-        return cls(node, ends, cover, manifest.sequence, manifest.lacks_segments)
+        lacking = tuple(_Lacking.of(node, one) for one in extents if one.lacks_facts)
+        fact_logs = tuple(logs) if lacking else ends
+        cover = Cover.of(extents)
+        return cls(
+            node, ends, fact_logs, lacking, cover, manifest.sequence, manifest.lacks_segments
+        )
 
     def has_row(self, sequence: Int64s, minute: Int64s) -> Mask:
         """Say which records make a row that is in no segment; minute: their filed minutes."""
@@ -123,11 +151,11 @@ class Unfiled:
     def facts(
         self, log: LogRange, columns: Sequence[str], minutes: Int64s
     ) -> Iterator[pa.RecordBatch | Damage]:
-        """Yield the facts that count and are in no file, of one of the logs, and what is damaged.
+        """Yield the facts of one of `fact_logs` that count and are in no file, and the damage.
 
         The tables have `columns`, and perhaps more. minutes: as `has_fact` takes them.
         """
-        asked = list(dict.fromkeys([*columns, "filed_minute", "record"]))
+        asked = list(dict.fromkeys([*columns, "sequence", "filed_minute", "record"]))
         reader = ArrowReader(self.node.disk(), self.node.log_uuid, Kind.DISPATCH, asked)
         for found in reader.stated_facts(
             log.file,
@@ -138,16 +166,22 @@ class Unfiled:
             if isinstance(found, Damage):
                 yield found
                 continue
-            counts = self.has_fact(ints(found, "record"), ints(found, "filed_minute"), minutes)
+            record, minute = ints(found, "record"), ints(found, "filed_minute")
+            counts = (record > self.sequence) & self.has_fact(record, minute, minutes)
+            for one in self.lacking:
+                mine = (minute >= one.start) & (minute < one.end)
+                counts |= mine & ~np.isin(ints(found, "sequence"), one.filed)
             yield found.filter(pa.array(counts))
 
 
-def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: Cover) -> Tail:
+def read_tail(
+    node: Node, manifest: Manifest, logs: Sequence[LogRange], extents: list[Extent]
+) -> Tail:
     """Read the rows and facts that are in no file.
 
-    logs: all that is kept of the message_log; cover: of all segments of accepted messages.
+    logs: all that is kept of the message_log; extents: all segments of accepted messages.
     """
-    unfiled = Unfiled.of(node, manifest, logs, cover)
+    unfiled = Unfiled.of(node, manifest, logs, extents)
     subjects, targets, files = Names(), Names(), Names()
     damages: list[Damage] = []
     rows, facts = list[Rows](), list[Facts]()
@@ -160,7 +194,7 @@ def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: C
             add_digests(filed_hours, digests_by(hour_of(known.minute), hashes_of_rows(known)))
     loose = Rows.join(rows)
     minutes = np.unique(loose.minute)
-    for log in unfiled.logs:
+    for log in unfiled.fact_logs:
         for table in sift(unfiled.facts(log, FACT_COLUMNS, minutes), damages):
             told = facts_of(table, files.number(log.file), targets)
             # Facts about dead letters are of no accepted message.
@@ -172,7 +206,7 @@ def read_tail(node: Node, manifest: Manifest, logs: Sequence[LogRange], cover: C
             subjects=tuple(subjects.all()),
             targets=tuple(targets.all()),
             files=tuple(files.all()),
-            lengths={log.file: log.length for log in unfiled.logs},
+            lengths={log.file: log.length for log in unfiled.fact_logs},
             records_are_missing=bool(damages) or manifest.has_fault(MESSAGE_LOG_DIRECTORY),
         ),
         filed_hours=filed_hours,

@@ -16,7 +16,7 @@ MISSING: Final = "missing"
 """Accepted messages without a row, which `accepted` does not count."""
 SETTLED: Final = tuple(name for name in OUTCOMES if name != "delivered")
 """Outcomes that end a message without a delivery of ours."""
-_WRONG: Final = ("lost", MISSING, "overdue", "duplicate", "phantom", "early")
+_WRONG: Final = ("lost", MISSING, "overdue", "duplicate", "settled_twice", "phantom", "early")
 _WIDTHS: Final = (1, 2, 3, 4, 6, 8, 12, 24)
 """Hours that one column of a plot may stand for; beyond them whole days."""
 _HOUR: Final = 60

@@ -63,6 +63,7 @@ MEANINGS: Final = {
     "lost": "due, the segment is sealed, and no fact tells what became of it",
     "overdue": "due by the watermark, and no fact yet: the node still owes it, and will deliver it",
     "duplicate": "another delivery of a row that was delivered before",
+    "settled_twice": "another end of a row: moved twice, or delivered and moved; it may come twice",
     "phantom": "a fact of which no row was found",
     "early": "delivered before it was due",
     "late": "delivered later than --max-late allows",
@@ -75,11 +76,18 @@ MEANINGS: Final = {
     "replica_differs": "an hour of which a replica has something else",
     "unexplained": "a fact whose row may be among what could not be read: no finding",
     "repaired_not_lost": "sent again by a repair, although it is not lost: no finding",
-    "late_repaired": "late, as a repair sent it again when it was due long ago: no finding",
 }
 """What the classes of examples say, the worst first."""
-_READ: Final = "Everything that the manifests commit could be read"
-_NO_PAYLOAD: Final = "but for what is in the messages: their bytes were not looked at"
+_READ: Final = "All that this run looks at could be read; what it leaves out is told below."
+_NO_PAYLOAD: Final = (
+    "What is in the messages, and dead letters: their bytes were not looked at. --check-payload "
+    "reads and checks them."
+)
+_DEAD: Final = (
+    "What became of dead letters. One that was requeued is a message of its own, with a row of its "
+    "own."
+)
+_REPLICA_LOGS: Final = "The message_log of replicas, but for its end."
 
 
 def page(document: Document, limits: PageLimits | None = None) -> str:
@@ -130,6 +138,7 @@ class _Page:
             self._targets(),
             self._replicas(),
             self._books(),
+            _left_out(document),
             self._input(),
         )
         return "<!doctype html>\n" + element("html", head, body, lang="en") + "\n"
@@ -160,12 +169,11 @@ class _Page:
     def _clean_text(self) -> str:
         if not self._accepted:
             return (
-                "There is nothing in the range: no message that was accepted is due in it. "
-                f"{self._read_text()}"
+                f"There is nothing in the range: no message that was accepted is due in it. {_READ}"
             )
         accepted = counted(self._accepted, "accepted message")
         said = [f"Each of {accepted} has exactly one state, and none of them is lost or overdue."]
-        said.append(self._read_text())
+        said.append(_READ)
         if waiting := self._states["waiting"]:
             said.append(f"{waiting:,} were not due by the watermark.")
         repaired = self._states["repaired"]
@@ -173,10 +181,6 @@ class _Page:
         if repaired:
             said.append(f"{repaired:,} had been lost, or were missing, and were sent again.")
         return " ".join(said)
-
-    def _read_text(self) -> str:
-        is_checked = self._document.parameters.get("payload_checked", False)
-        return f"{_READ}." if is_checked else f"{_READ}, {_NO_PAYLOAD}."
 
     def _figures(self) -> Html:
         found, document = self._states, self._document
@@ -384,6 +388,7 @@ class _Page:
             ("delivered", ""),
             ("first", ""),
             ("duplicate", "wrong"),
+            ("settled_twice", "wrong"),
             ("phantom", "wrong"),
             ("repeated", ""),
             ("other", ""),
@@ -489,6 +494,41 @@ class _Page:
 
 def _box(kind: str, title: str, text: str) -> Html:
     return element("div", element("strong", title), text, class_=f"verdict {kind}")
+
+
+def _left_out(document: Document) -> Html:
+    """Return what the run did not look at, and what no figure of it says anything of."""
+    is_checked = document.parameters.get("payload_checked", False)
+    has_replicas = any(one.role == "replica" for one in document.manifests)
+    total: Counter[str] = Counter(waiting=states(document)["waiting"])
+    for group in document.groups:
+        total.update(group.not_compared)
+        total["before"] += group.pending_before
+        total["unchecked"] += group.log.get("unchecked", 0)
+        total["past_due"] += group.sent_past_due
+    counts = [
+        ("waiting", "message", "due after the watermark, of which nothing is missed yet"),
+        ("before", "message", "without a fact, due before the range"),
+        (
+            "unchecked",
+            "record",
+            "of the message_log, not held against a row that was deleted or damaged",
+        ),
+        ("past_due", "message", "sent past due and delivered, without a lateness"),
+        ("nodes", "node", "not compared with replicas, as not all of its logs can be read"),
+        ("hours", "hour", "not compared between replicas, deleted or damaged on one of them"),
+        (
+            "hours_of_facts",
+            "hour",
+            "whose facts are not compared between replicas, not sealed on all of them",
+        ),
+    ]
+    told = [_NO_PAYLOAD] * (not is_checked) + [_DEAD] + [_REPLICA_LOGS] * has_replicas
+    told += [f"{counted(total[name], of)} {what}." for name, of, what in counts if total[name]]
+    return joined(
+        element("h2", "What this run leaves out"),
+        element("ul", *(element("li", one) for one in told)),
+    )
 
 
 def _lateness_of(group: Group) -> Counter[int]:

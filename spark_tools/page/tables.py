@@ -65,7 +65,7 @@ def names_table(
         if place < 2 or any(one.counts[name] for one in every)
     ]
     with_others = any(one.counts[name] for one in every for name in SETTLED)
-    headers = [(title, "name"), *((name, "number") for name, _ in kept)]
+    headers = [(title, "name"), *((words(name), "number") for name, _ in kept)]
     if with_others:
         headers.append(("ended otherwise", "number"))
     headers += [("p99 of the worst hour", "number"), ("latest", "number")]

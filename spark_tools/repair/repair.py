@@ -25,7 +25,6 @@ from spark_tools.files.columns import Int64s, ints, sift
 from spark_tools.files.errors import ReconcileError
 from spark_tools.judge.account import FINDINGS_SCHEMA
 from spark_tools.judge.tasks import Cover, Extent
-from spark_tools.judge.unfiled_tail import tail_of
 from spark_tools.repaired.repairs import LOST, MISSING, LogName
 from spark_tools.run.plan import Source, extents_of, logs_of, node_of
 from storage.batch.batches import Damage
@@ -258,8 +257,8 @@ class _Logs:
         self._cover = Cover.of(self._extents)
         self._by_file = {one.file: one for one in self._extents}
         self._log_files = {one.file: one for one in manifest.message_log}
-        self._tail: _Known | None = None
-        """Facts at the end of the message_log; None until they are asked for."""
+        self._log: _Known | None = None
+        """Facts in the message_log; None until they are asked for."""
         self._facts: tuple[str, _Known] | None = None
         """Of the segment that was asked last."""
 
@@ -294,8 +293,8 @@ class _Logs:
         sequences = np.array([one.sequence for one in wanted], np.int64)
         is_missing = wanted[0].kind == MISSING
         is_sealed = segment is not None and segment.is_sealed
-        tail, rows = self._tail_facts(), list[_Known]()
-        facts = [tail]
+        log, rows = self._log_facts(), list[_Known]()
+        facts = [log]
         if segment is not None:
             facts.append(self._facts_of(segment))
             rows += [self._rows_of(segment)] if is_missing else []
@@ -303,8 +302,9 @@ class _Logs:
             np.isin(sequences, np.concatenate([_NONE, *(one.ascending for one in known)]))
             for known in (facts, rows)
         )
-        # Of a segment that is sealed all facts are filed: none is in what is damaged of the tail.
-        known = [one for one in (*facts, *rows) if not (is_sealed and one is tail)]
+        # Of a segment that has all its facts none is in what is damaged of the log.
+        has_all = segment is not None and segment.has_all_facts
+        known = [one for one in (*facts, *rows) if not (has_all and one is log)]
         damages = [damage for one in known for damage in one.damages]
         owed = not is_missing and not final and not is_sealed
         for one, fact, row in zip(wanted, has_fact.tolist(), has_row.tolist(), strict=True):
@@ -329,20 +329,20 @@ class _Logs:
         lacking = [CHECKPOINT_PATH]
         if segment is None:
             lacking.append(SEALS_DIRECTORY)
-        if segment is None or not segment.is_sealed:
+        if segment is None or not segment.has_all_facts:
             lacking.append(MESSAGE_LOG_DIRECTORY)
         for path in lacking:
             if self._manifest.has_fault(path):
                 return f"what became of it may be in {path}, which is not whole: put it back"
         return None
 
-    def _tail_facts(self) -> _Known:
-        """Return what has a fact at the end of the message_log, whether it is filed or not."""
-        if self._tail is None:
+    def _log_facts(self) -> _Known:
+        """Return what has a fact in all that is kept of the message_log, filed or not."""
+        if self._log is None:
             reader = self._reader(Kind.DISPATCH, ["sequence"])
-            self._tail = _Known.of(
+            self._log = _Known.of(
                 found
-                for log in tail_of(self._manifest, logs_of(self._manifest))
+                for log in logs_of(self._manifest)
                 for found in reader.stated_facts(
                     log.file,
                     length=log.length,
@@ -350,7 +350,7 @@ class _Logs:
                     next_sequence=log.next_sequence,
                 )
             )
-        return self._tail
+        return self._log
 
     def _facts_of(self, segment: Extent) -> _Known:
         if self._facts is None or self._facts[0] != segment.facts_file:

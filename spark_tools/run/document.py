@@ -84,11 +84,13 @@ class Group(msgspec.Struct, kw_only=True):
     facts: int
     fact_classes: dict[str, int]
     early: int
+    sent_past_due: int = 0
     misfiled: int
     doubled: int
     log: dict[str, int]
     deleted: dict[str, int] = {}
     pending_before: int = 0
+    not_compared: dict[str, int] = {}
     replicas_differ: list[ReplicaHour] = []
     repairs: dict[str, int] = {}
     books: list[Sum] = []

@@ -115,7 +115,9 @@ def _findings_that_differ(counted: _Counted, result: Result) -> Iterator[str]:
 
     numbers = {
         **{name: total(counted.subjects, name) for name in ("lost", "overdue", "early")},
-        **{name: total(counted.targets, name) for name in ("duplicate", "phantom")},
+        **{
+            name: total(counted.targets, name) for name in ("duplicate", "settled_twice", "phantom")
+        },
         "late": counted.late,
         "doubled": total(counted.doubled, "doubled"),
         "missing": total(counted.logged, "missing"),
@@ -281,10 +283,10 @@ class _Counting:
         self._begin = min([begin, *(one.start for one in touched)])
         self._end = max([end, *(one.end for one in touched)])
         # What is damaged of the message_log is met among the facts of its end.
-        bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
+        self._bad = self._damaged(Kind.SCHEDULE) | self._damaged(Kind.DISPATCH)
         self._tables = {
-            "of_nodes": self._table_of_nodes(bad),
-            "segments": self._table_of_segments(bad),
+            "of_nodes": self._table_of_nodes(),
+            "segments": self._table_of_segments(self._bad),
             "readable": session.createDataFrame(readable),
         }
         self._tables["hours"] = self._sql(HOURS)
@@ -344,8 +346,9 @@ class _Counting:
         compared = {
             replica: (number, view)
             for replica, (number, view) in self._replicas.items()
-            if not view.manifest.lacks_segments
-            and not self._plans[number].authority.manifest.lacks_segments
+            if self._plans[number].uncompared_nodes.isdisjoint(
+                {view.node.node_id, self._plans[number].node.node_id}
+            )
         }
         found: dict[int, set[_Differing]] = {}
         if not compared:
@@ -372,13 +375,23 @@ class _Counting:
         return found
 
     def _uncompared(self, number: int, what: str) -> set[int]:
-        """Return the hours of a group that were deleted somewhere; of facts, are not sealed too."""
+        """Return the hours of a group that were deleted or damaged somewhere.
+
+        Of facts those that are not sealed, too.
+        """
         return {
             hour
             for view in self._plans[number].members.views
             for one in extents_of(view.manifest)
             if self._rules.wants(one)
-            and (one.is_deleted or (what == "facts" and not one.is_sealed))
+            and (
+                one.is_deleted
+                or (what == "facts" and not one.is_sealed)
+                or not self._bad.isdisjoint(
+                    (*view.node.name, view.node.node_id, file)
+                    for file in (one.file, one.facts_file)
+                )
+            )
             for hour in range(one.start // _HOUR_MINUTES * _HOUR_MINUTES, one.end, _HOUR_MINUTES)
         }
 
@@ -407,15 +420,15 @@ class _Counting:
         # Without a position it is what the manifest tells of.
         return {(row[0], row[1], row[2], row[3]) for row in rows if row[4] is not None}
 
-    def _table_of_nodes(self, bad: _Damaged) -> DataFrame:
+    def _lacks_records(self, view: View) -> bool:
+        """Return whether something of the message_log that may state facts cannot be read."""
+        mine = (*view.node.name, view.node.node_id)
+        files = [one[3] for one in self._bad if one[:3] == mine]
+        files += [fault.file for fault in view.manifest.faults]
+        return any(file.startswith(MESSAGE_LOG_DIRECTORY) for file in files)
+
+    def _table_of_nodes(self) -> DataFrame:
         """Return what is to be known of each node."""
-
-        def has(damaged: _Damaged, view: View, directory: str) -> bool:
-            mine = (*view.node.name, view.node.node_id)
-            files = [one[3] for one in damaged if one[:3] == mine]
-            files += [fault.file for fault in view.manifest.faults]
-            return any(file.startswith(directory) for file in files)
-
         table = pa.Table.from_pylist(
             [
                 {
@@ -426,8 +439,8 @@ class _Counting:
                     "log_next": view.manifest.log_next_sequence,
                     "filed_sequence": view.manifest.sequence,
                     "deleted_from": view.manifest.deleted_from_minute,
-                    "tail_missing": has(bad, view, "message_log"),
-                    "segments_missing": has(set(), view, "seals") or has(set(), view, "checkpoint"),
+                    "tail_missing": self._lacks_records(view),
+                    "segments_missing": view.manifest.lacks_segments,
                 }
                 for node in self._nodes
                 for view in (node.view,)
@@ -451,7 +464,8 @@ class _Counting:
                     "counts": self._rules.wants(one) and not one.is_deleted,
                     "rows_missing": (*node.view.node.name, node.view.node.node_id, one.file) in bad,
                     "facts_missing": (*node.view.node.name, node.view.node.node_id, one.facts_file)
-                    in bad,
+                    in bad
+                    or (one.lacks_facts and self._lacks_records(node.view)),
                 }
                 for node in self._nodes
                 for one in extents_of(node.view.manifest)

@@ -6,7 +6,7 @@ replicas have numbers below 0.
 
 import pyarrow as pa
 
-from spark_tools.files.columns import OUTCOMES
+from spark_tools.files.columns import MAY_FOLLOW, OUTCOMES
 from spark_tools.judge.account import FACT_CLASSES, STATES
 
 _LATENESS_MAX = 2**52
@@ -121,10 +121,12 @@ GROUP BY number, unit, sequence, at_ms, outcome, target
 
 _FIRST = "SELECT number, unit, sequence, min(rank) AS first FROM {facts} GROUP BY 1, 2, 3"
 
+# What was sent past due has no lateness: it was filed behind its due minute, and is not early.
 JUDGED = f"""
-SELECT *, CASE WHEN state = 'delivered' THEN at_ms - due_ms END AS late
+SELECT *, CASE WHEN state = 'delivered' AND (at_ms < due_ms OR minute * 60000 <= due_ms)
+    THEN at_ms - due_ms END AS late
 FROM (
-    SELECT number, minute - pmod(minute, 60) AS hour, subject, size, due_ms,
+    SELECT number, minute, minute - pmod(minute, 60) AS hour, subject, size, due_ms,
         due_ms >= end * 60000 AS is_misfiled, first.at_ms AS at_ms, first.target AS target,
         CASE
             WHEN first IS NOT NULL
@@ -154,7 +156,9 @@ GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9
 
 SUBJECTS = f"""
 SELECT number, hour, subject, sum(times) AS accepted, sum(bytes) AS bytes,
-    sum(if(is_early, times, 0)) AS early, sum(if(is_misfiled, times, 0)) AS misfiled,
+    sum(if(is_early, times, 0)) AS early,
+    sum(if(state = 'delivered' AND is_early IS NULL, times, 0)) AS sent_past_due,
+    sum(if(is_misfiled, times, 0)) AS misfiled,
     {", ".join(f"sum(if(state = '{name}', times, 0)) AS {name}" for name in STATES)}
 FROM {{cells}} GROUP BY number, hour, subject
 """
@@ -162,11 +166,14 @@ FROM {{cells}} GROUP BY number, hour, subject
 # A fact is counted at the minute of its message: of the first row, if that is there twice.
 TARGETS = f"""
 SELECT number, minute - pmod(minute, 60) AS hour, target, sum(times) AS facts,
-    sum(times - 1) AS repeated,
+    sum(if(may_repeat, times - 1, 0)) AS repeated,
+    sum(if(may_repeat, 0, times - 1)) + count_if(class = 'settled_twice') AS settled_twice,
     count_if(class = 'first' AND outcome = 1 AND at_ms < due_ms) AS early,
     {
     ", ".join(
-        f"count_if(class = '{name}') AS {name}" for name in FACT_CLASSES if name != "repeated"
+        f"count_if(class = '{name}') AS {name}"
+        for name in FACT_CLASSES
+        if name not in {"repeated", "settled_twice"}
     )
 },
     {
@@ -182,8 +189,10 @@ FROM (
             WHEN message IS NULL THEN if(is_explained, 'phantom', 'unexplained')
             WHEN rank = first THEN 'first'
             WHEN outcome = 1 THEN 'duplicate'
-            ELSE 'other'
-        END AS class
+            WHEN outcome IN {MAY_FOLLOW} AND first.outcome IN {MAY_FOLLOW} THEN 'other'
+            ELSE 'settled_twice'
+        END AS class,
+        message IS NULL OR outcome IN {MAY_FOLLOW} AS may_repeat
     FROM {{facts}}
     JOIN ({_FIRST}) USING (number, unit, sequence)
     LEFT JOIN (

@@ -125,7 +125,7 @@ class GroupPlan:
     uncompared_hours: set[int] = field(default_factory=set)
     """Hours of which a replica has no files any more."""
     uncompared_nodes: set[str] = field(default_factory=set)
-    """Of which nobody knows all segments."""
+    """Of which nobody knows all segments, or all of the end of the message_log."""
     unsealed_hours: set[int] = field(default_factory=set)
     """Hours in which a replica may still lack facts."""
     known: Known | None = None
@@ -260,16 +260,19 @@ def plan_of(
 
 
 def _payload_tasks(plan: GroupPlan) -> Iterator[PayloadTask]:
-    """Yield what checks the items of the range, and of all of the message_log, of each node.
+    """Yield what checks the items of the range, and all of message_log and dead letters.
 
-    By the hour of the segments only: each hour would read the message_log anew.
+    By the hour of the segments only: each hour would read all of it anew.
     """
     for view in plan.members.views:
-        for extent in view.extents:
-            if plan.rules.wants(extent) and not extent.is_deleted:
+        extents = [one for one in view.extents if plan.rules.wants(one)]
+        if plan.known is None:
+            extents += dead_extents_of(view.manifest)
+            for log in logs_of(view.manifest):
+                yield PayloadTask(node=view.node, file=log)
+        for extent in extents:
+            if not extent.is_deleted:
                 yield PayloadTask(node=view.node, file=extent)
-        for log in logs_of(view.manifest) if plan.known is None else ():
-            yield PayloadTask(node=view.node, file=log)
 
 
 def _rank(source: Source) -> tuple[int, str]:
@@ -314,24 +317,24 @@ def _view(source: Source) -> View:
     cover = Cover.of(extents)
     if (cover.start[1:] < cover.end[:-1]).any():
         raise ReconcileError(f"segments of node {node.node_id} overlap: its manifest is wrong")
-    tail = read_tail(node, manifest, logs_of(manifest), cover)
+    tail = read_tail(node, manifest, logs_of(manifest), extents)
     return View(node=node, manifest=manifest, extents=extents, tail=tail)
 
 
 def extents_of(manifest: Manifest) -> list[Extent]:
     """Return all segments of accepted messages that a manifest tells of."""
-    unsealed = [extent_of(one) for one in manifest.segments]
-    return unsealed + [extent_of(one) for one in manifest.sealed]
+    unsealed = [extent_of(one, manifest) for one in manifest.segments]
+    return unsealed + [extent_of(one, manifest) for one in manifest.sealed]
 
 
 def dead_extents_of(manifest: Manifest) -> list[Extent]:
     """Return the same of dead letters."""
-    unsealed = [extent_of(one) for one in manifest.dead_segments]
-    return unsealed + [extent_of(one) for one in manifest.dead_sealed]
+    unsealed = [extent_of(one, manifest) for one in manifest.dead_segments]
+    return unsealed + [extent_of(one, manifest) for one in manifest.dead_sealed]
 
 
-def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
-    """Return what counts of a segment. Raises ReconcileError if it is none."""
+def extent_of(segment: UnsealedSegment | SealedSegment, manifest: Manifest) -> Extent:
+    """Return what counts of a segment of a manifest. Raises ReconcileError if it is none."""
     key = key_of_name(segment.file.rpartition("/")[2])
     if key is None or key.path != segment.file:
         raise ReconcileError(f"{segment.file} is not the name of a segment")
@@ -343,9 +346,10 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
     if isinstance(segment, SealedSegment):
         facts, is_deleted = sum(segment.outcomes.values()), segment.deleted
         last_fact = _EVERY_RECORD
+        lacks_facts = facts < segment.rows
     else:
         facts, is_deleted = segment.facts, False
-        last_fact = segment.last_fact
+        last_fact, lacks_facts = segment.last_fact, False
     start, end = key.filed_minutes
     return Extent(
         start=start,
@@ -360,6 +364,7 @@ def extent_of(segment: UnsealedSegment | SealedSegment) -> Extent:
         last_fact=last_fact,
         is_sealed=isinstance(segment, SealedSegment),
         is_deleted=is_deleted,
+        lacks_facts=not is_deleted and (lacks_facts or manifest.has_fault(segment.facts_file)),
     )
 
 
@@ -404,7 +409,9 @@ class _Planning:
         self._account.totals["unread_segments"] += first.manifest.lacks_segments
         self._look_at_deleted(plan)
         plan.uncompared_nodes |= {
-            one.node.node_id for one in self._members.views if one.manifest.lacks_segments
+            one.node.node_id
+            for one in self._members.views
+            if one.manifest.lacks_segments or one.tail.loose.records_are_missing
         }
         plan.pending_before = sum(
             max(one.rows - one.facts, 0)

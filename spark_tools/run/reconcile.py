@@ -23,7 +23,7 @@ from spark_tools.judge.row_in_two_hours import EarlierTask
 from spark_tools.judge.segments import SegmentTask
 from spark_tools.judge.sequences import BLOCK
 from spark_tools.judge.tasks import GroupName, Node
-from spark_tools.repaired.repairs import LATE_REPAIRED, LogName, Repairs
+from spark_tools.repaired.repairs import LogName, Repairs
 from spark_tools.run.plan import GroupPlan, Plan
 from spark_tools.run.recheck import FirstLook, first_look, third_look, unproven
 
@@ -34,6 +34,7 @@ FINDING_CLASSES: tuple[str, ...] = (
     "lost",
     "overdue",
     "duplicate",
+    "settled_twice",
     "phantom",
     "early",
     "late",
@@ -129,7 +130,7 @@ def reconcile(
 ) -> Result:
     """Do what the plan says. on_findings: is handed every finding once, in tables.
 
-    repairs: what was lost, or missing, and has been sent again; what was sent is not late.
+    repairs: what was lost, or missing, and has been sent again.
 
     Raises ReconcileError if the books do not balance: then nothing that was counted is true.
     """
@@ -215,11 +216,8 @@ class _Running:
         # The largest first, so that none of them is left alone at the end.
         ordered = sorted(told, key=lambda task: -task.weight)
         for number, result in enumerate(self._engine(ordered), start=1):
-            account = self._accounts[result.name]
-            account.merge(result.account)
-            findings, excused = self._repairs.resent.excuse(result.findings)
-            account.totals[LATE_REPAIRED] += excused
-            self._kept.add(findings)
+            self._accounts[result.name].merge(result.account)
+            self._kept.add(result.findings)
             if number % _FOLD_EVERY == 0:
                 self._fold()
         # An engine may hand back one result of many tasks.
@@ -284,7 +282,8 @@ def _second_look(group: GroupPlan, account: Account, look: FirstLook | None) -> 
 def _differing(group: GroupPlan, account: Account) -> list[DifferentHour]:
     """Return the hours in which a replica does not have what the authority has."""
     mine = group.node.node_id
-    hours = {hour for _, hour in account.replicas} - group.uncompared_hours
+    hours = {hour for _, hour in account.replicas}
+    hours -= group.uncompared_hours | account.unread_hours
     found = []
     for node, _ in group.replicas:
         if not group.uncompared_nodes.isdisjoint({mine, node.node_id}):

@@ -17,7 +17,7 @@ from spark_tools.files.times import minute_text, time_text
 from spark_tools.judge.account import FACT_CLASSES, FINDINGS_SCHEMA, LATEST, STATES, Tally
 from spark_tools.judge.lateness import bucket_from_ms, quantile_ms
 from spark_tools.judge.tasks import FOREVER, GroupName
-from spark_tools.repaired.repairs import LATE_REPAIRED, LogName
+from spark_tools.repaired.repairs import LogName
 from spark_tools.run.plan import GroupPlan, Plan
 from spark_tools.run.reconcile import FINDING_CLASSES, GroupResult, Result
 
@@ -200,10 +200,10 @@ def _group(group: GroupResult) -> dict[str, Any]:
             "given": totals["repairs_given"],
             "rows": totals["repaired"],
             "records": totals["repaired_records"],
-            "late": totals[LATE_REPAIRED],
             "not_lost": totals["repaired_not_lost"],
             "not_found": totals["repairs_given"] - totals["repairs_found"],
         },
+        "not_compared": _not_compared(group) if plan.members.others else {},
         "replicas_differ": [
             {
                 "node": one.node_id,
@@ -221,6 +221,16 @@ def _group(group: GroupResult) -> dict[str, Any]:
         "lateness_ms": lateness_of(account.target_lateness.table().to_pylist()),
         "by_subject": _rows(account.subjects, account.subject_lateness, "subject", account.missing),
         "by_target": _rows(account.targets, account.target_lateness, "target"),
+    }
+
+
+def _not_compared(group: GroupResult) -> dict[str, int]:
+    """Return how much of a group was not compared with its replicas."""
+    plan = group.plan
+    return {
+        "nodes": len(plan.uncompared_nodes),
+        "hours": len(plan.uncompared_hours | group.account.unread_hours),
+        "hours_of_facts": len(plan.unsealed_hours),
     }
 
 
@@ -253,6 +263,7 @@ def figures_of(totals: Counter[str], log: Mapping[str, int]) -> dict[str, Any]:
         "facts": totals["facts"],
         "fact_classes": {name: totals[name] for name in FACT_CLASSES},
         "early": totals["early"],
+        "sent_past_due": totals["sent_past_due"],
         "misfiled": totals["misfiled"] + totals["misfiled_in_log"],
         "doubled": totals["doubled"],
         "log": {
@@ -305,9 +316,8 @@ def summary(result: Result) -> Sequence[tuple[str, str]]:
             shown = ", ".join(f"{one} {totals[one]:,}" for one in FACT_CLASSES if totals[one])
             lines.append((name, f"facts {totals['facts']:,}: {shown}"))
     told = {name: count for name, count in _repairs(result).items() if count}
-    for name, total in (("not_lost", "repaired_not_lost"), ("sent again and late", LATE_REPAIRED)):
-        if count := sum(group.account.totals[total] for group in result.groups):
-            told[name] = count
+    if count := sum(group.account.totals["repaired_not_lost"] for group in result.groups):
+        told["not_lost"] = count
     if told:
         shown = ", ".join(f"{name.replace('_', ' ')} {count:,}" for name, count in told.items())
         lines.append(("repairs", shown))

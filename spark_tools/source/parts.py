@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from spark_tools.files.errors import OptionError
-from spark_tools.judge.tasks import FOREVER, Cover, Extent, Node
+from spark_tools.judge.tasks import FOREVER, Extent, Node
 from spark_tools.judge.unfiled_tail import Unfiled
 from spark_tools.run.plan import (
     Source,
@@ -180,21 +180,21 @@ def _records(manifest: Manifest, node: Node, options: ReadOptions) -> Iterator[P
 def _tail(manifest: Manifest, node: Node) -> Iterator[Part]:
     """Yield the end of the message_log; whole, as which facts count depends on all of its rows."""
     unfiled = _unfiled(manifest, node)
-    if unfiled.logs:
+    if logs := unfiled.fact_logs:
         yield Part(
             node=node,
             role=Role.TAIL,
-            file=unfiled.logs[0].file,
-            length=sum(log.length for log in unfiled.logs),
-            first=unfiled.logs[0].first_sequence,
-            after=unfiled.logs[-1].next_sequence,
+            file=logs[0].file,
+            length=sum(log.length for log in logs),
+            first=logs[0].first_sequence,
+            after=logs[-1].next_sequence,
             unfiled=unfiled,
         )
 
 
 def _unfiled(manifest: Manifest, node: Node) -> Unfiled:
-    cover = Cover.of([*extents_of(manifest), *dead_extents_of(manifest)])
-    return Unfiled.of(node, manifest, logs_of(manifest), cover)
+    extents = [*extents_of(manifest), *dead_extents_of(manifest)]
+    return Unfiled.of(node, manifest, logs_of(manifest), extents)
 
 
 def _packed(parts: Sequence[Part], options: ReadOptions) -> Iterator[list[Part]]:

@@ -110,7 +110,7 @@ class _PartReading:
 
     def _tail(self, unfiled: Unfiled) -> Iterator[pa.RecordBatch | Damage]:
         minutes = unfiled.minutes()
-        for log in unfiled.logs:
+        for log in unfiled.fact_logs:
             yield from unfiled.facts(log, self._names, minutes)
 
     # -- which rows --------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from storage.disk.spans import dead_minute, dead_segment_of
 
 _END = struct.Struct("<II")
 NOTE_BYTES_MAX = 16 * 1024
-"""A note has less: its reason has at most 4,096 bytes, twice as many where all are escaped."""
+"""A note has less: its reason has at most 1,024 bytes, twice as many where all are escaped."""
 
 
 _Int64 = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]

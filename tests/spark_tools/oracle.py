@@ -61,11 +61,20 @@ def tail_facts(files: dict[str, bytes], manifest: Manifest) -> list[Row]:
             if filed < row["sequence"] < one.next_sequence:  # type: ignore[operator]
                 waiting.add(minute)
     found = []
+    lacking = {
+        segment.file: {
+            fact["sequence"] for fact in _read(files, segment.facts_file, segment.facts_length)
+        }
+        for segment in manifest.sealed
+        if not segment.deleted and sum(segment.outcomes.values()) < segment.rows
+    }
     for one, data in log:
         for fact in plain_facts(one.file, data, one.length):
             home = homes.get(int(fact["filed_minute"]))  # type: ignore[call-overload]
             filed = manifest.sequence
-            if home is not None:
+            if home is not None and home.file in lacking:
+                filed = 2**63 if fact["sequence"] in lacking[home.file] else 0
+            elif home is not None:
                 filed = max(filed, 2**63 if isinstance(home, SealedSegment) else home.last_fact)
             elif fact["filed_minute"] not in waiting:
                 continue
@@ -259,7 +268,8 @@ def _unit(
                 if row_of is None
                 else _minute_of(row_of, first, after)
             )
-            if alike in seen:
+            ends = {str(fact["outcome"]), str(told[0]["outcome"])} - {"delivered", "known"}
+            if alike in seen and (row_of is None or fact["outcome"] in {"delivered", "known"}):
                 kind = "repeated"
             elif row_of is None:
                 kind = "phantom" if sequence < manifest.log_next_sequence else "unexplained"
@@ -269,7 +279,7 @@ def _unit(
             elif fact["outcome"] == "delivered":
                 kind = "duplicate"
             else:
-                kind = "other"
+                kind = "settled_twice" if ends else "other"
             seen.append(alike)
             if not begin <= minute < end:
                 continue
@@ -279,7 +289,7 @@ def _unit(
             cell["facts"] += 1
             cell[kind] += 1
             cell[str(fact["outcome"])] += 1
-            if kind in {"duplicate", "phantom", "unexplained"}:
+            if kind in {"duplicate", "settled_twice", "phantom", "unexplained"}:
                 _name(found, kind, row_of or {}, fact, of_fact=True)
     for row in rows:
         minute = _minute_of(row, first, after)
@@ -304,6 +314,8 @@ def _unit(
             if late < 0:
                 marks.append("early")
                 _name(found, "early", row, fact)
+            elif minute * 60_000 > due_ms:
+                marks.append("sent_past_due")
             else:
                 found.lateness[minute // 60 * 60, str(row["subject"]), late] += 1
                 if max_late_ms is not None and late > max_late_ms:

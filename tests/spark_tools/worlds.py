@@ -68,6 +68,7 @@ TOTALS = (
     "facts",
     *FACT_CLASSES,
     "early",
+    "sent_past_due",
     "misfiled",
     "misfiled_in_log",
     "doubled",

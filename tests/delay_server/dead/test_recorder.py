@@ -88,7 +88,6 @@ class Grave:
             on_damaged=lambda entries: self.damaged.extend(entries["sequence"].tolist()),
             on_buried=lambda entries: self.buried.extend(entries["sequence"].tolist()),
             on_changed=lambda: None,
-            reason_bytes_max=4096,
         )
 
     def give_up(self, sequences: Sequence[int], refusals: Sequence[Refusal]) -> None:

@@ -31,19 +31,14 @@ NARROW = replace(HOURLY, request=replace(HOURLY.request, subjects_max=1))
 
 
 def lines_of(watcher: Watcher, outcome: Outcome, source: Source) -> Iterator[list[Intent | Answer]]:
-    """Yield what an audit says of each repair: of what is lost and missing.
-
-    And of messages that came late, as if each had been sent again for another one that was lost.
-    """
+    """Yield what an audit says of each repair: of what is lost and missing."""
     whose = {"log_uuid": source.manifest.log_uuid}
     for entry in outcome.done:
         table = watcher.table(entry, "findings")
         for row in [] if table is None else table.to_pylist():
             kind, known = row["class"], dict[str, Any](whose)
-            if kind not in {"lost", "missing", "late"}:
+            if kind not in {"lost", "missing"}:
                 continue
-            if kind == "late":
-                kind, known = "lost", {"group": "elsewhere"}
             known |= {name: row[name] for name in ("filed_minute", "message_id")}
             yield [
                 msgspec.structs.replace(
@@ -113,7 +108,6 @@ def test_what_is_repaired_afterwards_is_as_if_it_had_been_known(
         assert not watcher.run(source).amendments
     assert counts["lost"]
     assert counts["missing"]
-    assert counts["late"]
     knowing = Watcher(request_)
     knowing.run(source, repairs=read_repairs([tmp_path / "a", tmp_path / "b"]))
     after = told_of(watcher)
@@ -150,31 +144,6 @@ def test_subjects_that_were_left_out_stay_so_whatever_is_asked_for_later(tmp_pat
 
 def ledger_entry(watcher: Watcher, hour: int) -> Any:  # noqa: ANN401 (an HourEntry)
     return next(one for one in ledger_of(watcher).hours if one.hour == hour)
-
-
-def test_a_message_that_was_in_time_and_came_late_is_no_repair(tmp_path: Path) -> None:
-    """A producer sent it twice: one is lost and was repaired, the other is late by itself."""
-    life = Life(1)
-    place = next(
-        place
-        for place, row in enumerate(life.rows)
-        if row.facts and row.message.due_ms // 60_000 == row.minute
-    )
-    row = life.rows[place]
-    facts = tuple(replace(one, at_ms=row.message.due_ms + 5000) for one in row.facts[:1])
-    life.rows[place] = replace(row, facts=facts)
-    source = life.at(365).written(tmp_path / "data")
-    watcher = Watcher()
-    outcome = watcher.run(source)
-    every = list(lines_of(watcher, outcome, source))
-    mine = [one for one in every if one[0].message_id == f"id-{row.message.sequence}"]
-    assert len(mine) == 1
-    assert not watcher.run(source, repairs=audited(tmp_path / "mine", mine)).amendments
-    assert watcher.run(source, repairs=audited(tmp_path / "every", every)).amendments
-    left = Counter[str]()
-    for entry in ledger_of(watcher).hours:
-        left.update(entry.findings)
-    assert left["late"] >= 1
 
 
 def test_hours_done_between_by_runs_that_were_not_told_are_amended_too(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.hours.sums import Sums
-from spark_tools.judge.account import LATEST, lateness_tally
+from spark_tools.judge.account import LATEST, SUBJECT_MEASURES, lateness_tally
 from spark_tools.judge.lateness import bucket_from_ms, buckets_of
 from spark_tools.judge.tasks import GroupName
 from spark_tools.run.report import lateness_of, with_group
@@ -50,6 +50,16 @@ def test_the_latest_of_all_hours_is_the_latest_of_any(hours: list[list[int]]) ->
     found = lateness_of(rows)
     assert found["max"] == max(every, default=None)
     assert all(found[name] is None or found[name] <= found["max"] for name in ("p50", "p999"))
+
+
+def test_what_an_older_version_did_not_count_is_nothing() -> None:
+    measures = [name for name in SUBJECT_MEASURES if name != "sent_past_due"]
+    old = pa.table({"subject": ["a"], **{name: [3] for name in measures}})
+    sums = Sums()
+    for table in (old, old.append_column("sent_past_due", pa.array([2]))):
+        sums.add("subjects", with_group(GroupName("c", "g"), table))
+    [row] = dict(sums.tables())["subjects"].to_pylist()
+    assert (row["delivered"], row["sent_past_due"]) == (6, 2)
 
 
 def test_of_what_an_older_version_wrote_the_latest_is_the_end_of_its_bucket() -> None:

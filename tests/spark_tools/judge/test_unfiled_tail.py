@@ -13,7 +13,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.logs.message_log import Draft
-from storage.readers.manifest import UnsealedSegment
+from storage.readers.manifest import Fault, UnsealedSegment
 from tests.spark_tools.run.test_reconcile import check, rig_source, run
 from tests.spark_tools.worlds import NAMING, T0, Builder, Fact, Message, World
 from tests.storage.dead_rig import DeadRig
@@ -133,13 +133,49 @@ def test_dead_letters_and_what_became_of_them_are_known_before_they_are_filed(
 
 def test_a_fact_about_a_sealed_segment_or_of_no_segment_is_dropped(tmp_path: Path) -> None:
     builder = builder_of()
-    builder.filed[KEY] = [fact_of(one) for one in builder.messages[1:]]
+    builder.filed[KEY] = [fact_of(one) for one in builder.messages]
     builder.sealed.add(KEY)
     nowhere = Fact(2, T0 + 300, 1, b"g1", Outcome.DELIVERED)
     builder.unfiled = [fact_of(one) for one in builder.messages[:2]] + [nowhere]
     totals = totals_of(builder.build(), tmp_path)
-    assert (totals["delivered"], totals["lost"]) == (3, 1)
-    assert (totals["facts"], totals["repeated"], totals["phantom"]) == (3, 0, 0)
+    assert (totals["delivered"], totals["lost"]) == (4, 0)
+    assert (totals["facts"], totals["repeated"], totals["phantom"]) == (4, 0, 0)
+
+
+def test_a_fact_that_its_sealed_segment_has_lost_counts_while_the_log_states_it(
+    tmp_path: Path,
+) -> None:
+    builder = builder_of()
+    builder.filed[KEY] = [fact_of(builder.messages[1])]
+    builder.sealed.add(KEY)
+    builder.unfiled = [fact_of(one) for one in builder.messages[:3]]
+    world = builder.build()
+    for sequence in (world.manifest.sequence, world.manifest.log_next_sequence - 1):
+        # Whether its record is at the end of the log, or long before it.
+        world.manifest = msgspec.structs.replace(world.manifest, sequence=sequence)
+        totals = totals_of(world, tmp_path / f"{sequence}")
+        assert (totals["delivered"], totals["lost"]) == (3, 1)
+        assert (totals["facts"], totals["repeated"]) == (3, 0)
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_of_facts_whose_file_is_gone_those_of_the_log_count(
+    is_sealed: bool, tmp_path: Path
+) -> None:
+    builder = builder_of()
+    builder.filed[KEY] = [fact_of(one) for one in builder.messages[:3]]
+    builder.grows = False
+    builder.unfiled = [fact_of(builder.messages[3])] * (not is_sealed)
+    if is_sealed:
+        builder.sealed.add(KEY)
+    world = builder.build()
+    fault = Fault(file=KEY.facts_path, position=0, reason="the file is gone")
+    world.manifest = msgspec.structs.replace(world.manifest, faults=(fault,))
+    del world.files[KEY.facts_path]
+    result, findings = run([world.written(tmp_path)], REQUEST)
+    totals = result.groups[0].account.totals
+    assert (totals["delivered"], totals["unknown"]) == ((3, 1) if is_sealed else (4, 0))
+    assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
 
 
 def test_a_fact_about_rows_that_are_only_in_the_tail_counts(tmp_path: Path) -> None:
@@ -177,9 +213,5 @@ def test_damaged_facts_in_the_tail_are_unknown_where_they_would_count(
     totals = result.groups[0].account.totals
     assert totals["delivered"] == 1
     assert any(log.file in problem for _, _, _, problem in result.problems)
-    if is_sealed:
-        # All of its facts are filed: whatever is damaged, nobody has told of these.
-        assert (totals["lost"], totals["unknown"], findings.num_rows) == (3, 0, 3)
-    else:
-        assert (totals["overdue"], totals["unknown"], findings.num_rows) == (0, 3, 0)
-        assert result.verdict is Verdict.INCOMPLETE
+    assert (totals["overdue"], totals["unknown"], findings.num_rows) == (0, 3, 0)
+    assert result.verdict is Verdict.INCOMPLETE

@@ -113,6 +113,23 @@ def test_what_has_a_fact_or_a_row_by_now_is_left_out(tmp_path: Path) -> None:
     assert whys(left) == {Why.SETTLED: 3, Why.FILED: 2}
 
 
+def test_what_a_record_before_the_end_of_the_log_settles_is_not_sent(tmp_path: Path) -> None:
+    builder = sealed_builder(lost=3)
+    run(builder.build().written(tmp_path / "then"), tmp_path / "details")
+    builder.unfiled = [
+        Fact(one.sequence, BEFORE, one.due_ms + 5, b"g1", Outcome.DELIVERED)
+        for one in builder.messages[:2]
+    ]
+    world = builder.build()
+    sequence = world.manifest.log_next_sequence - 1
+    world.manifest = msgspec.structs.replace(world.manifest, sequence=sequence)
+    source = world.written(tmp_path / "now")
+    _, left = repaired(source, tmp_path / "details")
+    settled = [one.wanted.sequence for one in left if one.why is Why.SETTLED]
+    assert settled == [one.sequence for one in builder.messages[:2]]
+    assert run(source, tmp_path / "again").findings["lost"] == 1
+
+
 @pytest.mark.parametrize("where", ["tail", "filed"])
 def test_a_fact_of_a_missing_record_is_enough(where: str, tmp_path: Path) -> None:
     builder = sealed_builder(lost=0, missing=1)

@@ -101,7 +101,7 @@ def test_what_was_repaired_is_no_finding_and_the_books_balance(tmp_path: Path) -
     assert group["log"]["repaired"] == 2
     assert group["log"]["missing"] == 0
     assert group["repairs"] == {
-        "given": 5, "rows": 3, "records": 2, "late": 0, "not_lost": 0, "not_found": 0
+        "given": 5, "rows": 3, "records": 2, "not_lost": 0, "not_found": 0
     }  # fmt: skip
     assert sum(row.get("repaired", 0) for row in group["by_subject"]) == 3
     assert report(result)["repairs"] == {"of_other_logs": 0, "damaged_lines": 0}

@@ -14,11 +14,14 @@ from spark_tools.run.join_check import check_by_join
 from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source, make_plan
 from spark_tools.run.reconcile import FINDING_CLASSES, Result, reconcile
+from storage.batch.facts import Outcome
 from storage.state.checkpoint import CHECKPOINT_PATH
+from tests.spark_tools.repair_worlds import BEFORE, sealed_builder
 from tests.spark_tools.run.test_plan import SEALS, without_seals
 from tests.spark_tools.run.test_reconcile import differing, torn, whole
-from tests.spark_tools.source.test_reader import hurt
-from tests.spark_tools.worlds import CLOCKS, FAULTS, T0, builder_of
+from tests.spark_tools.source.test_reader import hurt, hurt_at
+from tests.spark_tools.worlds import CLOCKS, FAULTS, T0, Fact, builder_of
+from tests.storage.plain_logs import batches
 
 pytestmark = pytest.mark.spark
 WHAT = ("rows", "facts")
@@ -55,6 +58,28 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> list[Source]:
     alike = [builder_of(9).build(group="alike", node=name) for name in ("n1", "n2")]
     found.append(alike[0].written(root / "alike"))
     found.append(without_seals(alike[1], chance, SEALS).written(root / "unlike"))
+    # Replicas that differ in nothing but damage, of one or the other.
+    for number, prefix in enumerate(("schedule_log", "dispatch_log", "message_log")):
+        builder = builder_of(9)
+        worlds = [builder.build(group=f"damaged{number}", node=name) for name in ("n1", "n2")]
+        path = max(
+            (one for one in worlds[0].files if one.startswith(prefix) and "durable" not in one),
+            key=lambda one: len(worlds[0].files[one]),
+        )
+        hurt(worlds[number % 2], path, chance)
+        found += [one.written(root / f"damaged{number}{one.manifest.node_id}") for one in worlds]
+    for seed, where in enumerate(("whole", "damaged")):
+        builder = sealed_builder(lost=3, count=30)
+        builder.unfiled = [
+            Fact(one.sequence, BEFORE, one.due_ms + 5, b"g1", Outcome.DELIVERED)
+            for one in builder.messages[:2]
+        ]
+        builder.filed_sequence = builder.log_next - 1 - seed
+        world = builder.build(group=f"lost-{where}")
+        if where == "damaged":
+            log = world.manifest.message_log[0]
+            hurt_at(world, log.file, next(batches(world.files[log.file], log.length))[0])
+        found.append(world.written(root / where))
     found.append(torn("torn").written(root / "torn"))
     clocks = builder_of(5, frozenset(FAULTS), begin=CLOCKS).build(group="clocks")
     found.append(clocks.written(root / "clocks"))
@@ -85,6 +110,7 @@ def test_joins_find_what_tasks_find(
     result = result_of(sources, request_)
     totals = sum((group.account.totals for group in result.groups), start=Account().totals)
     wanted = {"accepted", "delivered", "phantom", "duplicate", "repeated", "other"}
+    wanted.add("settled_twice")
     wanted |= {"cancelled", "expired", "dead", "moved", "dropped", "known"}
     wanted |= {"doubled", "missing", "unlogged", "altered", "misfiled_in_log", "unchecked"}
     if request_ is EVERYTHING:
@@ -98,6 +124,7 @@ def test_joins_find_what_tasks_find(
     }
     assert differing_hours >= {(name, what) for name in ("twice", "again") for what in WHAT}
     assert ("many", "rows") in differing_hours
+    assert not [name for name, _ in differing_hours if name.startswith("damaged")]
     check_by_join(spark, result)
 
 

@@ -24,13 +24,14 @@ from spark_tools.run.plan import Request, Source
 from spark_tools.run.reconcile import FINDING_CLASSES, Verdict
 from spark_tools.run.report import report
 from spark_tools.source.manifests import source_of_file
-from storage.readers.manifest import Fault, encode_manifest
+from storage.readers.manifest import Fault, encode_manifest, read_manifest
 from tests.seeds import examples
 from tests.spark_tools.repair.test_repair import repaired, whys
 from tests.spark_tools.repair_worlds import run as run_with_details
 from tests.spark_tools.repair_worlds import sealed_builder
-from tests.spark_tools.run.test_reconcile import at, check, run, whole
+from tests.spark_tools.run.test_reconcile import at, check, run, whole, whole_builder
 from tests.spark_tools.worlds import FAULTS, World, builder_of
+from tests.storage.dead_rig import DeadRig
 from tests.storage.plain_logs import batches
 
 SEALS = "seals/00000000000000000001.log"
@@ -135,7 +136,7 @@ def test_what_is_missing_is_not_complete(tmp_path: Path) -> None:
     assert due(column.counts) == accepted + 3 == done(column.counts) + 5
     text = page(document)
     assert "3 more were accepted and are missing" in text
-    assert "bytes were not looked at" not in text
+    assert "All that this run looks at could be read" not in text
 
 
 def test_missing_is_counted_by_hour_and_subject(tmp_path: Path) -> None:
@@ -152,10 +153,25 @@ def test_missing_is_counted_by_hour_and_subject(tmp_path: Path) -> None:
     assert found
 
 
-def test_the_page_of_a_clean_run_says_that_payload_was_not_looked_at(tmp_path: Path) -> None:
-    document = report(run([whole().written(tmp_path)])[0])
-    assert document["parameters"]["payload_checked"] is False
-    assert "bytes were not looked at" in page(document_of(document))
+def test_the_page_says_what_a_run_leaves_out(tmp_path: Path) -> None:
+    builder = whole_builder()
+    [key] = builder.rows
+    late = builder.messages[0]
+    late.due_ms -= 86_400_000
+    late.floor = key.start
+    worlds = [builder.build(node=node) for node in ("n1", "n2")]
+    del worlds[0].files[key.facts_path]
+    sources = [one.written(tmp_path / one.manifest.node_id) for one in worlds]
+    text = page(document_of(report(run(sources)[0])))
+    _, _, left_out = text.partition("What this run leaves out")
+    for said in (
+        "bytes were not looked at",
+        "What became of dead letters",
+        "The message_log of replicas",
+        "1 message sent past due and delivered",
+        "1 hour not compared between replicas",
+    ):
+        assert said in left_out, said
 
 
 def with_damaged_item(world: World, prefix: str) -> str:
@@ -186,6 +202,39 @@ def test_damaged_payload_is_found_if_asked_for(prefix: str, tmp_path: Path) -> N
     assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
     assert result.groups[0].account.totals == blind.groups[0].account.totals
     assert all(path in problem for *_, problem in result.problems)
+
+
+@pytest.mark.parametrize("prefix", ["schedule_log", "dispatch_log"])
+def test_damaged_dead_letters_are_found_if_asked_for(prefix: str, tmp_path: Path) -> None:
+    rig = DeadRig(7)
+    rig.open()
+    rig.split(100)
+    rig.commit([rig.now_ms + 10 * place for place in range(6)])
+    rig.file(10)
+    rig.load(steps=100)
+    rig.now_ms += 1000
+    rig.bury(4)
+    rig.deliver()
+    rig.file(10)
+    rig.settle(1, requeue=False)
+    rig.file(10)
+    rig.load(steps=100)
+    rig.cross_off()
+    rig.checkpoint()
+    world = World(rig.disk.contents(), read_manifest(rig.disk, now_ms=rig.now_ms))
+    checked = Request(check_payload=True)
+    whole_, _ = run([world.written(tmp_path / "whole")], checked)
+    assert whole_.verdict is Verdict.CLEAN, whole_.problems
+    [dead] = world.manifest.dead_segments
+    path, length = {
+        "schedule_log": (dead.file, dead.length),
+        "dispatch_log": (dead.facts_file, dead.facts_length),
+    }[prefix]
+    data = world.files[path]
+    world.files[path] = data[: length - 3] + bytes([data[length - 3] ^ 1]) + data[length - 2 :]
+    result, findings = run([world.written(tmp_path / "damaged")], checked)
+    assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
+    assert path in result.problems[0][-1]
 
 
 # -- manifests that contradict themselves ----------------------------------------------------

@@ -151,6 +151,30 @@ def test_a_record_in_no_segment_counts_by_its_filed_minute(tmp_path: Path) -> No
         assert (totals["accepted"], totals["delivered"], totals["facts"]) == (count,) * 3
 
 
+@pytest.mark.parametrize(
+    ("ends", "kind"),
+    [
+        ((Outcome.MOVED, Outcome.MOVED), "settled_twice"),
+        ((Outcome.DELIVERED, Outcome.MOVED), "settled_twice"),
+        ((Outcome.DEAD, Outcome.KNOWN), "settled_twice"),
+        ((Outcome.DELIVERED, Outcome.KNOWN), "other"),
+    ],
+)
+@pytest.mark.parametrize("apart_ms", [0, 7])
+def test_a_row_that_two_records_settle_is_a_finding(
+    ends: tuple[Outcome, Outcome], kind: str, apart_ms: int, tmp_path: Path
+) -> None:
+    builder = whole_builder()
+    [facts] = builder.filed.values()
+    first = replace(facts[5], outcome=ends[0], target=b"")
+    facts[5:6] = [first, replace(first, outcome=ends[1], at_ms=first.at_ms + apart_ms)]
+    source = builder.build().written(tmp_path)
+    result, findings = run([source])
+    assert result.groups[0].account.totals[kind] == 1
+    assert findings["sequence"].to_pylist() == [first.sequence] * (kind == "settled_twice")
+    assert result.verdict is (Verdict.FINDINGS if kind == "settled_twice" else Verdict.CLEAN)
+
+
 @pytest.mark.parametrize("seed", [0, 1])
 def test_what_is_doubled_is_found_where_the_message_log_is_gone(seed: int, tmp_path: Path) -> None:
     builder = builder_of(seed, frozenset({"doubled"}))
@@ -444,6 +468,33 @@ def test_a_replica_with_something_else_is_named_by_hour(what: str, tmp_path: Pat
         assert result.verdict is Verdict.FINDINGS
 
 
+@pytest.mark.parametrize("node", ["n1", "n2"], ids=["replica", "authority"])
+@pytest.mark.parametrize("prefix", ["schedule_log", "dispatch_log", "message_log"])
+@pytest.mark.parametrize("what", ["flipped", "gone"])
+def test_a_damaged_replica_is_incomplete_and_does_not_differ(
+    what: str, prefix: str, node: str, tmp_path: Path
+) -> None:
+    builder = whole_builder()
+    if prefix == "message_log":
+        # What is not filed yet is in it alone.
+        builder = builder_of(2)
+        builder.filed_sequence = 0
+        builder.rows.clear()
+        builder.filed.clear()
+        builder.sealed.clear()
+    worlds = [builder.build(node=name) for name in ("n1", "n2")]
+    hurt = worlds[node == "n2"]
+    path = at(hurt, prefix)
+    data = hurt.files.pop(path)
+    if what == "flipped":
+        position = [position for position, _ in batches(data, len(data))][-1]
+        hurt.files[path] = data[: position + 90] + b"\xff\xfe" + data[position + 92 :]
+    sources = [one.written(tmp_path / one.manifest.node_id) for one in worlds]
+    result, findings = run(sources, Request(grace_ms=10**9))
+    assert result.verdict is Verdict.INCOMPLETE, findings.to_pylist()
+    assert {node for _, _, node, _ in result.problems} - {""} == {node}
+
+
 def test_groups_are_counted_apart(tmp_path: Path) -> None:
     worlds = [builder_of(seed, frozenset({"no_fact"})).build(group=f"g{seed}") for seed in (1, 2)]
     sources = [world.written(tmp_path / world.manifest.group) for world in worlds]
@@ -484,14 +535,14 @@ def test_the_order_of_tasks_changes_nothing(seed: int, tmp_path: Path) -> None:
     ("name", "book"),
     [
         *((name, "rows by state") for name in ("accepted", *STATES)),
-        *((name, f"{name} by hour") for name in ("early", "misfiled", "bytes")),
+        *((name, f"{name} by hour") for name in ("early", "sent_past_due", "misfiled", "bytes")),
         ("missing total", "missing by hour"),
-        ("early", "lateness and early"),
+        ("early", "lateness, early and sent past due"),
         *((name, "facts by class") for name in ("facts", *FACT_CLASSES)),
         ("first", "rows with a fact, and first facts"),
         *((name, f"{name} by hour") for name in ("facts", *FACT_CLASSES)),
-        ("subject_lateness", "lateness and early"),
-        ("target_lateness", "lateness by broker group and early"),
+        ("subject_lateness", "lateness, early and sent past due"),
+        ("target_lateness", "lateness by broker group, early and sent past due"),
         ("subjects", "accepted by hour"),
         ("targets", "facts by hour"),
         ("missing cells", "missing by hour"),

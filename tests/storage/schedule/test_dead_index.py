@@ -440,7 +440,7 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
 
 
 def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
-    reason = b'"' * 4096
+    reason = b'"' * 1024
     blob = bytes(4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
     draft = Draft(
         kind=RecordKind.DEAD,
