@@ -7,7 +7,7 @@ per answer.
 
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -90,8 +90,8 @@ class Client(Shell[Line]):
         """Calls that have no outcome yet."""
         self._paused: list[tuple[Batch, anyio.Event]] = []
         """send_many() calls that wait for room, and the events that wake them."""
-        self._all_done = anyio.Event()
-        """Set, and replaced, whenever no call is left."""
+        self._all_done = Bell()
+        """Rung whenever no call is left."""
 
     async def send(
         self,
@@ -171,30 +171,35 @@ class Client(Shell[Line]):
         messages: Iterable[_Message],
         encoder: Encoder[_Message],
         timeout: float | None,  # noqa: ASYNC109 (as send_many())
+        next_part: Callable[[], Awaitable[Iterable[_Message] | None]] | None = None,
     ) -> list[Outcome]:
+        """Send messages, and after them what `next_part()` returns, until that is None."""
         timeout_s = self._config.timeout(timeout)
         self._check_open()
         progress = Bell()
         collection = Collection(progress.ring)
         self._calls += 1
         try:
-            for batch in cut_batches(
-                messages,
-                collection,
-                encoder=encoder,
-                config=self._config,
-                wall_ms=self._wall_ms,
-                lanes=self._exchange.lanes,
-            ):
-                now = anyio.current_time()
-                batch.deadline = collection.deadline(now, timeout_s)
-                self._exchange.submit(batch, now)
-                self._look_round(now)
-                await anyio.lowlevel.checkpoint()
-                if not self._exchange.has_room(batch):
-                    room = anyio.Event()
-                    self._paused.append((batch, room))
-                    await room.wait()
+            part: Iterable[_Message] | None = messages
+            while part is not None:
+                for batch in cut_batches(
+                    part,
+                    collection,
+                    encoder=encoder,
+                    config=self._config,
+                    wall_ms=self._wall_ms,
+                    lanes=self._exchange.lanes,
+                ):
+                    now = anyio.current_time()
+                    batch.deadline = collection.deadline(now, timeout_s)
+                    self._exchange.submit(batch, now)
+                    self._look_round(now)
+                    await anyio.lowlevel.checkpoint()
+                    if not self._exchange.has_room(batch):
+                        room = anyio.Event()
+                        self._paused.append((batch, room))
+                        await room.wait()
+                part = await next_part() if next_part is not None else None
             while collection.unsettled:
                 await progress.wait()
         finally:
@@ -227,5 +232,4 @@ class Client(Shell[Line]):
     def _end_call(self) -> None:
         self._calls -= 1
         if not self._calls:
-            self._all_done.set()
-            self._all_done = anyio.Event()
+            self._all_done.ring()

@@ -55,16 +55,24 @@ class Bell:
     """Wakes one task, now or when it next waits."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        """Make one, in an event loop or outside of all."""
+        self._is_rung = False
+        self._event: anyio.Event | None = None
+        """Of a task that waits: it is of that task's event loop."""
 
     def ring(self) -> None:
         """Wake the task."""
-        self._event.set()
+        self._is_rung = True
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> None:
         """Return once the bell was rung since the last time."""
-        await self._event.wait()
         self._event = anyio.Event()
+        if self._is_rung:
+            self._event.set()
+        await self._event.wait()
+        self._is_rung = False
 
 
 class Shell(Generic[LinkT]):
