@@ -21,14 +21,12 @@ import msgspec
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
 
 if TYPE_CHECKING:
-    from delay_client import Outcome, OutgoingMessage
+    from delay_client import Outcome, OutgoingItem
     from storage.tools.salvage import Salvage, SalvagedItem
 
 _INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
 _GAPS_SHOWN = 20
 _FAILURES_SHOWN = 10
-_CLIENTS_OWN = frozenset({"qmq_createTime", "qmq_scheduleReceiveTime"})
-"""Attributes that the client sets by itself."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -301,24 +299,24 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
         raise click.BadParameter(printable(str(error)), param_hint="--send") from error
     failures: list[Exception] = []
 
-    async def send(messages: Sequence["OutgoingMessage"]) -> Sequence["Outcome"]:
+    async def send(sent: Sequence["OutgoingItem"]) -> Sequence["Outcome"]:
         began = anyio.current_time()
-        outcomes = await client.send_many(messages)
-        await anyio.sleep(max(0.0, began + len(messages) / rate - anyio.current_time()))
+        outcomes = await client.send_items(sent)
+        await anyio.sleep(max(0.0, began + len(sent) / rate - anyio.current_time()))
         return outcomes
 
     async def send_all() -> None:
         async with client:
-            batch: list[OutgoingMessage] = []
+            batch: list[OutgoingItem] = []
             with (out / _ITEMS).open("rb") as items:
                 for entry in _entries(out):
                     if entry.state not in states:
                         continue
-                    message = _message(entry, items)
-                    if isinstance(message, Exception):
-                        failures.append(message)
+                    item = _item(entry, items)
+                    if isinstance(item, Exception):
+                        failures.append(item)
                         continue
-                    batch.append(message)
+                    batch.append(item)
                     if len(batch) == rate:
                         outcomes = await send(batch)
                         failures.extend(o for o in outcomes if not isinstance(o, Receipt))
@@ -330,29 +328,19 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
     return failures
 
 
-def _message(entry: Entry, items: BinaryIO) -> "OutgoingMessage | Exception":
-    """Return the message as it is sent again: same id, subject, attributes, tags and due time.
-
-    Its create time is a new one.
-    """
-    from delay_client import OutgoingMessage
+def _item(entry: Entry, items: BinaryIO) -> "OutgoingItem | Exception":
+    """Return the item of a message, which is sent again byte for byte."""
+    from delay_client import OutgoingItem
     from delay_protocol.basics.errors import ProtocolError
     from delay_protocol.messages.items import decode_item
 
     assert entry.offset is not None, "what is sent was written"
     items.seek(entry.offset)
+    data = items.read(entry.size)
     try:
-        item = decode_item(items.read(entry.size))
+        return OutgoingItem(decode_item(data).subject, data)
     except ProtocolError as error:
         return error
-    attributes = {key: value for key, value in item.attributes.items() if key not in _CLIENTS_OWN}
-    return OutgoingMessage(
-        item.subject,
-        attributes,
-        at=_moment(entry.due_ms),
-        message_id=item.message_id,
-        tags=item.tags,
-    )
 
 
 def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:
