@@ -96,6 +96,7 @@ class BlockingClient:
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
+        attributes: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; as Client.send()."""
@@ -109,6 +110,7 @@ class BlockingClient:
             tags=tags,
             headers=headers,
             content_type=content_type,
+            attributes=attributes,
             timeout=timeout,
         )
         return self._thread.call(_Job(call))

@@ -104,6 +104,7 @@ class Client(Shell[Line]):
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
+        attributes: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
     ) -> Receipt:
         """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
@@ -112,7 +113,9 @@ class Client(Shell[Line]):
         RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
         have been sent.
         """
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
+        message = OutgoingMessage(
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes
+        )
         timeout_s = self._config.timeout(timeout)
         self._check_open()
         now_ms = self._wall_ms()
