@@ -95,11 +95,6 @@ class Collection:
         if missing > 0:
             self._outcomes += [None] * missing
 
-    @property
-    def count(self) -> int:
-        """Messages up to the last one that was handed over or refused."""
-        return len(self._outcomes)
-
     def outcomes(self) -> list[Outcome]:
         """Return what became of every message."""
         settled = [outcome for outcome in self._outcomes if outcome is not None]
@@ -375,7 +370,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     wall_ms: Callable[[], int],
     lanes: Lanes,
 ) -> Iterator[Batch]:
-    """Yield the batches of further messages of a send_many(); the caller sets deadlines.
+    """Yield the batches of a send_many(), encoding each just before; the caller sets deadlines.
 
     A batch holds messages of one lane. A message that cannot be sent gets its error as its outcome,
     and the others go on.
@@ -394,7 +389,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     ids: list[str] = []
     due_times: list[int] = []
     positions: list[int] = []
-    for position, message in enumerate(messages, collection.count):
+    for position, message in enumerate(messages):
         now_ms = wall_ms()
         try:
             item, message_id, due_ms = encode(message, now_ms)
@@ -450,7 +445,7 @@ class _Unfinished:
         self._config = config
         self.by_lane: dict[Lane, _Part] = {}
         """All of them."""
-        self._emptied_at = collection.count
+        self._emptied_at = 0
 
     def begin(self, lane: Lane, version: int) -> _Part:
         """Return a new batch for a lane that has none."""

@@ -89,7 +89,7 @@ class ItemEncoder:
         except Exception as error:
             # Whatever was given: one such message must not end a send_many() in its middle.
             raise InvalidMessage(
-                f"a field has a wrong type ({type(error).__name__}: {error}): see OutgoingMessage",
+                f"it cannot be written ({type(error).__name__}: {error}): see OutgoingMessage",
                 message_id=message.message_id,
             ) from error
 

@@ -18,12 +18,10 @@ import random
 import threading
 import weakref
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from queue import SimpleQueue
-from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast
 
 import anyio
@@ -34,10 +32,6 @@ from delay_client.messages.errors import ClientClosed
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.shells.client import Client
 from delay_client.shells.lines import Bell
-
-_PART: Final = 1000
-"""Messages that a send_many() passes to the thread at a time: two full requests. The iterable runs
-in the thread of the caller, whose it is."""
 
 _INTERRUPTED: Final = (
     "delaywheel: the call was interrupted, so its messages may have been kept all the same "
@@ -71,7 +65,7 @@ class BlockingClient:
 
         `on_trouble` is called in the client's thread.
         """
-        self._client = _PartsClient(
+        self._client = Client(
             servers,
             meta=meta,
             app_code=app_code,
@@ -100,28 +94,21 @@ class BlockingClient:
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; as Client.send()."""
-        call = partial(
-            self._client.send,
-            subject,
-            body,
-            delay=delay,
-            at=at,
-            message_id=message_id,
-            tags=tags,
-            headers=headers,
-            content_type=content_type,
-            attributes=attributes,
-            timeout=timeout,
+        message = OutgoingMessage(
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes
         )
-        return self._thread.call(_Job(call))
+        return self._thread.call(
+            _Job(partial(self._client.send, **message._asdict(), timeout=timeout))
+        )
 
     def send_many(
         self, messages: Iterable[OutgoingMessage], *, timeout: float | None = None
     ) -> list[Outcome]:
-        """Send many messages and return the outcome of each, in order; as Client.send_many()."""
-        job: _Job[list[Outcome]] = _Job(
-            lambda: self._client.send_parts(job.next_part, timeout), iter(messages)
-        )
+        """Send many messages and return the outcome of each, in order; as Client.send_many().
+
+        All messages are taken from the iterable first: if that raises, nothing was sent.
+        """
+        job = _Job(partial(self._client.send_many, list(messages), timeout=timeout))
         return self._thread.call(job)
 
     def close(self) -> None:
@@ -133,85 +120,34 @@ class BlockingClient:
         self._thread.check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Disconnect."""
         self.close()
-
-
-class _PartsClient(Client):
-    """A Client that takes the messages of a send_many() in parts."""
-
-    async def send_parts(
-        self,
-        next_part: Callable[[], Awaitable[Sequence[OutgoingMessage] | None]],
-        timeout: float | None,  # noqa: ASYNC109 (as send_many())
-    ) -> list[Outcome]:
-        """Send what `next_part()` returns until that is None, as one send_many()."""
-        return await self._send_all((), self._encoder, timeout, next_part)
 
 
 class _Job(Generic[_Result]):
     """One call: what the client's thread is to await, and its answer."""
 
-    def __init__(
-        self,
-        work: Callable[[], Awaitable[_Result]],
-        messages: Iterator[OutgoingMessage] | None = None,
-    ) -> None:
-        """Await `work()`, which may ask for the messages of a send_many(), part by part."""
+    def __init__(self, work: Callable[[], Awaitable[_Result]]) -> None:
         self._work = work
-        self._messages = messages or iter(())
-        self._part: Sequence[OutgoingMessage] = self.cut_part()
-        self._has_all = len(self._part) < _PART
-        """Whether the part is the last one."""
-        self._bell = Bell()
-        self._scope: anyio.CancelScope | None = None
+        self.scope: anyio.CancelScope | None = None
+        """Ends the work where it is, once that has begun; what is on its way may arrive."""
         self.is_given_up = False
         """Whether the caller does not wait any more."""
-        self.answers: SimpleQueue[_Answer[_Result] | None] = SimpleQueue()
-        """Gets the answer, and before it a None for each further part that is to be given."""
-
-    def cut_part(self) -> Sequence[OutgoingMessage]:
-        """Return the next messages, in the caller's thread."""
-        return list(islice(self._messages, _PART))
-
-    # In the client's thread.
+        self.answers: SimpleQueue[_Answer[_Result]] = SimpleQueue()
+        """Gets the answer."""
 
     async def run(self) -> None:
         """Do the work and answer, whatever happens."""
         answer: _Answer[_Result] = None, _closed()
         try:
-            with anyio.CancelScope() as self._scope:
+            with anyio.CancelScope() as self.scope:
                 if not self.is_given_up:
                     answer = await self._work(), None
         except Exception as error:  # noqa: BLE001 (it is the caller's)
             answer = None, error
         finally:
             self.answers.put(answer)
-
-    async def next_part(self) -> Sequence[OutgoingMessage] | None:
-        """Return the next messages, which the caller gives; None at the end."""
-        if not self._part and not self._has_all:
-            self.answers.put(None)
-            await self._bell.wait()
-        part, self._part = self._part, ()
-        return part or None
-
-    def give(self, part: Sequence[OutgoingMessage]) -> None:
-        """Take the part that was asked for."""
-        self._part = part
-        self._has_all = len(part) < _PART
-        self._bell.ring()
-
-    def cancel(self) -> None:
-        """End the work where it is; what is on its way may arrive."""
-        if self._scope is not None:
-            self._scope.cancel()
 
 
 class _ClientThread:
@@ -221,7 +157,7 @@ class _ClientThread:
     interrupted.
     """
 
-    def __init__(self, client: _PartsClient) -> None:
+    def __init__(self, client: Client) -> None:
         self._client = client
         self._pid = 0
         """The process that it runs in; 0 before the first call."""
@@ -262,7 +198,7 @@ class _ClientThread:
         except BaseException as interruption:
             job.is_given_up = True
             self._jobs.append(job)
-            self._soon(self._bell.ring)
+            self._wake()
             interruption.add_note(_INTERRUPTED)
             raise
         result, error = answer
@@ -274,7 +210,7 @@ class _ClientThread:
         """End the thread, without waiting for that."""
         self._is_closed = True
         if self._pid == os.getpid():
-            self._soon(self._bell.ring)
+            self._wake()
 
     def close(self) -> None:
         """Disconnect, and wait until that is done. The calls of other threads end."""
@@ -287,18 +223,16 @@ class _ClientThread:
         self._jobs.append(job)
         if self._loop is None:
             _thread.start_new_thread(self._run, ())
-        self._soon(self._bell.ring)
+        self._wake()
         if self._has_ended:
             self._end()
-        while (answer := job.answers.get()) is None:
-            self._soon(job.give, job.cut_part())
-        return answer
+        return job.answers.get()
 
-    def _soon(self, function: Callable[..., object], *arguments: object) -> None:
-        """Call a function in the thread, unless that has ended."""
+    def _wake(self) -> None:
+        """Let the thread look at its jobs, unless it has ended."""
         if self._loop is not None:
             try:
-                self._loop.call_soon_threadsafe(function, *arguments)
+                self._loop.call_soon_threadsafe(self._bell.ring)
             except RuntimeError:
                 if not self._loop.is_closed():
                     raise
@@ -319,11 +253,12 @@ class _ClientThread:
                 async with self._client:
                     self._loop = asyncio.get_running_loop()
                     while not self._is_closed:
-                        for job in self._take_jobs():
-                            if job.is_given_up:
-                                job.cancel()
-                            else:
+                        while self._jobs:
+                            job = self._jobs.popleft()
+                            if not job.is_given_up:
                                 tasks.start_soon(job.run)
+                            elif job.scope is not None:
+                                job.scope.cancel()
                         await self._bell.wait()
                     # Leaving by an error does not wait for calls.
                     raise _closed()
@@ -332,13 +267,9 @@ class _ClientThread:
     def _end(self) -> None:
         """Refuse the jobs that are left. Who appends one after that calls this as well."""
         self._has_ended = True
-        for job in self._take_jobs():
-            job.answers.put((None, _closed()))
-
-    def _take_jobs(self) -> Iterator[_Job[Any]]:
         with contextlib.suppress(IndexError):
             while True:
-                yield self._jobs.popleft()
+                self._jobs.popleft().answers.put((None, _closed()))
 
 
 def _closed() -> ClientClosed:

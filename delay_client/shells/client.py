@@ -7,7 +7,7 @@ per answer.
 
 import os
 import random
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TypeVar
 
@@ -117,7 +117,7 @@ class Client(Shell[Line]):
             subject, body, delay, at, message_id, tags, headers, content_type, attributes
         )
         timeout_s = self._config.timeout(timeout)
-        self._check_open()
+        self._check_loop()
         now_ms = self._wall_ms()
         encoded = self._encoder.encode(message, now_ms)
         settled = anyio.Event()
@@ -174,35 +174,30 @@ class Client(Shell[Line]):
         messages: Iterable[_Message],
         encoder: Encoder[_Message],
         timeout: float | None,  # noqa: ASYNC109 (as send_many())
-        next_part: Callable[[], Awaitable[Iterable[_Message] | None]] | None = None,
     ) -> list[Outcome]:
-        """Send messages, and after them what `next_part()` returns, until that is None."""
         timeout_s = self._config.timeout(timeout)
-        self._check_open()
+        self._check_loop()
         progress = Bell()
         collection = Collection(progress.ring)
         self._calls += 1
         try:
-            part: Iterable[_Message] | None = messages
-            while part is not None:
-                for batch in cut_batches(
-                    part,
-                    collection,
-                    encoder=encoder,
-                    config=self._config,
-                    wall_ms=self._wall_ms,
-                    lanes=self._exchange.lanes,
-                ):
-                    now = anyio.current_time()
-                    batch.deadline = collection.deadline(now, timeout_s)
-                    self._exchange.submit(batch, now)
-                    self._look_round(now)
-                    await anyio.lowlevel.checkpoint()
-                    if not self._exchange.has_room(batch):
-                        room = anyio.Event()
-                        self._paused.append((batch, room))
-                        await room.wait()
-                part = await next_part() if next_part is not None else None
+            for batch in cut_batches(
+                messages,
+                collection,
+                encoder=encoder,
+                config=self._config,
+                wall_ms=self._wall_ms,
+                lanes=self._exchange.lanes,
+            ):
+                now = anyio.current_time()
+                batch.deadline = collection.deadline(now, timeout_s)
+                self._exchange.submit(batch, now)
+                self._look_round(now)
+                await anyio.lowlevel.checkpoint()
+                if not self._exchange.has_room(batch):
+                    room = anyio.Event()
+                    self._paused.append((batch, room))
+                    await room.wait()
             while collection.unsettled:
                 await progress.wait()
         finally:

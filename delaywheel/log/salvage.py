@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -21,7 +22,7 @@ import msgspec
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
 
 if TYPE_CHECKING:
-    from delay_client import Outcome, OutgoingItem
+    from delay_client import OutgoingItem
     from storage.tools.salvage import Salvage, SalvagedItem
 
 _INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
@@ -299,48 +300,29 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
         raise click.BadParameter(printable(str(error)), param_hint="--send") from error
     failures: list[Exception] = []
 
-    async def send(sent: Sequence["OutgoingItem"]) -> Sequence["Outcome"]:
-        began = anyio.current_time()
-        outcomes = await client.send_items(sent)
-        await anyio.sleep(max(0.0, began + len(sent) / rate - anyio.current_time()))
-        return outcomes
-
     async def send_all() -> None:
         async with client:
-            batch: list[OutgoingItem] = []
-            with (out / _ITEMS).open("rb") as items:
-                for entry in _entries(out):
-                    if entry.state not in states:
-                        continue
-                    item = _item(entry, items)
-                    if isinstance(item, Exception):
-                        failures.append(item)
-                        continue
-                    batch.append(item)
-                    if len(batch) == rate:
-                        outcomes = await send(batch)
-                        failures.extend(o for o in outcomes if not isinstance(o, Receipt))
-                        batch = []
-            outcomes = await send(batch)
-            failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+            items = _items(out, states)
+            while batch := list(islice(items, rate)):
+                began = anyio.current_time()
+                outcomes = await client.send_items(batch)
+                failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+                await anyio.sleep(max(0.0, began + len(batch) / rate - anyio.current_time()))
 
     anyio.run(send_all)
     return failures
 
 
-def _item(entry: Entry, items: BinaryIO) -> "OutgoingItem | Exception":
-    """Return the item of a message, which is sent again byte for byte."""
+def _items(out: Path, states: set[str]) -> Iterator["OutgoingItem"]:
+    """Yield the items of messages in these states; they are sent again byte for byte."""
     from delay_client import OutgoingItem
-    from delay_protocol.basics.errors import ProtocolError
-    from delay_protocol.messages.items import decode_item
 
-    assert entry.offset is not None, "what is sent was written"
-    items.seek(entry.offset)
-    data = items.read(entry.size)
-    try:
-        return OutgoingItem(decode_item(data).subject, data)
-    except ProtocolError as error:
-        return error
+    with (out / _ITEMS).open("rb") as items:
+        for entry in _entries(out):
+            if entry.state in states:
+                assert entry.offset is not None, "what is sent was written"
+                items.seek(entry.offset)
+                yield OutgoingItem(entry.subject, items.read(entry.size))
 
 
 def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:

@@ -463,6 +463,18 @@ def test_bad_receivers_are_refused_with_the_same_errors(play: Play) -> None:
     play(main)
 
 
+def test_what_was_entered_is_not_entered_again(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        for one in (world.client(), world.receiver(name, [name])):
+            async with one:
+                with pytest.raises(ClientClosed, match="entered before"):
+                    await one.__aenter__()
+            with pytest.raises(ClientClosed, match="entered before"):
+                await one.__aenter__()
+
+    play(main)
+
+
 def test_items_are_sent_again_as_they_are(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         got: list[ReceivedMessage] = []

@@ -830,3 +830,24 @@ def test_servers_and_meta_together_are_refused() -> None:
         Client(meta=[])
     with pytest.raises(ValueError, match="is not an address"):
         Client(meta="http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_in_another_event_loop_it_says_so_at_once(
+    run: Run[None], start_server: StartServer, backend: str
+) -> None:
+    server = start_server(accept)
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+
+            async def elsewhere() -> None:
+                with pytest.raises(ClientClosed, match="another event loop"):
+                    await client.send("s", "x", delay=60)
+                with pytest.raises(ClientClosed, match="another event loop"):
+                    await client.send_many([OutgoingMessage("s", "x", 60.0)])
+
+            await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend=backend))
+            await client.send("s", "x", delay=60)
+
+    run(main)
