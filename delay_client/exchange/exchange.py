@@ -13,10 +13,10 @@ ids. Consumers can recognise copies by the id; servers do not, and deliver each.
 connection the items wait for the same group, for `same_group_s` at most, so that both copies are in
 one log. After a time-out they do not wait, since a server that hangs would delay them again.
 
-Both shells (client.py, blocking.py) only move bytes and pass the time. They report each event, and
-after each call they check what the exchange wants: `wants_connection()`, `Link.has_outgoing`,
-`Link.condemned`, and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome,
-tell of trouble, and keep routes.
+The shell (client.py) only moves bytes and passes the time. It reports each event, and after each
+call it checks what the exchange wants: `wants_connection()`, `Link.has_outgoing`, `Link.condemned`,
+and `wake_at`, the time to call `poll()`. The only callbacks settle an outcome, tell of trouble, and
+keep routes.
 """
 
 import logging

@@ -9,5 +9,5 @@ def wall_ms() -> int:
 
 
 def monotonic_s() -> float:
-    """Return seconds that never go back, for time-outs of the blocking client."""
+    """Return seconds that never go back, for what is measured within this process."""
     return time.monotonic()

@@ -130,7 +130,7 @@ def named_servers(servers: Sequence[str] | None, meta: str | Sequence[str] | Non
     if servers is None:
         return _DEFAULT_SERVERS
     if isinstance(servers, str) or not servers:
-        raise ValueError(f"{servers!r} are no servers: give a list of one or more host:port")
+        raise ValueError("these are no servers: give a list of one or more host:port")
     return servers
 
 
@@ -139,6 +139,9 @@ def parse_server(text: str) -> tuple[str, int]:
 
     Raises ValueError for anything else.
     """
+    if "@" in text:
+        # Not repeated: who writes so has put a password before it.
+        raise ValueError("not an address: give host:port alone, without a user or password")
     try:
         return read_address(text, port_min=1)
     except AddressFaultError as fault:

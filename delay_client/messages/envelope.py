@@ -5,8 +5,10 @@
     body#part0, …       longer text, in parts of at most 8,192 characters, as QMQ's setLargeString
                         writes it; a reader joins them up to the first that is missing
     dw_encoding         `base64`: the text is bytes in base64
-    dw_content_type     the content type, where the sender named one
+    dw_content_type     the content type, where the sender named one or the body is JSON
     h:<name>            a header, its name in lower case
+
+A mapping or list is sent as the text of its JSON.
 
 A character counts as Java counts it, so text with characters beyond U+FFFF, which are two there, is
 cut after each 4,096: no pair is divided. docs/compatibility.md has examples.
@@ -17,6 +19,7 @@ receiver gets them as text; the bytes of a text are what was sent.
 
 import base64
 import binascii
+import json
 from collections.abc import Mapping
 from typing import Final
 
@@ -33,6 +36,13 @@ _ENCODING: Final = "dw_encoding"
 _BASE64: Final = "base64"
 _CONTENT_TYPE: Final = "dw_content_type"
 _HEADER: Final = "h:"
+_NOT_FOR_USERS: Final = ("qmq_", "dw_", _HEADER, f"{BODY_ATTRIBUTE}#")
+"""How names of attributes begin that we or QMQ give a meaning."""
+_NAME_SHOWN: Final = 60
+"""Characters of a name that an error repeats."""
+
+JSON_TYPE: Final = "application/json"
+"""The content type of a body that is written as JSON here."""
 
 
 def encode_envelope(
@@ -63,13 +73,35 @@ def encode_headers(headers: Mapping[str, str] | None, content_type: str | None) 
     for name, value in (headers or {}).items():
         if not name:
             raise InvalidMessage("a header without a name: give it one")
-        try:
-            key = _HEADER + name.lower()
-        except AttributeError as error:
-            raise InvalidMessage(f"the name of a header is text, not {name!r}") from error
+        key = _HEADER + name.lower()
         if key in attributes:
             raise InvalidMessage(f"two headers named {name.lower()!r}: join their values")
         attributes[key] = value
+    return attributes
+
+
+def encode_json(body: object) -> str:
+    """Return the JSON of a mapping or list; raise InvalidMessage for other objects.
+
+    What in it has no JSON raises as json.dumps() does.
+    """
+    if not isinstance(body, Mapping | list):
+        raise InvalidMessage(
+            "a body is text or bytes, or a mapping or list that is sent as JSON, not "
+            f"{type(body).__name__}"
+        )
+    plain = body if isinstance(body, list) else dict(body)
+    return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def user_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the attributes that a user gave; raise InvalidMessage for a name that is not free."""
+    for name in attributes:
+        if name == BODY_ATTRIBUTE or name.startswith(_NOT_FOR_USERS):
+            raise InvalidMessage(
+                f"the attribute {name[:_NAME_SHOWN]!a} has a meaning for delaywheel or QMQ: give "
+                "body=, headers= or content_type=, or choose another name"
+            )
     return attributes
 
 

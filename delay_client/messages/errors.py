@@ -108,4 +108,7 @@ class NotADelayServer(FatalError):
 
 
 class ClientClosed(FatalError):
-    """The client was used outside its `with` block, or was closed with messages on their way."""
+    """The client was closed with messages on their way, or used where it is not open.
+
+    That is outside its `with` block, in another event loop, or in a process that was forked.
+    """

@@ -6,6 +6,7 @@ it: this takes half as long as making an Item for delay_protocol.encode_item().
 """
 
 import math
+import reprlib
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,13 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
 
-from delay_client.messages.envelope import encode_envelope, encode_headers
+from delay_client.messages.envelope import (
+    JSON_TYPE,
+    encode_envelope,
+    encode_headers,
+    encode_json,
+    user_attributes,
+)
 from delay_client.messages.errors import (
     DelayTooLong,
     FatalError,
@@ -21,7 +28,7 @@ from delay_client.messages.errors import (
     InvalidMessage,
     MessageTooLarge,
 )
-from delay_client.messages.message import Body, Delay, OutgoingItem, OutgoingMessage
+from delay_client.messages.message import Delay, OutgoingItem, OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.errors import ProtocolError
 from delay_protocol.basics.strings import STR_SIZE_MAX
@@ -72,56 +79,74 @@ class ItemEncoder:
 
     def encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
         """Return the item of a message created now; raise FatalError if there can be none."""
+        if not isinstance(message, OutgoingMessage):
+            raise InvalidMessage(f"a message is an OutgoingMessage, not {type(message).__name__}")
         try:
-            subject, body, delay, at, message_id, tags, headers, content_type = message
-            due_ms = _due_ms(delay, at, now_ms)
-            subject_part = self._subjects.get(subject) or self._subject_part(subject)
-            if message_id is None:
-                message_id = self._ids.make(now_ms)
-                id_part = b"\x00\x1a" + message_id.encode()
-            else:
-                id_part = _id_part(message_id)
-            if now_ms != self._create_ms:
-                self._create_ms = now_ms
-                self._create_attribute = _attribute(_CREATE_KEY, str(now_ms))
-            if 10**12 <= due_ms < 10**13:
-                due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
-            else:
-                due_attribute = _attribute(DUE_KEY, str(due_ms))
-            attributes = b"".join((self._create_attribute, due_attribute, _attributes(body)))
-            if headers or content_type is not None:
-                attributes += _packed(encode_headers(headers, content_type))
-            if tags:
-                head = _TIMES.pack(FLAG_DELAY | FLAG_TAGS, now_ms, due_ms)
-                id_part += _tags_part(tags)
-            else:
-                head = _TIMES.pack(FLAG_DELAY, now_ms, due_ms)
-            covered = b"".join(
-                (head, subject_part, id_part, _BODY_SIZE.pack(len(attributes)), attributes)
-            )
-            size = len(covered) + 8
-            if size > self._item_bytes_max:
-                raise MessageTooLarge(
-                    f"the message takes {size} bytes, the limit is {self._item_bytes_max} for all "
-                    "of it (bytes that are no UTF-8 travel as base64: about "
-                    f"{self._item_bytes_max * 7 // 10 // 1024} KiB of them fit): send less, or "
-                    "raise item_bytes_max here and the server's limit"
-                )
-            return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms
+            return self._encode(message, now_ms)
         except FatalError as error:
             error.message_id = message.message_id
             raise
+        except Exception as error:
+            # Whatever was given: one such message must not end a send_many() in its middle.
+            raise InvalidMessage(
+                f"it cannot be written ({type(error).__name__}: {error}): see OutgoingMessage",
+                message_id=message.message_id,
+            ) from error
+
+    def _encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
+        subject, body, delay, at, message_id, tags, headers, content_type, own = message
+        due_ms = _due_ms(delay, at, now_ms)
+        subject_part = self._subjects.get(subject) or self._subject_part(subject)
+        if message_id is None:
+            message_id = self._ids.make(now_ms)
+            id_part = b"\x00\x1a" + message_id.encode()
+        else:
+            id_part = _id_part(message_id)
+        if now_ms != self._create_ms:
+            self._create_ms = now_ms
+            self._create_attribute = _attribute(_CREATE_KEY, str(now_ms))
+        if 10**12 <= due_ms < 10**13:
+            due_attribute = b"\x00\x17qmq_scheduleReceiveTime\x00\x0d%d" % due_ms
+        else:
+            due_attribute = _attribute(DUE_KEY, str(due_ms))
+        if not isinstance(body, str | bytes):
+            body = encode_json(body)
+            content_type = JSON_TYPE if content_type is None else content_type
+        attributes = b"".join((self._create_attribute, due_attribute, _body_part(body)))
+        if headers or content_type is not None:
+            attributes += _packed(encode_headers(headers, content_type))
+        if own:
+            attributes += _packed(user_attributes(own))
+        if tags:
+            head = _TIMES.pack(FLAG_DELAY | FLAG_TAGS, now_ms, due_ms)
+            id_part += _tags_part(tags)
+        else:
+            head = _TIMES.pack(FLAG_DELAY, now_ms, due_ms)
+        covered = b"".join(
+            (head, subject_part, id_part, _BODY_SIZE.pack(len(attributes)), attributes)
+        )
+        size = len(covered) + 8
+        if size > self._item_bytes_max:
+            raise MessageTooLarge(
+                f"the message takes {size} bytes, the limit is {self._item_bytes_max} for all "
+                "of it (bytes that are no UTF-8 travel as base64: about "
+                f"{self._item_bytes_max * 7 // 10 // 1024} KiB of them fit): send less, or "
+                "raise item_bytes_max here and the server's limit"
+            )
+        return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms
 
     def _subject_part(self, subject: str) -> bytes:
         data = _utf8(subject, "the subject")
         fault = subject_fault(data)
         if fault is None and len(subject) > NAME_LENGTH_MAX:
             fault = f"has {len(subject)} characters, at most {NAME_LENGTH_MAX}"
+        if fault is None and "*" in subject:
+            fault = "contains '*', which only patterns of receivers have"
         if fault is None and (too_long := subject_size_fault(data)):
             fault = f"is {too_long}"
         if fault is not None:
             shown = ascii(subject[:_SUBJECT_SHOWN]) + "…" * (len(subject) > _SUBJECT_SHOWN)
-            raise IllegalSubject(f"subject {shown} {fault}: brokers refuse it, choose another")
+            raise IllegalSubject(f"subject {shown} {fault}: choose another")
         if len(self._subjects) >= _SUBJECTS_KEPT:
             self._subjects.clear()
         part = self._subjects[subject] = _SIZE.pack(len(data)) + data
@@ -136,7 +161,11 @@ class ItemChecker:
 
     def encode(self, message: OutgoingItem, _now_ms: int) -> EncodedItem:
         """Return the item; raise InvalidMessage if it is none, or of another subject."""
+        if not isinstance(message, OutgoingItem):
+            raise InvalidMessage(f"an item is an OutgoingItem, not {type(message).__name__}")
         subject, data = message
+        if not isinstance(data, bytes):
+            raise InvalidMessage(f"the data of an item is bytes, not {type(data).__name__}")
         scan = ItemScan()
         try:
             # What a server would find: bytes too many would spoil the items behind it.
@@ -169,7 +198,7 @@ def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
 
 def _at_ms(at: datetime | None) -> int:
     if not isinstance(at, datetime):
-        raise InvalidMessage(f"at={at!r} is not a datetime")
+        raise InvalidMessage(f"at={reprlib.repr(at)} is not a datetime")
     if at.utcoffset() is None:
         raise InvalidMessage(
             f"at={at.isoformat()} has no time zone: use datetime.now(tz) or .astimezone()"
@@ -180,6 +209,8 @@ def _at_ms(at: datetime | None) -> int:
 
 def delay_to_ms(delay: Delay) -> int:
     """Return a delay in ms, a part of one rounded up; raise InvalidMessage if it is none."""
+    if isinstance(delay, bool):
+        raise InvalidMessage(f"delay={delay} is no number of seconds: give one, or a timedelta")
     try:
         if isinstance(delay, timedelta):
             delay_ms = -(-delay // _MS)
@@ -187,10 +218,10 @@ def delay_to_ms(delay: Delay) -> int:
             delay_ms = math.ceil(delay * 1000 - _HAIR_MS)
     except (TypeError, ValueError, OverflowError) as error:
         raise InvalidMessage(
-            f"delay={delay!r} is neither a timedelta nor a number of seconds"
+            f"delay={reprlib.repr(delay)} is neither a timedelta nor a number of seconds"
         ) from error
     if delay_ms < 0:
-        raise InvalidMessage(f"delay={delay!r} is negative: use delay=0 for at once")
+        raise InvalidMessage(f"delay={reprlib.repr(delay)} is negative: use delay=0 for at once")
     return delay_ms
 
 
@@ -205,25 +236,17 @@ def _id_part(message_id: str) -> bytes:
 
 def _tags_part(tags: Sequence[str]) -> bytes:
     if isinstance(tags, str) or len(tags) > TAGS_MAX:
-        raise InvalidMessage(f"tags={tags!r}: give a tuple of at most {TAGS_MAX}")
+        raise InvalidMessage(f"give tags= as a tuple of at most {TAGS_MAX} texts")
     return b"%c" % len(tags) + b"".join([_text(tag, "a tag") for tag in tags])
 
 
-def _attributes(body: Body) -> bytes:
-    """Return the bytes of the attributes that a body stands for."""
+def _body_part(body: str | bytes) -> bytes:
+    """Return the bytes of the attributes that a body travels as."""
     if isinstance(body, str):
         data = _utf8(body, "the body")
         if len(data) <= STR_SIZE_MAX:
             return b"\x00\x04body" + _SIZE.pack(len(data)) + data
-    if isinstance(body, str | bytes):
-        return _packed(encode_envelope(body))
-    if not isinstance(body, Mapping):
-        raise InvalidMessage(
-            f"a body is text, bytes or a mapping of text to text, not {type(body)!r}"
-        )
-    if _CREATE_KEY in body or DUE_KEY in body:
-        raise InvalidMessage(f"attributes {_CREATE_KEY} and {DUE_KEY} are set by the client")
-    return _packed(body)
+    return _packed(encode_envelope(body))
 
 
 def _packed(attributes: Mapping[str, str]) -> bytes:
@@ -248,6 +271,6 @@ def _utf8(text: str, what: str) -> bytes:
     try:
         return text.encode()
     except UnicodeEncodeError as error:
-        raise InvalidMessage(f"{what} {text!a} is not Unicode text: correct it") from error
+        raise InvalidMessage(f"{what} is not Unicode text: it has surrogates") from error
     except AttributeError as error:
         raise InvalidMessage(f"{what} must be text, not {type(text).__name__}") from error

@@ -6,13 +6,13 @@ and a frozen dataclass takes three times as long to make.
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from delay_client.messages.errors import DelaywheelError
 
-Body = str | bytes | Mapping[str, str]
+Body = str | bytes | Mapping[str, Any] | list[Any]
 """Text or bytes, which travel as envelope.py says: text, and bytes that are UTF-8, of up to 32,767
-bytes as the attribute `body`. Or a mapping of attributes."""
+bytes as the attribute `body`. Or a mapping or list, which travels as the text of its JSON."""
 
 Delay = timedelta | float
 """How long to wait before delivery: a timedelta, or seconds."""
@@ -29,7 +29,7 @@ class OutgoingMessage(NamedTuple):
     subject: str
     """The subject that consumers subscribe to."""
     body: Body = ""
-    """The body: text, bytes, or a mapping of attributes."""
+    """The body: text, bytes, or a mapping or list, which is sent as JSON."""
     delay: Delay | None = None
     """Deliver this long after now. Exactly one of `delay` and `at` is given."""
     at: datetime | None = None
@@ -43,7 +43,10 @@ class OutgoingMessage(NamedTuple):
     headers: Mapping[str, str] | None = None
     """Text by name, for receivers; names are in lower case there."""
     content_type: str | None = None
-    """What the body is, for receivers: `application/json`, say."""
+    """What the body is, for receivers. Of a mapping or list it is `application/json` by itself."""
+    attributes: Mapping[str, str] | None = None
+    """Attributes beside the body, which consumers of QMQ's read, but those that are set here: no
+    `body`, and no name that begins with `qmq_`, `dw_`, `h:` or `body#`."""
 
 
 class OutgoingItem(NamedTuple):

@@ -1,5 +1,6 @@
 """Messages that were received, their verdicts, and their items when they are to come again."""
 
+import json
 import logging
 import math
 import random
@@ -7,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
-from typing import Final, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
@@ -104,6 +105,10 @@ class ReceivedMessage:
     def lateness(self) -> float:
         """Seconds from when it was due to when it arrived here, by this machine's clock."""
         return (self.arrived_ms - self.due_ms) / 1000
+
+    def json(self) -> Any:  # noqa: ANN401 (whatever the sender sent)
+        """Return what the body says as JSON; raise a ValueError where it is none."""
+        return json.loads(self.body)
 
     async def done(self) -> None:
         """Say that the message is done with."""

@@ -1,6 +1,6 @@
 """The exchange and the reception with sockets.
 
-    blocking      for threads
+    blocking      a client in a thread, for ordinary code
     client        for asyncio and trio
     lines         connections and time on anyio, for any core
     receiver      messages that come, for asyncio and trio

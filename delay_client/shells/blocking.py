@@ -1,47 +1,53 @@
-"""The client for everyone else: a shell of blocking calls around the same exchange.
+"""The client for everyone else: blocking calls around a Client that runs in a thread of its own.
 
-There is no thread of its own, so it survives a fork and costs nothing between calls. Whichever
-thread waits for an outcome moves the bytes of all of them; when it has its own, another takes
-over.
+    the caller's thread                  the client's thread: asyncio, a Client
+    a job, and a wait for its answer --> awaits what the job says
+                      the answer     <-- its result or its error
+
+A signal handler may raise in the caller's thread at any line. It interrupts the wait and nothing
+else. For that the two threads share nothing that is ever half done, and no lock, which an
+interrupted caller might keep: only a deque of jobs, a SimpleQueue for each answer, and
+`call_soon_threadsafe()`. The calls of anyio's blocking portal do hold a lock.
 """
 
+import _thread
+import asyncio
 import contextlib
 import os
 import random
-import selectors
-import socket
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import weakref
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
-from types import TracebackType
-from typing import Final, Self
+from queue import SimpleQueue
+from typing import Any, Final, Generic, Self, TypeVar, cast
 
-from delay_client.exchange.batches import Collection, Lane, Waiter, cut_batches
-from delay_client.exchange.exchange import Exchange
-from delay_client.exchange.routing import Line
-from delay_client.messages.clock import monotonic_s, wall_ms
+import anyio
+import anyio.lowlevel
+
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import ClientClosed
-from delay_client.messages.identity import client_id
-from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
-from delay_client.messages.message_ids import MessageIdMaker
-from delay_client.shells.lines import describe
-from delay_client.shells.routes_file import routes_keeper
+from delay_client.shells.client import Client
+from delay_client.shells.lines import Bell
 
-_RECEIVE_SIZE: Final = 65536
-_SocketName = tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+_INTERRUPTED: Final = (
+    "delaywheel: the call was interrupted, so its messages may have been kept all the same "
+    "(maybe_kept): send them again with the same message ids"
+)
 
-_READ: Final = selectors.EVENT_READ
-_WRITE: Final = selectors.EVENT_WRITE
+_Result = TypeVar("_Result")
+_Answer = tuple[_Result | None, Exception | None]
 
 
 class BlockingClient:
     """Sends messages that are delivered later, from ordinary code. Threads may share it.
 
     Use it as `with BlockingClient(...) as client`, or keep it as long as the process lives: it
-    connects when there is something to send, and in a forked process it connects anew.
+    connects when there is something to send. After a fork the child makes a new one. An exception
+    that interrupts a call, of a signal handler say, does not spoil the next one.
     """
 
     def __init__(
@@ -57,24 +63,21 @@ class BlockingClient:
     ) -> None:
         """Name the meta server's HTTP port or delay servers, and all else, as Client does.
 
-        Between calls the client does not read from the meta server: the next call processes its
-        notifications before it sends.
+        `on_trouble` is called in the client's thread.
         """
-        self._config = config = config or ClientConfig()
-        self._chance = chance = chance or random.SystemRandom()
-        self._new_exchange: Callable[[], Exchange] = lambda: Exchange(
+        self._client = Client(
             servers,
             meta=meta,
-            client_id=client_id(),
             app_code=app_code,
             config=config,
-            chance=chance,
             on_trouble=on_trouble,
-            keeper=routes_keeper(routes_cache, meta),
+            routes_cache=routes_cache,
+            chance=chance,
         )
-        """Makes that of this process."""
-        self._is_open = True
-        self._traffic = self._begin_traffic()
+        self._thread = _ClientThread(self._client)
+        # A client that nobody closes ends with the last reference to it. A process that exits
+        # does not wait for it.
+        weakref.finalize(self, self._thread.stop).atexit = False
 
     def send(
         self,
@@ -87,380 +90,187 @@ class BlockingClient:
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
+        attributes: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> Receipt:
         """Send one message; as Client.send()."""
-        timeout_s = self._config.timeout(timeout)
-        traffic = self._current_traffic()
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
-        now_ms = wall_ms()
-        encoded = self._new_encoder().encode(message, now_ms)
-        waiter = Waiter(traffic.note_news)
-        with traffic.turn_taking:
-            traffic.catch_up()
-            traffic.exchange.offer(
-                encoded,
-                waiter,
-                subject=subject,
-                timeout_s=timeout_s,
-                now=monotonic_s(),
-                is_id_given=message_id is not None,
-                is_past_due=encoded[2] < now_ms,
-            )
-            try:
-                traffic.run_until(lambda: waiter.outcome is not None)
-            finally:
-                waiter.abandoned = True
-        return waiter.receipt()
+        message = OutgoingMessage(
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes
+        )
+        return self._thread.call(
+            _Job(partial(self._client.send, **message._asdict(), timeout=timeout))
+        )
 
     def send_many(
         self, messages: Iterable[OutgoingMessage], *, timeout: float | None = None
     ) -> list[Outcome]:
-        """Send many messages and return the outcome of each, in order; as Client.send_many()."""
-        timeout_s = self._config.timeout(timeout)
-        traffic = self._current_traffic()
-        exchange = traffic.exchange
-        collection = Collection(traffic.note_news)
-        try:
-            # The lock is not held while the caller's iterable runs, nor while we encode.
-            for batch in cut_batches(
-                messages,
-                collection,
-                encoder=self._new_encoder(),
-                config=self._config,
-                wall_ms=wall_ms,
-                lanes=_LockedLanes(traffic),
-            ):
-                with traffic.turn_taking:
-                    traffic.catch_up()
-                    now = monotonic_s()
-                    batch.deadline = collection.deadline(now, timeout_s)
-                    exchange.submit(batch, now)
-                    traffic.step()
-                    traffic.run_until(partial(exchange.has_room, batch))
-            with traffic.turn_taking:
-                traffic.run_until(lambda: not collection.unsettled)
-        finally:
-            collection.abandoned = True
-        return collection.outcomes()
+        """Send many messages and return the outcome of each, in order; as Client.send_many().
+
+        All messages are taken from the iterable first: if that raises, nothing was sent.
+        """
+        job = _Job(partial(self._client.send_many, list(messages), timeout=timeout))
+        return self._thread.call(job)
 
     def close(self) -> None:
         """Disconnect. Calls that still wait in other threads get a ClientClosed."""
-        self._is_open = False
-        if self._traffic.pid == os.getpid():
-            self._traffic.close()
+        self._thread.close()
 
     def __enter__(self) -> Self:
-        """Nothing to do: servers are connected to when there is work."""
+        """Check that it is open. Servers are connected to when there is work."""
+        self._thread.check_open()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Disconnect."""
         self.close()
 
-    def _current_traffic(self) -> "_Traffic":
-        if not self._is_open:
-            raise ClientClosed("the client is closed: make a new BlockingClient")
-        if self._traffic.pid != os.getpid():
-            # Forked: the connections, and perhaps a lock that is held, belong to the parent.
-            self._traffic.leave_to_parent()
-            self._traffic = self._begin_traffic()
-        return self._traffic
 
-    def _begin_traffic(self) -> "_Traffic":
-        return _Traffic(self._new_exchange(), connect_timeout_s=self._config.connect_timeout_s)
+class _Job(Generic[_Result]):
+    """One call: what the client's thread is to await, and its answer."""
 
-    def _new_encoder(self) -> ItemEncoder:
-        # One for each call: an encoder is not for two threads.
-        return ItemEncoder(
-            ids=MessageIdMaker(self._chance), item_bytes_max=self._config.item_bytes_max
-        )
+    def __init__(self, work: Callable[[], Awaitable[_Result]]) -> None:
+        self._work = work
+        self.scope: anyio.CancelScope | None = None
+        """Ends the work where it is, once that has begun; what is on its way may arrive."""
+        self.is_given_up = False
+        """Whether the caller does not wait any more."""
+        self.answers: SimpleQueue[_Answer[_Result]] = SimpleQueue()
+        """Gets the answer."""
+
+    async def run(self) -> None:
+        """Do the work and answer, whatever happens."""
+        answer: _Answer[_Result] = None, _closed()
+        try:
+            with anyio.CancelScope() as self.scope:
+                if not self.is_given_up:
+                    answer = await self._work(), None
+        except Exception as error:  # noqa: BLE001 (it is the caller's)
+            answer = None, error
+        finally:
+            self.answers.put(answer)
 
 
-class _Traffic:
-    """The sockets of one process, and the one thread at a time that serves them.
+class _ClientThread:
+    """A client and the thread that it runs in, from the first call on.
 
-    Every method but close() and leave_to_parent() is called with `turn_taking` held; it is
-    released only while waiting.
+    Invariant: a job that was appended is answered, by its run() or by _end(), unless its caller was
+    interrupted.
     """
 
-    def __init__(self, exchange: Exchange, *, connect_timeout_s: float) -> None:
-        self.pid = os.getpid()
-        self.exchange = exchange
-        self.turn_taking = threading.Condition()
-        self._connect_timeout_s = connect_timeout_s
-        self._connections: dict[Line, _Connection] = {}
-        # Not epoll: its set of sockets would be shared with forked children.
-        self._selector = selectors.PollSelector()
-        self._alarm_in, self._alarm_out = socket.socketpair()
-        self._alarm_in.settimeout(0)
-        self._alarm_out.settimeout(0)
-        self._selector.register(self._alarm_out, _READ, None)
-        self._is_served = False
-        """Whether a thread serves the sockets now, or waits for them with the lock released."""
-        self._has_news = False
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._pid = 0
+        """The process that it runs in; 0 before the first call."""
+        self._ident = 0
+        """The thread, once it runs."""
+        self._beginning = threading.Lock()
+        """Taken by the thread, for ever: a second one ends at once."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        """The thread's, once it takes jobs."""
+        self._bell = Bell()
+        """Rung in the thread when there are jobs, or no more."""
+        self._jobs: deque[_Job[Any]] = deque()
+        """Those that were begun or given up since the thread last looked."""
         self._is_closed = False
+        self._has_ended = False
+        """Whether the thread takes no jobs any more."""
 
-    def note_news(self) -> None:
-        """Note that an outcome was settled: those who wait should look."""
-        self._has_news = True
+    # In the threads of callers.
 
-    def run_until(self, is_done: Callable[[], bool]) -> None:
-        """Return when `is_done()`; until then serve, or wait while another thread does."""
-        while not is_done():
-            if self._is_served:
-                # It sleeps on what it knew before we came.
-                self._ring()
-                self.turn_taking.wait()
-                continue
-            self._is_served = True
-            try:
-                while not is_done():
-                    self._serve(block=True)
-            finally:
-                self._is_served = False
-                self.turn_taking.notify_all()
-                if self._is_closed:
-                    self._close_sockets()
+    def check_open(self) -> None:
+        """Raise ClientClosed where no call can be made."""
+        if self._pid not in {0, os.getpid()}:
+            raise ClientClosed(
+                f"the client is of process {self._pid}, and this one was forked from it: make a "
+                "new BlockingClient here"
+            )
+        if self._ident == threading.get_ident():
+            raise ClientClosed("on_trouble= must not use the client: it is called in its thread")
+        if self._is_closed or self._has_ended:
+            raise _closed()
 
-    def step(self) -> None:
-        """Move what can be moved without waiting."""
-        if not self._is_served and not self._is_closed:
-            self._serve(block=False)
+    def call(self, job: _Job[_Result]) -> _Result:
+        """Return the result of a job, or raise its error."""
+        self.check_open()
+        self._pid = os.getpid()
+        try:
+            answer = self._wait(job)
+        except BaseException as interruption:
+            job.is_given_up = True
+            self._jobs.append(job)
+            self._wake()
+            interruption.add_note(_INTERRUPTED)
+            raise
+        result, error = answer
+        if error is not None:
+            raise error
+        return cast("_Result", result)
 
-    def catch_up(self) -> None:
-        """Learn what happened since the last call, so that nothing is sent into a dead connection.
-
-        Nobody watches the connections between calls.
-        """
-        if not self._is_served and self._connections:
-            self._handle(self._selector.select(0))
-            self.exchange.poll(monotonic_s())
-            self._tend()
+    def stop(self) -> None:
+        """End the thread, without waiting for that."""
+        self._is_closed = True
+        if self._pid == os.getpid():
+            self._wake()
 
     def close(self) -> None:
-        """End every connection and every call."""
-        with self.turn_taking:
-            if self._is_closed:
-                return
-            self._is_closed = True
-            self.exchange.close()
-            self.turn_taking.notify_all()
-            if self._is_served:
-                # The thread that serves them will find that it is done.
-                self._ring()
-            else:
-                self._close_sockets()
+        """Disconnect, and wait until that is done. The calls of other threads end."""
+        self.stop()
+        # In a forked process there is no thread, and in its own nothing to wait for.
+        if self._loop and os.getpid() == self._pid and threading.get_ident() != self._ident:
+            self._wait(_Job(anyio.lowlevel.checkpoint))
 
-    def leave_to_parent(self) -> None:
-        """Close our copies of the parent's sockets, which leaves the connections alone."""
-        self._close_sockets()
+    def _wait(self, job: _Job[_Result]) -> _Answer[_Result]:
+        self._jobs.append(job)
+        if self._loop is None:
+            _thread.start_new_thread(self._run, ())
+        self._wake()
+        if self._has_ended:
+            self._end()
+        return job.answers.get()
 
-    def _close_sockets(self) -> None:
-        for connection in self._connections.values():
-            connection.socket.close()
-        self._connections.clear()
-        self._selector.close()
-        self._alarm_in.close()
-        self._alarm_out.close()
-
-    def _ring(self) -> None:
-        # Where there is no room, it has not heard the last ones yet.
-        with contextlib.suppress(BlockingIOError):
-            self._alarm_in.send(b"!")
-
-    def _serve(self, *, block: bool) -> None:
-        """Make one round: do what is due, wait for sockets, handle what they have."""
-        try:
-            now = monotonic_s()
-            self.exchange.poll(now)
-            self._tend()
-            wait_s = 0.0 if self._has_news else self._wait_s(now)
-            self._handle(self._select(wait_s) if block else self._selector.select(0))
-        except BaseException:
-            # Interrupted between a write and the note of it: no frame may be cut or repeated.
-            for link in list(self._connections):
-                self._drop(link, "interrupted")
-            raise
-        if self._has_news:
-            self._has_news = False
-            self.turn_taking.notify_all()
-
-    def _select(self, wait_s: float) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for sockets. Here alone other threads get in."""
-        self.turn_taking.release()
-        try:
-            return self._selector.select(wait_s)
-        finally:
-            self.turn_taking.acquire()
-
-    def _wait_s(self, now: float) -> float:
-        wake_at = min(
-            self.exchange.wake_at,
-            *(c.connect_by for c in self._connections.values() if c.connect_by is not None),
-            now + 3600,
-        )
-        return max(0.0, wake_at - now)
-
-    def _tend(self) -> None:
-        """Connect what is wanted, close what is condemned, write what can be written."""
-        now = monotonic_s()
-        for link in self.exchange.lines:
-            connection = self._connections.get(link)
-            if connection is None:
-                if self.exchange.wants_connection(link, now):
-                    self._connect(link)
-            elif link.condemned is not None:
-                self._drop(link, link.condemned)
-            elif connection.connect_by is not None:
-                if now >= connection.connect_by:
-                    self._drop(link, f"no connection within {self._connect_timeout_s:g} s")
-            elif link.has_outgoing or connection.unsent:
-                self._write(connection)
-
-    def _handle(self, ready: list[tuple[selectors.SelectorKey, int]]) -> None:
-        for key, events in ready:
-            connection: _Connection | None = key.data
-            if connection is None:
-                self._alarm_out.recv(_RECEIVE_SIZE)
-            elif self._connections.get(connection.link) is not connection:
-                continue  # Dropped while we waited, or by what was handled before it.
-            elif connection.connect_by is not None:
-                self._finish_connecting(connection)
-            else:
-                if events & _READ:
-                    self._read(connection)
-                if events & _WRITE and self._connections.get(connection.link) is connection:
-                    self._write(connection)
-
-    # One connection.
-
-    def _connect(self, link: Line) -> None:
-        link.connect()
-        try:
-            found = socket.getaddrinfo(link.host, link.port, type=socket.SOCK_STREAM)
-        except (OSError, UnicodeError) as error:
-            self.exchange.lost(link, describe(error), monotonic_s())
-            return
-        self._try_address(link, [(family, name) for family, _, _, _, name in found])
-
-    def _try_address(self, link: Line, addresses: list[tuple[int, _SocketName]]) -> None:
-        """Begin to connect to the first address; keep the others for when it fails."""
-        reason = "no address"
-        while addresses:
-            family, name = addresses.pop(0)
+    def _wake(self) -> None:
+        """Let the thread look at its jobs, unless it has ended."""
+        if self._loop is not None:
             try:
-                plug = socket.socket(family, socket.SOCK_STREAM)
-            except OSError as error:
-                reason = describe(error)
-                continue
-            plug.settimeout(0)
-            plug.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                self._loop.call_soon_threadsafe(self._bell.ring)
+            except RuntimeError:
+                if not self._loop.is_closed():
+                    raise
+
+    # In the client's thread.
+
+    def _run(self) -> None:
+        if self._beginning.acquire(blocking=False):
+            self._ident = threading.get_ident()
             try:
-                plug.connect(name)
-            except BlockingIOError:
-                pass
-            except OSError as error:
-                plug.close()
-                reason = describe(error)
-                continue
-            connection = _Connection(link, plug, addresses)
-            connection.connect_by = monotonic_s() + self._connect_timeout_s
-            self._connections[link] = connection
-            self._selector.register(plug, _WRITE, connection)
-            return
-        self.exchange.lost(link, reason, monotonic_s())
+                anyio.run(self._serve)
+            finally:
+                self._end()
 
-    def _finish_connecting(self, connection: "_Connection") -> None:
-        fault = connection.socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
-        link = connection.link
-        if fault:
-            self._discard(connection)
-            if connection.other_addresses:
-                self._try_address(link, connection.other_addresses)
-            else:
-                self.exchange.lost(link, os.strerror(fault), monotonic_s())
-            return
-        connection.connect_by = None
-        self._selector.modify(connection.socket, _READ, connection)
-        self.exchange.connected(link, monotonic_s())
+    async def _serve(self) -> None:
+        async with anyio.create_task_group() as tasks:
+            with contextlib.suppress(ClientClosed):
+                async with self._client:
+                    self._loop = asyncio.get_running_loop()
+                    while not self._is_closed:
+                        while self._jobs:
+                            job = self._jobs.popleft()
+                            if not job.is_given_up:
+                                tasks.start_soon(job.run)
+                            elif job.scope is not None:
+                                job.scope.cancel()
+                        await self._bell.wait()
+                    # Leaving by an error does not wait for calls.
+                    raise _closed()
+            self._end()
 
-    def _read(self, connection: "_Connection") -> None:
-        link = connection.link
-        try:
-            data = connection.socket.recv(_RECEIVE_SIZE)
-        except BlockingIOError:
-            return
-        except OSError as error:
-            self._drop(link, describe(error))
-            return
-        if not data:
-            self._drop(link, "closed by the server")
-            return
-        self.exchange.received(link, data, monotonic_s())
-
-    def _write(self, connection: "_Connection") -> None:
-        """Write until the socket is full; wait for it to be writable only then."""
-        link = connection.link
-        try:
-            while connection.unsent or link.has_outgoing:
-                if not connection.unsent:
-                    connection.unsent = memoryview(link.take_outgoing())
-                sent = connection.socket.send(connection.unsent)
-                connection.unsent = connection.unsent[sent:]
-        except BlockingIOError:
-            self._selector.modify(connection.socket, _READ | _WRITE, connection)
-            return
-        except OSError as error:
-            self._drop(link, describe(error))
-            return
-        self._selector.modify(connection.socket, _READ, connection)
-
-    def _drop(self, link: Line, reason: str) -> None:
-        self._discard(self._connections[link])
-        self.exchange.lost(link, reason, monotonic_s())
-
-    def _discard(self, connection: "_Connection") -> None:
-        del self._connections[connection.link]
-        self._selector.unregister(connection.socket)
-        connection.socket.close()
+    def _end(self) -> None:
+        """Refuse the jobs that are left. Who appends one after that calls this as well."""
+        self._has_ended = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._jobs.popleft().answers.put((None, _closed()))
 
 
-class _LockedLanes:
-    """Which messages share a batch, asked without the lock."""
-
-    def __init__(self, traffic: _Traffic) -> None:
-        self._traffic = traffic
-        self._lanes = traffic.exchange.lanes
-
-    @property
-    def version(self) -> int:
-        """Counts the changes of routes."""
-        return self._lanes.version
-
-    def lane_for(self, subject: str, own_id: str | None) -> Lane:
-        """Return the lane of a subject's messages, or of one with this id if the user gave it."""
-        with self._traffic.turn_taking:
-            return self._lanes.lane_for(subject, own_id)
-
-
-class _Connection:
-    """One socket, connecting or connected."""
-
-    def __init__(
-        self,
-        link: Line,
-        plug: socket.socket,
-        other_addresses: list[tuple[int, _SocketName]],
-    ) -> None:
-        self.link = link
-        self.socket = plug
-        self.other_addresses = other_addresses
-        self.connect_by: float | None = None
-        """When to give up connecting; None once connected."""
-        self.unsent = memoryview(b"")
+def _closed() -> ClientClosed:
+    return ClientClosed("the client is closed: make a new BlockingClient")

@@ -90,8 +90,8 @@ class Client(Shell[Line]):
         """Calls that have no outcome yet."""
         self._paused: list[tuple[Batch, anyio.Event]] = []
         """send_many() calls that wait for room, and the events that wake them."""
-        self._all_done = anyio.Event()
-        """Set, and replaced, whenever no call is left."""
+        self._all_done = Bell()
+        """Rung whenever no call is left."""
 
     async def send(
         self,
@@ -104,6 +104,7 @@ class Client(Shell[Line]):
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
         content_type: str | None = None,
+        attributes: Mapping[str, str] | None = None,
         timeout: float | None = None,  # noqa: ASYNC109 (bounds the tries, tells why they failed)
     ) -> Receipt:
         """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
@@ -112,9 +113,11 @@ class Client(Shell[Line]):
         RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
         have been sent.
         """
-        message = OutgoingMessage(subject, body, delay, at, message_id, tags, headers, content_type)
+        message = OutgoingMessage(
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes
+        )
         timeout_s = self._config.timeout(timeout)
-        self._check_open()
+        self._check_loop()
         now_ms = self._wall_ms()
         encoded = self._encoder.encode(message, now_ms)
         settled = anyio.Event()
@@ -173,7 +176,7 @@ class Client(Shell[Line]):
         timeout: float | None,  # noqa: ASYNC109 (as send_many())
     ) -> list[Outcome]:
         timeout_s = self._config.timeout(timeout)
-        self._check_open()
+        self._check_loop()
         progress = Bell()
         collection = Collection(progress.ring)
         self._calls += 1
@@ -227,5 +230,4 @@ class Client(Shell[Line]):
     def _end_call(self) -> None:
         self._calls -= 1
         if not self._calls:
-            self._all_done.set()
-            self._all_done = anyio.Event()
+            self._all_done.ring()

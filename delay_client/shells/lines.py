@@ -13,6 +13,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar
 
 import anyio
 import anyio.abc
+import anyio.lowlevel
 
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.errors import ClientClosed
@@ -55,16 +56,24 @@ class Bell:
     """Wakes one task, now or when it next waits."""
 
     def __init__(self) -> None:
-        self._event = anyio.Event()
+        """Make one, in an event loop or outside of all."""
+        self._is_rung = False
+        self._event: anyio.Event | None = None
+        """Of a task that waits: it is of that task's event loop."""
 
     def ring(self) -> None:
         """Wake the task."""
-        self._event.set()
+        self._is_rung = True
+        if self._event is not None:
+            self._event.set()
 
     async def wait(self) -> None:
         """Return once the bell was rung since the last time."""
-        await self._event.wait()
         self._event = anyio.Event()
+        if self._is_rung:
+            self._event.set()
+        await self._event.wait()
+        self._is_rung = False
 
 
 class Shell(Generic[LinkT]):
@@ -76,6 +85,8 @@ class Shell(Generic[LinkT]):
         self._lines: dict[LinkT, _Line[LinkT]] = {}
         self._followed: Sequence[LinkT] | None = None
         """The lines of which `_lines` is made."""
+        self._loop: object = None
+        """The event loop that it was entered in, by anyio's token."""
         self._tasks: anyio.abc.TaskGroup | None = None
         self._lifetime = self._run()
         self._leaves_by_error = False
@@ -83,7 +94,10 @@ class Shell(Generic[LinkT]):
         self._sleeps_until = math.inf
 
     async def __aenter__(self) -> Self:
-        """Begin. Servers are connected to when there is work."""
+        """Begin, once. Servers are connected to when there is work."""
+        if self._loop is not None:
+            raise ClientClosed("it was entered before: make a new one for each `async with`")
+        self._loop = anyio.lowlevel.current_token()
         await self._lifetime.__aenter__()
         return self
 
@@ -124,6 +138,12 @@ class Shell(Generic[LinkT]):
             raise ClientClosed(
                 f"the {name.lower()} is not open: use it inside `async with {name}(...)`"
             )
+
+    def _check_loop(self) -> None:
+        """Check that it is open, and in this event loop: elsewhere a call would wait for ever."""
+        self._check_open()
+        if anyio.lowlevel.current_token() != self._loop:
+            raise ClientClosed("it is open in another event loop: make one in each")
 
     # Tasks.
 

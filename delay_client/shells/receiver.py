@@ -118,7 +118,7 @@ class Receiver(Shell[ReceiverLine]):
         count = self._config.concurrency if concurrency is None else concurrency
         if count < 1:
             raise ValueError(f"concurrency must be at least 1, not {count!r}")
-        self._check_open()
+        self._check_loop()
         call = _async_handler(handler, count)
         async with anyio.create_task_group() as watch:
             if handle_signals:

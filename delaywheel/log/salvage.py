@@ -12,8 +12,9 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -21,14 +22,12 @@ import msgspec
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
 
 if TYPE_CHECKING:
-    from delay_client import Outcome, OutgoingMessage
+    from delay_client import OutgoingItem
     from storage.tools.salvage import Salvage, SalvagedItem
 
 _INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
 _GAPS_SHOWN = 20
 _FAILURES_SHOWN = 10
-_CLIENTS_OWN = frozenset({"qmq_createTime", "qmq_scheduleReceiveTime"})
-"""Attributes that the client sets by itself."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -301,58 +300,29 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
         raise click.BadParameter(printable(str(error)), param_hint="--send") from error
     failures: list[Exception] = []
 
-    async def send(messages: Sequence["OutgoingMessage"]) -> Sequence["Outcome"]:
-        began = anyio.current_time()
-        outcomes = await client.send_many(messages)
-        await anyio.sleep(max(0.0, began + len(messages) / rate - anyio.current_time()))
-        return outcomes
-
     async def send_all() -> None:
         async with client:
-            batch: list[OutgoingMessage] = []
-            with (out / _ITEMS).open("rb") as items:
-                for entry in _entries(out):
-                    if entry.state not in states:
-                        continue
-                    message = _message(entry, items)
-                    if isinstance(message, Exception):
-                        failures.append(message)
-                        continue
-                    batch.append(message)
-                    if len(batch) == rate:
-                        outcomes = await send(batch)
-                        failures.extend(o for o in outcomes if not isinstance(o, Receipt))
-                        batch = []
-            outcomes = await send(batch)
-            failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+            items = _items(out, states)
+            while batch := list(islice(items, rate)):
+                began = anyio.current_time()
+                outcomes = await client.send_items(batch)
+                failures.extend(o for o in outcomes if not isinstance(o, Receipt))
+                await anyio.sleep(max(0.0, began + len(batch) / rate - anyio.current_time()))
 
     anyio.run(send_all)
     return failures
 
 
-def _message(entry: Entry, items: BinaryIO) -> "OutgoingMessage | Exception":
-    """Return the message as it is sent again: same id, subject, attributes, tags and due time.
+def _items(out: Path, states: set[str]) -> Iterator["OutgoingItem"]:
+    """Yield the items of messages in these states; they are sent again byte for byte."""
+    from delay_client import OutgoingItem
 
-    Its create time is a new one.
-    """
-    from delay_client import OutgoingMessage
-    from delay_protocol.basics.errors import ProtocolError
-    from delay_protocol.messages.items import decode_item
-
-    assert entry.offset is not None, "what is sent was written"
-    items.seek(entry.offset)
-    try:
-        item = decode_item(items.read(entry.size))
-    except ProtocolError as error:
-        return error
-    attributes = {key: value for key, value in item.attributes.items() if key not in _CLIENTS_OWN}
-    return OutgoingMessage(
-        item.subject,
-        attributes,
-        at=_moment(entry.due_ms),
-        message_id=item.message_id,
-        tags=item.tags,
-    )
+    with (out / _ITEMS).open("rb") as items:
+        for entry in _entries(out):
+            if entry.state in states:
+                assert entry.offset is not None, "what is sent was written"
+                items.seek(entry.offset)
+                yield OutgoingItem(entry.subject, items.read(entry.size))
 
 
 def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:

@@ -52,7 +52,7 @@ _FAILURES_SHOWN = 10
     "its end.",
 )
 @click.option(
-    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, instead of TEXT."
+    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, beside the body."
 )
 @click.option(
     "--body-file",
@@ -112,12 +112,14 @@ def send(
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
     from delay_client import OutgoingMessage
 
-    body = _body(text, attributes, body_file)
+    body = _body(text, body_file)
 
     def messages() -> Iterator["OutgoingMessage"]:
         for number in range(1, count + 1):
             name = f"{message_id}-{number}" if message_id and count > 1 else message_id
-            yield OutgoingMessage(subject, body, delay, at, name, tags)
+            yield OutgoingMessage(
+                subject, body, delay, at, name, tags, attributes=dict(attributes) or None
+            )
 
     outcomes = _send_all(metas, servers, messages(), timeout, routes_cache)
     if as_json:
@@ -127,16 +129,14 @@ def send(
     _fail_if_any_failed(outcomes)
 
 
-def _body(
-    text: str | None, attributes: tuple[tuple[str, str], ...], file: IO[bytes] | None
-) -> str | bytes | dict[str, str]:
+def _body(text: str | None, file: IO[bytes] | None) -> str | bytes:
     """Return the body that the options give."""
-    if (text is not None) + bool(attributes) + (file is not None) > 1:
-        raise click.UsageError("give one of TEXT, --body-file and --attribute")
+    if text is not None and file is not None:
+        raise click.UsageError("give either TEXT or --body-file")
     if text == "-":
         file = sys.stdin.buffer
     if file is None:
-        return dict(attributes) if attributes else text or ""
+        return text or ""
     from delay_client import ClientConfig
 
     # Not much more than may be sent: it may have no end.

@@ -113,7 +113,7 @@ def test_a_body_its_headers_and_its_type_come_as_they_were_sent(play: Play) -> N
                 message_id=f"{name}-mine",
             )
             await client.send(name, large, delay=0)
-            await client.send(name, {"k": "v"}, delay=0)
+            await client.send(name, {"n": [1, None]}, delay=0, attributes={"k": "v"})
             await client.send(name, at=world.now() - timedelta(days=1))
             await world.until(lambda: len(got) == 4)
         by_body = {message.data: message for message in got}
@@ -121,7 +121,8 @@ def test_a_body_its_headers_and_its_type_come_as_they_were_sent(play: Play) -> N
         assert (first.body, first.id, first.content_type) == (binary, f"{name}-mine", "image/png")
         assert (dict(first.headers), tuple(first.tags)) == ({"trace": "1"}, ("a", "b"))
         assert by_body[large.encode()].body == large
-        assert {message.attributes.get("k") for message in got} == {None, "v"}
+        [as_json] = [message for message in got if message.attributes.get("k") == "v"]
+        assert (as_json.json(), as_json.content_type) == ({"n": [1, None]}, "application/json")
         assert max(message.lateness for message in got) >= 86_400
 
     play(main)
@@ -386,6 +387,8 @@ BAD: list[tuple[type[DelaywheelError], dict[str, Any]]] = [
     (IllegalSubject, {"subject": "a b"}),
     (IllegalSubject, {"subject": "a/b"}),
     (IllegalSubject, {"subject": "x" * 101}),
+    (IllegalSubject, {"subject": "orders.*"}),
+    (InvalidMessage, {"subject": ["s"]}),
     (InvalidMessage, {"delay": None}),
     (InvalidMessage, {"delay": -1}),
     (InvalidMessage, {"delay": "soon"}),
@@ -394,6 +397,9 @@ BAD: list[tuple[type[DelaywheelError], dict[str, Any]]] = [
     (InvalidMessage, {"at": datetime(2030, 1, 1).astimezone()}),
     (InvalidMessage, {"body": "\ud800"}),
     (InvalidMessage, {"body": 7}),
+    (InvalidMessage, {"body": {"n": float("nan")}}),
+    (InvalidMessage, {"attributes": {"qmq_times": "100"}}),
+    (InvalidMessage, {"attributes": {"n": 7}}),
     (InvalidMessage, {"message_id": ""}),
     (InvalidMessage, {"headers": {"a": "1", "A": "2"}}),
     (MessageTooLarge, {"body": b"\xff" * 800_000}),
@@ -412,8 +418,10 @@ def test_bad_input_is_refused_with_the_same_errors(play: Play) -> None:
                     await client.send(**(good | bad))
                 assert type(found.value) is kind, (bad, found.value)
             messages = [OutgoingMessage(**(good | bad)) for bad in ({}, *(bad for _, bad in BAD))]
-            outcomes = await client.send_many(messages)
-            assert [type(outcome) for outcome in outcomes] == [Receipt, *(kind for kind, _ in BAD)]
+            no_message: Any = "tea"
+            outcomes = await client.send_many([*messages, no_message, messages[0]])
+            kinds = [Receipt, *(kind for kind, _ in BAD), InvalidMessage, Receipt]
+            assert [type(outcome) for outcome in outcomes] == kinds
             with pytest.raises(ValueError, match="timeout"):
                 await client.send(name, delay=0, timeout=-1)
         with pytest.raises(ClientClosed):
@@ -451,6 +459,18 @@ def test_bad_receivers_are_refused_with_the_same_errors(play: Play) -> None:
                 await receiver.run(print, concurrency=0)
             with pytest.raises(ValueError, match="max_items"):
                 await anext(receiver.batches(max_items=0))
+
+    play(main)
+
+
+def test_what_was_entered_is_not_entered_again(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        for one in (world.client(), world.receiver(name, [name])):
+            async with one:
+                with pytest.raises(ClientClosed, match="entered before"):
+                    await one.__aenter__()
+            with pytest.raises(ClientClosed, match="entered before"):
+                await one.__aenter__()
 
     play(main)
 

@@ -79,6 +79,8 @@ class ScriptedServer:
     script: Script
     requests: list[Request] = field(default_factory=list)
     connections: int = 0
+    ended: int = 0
+    """Connections that were closed."""
     hello: Callable[[Frame], bytes] = hello_reply
     """Answers who it is."""
     _sockets: list[socket.socket] = field(default_factory=list)
@@ -143,6 +145,7 @@ class ScriptedServer:
             pass
         finally:
             plug.close()
+            self.ended += 1
 
 
 def _hang_up(plug: socket.socket) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from delay_client import ClientConfig
+from delay_client import Client, ClientConfig
 from delay_client.messages.config import parse_server
 from tests.odd_addresses import ODD_ADDRESSES
 
@@ -31,6 +31,14 @@ def test_an_address_is_host_and_port(text: str, address: tuple[str, int]) -> Non
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not an address"):
         parse_server(text)
+
+
+@pytest.mark.parametrize("address", ["user:s3cret@h:1", "http://user:s3cret@h:1"])
+def test_a_password_in_an_address_is_not_repeated(address: str) -> None:
+    for fields in ({"meta": address}, {"servers": [address]}, {"servers": address}):
+        with pytest.raises(ValueError, match="host:port") as caught:
+            Client(**fields)
+        assert "s3cret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

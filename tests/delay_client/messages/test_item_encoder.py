@@ -1,8 +1,10 @@
 """Promise: the client's own encoder writes what delay_protocol writes, or says why it cannot."""
 
+import contextlib
+import json
 import random
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
 import pytest
@@ -44,18 +46,27 @@ def encode(message: OutgoingMessage) -> bytes:
     return new_encoder().encode(message, NOW_MS)[0]
 
 
+def is_free(name: str) -> bool:
+    return name != "body" and not name.startswith(("qmq_", "dw_", "h:", "body#"))
+
+
 @given(
-    subject=TEXT.filter(lambda text: subject_fault(text.encode()) is None),
-    body=st.one_of(TEXT, st.dictionaries(TEXT, TEXT, max_size=5)),
+    subject=TEXT.filter(lambda text: subject_fault(text.encode()) is None and "*" not in text),
+    body=TEXT,
+    attributes=st.dictionaries(TEXT.filter(is_free), TEXT, max_size=5),
     delay_ms=st.integers(0, 10**11) | st.integers(0, 10**13),
     message_id=TEXT.filter(bool),
     tags=st.lists(TEXT, max_size=10).map(tuple),
 )
-def test_an_item_is_the_one_that_delay_protocol_would_write(
-    subject: str, body: Body, delay_ms: int, message_id: str, tags: tuple[str, ...]
+def test_an_item_is_the_one_that_delay_protocol_would_write(  # noqa: PLR0917 (by hypothesis)
+    subject: str,
+    body: str,
+    attributes: dict[str, str],
+    delay_ms: int,
+    message_id: str,
+    tags: tuple[str, ...],
 ) -> None:
     due_ms = NOW_MS + delay_ms
-    attributes = body if isinstance(body, dict) else {"body": str(body)}
     expected = Item(
         FLAG_DELAY | (FLAG_TAGS if tags else 0),
         NOW_MS,
@@ -63,11 +74,15 @@ def test_an_item_is_the_one_that_delay_protocol_would_write(
         subject,
         message_id,
         tags,
-        {"qmq_createTime": str(NOW_MS), "qmq_scheduleReceiveTime": str(due_ms), **attributes},
+        {
+            "qmq_createTime": str(NOW_MS),
+            "qmq_scheduleReceiveTime": str(due_ms),
+            "body": body,
+            **attributes,
+        },
     )
-    message = OutgoingMessage(
-        subject, body, timedelta(milliseconds=delay_ms), None, message_id, tags
-    )
+    delay = timedelta(milliseconds=delay_ms)
+    message = OutgoingMessage(subject, body, delay, None, message_id, tags, attributes=attributes)
     item, encoded_id, encoded_due_ms = new_encoder().encode(message, NOW_MS)
     assert item == encode_item(expected)
     assert (encoded_id, encoded_due_ms) == (message_id, due_ms)
@@ -151,16 +166,33 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
         ({"delay": 1, "body": b"\xff" * (1 << 20)}, MessageTooLarge, "about 716 KiB of them fit"),
         ({"delay": 1, "headers": {"A": "1", "a": "2"}}, InvalidMessage, "two headers named 'a'"),
         ({"delay": 1, "headers": {"": "1"}}, InvalidMessage, "without a name"),
-        ({"delay": 1, "headers": {7: "1"}}, InvalidMessage, "name of a header is text"),
+        ({"delay": 1, "headers": {7: "1"}}, InvalidMessage, "cannot be written"),
         ({"delay": 1, "headers": {"a": 7}}, InvalidMessage, "must be text, not int"),
         ({"delay": 1, "headers": {"a": "x" * 32768}}, MessageTooLarge, "32767"),
+        ({"delay": True}, InvalidMessage, "no number of seconds"),
+        ({"delay": 1, "subject": "orders.*"}, IllegalSubject, "patterns of receivers"),
+        ({"delay": 1, "subject": ["s"]}, InvalidMessage, "cannot be written"),
         ({"delay": 1, "body": 7}, InvalidMessage, "mapping"),
-        ({"delay": 1, "body": {"n": 7}}, InvalidMessage, "must be text, not int"),
-        ({"delay": 1, "body": {"qmq_createTime": "1"}}, InvalidMessage, "set by the client"),
+        ({"delay": 1, "body": {"n": float("nan")}}, InvalidMessage, "JSON"),
+        ({"delay": 1, "body": [b"x"]}, InvalidMessage, "JSON"),
+        ({"delay": 1, "body": ["\ud800"]}, InvalidMessage, "Unicode"),
+        ({"delay": 1, "headers": [("a", "1")]}, InvalidMessage, "no attribute 'items'"),
+        ({"delay": 1, "tags": 7}, InvalidMessage, "cannot be written"),
+        ({"delay": 1, "attributes": ["a"]}, InvalidMessage, "no attribute 'items'"),
+        ({"delay": 1, "attributes": {7: "1"}}, InvalidMessage, "cannot be written"),
+        ({"delay": 1, "attributes": {"n": 7}}, InvalidMessage, "must be text, not int"),
+        *[
+            ({"delay": 1, "attributes": {name: "1"}}, InvalidMessage, "choose another name")
+            for name in ("qmq_times", "qmq_createTime", "dw_putOff", "h:a", "body", "body#part0")
+        ],
         ({"delay": 1, "body": "\ud800"}, InvalidMessage, "Unicode"),
         ({"delay": 1, "body": "x" * 40000 + "\ud800"}, InvalidMessage, "Unicode"),
-        ({"delay": 1, "body": {"k": "x" * 32768}}, MessageTooLarge, "32767"),
-        ({"delay": 1, "body": {str(n): "x" * 32767 for n in range(33)}}, MessageTooLarge, "limit"),
+        ({"delay": 1, "attributes": {"k": "x" * 32768}}, MessageTooLarge, "32767"),
+        (
+            {"delay": 1, "attributes": {str(n): "x" * 32767 for n in range(33)}},
+            MessageTooLarge,
+            "limit",
+        ),
     ],
 )
 def test_what_cannot_be_sent_is_refused_with_advice(
@@ -186,9 +218,68 @@ def test_a_larger_body_travels_in_parts_with_its_headers_behind_it(body: str | b
     assert decode_envelope(attributes) == (body, {"trace-id": "7"}, "a/b")
 
 
-def test_a_mapping_has_headers_beside_its_attributes() -> None:
-    item = decode_item(encode(OutgoingMessage("s", {"k": "v"}, 1, headers={"A": "1"})))
-    assert dict(item.attributes) | {"k": "v", "h:a": "1"} == item.attributes
+def test_attributes_travel_beside_body_and_headers() -> None:
+    message = OutgoingMessage("s", "x", 1, headers={"A": "1"}, attributes={"k": "v"})
+    item = decode_item(encode(message))
+    assert dict(item.attributes) | {"body": "x", "k": "v", "h:a": "1"} == item.attributes
+
+
+@pytest.mark.parametrize("body", [{}, [], {"a": "1", "ü": [1, 2.5, None, {"b": True}]}, ["x"]])
+def test_a_mapping_or_a_list_travels_as_json(body: Body) -> None:
+    attributes = decode_item(encode(OutgoingMessage("s", body, 1))).attributes
+    assert attributes["dw_content_type"] == "application/json"
+    assert json.loads(attributes["body"]) == body
+    message = OutgoingMessage("s", body, 1, content_type="application/vnd.api+json")
+    assert decode_envelope(decode_item(encode(message)).attributes)[2] == message.content_type
+
+
+class Hostile:
+    """Raises whatever is asked of it."""
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(name)
+
+    def __repr__(self) -> str:
+        raise RuntimeError
+
+
+class NoOffset(tzinfo):
+    """A time zone that fails."""
+
+    def utcoffset(self, _: object) -> timedelta:
+        raise LookupError
+
+    dst = tzname = utcoffset  # type: ignore[assignment]
+
+
+WRONG: list[Any] = [
+    *(None, True, 7, 10**5000, float("inf"), 1j, "", "\ud800", b"\xff", bytearray(b"x")),
+    *([], [1], {}, {1: 2}, {"a": b"x"}, {"a"}, iter("ab"), object(), int, Hostile()),
+    *(datetime.max.replace(tzinfo=UTC), NAIVE.replace(tzinfo=NoOffset()), timedelta.max),
+]
+
+
+@pytest.mark.parametrize("field", OutgoingMessage._fields)
+def test_a_value_of_any_type_is_sent_or_refused(field: str) -> None:
+    for value in WRONG:
+        fields: dict[str, Any] = {"subject": "s", "delay": 1, "message_id": "m", field: value}
+        with contextlib.suppress(FatalError):
+            encode(OutgoingMessage(**fields))
+        with pytest.raises(InvalidMessage):
+            new_encoder().encode(value, NOW_MS)
+        for item in (value, OutgoingItem("s", value), OutgoingItem(value, b"x")):
+            with pytest.raises(InvalidMessage):
+                ItemChecker().encode(item, NOW_MS)
+
+
+@pytest.mark.parametrize("field", ["body", "message_id", "tags", "headers", "attributes"])
+def test_an_error_does_not_repeat_what_a_message_says(field: str) -> None:
+    text = "s3cret\ud800"
+    for value in (text, ("s3cret",) * 11, {text: text}, [text]):
+        fields: dict[str, Any] = {"subject": "s", "delay": 1, field: value}
+        with pytest.raises(FatalError) as caught:
+            encode(OutgoingMessage(**fields))
+        assert "s3cret" not in str(caught.value)
 
 
 def test_a_refused_message_is_also_a_value_error() -> None:
@@ -204,7 +295,7 @@ def test_more_subjects_than_are_kept_are_still_right() -> None:
 
 
 def test_an_item_that_is_whole_goes_through_as_it_is() -> None:
-    item = encode(OutgoingMessage("a.b", {"k": "v"}, delay=7, message_id="m", tags=("t",)))
+    item = encode(OutgoingMessage("a.b", "x", delay=7, message_id="m", tags=("t",)))
     assert ItemChecker().encode(OutgoingItem("a.b", item), 0) == (item, "m", NOW_MS + 7000)
 
 

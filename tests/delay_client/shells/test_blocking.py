@@ -1,13 +1,22 @@
-"""Promise: the blocking client keeps the promises of the other one, for threads and after forks."""
+"""Promise: the blocking client keeps the promises of the other one, whatever interrupts a call."""
 
+import contextlib
+import gc
 import os
+import random
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
+import anyio
 import pytest
 
 from delay_client import (
@@ -47,7 +56,7 @@ def test_a_message_is_sent_and_its_receipt_returned(start_server: StartServer) -
     server = start_server(accept)
     at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
     with BlockingClient([server.address], config=FAST) as client:
-        receipt = client.send("departures", {"flight": "LH 400"}, at=at, message_id="m1")
+        receipt = client.send("departures", at=at, message_id="m1", attributes={"flight": "LH 400"})
     assert receipt == Receipt("m1", int(at.timestamp() * 1000), server.address, 1)
     (item,) = server.items()
     assert item.attributes["flight"] == "LH 400"
@@ -245,47 +254,217 @@ def test_threads_share_the_connection_and_each_gets_its_own_outcome(
     assert server.connections == 1
 
 
-def test_a_forked_process_connects_anew_and_leaves_the_parents_connection_alone(
-    start_server: StartServer,
-) -> None:
+def test_a_forked_process_is_told_to_make_its_own_client(start_server: StartServer) -> None:
     server = start_server(accept)
-    client = BlockingClient([server.address], config=FAST)
-    mine = client.send("s", "parent", delay=60)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        try:
-            theirs = client.send("s", "child", delay=60, timeout=5)
-            client.close()
-            code = 0 if theirs.message_id != mine.message_id else 2
-        finally:
-            os._exit(code)
-    _, status = os.waitpid(child, 0)
-    assert os.waitstatus_to_exitcode(status) == 0
-    assert client.send("s", "parent", delay=60).attempts == 1
-    client.close()
+    with BlockingClient([server.address], config=FAST) as client:
+        client.send("s", "parent", delay=60)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)  # ends it where it hangs
+            try:
+                with pytest.raises(ClientClosed, match="forked"):
+                    client.send("s", "child", delay=60)
+                client.close()
+                BlockingClient([server.address], config=FAST).send("s", "child", delay=60)
+            except BaseException:  # noqa: BLE001 (the tests are the parent's)
+                os._exit(1)
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert client.send("s", "parent", delay=60).attempts == 1
     assert server.connections == 2
     assert [item.attributes["body"] for item in server.items()] == ["parent", "child", "parent"]
 
 
-def test_an_interrupted_call_does_not_spoil_the_next(start_server: StartServer) -> None:
-    class Interruption(BaseException):
-        pass
+def test_a_client_that_was_not_used_before_the_fork_serves_both_sides(
+    start_server: StartServer,
+) -> None:
+    server = start_server(accept)
+    with BlockingClient([server.address], config=FAST) as client:
+        child = os.fork()
+        if child == 0:
+            signal.alarm(10)
+            os._exit(not isinstance(client.send("s", "child", delay=60), Receipt))
+        assert os.waitpid(child, 0)[1] == 0
+        client.send("s", "parent", delay=60)
 
+
+class Interruption(BaseException):
+    """Not an Exception, as KeyboardInterrupt is none."""
+
+
+def interrupted_at(step: int) -> Callable[[FrameType, str, Any], Any]:
+    """Return a trace function that raises after so many steps of the interpreter."""
+    left = step
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:  # noqa: ANN401 (itself)
+        nonlocal left
+        frame.f_trace_opcodes = True
+        left -= event in {"opcode", "return"}
+        if left < 0:
+            raise Interruption
+        return trace
+
+    return trace
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_an_exception_anywhere_in_a_call_leaves_a_client_that_sends(
+    start_server: StartServer, *, is_new: bool
+) -> None:
+    server = start_server(accept)
+    with contextlib.ExitStack() as stack:
+
+        def new_client() -> BlockingClient:
+            return stack.enter_context(BlockingClient([server.address], config=FAST))
+
+        client, tracer = new_client(), sys.gettrace()
+        for step in count():
+            client = new_client() if is_new else client
+            sys.settrace(interrupted_at(step))
+            try:
+                client.send("s", "x", delay=60)
+            except Interruption:
+                pass
+            else:
+                break
+            finally:
+                sys.settrace(tracer)
+            client.send("s", "x", delay=60, timeout=5)
+    assert step > 100
+
+
+@pytest.mark.parametrize("times", [100, pytest.param(3000, marks=pytest.mark.long)])
+def test_a_storm_of_signals_while_it_connects_leaves_a_client_that_sends(
+    start_server: StartServer, times: int
+) -> None:
     def interrupt(*_: object) -> None:
         raise Interruption
 
-    server = start_server(lambda request: request.accept() if request.connection else SILENCE)
+    server = start_server(accept)
+    chance = random.Random(1)
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interrupted = 0
+    try:
+        with BlockingClient([server.address], config=FAST) as client:
+            for _ in range(times):
+                server.drop_connections()
+                try:
+                    signal.setitimer(signal.ITIMER_REAL, chance.uniform(1e-5, 2e-3))
+                    client.send("s", "x", delay=60)
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                except Interruption:
+                    interrupted += 1
+                assert isinstance(client.send("s", "x", delay=60, timeout=5), Receipt)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted > times / 10
+
+
+def test_an_interrupted_call_says_that_its_message_may_have_been_kept(
+    start_server: StartServer,
+) -> None:
+    def interrupt(*_: object) -> None:
+        raise Interruption
+
+    server = start_server(lambda request: request.accept() if request.number else SILENCE)
     before = signal.signal(signal.SIGALRM, interrupt)
     try:
         with BlockingClient([server.address], config=FAST) as client:
-            signal.setitimer(signal.ITIMER_REAL, 0.03)
-            with pytest.raises(Interruption):
+            signal.setitimer(signal.ITIMER_REAL, 0.1)
+            with pytest.raises(Interruption) as caught:
                 client.send("s", "first", delay=60)
             assert client.send("s", "second", delay=60).attempts == 1
     finally:
         signal.signal(signal.SIGALRM, before)
+    assert "may have been kept" in caught.value.__notes__[0]
     assert [item.attributes["body"] for item in server.items()] == ["first", "second"]
+
+
+def test_what_an_iterable_raises_comes_out_before_anything_is_sent(
+    start_server: StartServer,
+) -> None:
+    def broken() -> Iterator[OutgoingMessage]:
+        yield from numbered(2500)
+        raise LookupError("no more rows")
+
+    server = start_server(accept)
+    with BlockingClient([server.address], config=FAST) as client:
+        with pytest.raises(LookupError):
+            client.send_many(broken())
+        client.send("s", "x", delay=60)
+    assert len(server.items()) == 1
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_it_may_be_made_and_used_where_an_event_loop_runs(
+    start_server: StartServer, backend: str
+) -> None:
+    server = start_server(accept)
+
+    async def main() -> None:
+        with BlockingClient([server.address], config=FAST) as client:
+            client.send("s", "x", delay=60)
+            assert len(client.send_many(numbered(1500))) == 1500
+
+    anyio.run(main, backend=backend)
+
+
+def test_a_process_ends_without_closing_its_client(start_server: StartServer) -> None:
+    server = start_server(accept)
+    program = (
+        "from delay_client import BlockingClient; "
+        f"client = BlockingClient(['{server.address}']); client.send('s', 'x', delay=60)"
+    )
+    command = [sys.executable, "-c", program]
+    ended = subprocess.run(command, capture_output=True, check=False, timeout=20)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, b"", b"")
+
+
+def test_a_client_that_nobody_has_any_more_ends(start_server: StartServer) -> None:
+    server = start_server(accept)
+    client = BlockingClient([server.address], config=FAST)
+    client.send("s", "x", delay=60)
+    assert not server.ended
+    del client
+    gc.collect()
+    until = time.monotonic() + 5
+    while not server.ended:
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_closing_in_the_middle_of_a_send_many_settles_the_rest(start_server: StartServer) -> None:
+    server = start_server(lambda request: SILENCE if request.number else request.accept())
+    client = BlockingClient([server.address], config=FAST)
+
+    def close() -> None:
+        while len(server.requests) < 2:
+            time.sleep(0.001)
+        client.close()
+
+    closer = threading.Thread(target=close)
+    closer.start()
+    outcomes = client.send_many(numbered(1500))
+    closer.join(10)
+    assert not closer.is_alive()
+    assert [type(outcome) for outcome in outcomes] == [Receipt] * 500 + [ClientClosed] * 1000
+    with pytest.raises(ClientClosed), client:
+        pass
+
+
+def test_a_client_is_not_used_in_its_own_thread(unused_address: str) -> None:
+    ended: list[BaseException] = []
+
+    def use(_: str) -> None:
+        try:
+            client.send("s", "x", delay=60)
+        except ClientClosed as error:
+            ended.append(error)
+
+    client = BlockingClient([unused_address], config=FAST, on_trouble=use)
+    with client, pytest.raises(Unavailable):
+        client.send("s", "x", delay=60, timeout=1.3)
+    assert "on_trouble" in str(ended[0])
 
 
 def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> None:
@@ -392,19 +571,3 @@ def test_a_group_that_dies_is_done_without(start_server: StartServer) -> None:
         first.close()
         outcomes = client.send_many(numbered(3_000))
         assert {outcome.server for outcome in outcomes} == {second.address}
-
-
-def test_a_forked_process_asks_the_meta_server_itself(start_server: StartServer) -> None:
-    server = start_server(accept)
-    with (
-        FakeMeta(default=[group("a", server.address)]) as meta,
-        BlockingClient(meta=meta.address, config=FAST) as client,
-    ):
-        client.send("s", "x", delay=60)
-        child = os.fork()
-        if child == 0:
-            ok = isinstance(client.send("s", "x", delay=60), Receipt)
-            os._exit(0 if ok else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert isinstance(client.send("s", "x", delay=60), Receipt)
-        assert meta.connections == 2

@@ -78,7 +78,11 @@ def test_a_message_is_sent_and_its_receipt_returned(
     async def main() -> None:
         async with Client([server.address], config=FAST) as client:
             receipt = await client.send(
-                "departures", {"flight": "LH 400"}, at=at, message_id="m1", tags=("eu",)
+                "departures",
+                at=at,
+                message_id="m1",
+                tags=("eu",),
+                attributes={"flight": "LH 400"},
             )
         assert receipt == Receipt("m1", int(at.timestamp() * 1000), server.address, 1)
         assert receipt.due_at == at
@@ -407,7 +411,7 @@ def test_a_cancelled_send_does_not_spoil_the_stream(
 
     async def main() -> None:
         # Far more than socket buffers hold, so that the writer is in the middle of a frame.
-        messages = [OutgoingMessage("s", {str(n): large for n in range(30)}, 60.0)] * 8
+        messages = [OutgoingMessage("s", large * 30, 60.0)] * 8
         async with Client([server.address], config=FAST) as client:
             with anyio.move_on_after(0.05) as scope:
                 await client.send_many(messages)
@@ -826,3 +830,24 @@ def test_servers_and_meta_together_are_refused() -> None:
         Client(meta=[])
     with pytest.raises(ValueError, match="is not an address"):
         Client(meta="http://127.0.0.1:8080")
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+def test_in_another_event_loop_it_says_so_at_once(
+    run: Run[None], start_server: StartServer, backend: str
+) -> None:
+    server = start_server(accept)
+
+    async def main() -> None:
+        async with Client([server.address], config=FAST) as client:
+
+            async def elsewhere() -> None:
+                with pytest.raises(ClientClosed, match="another event loop"):
+                    await client.send("s", "x", delay=60)
+                with pytest.raises(ClientClosed, match="another event loop"):
+                    await client.send_many([OutgoingMessage("s", "x", 60.0)])
+
+            await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend=backend))
+            await client.send("s", "x", delay=60)
+
+    run(main)

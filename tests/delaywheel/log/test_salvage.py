@@ -4,7 +4,6 @@ import errno
 import fcntl
 import json
 import os
-import random
 import shutil
 from collections import Counter
 from collections.abc import Iterable
@@ -16,10 +15,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import delay_client
-from delay_client import Outcome, OutgoingMessage, Receipt, Refused
-from delay_client.messages.item_encoder import ItemEncoder
-from delay_client.messages.message_ids import MessageIdMaker
-from delay_protocol.messages.items import encode_attributes
+from delay_client import Outcome, OutgoingItem, Receipt, Refused
+from delay_client.messages.item_encoder import ItemChecker
+from delay_protocol.messages.items import decode_item, encode_attributes
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from tests.storage.qmq_items import qmq_item
@@ -161,11 +159,9 @@ class FakeClient:
     """Takes messages and remembers them; refuses those in `refuses`."""
 
     def __init__(self) -> None:
-        self.sent: list[OutgoingMessage] = []
+        self.sent: list[OutgoingItem] = []
         self.refuses: set[str] = set()
         self.servers: list[str] = []
-        ids = MessageIdMaker(random.Random(1))
-        self._encoder = ItemEncoder(ids=ids, item_bytes_max=100_000)
 
     def __call__(self, servers: list[str]) -> "FakeClient":
         self.servers = servers
@@ -177,12 +173,12 @@ class FakeClient:
     async def __aexit__(self, *_: object) -> None:
         pass
 
-    async def send_many(self, messages: Iterable[OutgoingMessage]) -> list[Outcome]:
+    async def send_items(self, items: Iterable[OutgoingItem]) -> list[Outcome]:
         outcomes: list[Outcome] = []
-        for message in messages:
-            self._encoder.encode(message, START_MS)  # As the real one does: it has its own rules.
-            self.sent.append(message)
-            name = message.message_id or ""
+        for item in items:
+            # As the real one does: it has its own rules.
+            _, name, _ = ItemChecker().encode(item, START_MS)
+            self.sent.append(item)
             if name in self.refuses:
                 outcomes.append(Refused(f"{name}: too late"))
             else:
@@ -217,14 +213,11 @@ def test_what_is_pending_is_sent_with_its_id_its_time_and_its_attributes(
     assert result.exit_code == 0, result.output
     assert "3 of 3 messages accepted by 127.0.0.1:1" in result.stdout
     pending = [entry for entry in index_of(out) if entry["state"] == "pending"]
-    assert [message.message_id for message in client.sent] == [
-        entry["message_id"] for entry in pending
-    ]
-    for message, entry in zip(client.sent, pending, strict=True):
-        assert message.subject == entry["subject"]
-        assert message.at is not None
-        assert round(message.at.timestamp() * 1000) == entry["due_ms"]
-        assert message.body == {"k": "v"}
+    for sent, entry in zip(client.sent, pending, strict=True):
+        item = decode_item(sent.data)
+        assert sent.subject == entry["subject"]
+        assert (item.message_id, item.due_ms) == (entry["message_id"], entry["due_ms"])
+        assert item.attributes["k"] == "v"
 
 
 def test_the_help_says_that_what_is_sent_twice_is_delivered_twice() -> None:
@@ -256,7 +249,7 @@ def test_only_what_the_node_cannot_deliver_itself_is_sent_to_it(
     path.write_bytes(content.replace(b"m5", b"mX"))
     result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
     assert result.exit_code == 0, result.output
-    assert [message.message_id for message in client.sent] == ["m5"]
+    assert [decode_item(item.data).message_id for item in client.sent] == ["m5"]
 
 
 def test_what_is_in_doubt_is_sent_only_if_it_is_asked_for(
