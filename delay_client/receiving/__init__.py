@@ -6,6 +6,7 @@
     reception    all of it: which servers, which messages come next
     registering  what a receiver asks a meta server
     settings     settings of a receiver
+    tracebacks   which tracebacks of handlers were logged lately
 
 Imported by shells.
 """

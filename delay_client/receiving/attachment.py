@@ -7,6 +7,9 @@
 A LATER, which needs a record, and a verdict of another kind are never in one SETTLE: so what cannot
 be put off at the moment holds up nothing else.
 
+What it takes is what is at work, and as many more as handlers can soon begin. If they begin nothing
+for UNBEGUN_S, what is in `todo` goes back, and nothing more is asked for until somebody takes.
+
 A verdict counts on the connection that delivered. When that is lost, what has none, or an
 unanswered one, comes again elsewhere: the receiver forgets it, and drops verdicts that come later.
 """
@@ -17,17 +20,19 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.clock import wall_ms
 from delay_client.receiving.message import ReceivedMessage, reason_of
 from delay_client.receiving.settings import ReceiverConfig
+from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import BodyError, MalformedMetaError, RemoteProtocolError
 from delay_protocol.basics.printable import printable
 from delay_protocol.receivers.attaching import (
+    CREDIT_ITEMS_MAX,
     Attach,
     Attached,
     Flow,
@@ -48,6 +53,11 @@ from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_
 
 logger = logging.getLogger("delaywheel.receiver")
 
+UNBEGUN_S: Final = 30.0
+"""After so long what no handler has begun is given back: another receiver may be idle."""
+_UNSETTLED_MAX: Final = 1000
+"""Messages of a delay server that a loop may have begun, and given no verdict."""
+_STUCK: Final = f"its handlers have begun nothing for {UNBEGUN_S:g} s"
 _ROW_BYTES: Final = 16
 """Bytes of a message in a DELIVER, or of a verdict in a SETTLE, beside its item: at most."""
 _REASON_SHOWN: Final = 500
@@ -105,8 +115,18 @@ class Shared:
     chance: random.Random
     ring: Callable[[], None]
     """Called when poll() has something to do sooner than was said."""
-    flow: Flow
-    """What is said on each connection."""
+    ends_task: Callable[[BaseException], bool]
+    """Returns True for an exception by which the task itself ends that calls: it is cancelled."""
+    pause: Flow | None = None
+    """What is said on each connection while no messages are taken."""
+    backlog: int = 0
+    """Messages that may be here, of all delay servers, and that no handler has begun."""
+    room: int = 0
+    """The part of it that is asked for: nothing after they were given back; it grows again."""
+    attached: int = 0
+    takers: deque[Any] = field(default_factory=deque)
+    """Tasks that wait for a message."""
+    tracebacks: Tracebacks = field(default_factory=Tracebacks)
     todo: deque[ReceivedMessage] = field(default_factory=deque)
     """Messages that nobody has begun."""
     epochs: dict[str, int] = field(default_factory=dict)
@@ -125,6 +145,8 @@ class Attachment(Plug):
         super().__init__(server)
         self.retry = shared.config.retry
         self.chance = shared.chance
+        self.tracebacks = shared.tracebacks
+        self.ends_task = shared.ends_task
         self.group = ""
         """The delay group of the server, once it was attached."""
         self.refusal: str | None = None
@@ -139,11 +161,14 @@ class Attachment(Plug):
         """Forget what was of the connection."""
         self._attach_by = self._attached_at = math.inf
         self._flow: Flow | None = None
+        # So many verdicts go at once: the server has little left to send.
+        self._full = self._config.settle_items_max
         self._flow_said_at = 0.0
         self._epoch = 0
         self._lease_s = math.inf
         self._unsettled: dict[int, ReceivedMessage] = {}
         self._unsettled_bytes = 0
+        self._unbegun = 0
         self._verdicts, self._laters = _Waiting(), _Waiting()
         self._in_flight: dict[int, tuple[list[Settled], float]] = {}
         self._outgoing.clear()
@@ -160,6 +185,21 @@ class Attachment(Plug):
         """Whether all verdicts that were given were answered."""
         return not (self._verdicts.rows or self._laters.rows or self._in_flight)
 
+    @property
+    def credit(self) -> Flow:
+        """What is taken now: what is at work, and what handlers can begin now and soon."""
+        shared, config = self._shared, self._config
+        if shared.pause is not None or self.is_retired:
+            return shared.pause or _LEAVES
+        # What a server cannot put off just now is with it, but no handler has it.
+        items = len(self._laters.rows) if self._laters.setbacks else 0
+        items += len(self._unsettled) - self._unbegun
+        room = shared.room + len(shared.takers)
+        items += room if config.credit_items else -(-room // max(shared.attached, 1))
+        most = config.credit_items or max(_UNSETTLED_MAX, 2 * shared.backlog)
+        reason = "" if room else _STUCK
+        return Flow(items=min(items, most), bytes=config.credit_bytes, reason=reason)
+
     def connected(self, now: float) -> None:
         """Note that the connection stands, and attach."""
         self._move(LinkState.CONNECTING, LinkState.UP)
@@ -171,6 +211,7 @@ class Attachment(Plug):
         dropped = len(self._verdicts.rows) + len(self._laters.rows)
         dropped += sum(len(rows) for rows, _ in self._in_flight.values())
         if self.is_attached:
+            self._shared.attached -= 1
             count = dropped + len(self._unsettled)
             self._log(logging.WARNING, f"lost: {reason}; {count} messages come again")
             if now >= self._attached_at + self._config.connecting.backoff_max_s:
@@ -199,7 +240,7 @@ class Attachment(Plug):
                     return
                 if not frame.is_response:
                     if frame.code == CommandCode.DELIVER:
-                        self._deliver(frame.body)
+                        self._deliver(frame.body, now)
                 elif self._attach_by < math.inf:
                     self._attach_by = math.inf
                     self._take_attach_reply(frame.code, frame.body, now)
@@ -225,6 +266,7 @@ class Attachment(Plug):
         elif self.is_retired and not self._unsettled and self.is_settled:
             self.condemned = _GONE
         elif self.is_attached:
+            self.give_back_unbegun(now)
             self._say_flow(now)
             self._flush(self._verdicts, now)
             self._flush(self._laters, now)
@@ -235,7 +277,9 @@ class Attachment(Plug):
             return math.inf if self.is_retired else self.retry_at
         if self.state is LinkState.CONNECTING or self.condemned is not None:
             return math.inf
-        flow_at = self._flow_said_at + self._flow_s() if self.is_attached else math.inf
+        flow_at = math.inf
+        if self.is_attached:
+            flow_at = min(self._flow_said_at + self._flow_s(), self.unbegun_until())
         has_room = len(self._in_flight) < self._config.settles_in_flight_max
         flush_at = min(self._verdicts.next_at(), self._laters.next_at()) if has_room else math.inf
         return min(flush_at, flow_at, self._answer_by())
@@ -245,6 +289,24 @@ class Attachment(Plug):
     def now_ms(self) -> int:
         """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
         return wall_ms()
+
+    def begin(self) -> None:
+        """Note that a handler has begun a message that was in `todo`."""
+        self._unbegun -= 1
+        if self._flow is None or len(self._unsettled) >= self._flow.items:
+            # The server may send no more: perhaps it may now.
+            self._shared.ring()
+
+    def unbegun_until(self) -> float:
+        """Return when what no handler has begun is given back; infinite if there is nothing."""
+        todo = self._shared.todo
+        return todo[0].came_at + UNBEGUN_S if todo else math.inf
+
+    def give_back_unbegun(self, now: float) -> None:
+        """Give back what no handler has begun, once the oldest of it has waited for UNBEGUN_S."""
+        if now >= self.unbegun_until():
+            self._shared.room = 0
+            self.release(begun=False)
 
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
         """Take the verdict, unless the message has one or its connection was lost."""
@@ -260,7 +322,7 @@ class Attachment(Plug):
         self._unsettled_bytes -= len(message.kept)
         rows = (self._laters if verdict == Verdict.LATER else self._verdicts).rows
         rows.append(Settled(message.sequence, verdict, rest))
-        if len(rows) == 1 or len(rows) == self._config.settle_items_max:
+        if len(rows) == 1 or len(rows) == self._full:
             self._shared.ring()
 
     def release(self, *, begun: bool) -> None:
@@ -274,21 +336,25 @@ class Attachment(Plug):
         others = [message for message in todo if message.desk is not self]
         todo.clear()
         todo.extend(others)
+        self._unbegun = 0
         return mine
 
-    def _deliver(self, body: bytes) -> None:
+    def _deliver(self, body: bytes, now: float) -> None:
         if not self.is_attached:
             raise MalformedMetaError("a DELIVER before ATTACH was answered")
-        self._take(decode_deliver(body))
+        self._take(decode_deliver(body), now)
 
-    def _take(self, delivered: Sequence[Delivered]) -> None:
+    def _take(self, delivered: Sequence[Delivered], now: float) -> None:
         """Take messages that were delivered, unless they are more than may be here."""
         shared = self._shared
         arrived_ms = self.now_ms()
         messages = [ReceivedMessage(self, self._connection, one, arrived_ms) for one in delivered]
+        for message in messages:
+            message.came_at = now
         count = len(self._unsettled) + len(messages)
         self._unsettled_bytes += sum(len(message.kept) for message in messages)
-        if count > self._config.credit_items or self._unsettled_bytes > self._config.credit_bytes:
+        most = self._config.credit_items or CREDIT_ITEMS_MAX
+        if count > most or self._unsettled_bytes > self._config.credit_bytes:
             raise MalformedMetaError(
                 f"{count} messages of {self._unsettled_bytes} bytes are more than it was to send"
             )
@@ -297,7 +363,8 @@ class Attachment(Plug):
             raise MalformedMetaError("a DELIVER of what is here already")
         shared.counts.received += len(messages)
         shared.todo.extend(messages)
-        if not shared.flow.items or self.is_retired:
+        self._unbegun += len(messages)
+        if shared.pause is not None or self.is_retired:
             self.release(begun=False)
 
     # Frames.
@@ -319,6 +386,7 @@ class Attachment(Plug):
             self.group, self._epoch, self._lease_s = reply.group, reply.epoch, reply.lease_s
             # The lease begins now; the FLOW goes out when this is polled.
             self._attached_at = self._flow_said_at = now
+            self._shared.attached += 1
             self.trouble = None
             self._log(logging.INFO, f"attached, group {reply.group}")
 
@@ -360,13 +428,20 @@ class Attachment(Plug):
             self._laters.rows.extendleft(reversed(rows))
 
     def _say_flow(self, now: float) -> None:
-        flow = _LEAVES if self.is_retired else self._shared.flow
+        """Say what is taken, when it is time or when it is news."""
+        flow, said = self.credit, self._flow
+        is_news = (
+            said is None
+            or flow.items > said.items
+            or (flow.reason, not flow.items) != (said.reason, not said.items)
+        )
         is_time = now >= self._flow_said_at + self._flow_s()
         if is_time and not self._in_flight:
             # It is answered, though it says nothing: so a server that is silent is left.
             self._in_flight[self._request(CommandCode.SETTLE, encode_settle([]))] = ([], now)
-        if is_time or flow != self._flow:
+        if is_time or is_news:
             self._flow, self._flow_said_at = flow, now
+            self._full = min(self._config.settle_items_max, max(flow.items // 2, 1))
             self._outgoing.append(encode_one_way(CommandCode.FLOW, encode_flow(flow)))
 
     def _flush(self, waiting: _Waiting, now: float) -> None:
@@ -377,7 +452,7 @@ class Attachment(Plug):
         while (
             verdicts
             and now >= waiting.hold_until
-            and (now >= waiting.flush_at or len(verdicts) >= config.settle_items_max)
+            and (now >= waiting.flush_at or len(verdicts) >= self._full)
             and len(self._in_flight) < config.settles_in_flight_max
         ):
             rows = [verdicts.popleft()]

@@ -7,7 +7,7 @@ from delay_client.messages.message import Delay
 
 
 class RetryLater(Exception):
-    """The message is to come again after a delay, whatever the retry policy says."""
+    """The message is put off: it comes again after a delay, and that is no try."""
 
     def __init__(self, delay: Delay) -> None:
         """Take a timedelta or seconds; raise InvalidMessage, a ValueError, for what is neither."""
@@ -19,10 +19,18 @@ class RetryLater(Exception):
 class Reject(Exception):
     """The message is never to come again: it becomes a dead letter with this reason."""
 
-    def __init__(self, reason: str) -> None:
+    def __init__(self, reason: object) -> None:
         super().__init__(reason)
-        self.reason = reason
-        """At most 255 bytes of UTF-8; the rest is cut off."""
+        self.reason = text_of(reason)
+        """A text of what was given. 255 bytes of its UTF-8 are kept."""
+
+
+def text_of(thing: object) -> str:
+    """Return `str()` of anything, or a text that says why there is none."""
+    try:
+        return str(thing)
+    except Exception as error:  # noqa: BLE001 (whatever a service wrote)
+        return f"{type(thing).__name__}, whose text cannot be made: {type(error).__name__}"
 
 
 class ReceiverRefusedError(Exception):

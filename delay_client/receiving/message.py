@@ -4,7 +4,7 @@ import json
 import logging
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
@@ -13,18 +13,24 @@ from typing import Any, Final, Protocol, Self
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
-from delay_client.receiving.errors import Reject, RetryLater
+from delay_client.receiving.errors import Reject, RetryLater, text_of
 from delay_client.receiving.settings import RetryPolicy
+from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
+from delay_protocol.basics.printable import printable
 from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item, encode_item
 from delay_protocol.receivers.delivering import REFUSED_BYTES_MAX, Delivered, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
 
 TIMES_KEY: Final = "qmq_times"
-"""The attribute that counts the tries before the last LATER."""
+"""The attribute that counts the failed tries."""
+PUT_OFF_KEY: Final = "dw_putOff"
+"""The attribute that counts how often a message was put off, which is no try."""
 
 _TIMES_MAX: Final = 2**31 - 1
+_PUT_OFF_MS: Final = (100, 200, 400, 800, 1600, 3200, 5000)
+"""The least waits of a message that is put off for the second time, the third, … without end."""
 
 
 class Desk(Protocol):
@@ -32,6 +38,11 @@ class Desk(Protocol):
 
     retry: RetryPolicy
     chance: random.Random
+    tracebacks: Tracebacks
+    ends_task: Callable[[BaseException], bool]
+
+    def begin(self) -> None:
+        """Note that a handler has begun a message."""
 
     def now_ms(self) -> int:
         """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
@@ -44,9 +55,9 @@ class ReceivedMessage:
     """A message that is due. Its verdict is the first that is given; further ones are ignored.
 
     `async with message:` gives one by how the block ends: DONE, or as a handler of run() that
-    raises. RetryLater and Reject end there, other exceptions pass on. Verdicts go out in the
-    background, many in one request; leaving the receiver's block waits for their answers. A message
-    without a verdict counts against the credit until the receiver's block is left.
+    raises; cancelled, it puts the message off. RetryLater and Reject end there, other exceptions
+    pass on. Verdicts go out in the background, many in one request; leaving the receiver's block
+    waits for their answers. A message without a verdict counts against the credit until then.
     """
 
     subject: str
@@ -76,6 +87,8 @@ class ReceivedMessage:
         self.sequence, self.tried, self.kept = delivered
         self.arrived_ms = arrived_ms
         """When it arrived, in ms since 1970 UTC."""
+        self.came_at = 0.0
+        """The same, in the time of the event loop."""
         self.is_settled = False
         """Whether it has its verdict."""
 
@@ -88,13 +101,18 @@ class ReceivedMessage:
             raise MalformedItemError(f"due at {self.due_ms} ms")
         self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
         self.attributes = item.attributes
-        self.attempt = attempts_before(item.attributes) + self.tried
+        self.attempt = count_of(item.attributes, TIMES_KEY) + self.tried
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
 
     @property
     def data(self) -> bytes:
         """The body in bytes, whichever it was sent as: those of text are UTF-8."""
         return self.body if isinstance(self.body, bytes) else self.body.encode()
+
+    @property
+    def put_offs(self) -> int:
+        """How often it was put off, by RetryLater or later(); that is no part of `attempt`."""
+        return count_of(self.attributes, PUT_OFF_KEY)
 
     @property
     def due(self) -> datetime:
@@ -119,40 +137,57 @@ class ReceivedMessage:
         self.desk.settle(self, Verdict.RELEASE)
 
     async def later(self, delay: Delay) -> None:
-        """Have the message come again after a delay, with one more in `attempt`."""
-        self._come_again(delay_to_ms(delay))
+        """Put the message off: it comes again after a delay, and that is no try.
 
-    async def reject(self, reason: str) -> None:
+        From the second time on it waits 100 ms at the least, then twice as long, up to 5 s.
+        """
+        self._put_off(delay_to_ms(delay))
+
+    async def reject(self, reason: object) -> None:
         """Make the message a dead letter, with a reason of which 255 bytes are kept."""
         self.refuse(reason)
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: object) -> None:
         """Do what reject() does."""
         self.desk.settle(self, Verdict.REFUSED, reason_of(reason))
 
     def failed(self, error: BaseException, retry: RetryPolicy | None = None) -> None:
-        """Give the verdict after an exception: the error's own, or by the retry policy."""
+        """Give the verdict after an exception: the error's own, or by the retry policy.
+
+        A fault of the error or of the policy is a failure in its place, by the default policy: an
+        exception from here would end the receiver.
+        """
+        try:
+            self._judge(error, retry or self.desk.retry)
+        except Exception as fault:  # noqa: BLE001 (errors and policies are the service's)
+            self._judge(fault, RetryPolicy())
+
+    def _judge(self, error: BaseException, retry: RetryPolicy) -> None:
         if isinstance(error, RetryLater):
-            self._come_again(error.delay_ms)
+            self._put_off(error.delay_ms)
         elif isinstance(error, Reject):
             self.refuse(error.reason)
-        elif not isinstance(error, Exception):
-            # It was cancelled, which is no try.
-            self.desk.settle(self, Verdict.RELEASE)
         elif not self.is_settled:
-            wait_s = (retry or self.desk.retry).wait_s(self.attempt, self.desk.chance)
+            said = f"{type(error).__name__}: {text_of(error)}"
+            wait_s = retry.wait_s(self.attempt, self.desk.chance)
             if wait_s is None:
-                logger.error("%r: given up", self, exc_info=error)
-                said = f"{type(error).__name__}: {error}"
+                level, what = logging.ERROR, "given up"
                 self.refuse(f"given up after {self.attempt} tries: {said}")
             else:
-                logger.warning("%r: comes again in %.3g s", self, wait_s, exc_info=error)
-                self._come_again(math.ceil(wait_s * 1000))
+                level, what = logging.WARNING, f"comes again in {wait_s:.3g} s"
+                self._come_again(math.ceil(wait_s * 1000), TIMES_KEY)
+            is_due = self.desk.tracebacks.is_due(error, self.desk.now_ms())
+            shown = printable(said[:REFUSED_BYTES_MAX])
+            logger.log(level, "%r: %s: %s", self, what, shown, exc_info=error if is_due else None)
 
-    def _come_again(self, delay_ms: int) -> None:
+    def _put_off(self, delay_ms: int) -> None:
+        least_ms = (0, *_PUT_OFF_MS)[min(self.put_offs, len(_PUT_OFF_MS))]
+        self._come_again(max(delay_ms, least_ms), PUT_OFF_KEY)
+
+    def _come_again(self, delay_ms: int, key: str) -> None:
         due_ms = min(self.desk.now_ms() + delay_ms, DUE_MS_MAX)
         try:
-            self.desk.settle(self, Verdict.LATER, later_item(self.item, due_ms))
+            self.desk.settle(self, Verdict.LATER, later_item(self.item, due_ms, key))
         except LocalProtocolError as error:
             self.refuse(f"given up, since it could not come again: {error}")
 
@@ -168,6 +203,8 @@ class ReceivedMessage:
         """Give the verdict by how the block ends, unless the message has one."""
         if error is None:
             self.desk.settle(self, Verdict.DONE)
+        elif self.desk.ends_task(error):
+            self._put_off(0)
         else:
             self.failed(error)
         return isinstance(error, RetryLater | Reject)
@@ -187,25 +224,26 @@ class MessageBatch(tuple[ReceivedMessage, ...]):
             message.desk.settle(message, Verdict.DONE)
 
 
-def reason_of(text: str) -> bytes:
-    """Return as much of a text as the reason of a REFUSED may have."""
-    return text.encode(errors="replace")[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
+def reason_of(thing: object) -> bytes:
+    """Return as much of the text of anything as the reason of a REFUSED may have."""
+    data = text_of(thing)[:REFUSED_BYTES_MAX].encode(errors="replace")
+    return data[:REFUSED_BYTES_MAX].decode(errors="ignore").encode()
 
 
-def attempts_before(attributes: Mapping[str, str]) -> int:
-    """Return how many tries an item counts; 0 where it says nothing that is a count."""
+def count_of(attributes: Mapping[str, str], key: str) -> int:
+    """Return what an item counts there; 0 where it says nothing that is a count."""
     try:
-        return min(max(int(attributes.get(TIMES_KEY, "0")), 0), _TIMES_MAX)
+        return min(max(int(attributes.get(key, "0")), 0), _TIMES_MAX)
     except ValueError:
         return 0
 
 
-def later_item(item: Item, due_ms: int) -> bytes:
-    """Return the item of a message that comes again: due then, and one more in `qmq_times`.
+def later_item(item: Item, due_ms: int, key: str) -> bytes:
+    """Return the item of a message that comes again: due then, and one more in an attribute.
 
     Raises LocalProtocolError for an item that only others write: with a value of 40,000 bytes, say.
     """
-    times = attempts_before(item.attributes) + 1
-    attributes = {**item.attributes, DUE_KEY: str(due_ms), TIMES_KEY: str(times)}
+    count = count_of(item.attributes, key) + 1
+    attributes = {**item.attributes, DUE_KEY: str(due_ms), key: str(count)}
     flag = item.flag | FLAG_DELAY
     return encode_item(replace(item, flag=flag, due_ms=due_ms, attributes=attributes))

@@ -36,6 +36,12 @@ ReceiverLine = Attachment | MetaLink
 
 AttachmentT = TypeVar("AttachmentT", bound=Attachment)
 
+_UNBEGUN_MIN = 64
+"""Messages that may be here unbegun, however few handlers there are: quick ones want more."""
+_LIMITS = (
+    "A receiver has a name of 1 to 255 characters, at most 64 subjects of 1 to 255 characters, "
+    "a weight from 1 to 1000, and a token of at most 1000 characters"
+)
 _ALONE_S = 1.0
 """After so long without a delay server a line says why."""
 
@@ -55,6 +61,7 @@ class Reception:
         config: ReceiverConfig,
         chance: random.Random,
         ring: Callable[[], None],
+        ends_task: Callable[[BaseException], bool],
     ) -> None:
         """Raise ValueError for a name, subjects or addresses that cannot be."""
         if isinstance(subjects, str):
@@ -65,10 +72,11 @@ class Reception:
         instance = chance.randbytes(INSTANCE_BYTES)
         attach = Attach(name=name, instance=instance, weight=weight, token=token)
         self._name = name
-        self._takes = Flow(items=config.credit_items, bytes=config.credit_bytes)
-        self._shared = Shared(attach, config, chance, ring, self._takes)
+        self._shared = Shared(attach, config, chance, ring, ends_task)
+        self.expect(config.concurrency)
         self.todo = self._shared.todo
         """Messages that nobody has begun."""
+        self.takers = self._shared.takers
         self.counts = self._shared.counts
         self.fault: ReceiverRefusedError | None = None
         """Why it is no use to go on."""
@@ -90,7 +98,7 @@ class Reception:
                 register, config=connecting, chance=chance, registered=self._registered
             )
         except LocalProtocolError as error:
-            raise ValueError(str(error)) from error
+            raise ValueError(f"{error}. {_LIMITS}") from error
         self._meta: MetaLink | None = None
         if meta is not None:
             self._meta = MetaLink(meta, self._talk, config=connecting, chance=chance)
@@ -115,10 +123,21 @@ class Reception:
 
     # What the user wants.
 
+    def expect(self, at_a_time: int, *, least: int = _UNBEGUN_MIN) -> None:
+        """Have twice as many messages wait here for handlers as they begin at a time."""
+        shared = self._shared
+        shared.backlog = shared.config.credit_items or max(2 * at_a_time, least)
+        shared.room = shared.backlog
+
     def take(self) -> ReceivedMessage | None:
         """Return the next message, decoded; None if there is none. Poison becomes a dead letter."""
+        shared = self._shared
+        if shared.room < shared.backlog:
+            shared.room = min(2 * shared.room + 1, shared.backlog)
+            shared.ring()
         while self.todo:
             message = self.todo.popleft()
+            message.desk.begin()
             try:
                 message.read()
             except MalformedItemError as error:
@@ -135,15 +154,15 @@ class Reception:
         try:
             encode_flow(flow)
         except LocalProtocolError as error:
-            raise ValueError(str(error)) from error
-        self._shared.flow = flow
+            raise ValueError(f"a reason has at most 1000 characters: {error}") from error
+        self._shared.pause = flow
         self.release(begun=False)
         self._shared.ring()
 
     def resume(self) -> None:
         """Take messages again."""
         if not self.is_stopping:
-            self._shared.flow = self._takes
+            self._shared.pause = None
             self._shared.ring()
 
     def stop(self) -> None:

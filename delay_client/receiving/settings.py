@@ -52,12 +52,13 @@ class RetryPolicy:
 class ReceiverConfig:
     """How much, how long and how many."""
 
-    credit_items: int = 1000
-    """Messages that may be here without a verdict, for each delay server. However long a handler
-    takes, its message stays its own while the receiver lives."""
+    credit_items: int | None = None
+    """Messages that may be here without a verdict, for each delay server. None: those at handlers,
+    and for handlers to begin next twice as many as they begin at a time, but 64 at least, of all
+    delay servers together."""
 
     credit_bytes: int = 16 * _MIB
-    """Bytes of them, for each delay server: what bounds the memory of a receiver."""
+    """Bytes of all that is here, for each delay server: what bounds the memory of a receiver."""
 
     concurrency: int = 10
     """Handlers of a run() that are at work at a time."""
@@ -109,5 +110,5 @@ def _check(settings: RetryPolicy | ReceiverConfig, **bounds: tuple[float, float]
     for name, (least, most) in bounds.items():
         value = getattr(settings, name)
         # Not `value < least`: that lets a NaN through.
-        if not least <= value <= most:
+        if value is not None and not least <= value <= most:
             raise ValueError(f"{name} must be from {least:g} to {most:g}, not {value!r}")

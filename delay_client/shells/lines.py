@@ -17,6 +17,7 @@ import anyio.lowlevel
 
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.errors import ClientClosed
+from delay_client.shells.cancelling import ends_task
 
 _RECEIVE_SIZE: Final = 65536
 
@@ -110,7 +111,7 @@ class Shell(Generic[LinkT]):
         """Finish what was begun, then disconnect."""
         self._leaves_by_error = error is not None
         try:
-            if isinstance(error, Exception):
+            if error is not None and not ends_task(error):
                 # That we use a task group is nobody's business: the error does not pass through it.
                 await self._lifetime.__aexit__(None, None, None)
                 return False

@@ -22,6 +22,7 @@ from delay_client.receiving.attachment import ReceiverCounts
 from delay_client.receiving.message import MessageBatch, ReceivedMessage
 from delay_client.receiving.reception import ReceiverLine, Reception
 from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
+from delay_client.shells.cancelling import ends_task
 from delay_client.shells.lines import Bell, Shell
 from delay_protocol.receivers.delivering import Verdict
 
@@ -79,11 +80,12 @@ class Receiver(Shell[ReceiverLine]):
             config=self._config,
             chance=chance or random.SystemRandom(),
             ring=self._ring,
+            ends_task=ends_task,
         )
         super().__init__(
             self._reception, connect_timeout_s=self._config.connecting.connect_timeout_s
         )
-        self._takers: deque[anyio.Event] = deque()
+        self._takers: deque[anyio.Event] = self._reception.takers
         """What wakes those that wait for a message."""
         self._all_settled = Bell()
         self._yielded_at = 0.0
@@ -119,6 +121,7 @@ class Receiver(Shell[ReceiverLine]):
         if count < 1:
             raise ValueError(f"concurrency must be at least 1, not {count!r}")
         self._check_loop()
+        self._reception.expect(count)
         call = _async_handler(handler, count)
         async with anyio.create_task_group() as watch:
             if handle_signals:
@@ -149,6 +152,7 @@ class Receiver(Shell[ReceiverLine]):
         """
         if max_items < 1:
             raise ValueError(f"max_items must be at least 1, not {max_items!r}")
+        self._reception.expect(max_items, least=1)
         return _Batches(self, self._reception.take, max_items)
 
     def pause(self, reason: str) -> None:
@@ -190,9 +194,10 @@ class Receiver(Shell[ReceiverLine]):
             try:
                 await handler(message)
             except BaseException as error:
-                message.failed(error, retry)
-                if not isinstance(error, Exception):
+                if ends_task(error, is_ours=True):
+                    message.desk.settle(message, Verdict.RELEASE)
                     raise
+                message.failed(error, retry)
             else:
                 message.desk.settle(message, Verdict.DONE)
 
@@ -203,11 +208,14 @@ class Receiver(Shell[ReceiverLine]):
         if now >= self._yielded_at + _TURN_S:
             await anyio.lowlevel.checkpoint()
             self._yielded_at = monotonic_s()
+        has_waited = False
         while True:
             if self._reception.fault is not None:
                 return None
             message = self._reception.take()
             if message is not None or self._reception.is_stopping:
+                if has_waited:
+                    self._wake_takers()
                 return message
             taker = anyio.Event()
             self._takers.append(taker)
@@ -220,6 +228,7 @@ class Receiver(Shell[ReceiverLine]):
                 else:
                     self._takers.remove(taker)
                 raise
+            has_waited = True
             self._yielded_at = monotonic_s()
 
     async def _stop_on_signals(
@@ -242,10 +251,13 @@ class Receiver(Shell[ReceiverLine]):
             self._all_settled.ring()
 
     def _wake_takers(self) -> None:
-        """Wake as many of those that wait as there are messages, all of them at the end."""
+        """Wake one of those that wait if there is a message, all of them at the end.
+
+        That one wakes the next if there are more: quick handlers leave nothing for most of them.
+        """
         reception = self._reception
         ends = reception.is_stopping or reception.fault is not None
-        count = len(self._takers) if ends else min(len(reception.todo), len(self._takers))
+        count = len(self._takers) if ends else min(len(reception.todo), len(self._takers), 1)
         for _ in range(count):
             self._takers.popleft().set()
 

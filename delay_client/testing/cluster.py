@@ -1,6 +1,7 @@
 """A cluster for tests: it makes clients and receivers without connections, and has their clock."""
 
 import contextlib
+import math
 import random
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -90,10 +91,10 @@ class FakeReceiver(Receiver):
             self._reception.fault = error
         return self
 
-    def resume(self) -> None:
-        """Take messages again."""
-        super().resume()
+    def _changed(self) -> None:
+        # What it takes may be more than before.
         self._schedule.deliver()
+        super()._changed()
 
     def _close(self) -> None:
         # First, as when a connection is lost: what is still there may have been begun.
@@ -182,8 +183,8 @@ class FakeCluster:
         schedule = self._schedule
         until_ms = schedule.now_ms + by // _MS
         await self._let_work()
-        while (due_ms := schedule.next_due_ms()) is not None and due_ms <= until_ms:
-            schedule.now_ms = due_ms
+        while (event_ms := schedule.next_event_ms()) <= until_ms:
+            schedule.now_ms = math.ceil(event_ms)
             await self._let_work()
         schedule.now_ms = until_ms
 
@@ -198,6 +199,7 @@ class FakeCluster:
                 settled = anyio.Event()
                 self._schedule.on_change = settled.set
                 await settled.wait()
+                self._schedule.deliver()
         if scope.cancelled_caught:
             self._given_up.update(*(one.unsettled for one in self._receivers))
 

@@ -9,6 +9,7 @@ It does as a meta server and delay servers do with receivers:
 """
 
 import logging
+import math
 from bisect import bisect_right, insort
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -21,7 +22,7 @@ from delay_client.messages.message import Outcome, Receipt, moment
 from delay_client.messages.verdicts import item_refusal
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
-from delay_client.receiving.message import ReceivedMessage, attempts_before
+from delay_client.receiving.message import TIMES_KEY, ReceivedMessage, count_of
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import FLAG_DELAY, decode_item
@@ -43,8 +44,8 @@ class StoredMessage:
         self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)
         self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
-        self.attempts = self._attempts_before = attempts_before(item.attributes)
-        """How many times a receiver had it, releases not counted."""
+        self.attempts = self._attempts_before = count_of(item.attributes, TIMES_KEY)
+        """How many times a receiver had it; what was released or put off does not count."""
         self.reason = ""
         """Why it was refused, if it was."""
         self.data = data
@@ -98,12 +99,12 @@ class Taker(Attachment):
 
     def has_room(self, size: int = 0) -> bool:
         """Whether it takes one more message, of so many bytes, now."""
-        flow = self._shared.flow
+        flow = self.credit
         return len(self._unsettled) < flow.items and self._unsettled_bytes + size <= flow.bytes
 
     def deliver(self, delivered: Delivered) -> None:
         """Take a message."""
-        self._take([delivered])
+        self._take([delivered], self._schedule.now_ms / 1000)
         self._shared.ring()
 
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
@@ -200,7 +201,9 @@ class Schedule:
         self.on_change()
 
     def deliver(self) -> None:
-        """Give what is due to receivers, as far as they take it."""
+        """Give what is due to receivers, as far as they take it, and what others never began."""
+        for taker in self._takers:
+            taker.give_back_unbegun(self.now_ms / 1000)
         at = 0
         while at < len(self.waiting) and self.waiting[at].due_ms <= self.now_ms:
             takers = [one for one in self._takers if one.has_room()]
@@ -216,10 +219,12 @@ class Schedule:
             else:
                 at += 1
 
-    def next_due_ms(self) -> int | None:
-        """Return when the next message falls due that is not due yet."""
+    def next_event_ms(self) -> float:
+        """Return when the next message falls due, or goes to another receiver; else infinity."""
         at = bisect_right(self.waiting, self.now_ms, key=lambda message: message.due_ms)
-        return self.waiting[at].due_ms if at < len(self.waiting) else None
+        due_ms = self.waiting[at].due_ms if at < len(self.waiting) else math.inf
+        until_s = min((taker.unbegun_until() for taker in self._takers), default=math.inf)
+        return min(due_ms, max(until_s * 1000, self.now_ms + 1))
 
     def _name_for(self, subject: str, *, is_prefix: bool = False) -> str | None:
         """Return the name of the receivers of a subject, or of all that begins with it."""

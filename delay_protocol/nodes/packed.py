@@ -18,7 +18,8 @@ def pack(decoder: msgspec.msgpack.Decoder[T], said: T, bytes_max: int) -> bytes:
         body = msgspec.msgpack.encode(said)
         unpack(decoder, body, bytes_max)
     except (MalformedMetaError, UnicodeEncodeError, OverflowError) as error:
-        raise LocalProtocolError(f"{said} is not encodable: {error}") from error
+        # Not `said` itself: there may be a token in it.
+        raise LocalProtocolError(f"{type(said).__name__} is not encodable: {error}") from error
     return body
 
 

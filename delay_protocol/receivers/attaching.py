@@ -50,6 +50,10 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""
     """A receiver's token, where the cluster has a secret."""
 
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"<Attach of {self.name!a}>"
+
 
 class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached", gc=False):
     """It is attached; messages come once a FLOW has said how many."""

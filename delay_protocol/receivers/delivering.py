@@ -9,7 +9,7 @@
     verdict       what goes with it
     1 DONE        nothing: the message is done with
     2 RELEASE     nothing: it goes to others, or comes again; it counts as no attempt
-    3 LATER       its item, with another due time and one more in `qmq_times`: it comes again then
+    3 LATER       its item, with another due time: it comes again then
     4 REFUSED     the reason, UTF-8, at most 255 bytes: a dead letter
 
 All integers are big-endian and signed. A sequence is a number within the delay group and tells a
@@ -54,7 +54,7 @@ class Delivered(NamedTuple):
 
     sequence: int
     attempt: int
-    """Which try of this mastership it is, from 1. `qmq_times` of the item counts those before."""
+    """Which try of this mastership it is, from 1. `qmq_times` counts the failed ones before."""
     item: bytes
     """As it was kept, CRC included."""
 

@@ -46,6 +46,10 @@ class ReceiverRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     told: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] = 0
     """The version of the last answer on this connection; 0: none."""
 
+    def __repr__(self) -> str:
+        """Return a text without the token."""
+        return f"<ReceiverRegister of {self.name!a}>"
+
 
 class MasterInfo(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delay group, and where its master takes receivers."""

@@ -34,6 +34,7 @@ from delay_client import (
 )
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
+from delay_client.receiving import attachment
 from tests.contract.worlds import FakeWorld, World, real_world, running
 
 NUMBERS = count(1)
@@ -161,9 +162,9 @@ def test_a_handler_says_when_a_message_comes_again(play: Play) -> None:
 
         async def handler(message: ReceivedMessage) -> None:
             got.append(message)
-            if message.attempt == 1:
+            if message.put_offs == 0:
                 raise RetryLater(2 * world.unit_s)
-            if message.attempt == 2:
+            if message.put_offs == 1:
                 await message.later(timedelta(seconds=world.unit_s))
 
         receiver = world.receiver(name, [name])
@@ -178,11 +179,45 @@ def test_a_handler_says_when_a_message_comes_again(play: Play) -> None:
             await world.until(lambda: len(got) == 3)
             await world.advance(1)
             receiver.stop()
-        assert [message.attempt for message in got] == [1, 2, 3]
+        assert [(message.attempt, message.put_offs) for message in got] == [(1, 0), (1, 1), (1, 2)]
         assert len({message.id for message in got}) == 1
         assert bodies(got) == ["again"] * 3
         assert got[1].due_ms - got[0].due_ms >= 2000 * world.unit_s
         assert got[2].due_ms - got[1].due_ms >= 1000 * world.unit_s
+
+    play(main)
+
+
+def test_what_handlers_do_not_begin_goes_to_another_receiver_and_does_not_come_back(
+    play: Play, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(world: World, name: str) -> None:
+        monkeypatch.setattr(attachment, "UNBEGUN_S", 3 * world.unit_s)
+        began: list[ReceivedMessage] = []
+        got: list[ReceivedMessage] = []
+        gate = anyio.Event()
+
+        async def stuck(message: ReceivedMessage) -> None:
+            began.append(message)
+            await gate.wait()
+
+        first = world.receiver(name, [name])
+        async with world.client() as client, first, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(first.run, stuck, concurrency=2))
+            await client.send_many(OutgoingMessage(name, str(one), 0) for one in range(200))
+            await world.until(lambda: first.counts.received == 66)
+            async with running(world.receiver(name, [name]), got):
+                await world.until(lambda: len(got) == 134)
+                await world.advance(2)
+                assert (len(began), first.counts.received) == (2, 66)
+                await world.advance(2)
+                await world.until(lambda: len(got) == 198)
+                await world.advance(4)
+                assert first.counts.received == 66
+                gate.set()
+                first.stop()
+        assert {message.attempt for message in got} == {1}
+        assert len({message.id for message in began + got}) == 200
 
     play(main)
 

@@ -54,7 +54,7 @@ class World(Protocol):
 class FakeWorld:
     """A cluster without processes."""
 
-    unit_s = 3600.0
+    unit_s = 10.0
 
     def __init__(self) -> None:
         self.cluster = FakeCluster()

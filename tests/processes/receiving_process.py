@@ -14,14 +14,15 @@ CONFIG = ReceiverConfig(
 
 
 async def main(meta: str, path: Path) -> None:
-    """Have each hundredth message twice; write id, attempt, lateness and wall clock when done."""
+    """Have each hundredth message twice; write id, its times, lateness and wall clock when done."""
     with path.open("a", buffering=1, encoding="utf-8") as seen:
 
         async def handler(message: ReceivedMessage) -> None:
             await anyio.sleep(0.001)
-            if message.data.endswith(b"00") and message.attempt == 1:
+            if message.data.endswith(b"00") and message.put_offs == 0:
                 raise RetryLater(0.2)
-            seen.write(f"{message.id} {message.attempt} {message.lateness} {time.time()}\n")
+            times = message.attempt + message.put_offs
+            seen.write(f"{message.id} {times} {message.lateness} {time.time()}\n")
 
         async with Receiver("r", subjects=["r.*"], meta=meta, config=CONFIG) as receiver:
             await receiver.run(handler, handle_signals=True)

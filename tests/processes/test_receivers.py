@@ -20,7 +20,8 @@ from tests.processes.real_processes import ROOT, ServerProcess, meta_server, ser
 
 pytestmark = pytest.mark.process
 
-CREDIT = ReceiverConfig().credit_items
+CREDIT = 64 + ReceiverConfig().concurrency
+"""What its handlers have, and what waits for them."""
 UNSETTLED_S = 2.0
 """Longest from the end of a handler to the answer that its message is done with, on a busy machine:
 receivers gather what they are done with for some milliseconds."""

@@ -25,6 +25,8 @@ from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from tests.delay_client.fake_delay_server import deliver, new_item
 
 CONFIG = ReceiverConfig(
+    credit_items=100,
+    credit_bytes=4 << 20,
     settle_items_max=10,
     settles_in_flight_max=2,
     connecting=ClientConfig(backoff_min_s=1, backoff_max_s=4, probe_max_s=60),
@@ -38,7 +40,9 @@ class World:
     def __init__(self, config: ReceiverConfig = CONFIG) -> None:
         self.rings = 0
         attach = Attach(name="r", instance=bytes(16))
-        self.shared = Shared(attach, config, random.Random(1), self._ring, TAKES)
+        self.shared = Shared(
+            attach, config, random.Random(1), self._ring, lambda _: False, backlog=100, room=100
+        )
         self.attachment = Attachment("h:1", self.shared)
         self._decoder = FrameDecoder(frame_bytes_max=1 << 24)
 
@@ -68,9 +72,25 @@ class World:
         data = deliver([(sequence, 1, new_item(sequence)) for sequence in sequences])
         self.attachment.received(data, now)
         assert self.attachment.condemned is None
-        found = list(self.shared.todo)
-        self.shared.todo.clear()
-        return found
+        return [self.begin() for _ in sequences]
+
+    def receive(self, *sequences: int, now: float = 0.0) -> None:
+        """Receive messages that no handler begins."""
+        data = deliver([(sequence, 1, new_item(sequence)) for sequence in sequences])
+        self.attachment.received(data, now)
+        self.attachment.poll(now)
+        assert self.attachment.condemned is None
+
+    def attached_with(self, items: int) -> None:
+        """Attach, and read the first FLOW."""
+        self.attach()
+        [flow] = self.frames()
+        assert decode_flow(flow.body).items == items
+
+    def begin(self) -> ReceivedMessage:
+        """Take the next message, as a handler does."""
+        self.attachment.begin()
+        return self.shared.todo.popleft()
 
     def answer(self, frame: Frame, now: float, *, code: int = 0, body: bytes | None = None) -> None:
         data = encode_settle_reply(0) if body is None else body
@@ -112,7 +132,7 @@ def test_a_short_lease_is_renewed_thrice_in_its_time() -> None:
 def test_what_it_takes_is_said_at_once_when_that_changes() -> None:
     world = World()
     world.attached()
-    world.shared.flow = Flow(items=0, reason="away")
+    world.shared.pause = Flow(items=0, reason="away")
     world.attachment.poll(1)
     [frame] = world.frames()
     assert frame.is_one_way
@@ -336,3 +356,81 @@ def test_what_cannot_be_put_off_just_now_holds_up_nothing_else() -> None:
     assert decode_settle(again.body) == [Settled(1, Verdict.LATER, b"item")]
     world.answer(again, 3)
     assert world.attachment.is_settled
+
+
+def test_no_more_is_asked_for_than_handlers_can_begin_and_not_for_each_message() -> None:
+    config = ReceiverConfig()
+    world = World(config)
+    world.shared.backlog = world.shared.room = 64
+    world.shared.takers.extend(range(10))
+    world.attach()
+    [flow] = world.frames()
+    assert decode_flow(flow.body).items == 74
+    world.receive(*range(1, 75))
+    for _ in range(10):
+        # A handler that waited has begun a message.
+        world.shared.takers.pop()
+        world.begin()
+    for number in range(10):
+        world.attachment.poll(number)
+        assert not [frame for frame in world.frames() if frame.code == CommandCode.FLOW]
+    # A loop begins any number of them.
+    for _ in range(64):
+        world.begin()
+    world.attachment.poll(9.5)
+    [flow] = [frame for frame in world.frames() if frame.code == CommandCode.FLOW]
+    assert decode_flow(flow.body).items == 74 + 64
+
+
+def test_two_servers_share_what_handlers_can_begin() -> None:
+    world = World(ReceiverConfig())
+    world.shared.backlog = world.shared.room = 64
+    world.attach()
+    assert world.attachment.credit.items == 64
+    other = Attachment("h:2", world.shared)
+    world.shared.attached += 1
+    assert (world.attachment.credit.items, other.credit.items) == (32, 32)
+
+
+def test_what_no_handler_has_begun_for_30_s_goes_back_and_is_not_asked_for() -> None:
+    world = World(ReceiverConfig())
+    world.shared.backlog = world.shared.room = 64
+    world.attached_with(64)
+    world.receive(*range(1, 9), now=1)
+    begun = [world.begin(), world.begin()]
+    assert world.attachment.next_event() == 10
+    for now in (10, 20, 30):
+        world.attachment.poll(now)
+        [settle] = [frame for frame in world.frames() if frame.code == CommandCode.SETTLE]
+        assert decode_settle(settle.body) == []
+        world.answer(settle, now)
+    assert world.attachment.next_event() == 31
+    world.attachment.poll(31)
+    # In this order, so that they do not come back.
+    flow, settle = world.frames()
+    said = decode_flow(flow.body)
+    assert (said.items, said.reason) == (2, "its handlers have begun nothing for 30 s")
+    assert decode_settle(settle.body) == [Settled(one, Verdict.RELEASE) for one in range(3, 9)]
+    world.answer(settle, 31.1)
+    assert world.attachment.next_event() == 41
+    # A handler ends, and asks for another: it grows from there.
+    world.attachment.settle(begun[0], Verdict.DONE)
+    world.shared.room = 1
+    world.attachment.poll(31.2)
+    flow, _ = world.frames()
+    said = decode_flow(flow.body)
+    assert (said.items, said.reason) == (2, "")
+
+
+def test_verdicts_that_a_server_cannot_keep_do_not_take_the_place_of_messages() -> None:
+    world = World(ReceiverConfig())
+    world.shared.backlog = world.shared.room = 64
+    world.attached_with(64)
+    for message in world.deliver(*range(1, 33)):
+        world.attachment.settle(message, Verdict.LATER, b"item")
+    world.attachment.poll(0)
+    world.attachment.poll(1)
+    [laters] = [frame for frame in world.frames() if frame.code == CommandCode.SETTLE]
+    world.answer(laters, 1, code=51, body=b"too few replicas are heard")
+    [flow] = world.frames()
+    assert decode_flow(flow.body).items == 32 + 64

@@ -6,8 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_client.receiving.message import MessageBatch, ReceivedMessage, later_item
+from delay_client import Reject, RetryLater
+from delay_client.receiving.message import (
+    PUT_OFF_KEY,
+    TIMES_KEY,
+    MessageBatch,
+    ReceivedMessage,
+    later_item,
+)
 from delay_client.receiving.settings import RetryPolicy
+from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import MalformedItemError
 from delay_protocol.messages.items import (
     FLAG_DELAY,
@@ -29,11 +37,17 @@ class Desk:
 
     def __init__(self) -> None:
         self.retry = RetryPolicy(jitter=0)
+        self.tracebacks = Tracebacks()
+        self.ends_task = lambda _: False
+        self.wall_ms = NOW_MS
         self.chance = random.Random(1)
         self.verdicts: list[tuple[Verdict, bytes]] = []
 
     def now_ms(self) -> int:
-        return NOW_MS
+        return self.wall_ms
+
+    def begin(self) -> None:
+        """Count nothing."""
 
     def settle(self, message: ReceivedMessage, verdict: Verdict, rest: bytes = b"") -> None:
         assert not message.is_settled
@@ -71,7 +85,7 @@ def test_an_item_comes_again_as_it_was_but_for_its_time_and_its_count(
         attributes = {"qmq_scheduleReceiveTime": "5", **attributes, "qmq_times": str(times)}
     flag |= FLAG_TAGS if tags else 0
     item = Item(flag, 1000, 5, subject, message_id, tags, attributes)
-    again = decode_item(later_item(item, due_ms))
+    again = decode_item(later_item(item, due_ms, TIMES_KEY))
     assert again == Item(
         flag | FLAG_DELAY,
         1000,
@@ -99,7 +113,7 @@ def test_an_item_that_only_others_write_cannot_come_again() -> None:
 def test_the_attempt_counts_the_tries_before_and_those_here(times: str, attempt: int) -> None:
     message, _ = received(Item(FLAG_DELAY, 1, 2, "s", "m", (), {"qmq_times": times}), tried=3)
     assert message.attempt == attempt
-    assert b"qmq_times" in later_item(message.item, 5)
+    assert b"qmq_times" in later_item(message.item, 5, TIMES_KEY)
 
 
 def test_an_item_without_the_flag_was_due_when_it_was_made() -> None:
@@ -127,3 +141,105 @@ def test_waits_grow_by_the_attempt_until_there_are_no_more_tries() -> None:
 def test_a_batch_is_a_tuple_of_messages() -> None:
     message, _ = received(Item(FLAG_DELAY, 1, 2, "s", "m"))
     assert MessageBatch([message]) == (message,)
+
+
+class Unprintable(Exception):  # noqa: N818 (it is of a service)
+    def __str__(self) -> str:
+        raise LookupError("no text")
+
+    __repr__ = __str__
+
+
+class Unfinished(Reject):
+    """Never calls what it inherits from."""
+
+    def __init__(self) -> None:
+        pass
+
+
+class Odd(RetryPolicy):
+    def wait_s(self, attempt: int, chance: random.Random) -> float | None:
+        del attempt, chance
+        return float("nan")
+
+
+def bad_later() -> RetryLater:
+    error = RetryLater(1)
+    error.delay_ms = "soon"  # type: ignore[assignment]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict", "reason"),
+    [
+        (Reject(ValueError("x")), Verdict.REFUSED, b"x"),
+        (Reject(None), Verdict.REFUSED, b"None"),
+        (Reject("\ud800"), Verdict.REFUSED, b"?"),
+        (Reject("x" * 10**6), Verdict.REFUSED, b"x" * 255),
+        (
+            Reject(Unprintable()),
+            Verdict.REFUSED,
+            b"Unprintable, whose text cannot be made: LookupError",
+        ),
+        (Unprintable(), Verdict.LATER, None),
+        (Unfinished(), Verdict.LATER, None),
+        (bad_later(), Verdict.LATER, None),
+        (GeneratorExit(), Verdict.LATER, None),
+        (BaseExceptionGroup("", [GeneratorExit()]), Verdict.LATER, None),
+    ],
+)
+def test_nothing_in_giving_a_verdict_raises(
+    error: BaseException, verdict: Verdict, reason: bytes | None
+) -> None:
+    for policy in (RetryPolicy(), Odd()):
+        message, desk = received(Item(FLAG_DELAY, 1, 2, "s", "m"))
+        message.failed(error, policy)
+        [(given_verdict, rest)] = desk.verdicts
+        assert given_verdict == verdict
+        assert reason in {None, rest}
+
+
+def test_the_same_traceback_is_logged_whole_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def at_one_place() -> None:
+        raise ValueError("line 1\nline 2")
+
+    def at_another() -> None:
+        raise ValueError("x")
+
+    desk = None
+    whole = []
+    for second, fail in (
+        (0, at_one_place), (1, at_one_place), (2, at_another), (61, at_one_place), (62, at_another)
+    ):  # fmt: skip
+        message, new_desk = received(Item(FLAG_DELAY, 1, 2, "s", "m"))
+        message.desk = desk = desk or new_desk
+        desk.wall_ms = NOW_MS + second * 1000
+        try:
+            fail()
+        except ValueError as error:
+            message.failed(error)
+        record = caplog.records[-1]
+        assert "\n" not in record.getMessage()
+        assert "comes again in 1 s: ValueError: " in record.getMessage()
+        whole.append(record.exc_info is not None)
+    assert whole == [True, False, True, True, True]
+
+
+def test_putting_off_is_no_try_and_does_not_spin() -> None:
+    item, waits = Item(FLAG_DELAY, 1, 2, "s", "m", (), {"qmq_times": "15"}), []
+    for put_offs in range(9):
+        message, desk = received(item)
+        assert (message.attempt, message.put_offs) == (16, put_offs)
+        message.failed(RetryLater(0))
+        [(verdict, rest)] = desk.verdicts
+        assert verdict == Verdict.LATER
+        item = decode_item(rest)
+        waits.append(item.due_ms - NOW_MS)
+    assert waits == [0, 100, 200, 400, 800, 1600, 3200, 5000, 5000]
+    assert item.attributes[TIMES_KEY] == "15"
+    assert item.attributes[PUT_OFF_KEY] == "9"
+    message, desk = received(item)
+    message.failed(RetryLater(3600))
+    assert decode_item(desk.verdicts[0][1]).due_ms == NOW_MS + 3_600_000

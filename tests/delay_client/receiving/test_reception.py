@@ -3,6 +3,8 @@
 import logging
 import math
 import random
+import traceback
+from typing import Any
 
 import pytest
 
@@ -12,17 +14,16 @@ from delay_client.receiving.reception import Reception
 from delay_protocol.receivers.masters import MasterInfo, ReceiverRegistered
 
 
-def new_reception(*servers: str, meta: str | None = None) -> Reception:
+def new_reception(*servers: str, meta: str | None = None, **changes: Any) -> Reception:  # noqa: ANN401 (also bad ones)
+    arguments: dict[str, Any] = {"name": "r", "subjects": (), "token": "", "weight": 100}
     return Reception(
-        "r",
-        subjects=(),
-        token="",
-        weight=100,
+        **(arguments | changes),
         servers=None if meta else list(servers),
         meta=meta,
         config=ReceiverConfig(),
         chance=random.Random(1),
         ring=lambda: None,
+        ends_task=lambda _: False,
     )
 
 
@@ -81,3 +82,39 @@ def test_masters_come_and_go_and_one_that_is_no_address_is_passed_over(
     assert said[0] == "receiver r: approve r"
     assert said[1].startswith("receiver r: 'nowhere' is not an address")
     assert len(said) == 2
+
+
+def test_after_a_standstill_it_asks_for_more_each_time_that_somebody_takes() -> None:
+    reception = new_reception("h:1")
+    shared = reception._shared
+    assert (shared.backlog, shared.room) == (64, 64)
+    reception.expect(50)
+    assert shared.room == 100
+    shared.room = 0
+    rooms = []
+    for _ in range(8):
+        reception.take()
+        rooms.append(shared.room)
+    assert rooms == [1, 3, 7, 15, 31, 63, 100, 100]
+    # Two batches.
+    reception.expect(500, least=1)
+    assert shared.backlog == 1000
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"name": ""}, {"name": "x" * 256}, {"subjects": [""]}, {"subjects": ["x" * 256]},
+        {"subjects": ["s"] * 65}, {"subjects": [7]}, {"weight": 0}, {"weight": 1001},
+        {"weight": "1"}, {"token": "a-token" * 200},
+    ],
+)  # fmt: skip
+def test_what_is_beyond_a_limit_is_refused_and_no_text_has_the_token(bad: dict[str, Any]) -> None:
+    good = {"name": "x" * 255, "subjects": ["x" * 255] * 64, "weight": 1000, "token": "a-token"}
+    with pytest.raises(ValueError, match="at most 64 subjects of 1 to 255") as found:
+        new_reception(meta="m:1", **(good | bad))
+    assert "a-token" not in str(found.value)
+    assert "a-token" not in "".join(traceback.format_exception(found.value))
+    reception = new_reception(meta="m:1", **good)
+    assert "a-token" not in repr(reception._shared)
+    assert "a-token" not in repr(reception._talk._register)

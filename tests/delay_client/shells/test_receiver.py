@@ -1,5 +1,6 @@
 """Promise: on asyncio and trio each message gets the verdict of its handler, or comes again."""
 
+import asyncio
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 
 import anyio
 import pytest
+import sniffio
 
 from delay_client import (
     ClientClosed,
@@ -83,7 +85,8 @@ def test_a_message_is_done_when_its_handler_returns(run: Run) -> None:
             await until(lambda: server.settles)
             assert server.verdicts() == [("m1", Verdict.DONE)]
         assert [attach.name for attach in server.attached] == ["r"]
-        assert server.flows[0].items == FAST.credit_items
+        # As many as there are handlers, which wait, and 64 for them.
+        assert server.flows[0].items == 64 + FAST.concurrency
         assert (server.flows[-1].items, server.flows[-1].reason) == (0, "the receiver stops")
         assert receiver.counts.verdicts[Verdict.DONE] == receiver.counts.received == 1
 
@@ -140,7 +143,7 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
             assert wait_s - 20 < wait <= wait_s
             assert again.attributes == {
                 "body": f"body {name[1:]}",
-                "qmq_times": "1",
+                "qmq_times" if name == "m1" else "dw_putOff": "1",
                 "qmq_scheduleReceiveTime": str(again.due_ms),
             }
         assert len(rests["m3"]) == 255
@@ -386,6 +389,108 @@ def test_a_run_that_is_cancelled_gives_its_messages_back(run: Run) -> None:
     run(main)
 
 
+async def a_cancelled_task() -> None:
+    """Wait for a task that somebody cancels; trio has none such, and its Cancelled stays inside."""
+    if sniffio.current_async_library() == "trio":
+        raise GeneratorExit
+    task = asyncio.get_running_loop().create_task(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+async def a_group() -> None:
+    raise BaseExceptionGroup("", [GeneratorExit()])
+
+
+async def cancelled_itself() -> None:
+    """Cancel the handler's task, as libraries for time-outs do."""
+    if sniffio.current_async_library() == "trio":
+        await a_group()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(9)
+
+
+@pytest.mark.parametrize("fails", [a_cancelled_task, a_group, cancelled_itself])
+def test_a_cancellation_of_others_is_a_failure_of_the_handler_alone(
+    run: Run, caplog: pytest.LogCaptureFixture, fails: Callable[[], Awaitable[None]]
+) -> None:
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(*map(new_item, (1, 2)))
+            gate = anyio.Event()
+
+            async def handler(message: ReceivedMessage) -> None:
+                if message.id == "m1":
+                    await gate.wait()
+                else:
+                    await fails()
+
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(receiver.run, handler)
+                await until(server.rests)
+                assert server.verdicts() == [("m2", Verdict.LATER)]
+                assert decode_item(server.rests()[0]).attributes["qmq_times"] == "1"
+                await server.hand(new_item(3))
+                await until(lambda: len(server.rests()) == 2)
+                gate.set()
+                await until(lambda: len(server.rests()) == 3)
+                assert server.verdicts()[2] == ("m1", Verdict.DONE)
+                receiver.stop()
+
+    run(main)
+    assert "comes again in 60 s" in caplog.text
+
+
+@pytest.mark.parametrize("fails", [a_cancelled_task, a_group])
+def test_a_cancellation_of_others_in_the_block_of_a_message_is_a_failure(
+    run: Run, fails: Callable[[], Awaitable[None]]
+) -> None:
+    async def main() -> None:
+        async with FakeDelayServer() as server:
+            server.add(new_item(1))
+            with pytest.raises((asyncio.CancelledError, GeneratorExit, BaseExceptionGroup)):
+                async with receiver_of(server) as receiver, await anext(receiver):
+                    await fails()
+            assert server.verdicts() == [("m1", Verdict.LATER)]
+            assert decode_item(server.rests()[0]).attributes["qmq_times"] == "1"
+
+    run(main)
+
+
+def test_a_time_out_around_the_block_of_a_message_puts_it_off(run: Run) -> None:
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(new_item(1))
+            message = await anext(receiver)
+            with anyio.move_on_after(0.01):
+                async with message:
+                    await anyio.sleep(9)
+            await until(server.rests)
+            again = decode_item(server.rests()[0]).attributes
+            assert (again.get("qmq_times"), again["dw_putOff"]) == (None, "1")
+
+    run(main)
+
+
+@pytest.mark.parametrize("in_group", [True, False])
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_what_ends_the_program_ends_it(
+    run: Run, kind: type[BaseException], *, in_group: bool
+) -> None:
+    async def handler(_: ReceivedMessage) -> None:
+        raise BaseExceptionGroup("", [kind()]) if in_group else kind()
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(new_item(1))
+            await receiver.run(handler)
+
+    with pytest.raises((kind, BaseExceptionGroup)):
+        run(main)
+
+
 def test_paused_it_takes_nothing_and_says_why(run: Run) -> None:
     async def handler(_: ReceivedMessage) -> None:
         pass
@@ -410,7 +515,7 @@ def test_paused_it_takes_nothing_and_says_why(run: Run) -> None:
                 tasks.start_soon(receiver.run, handler)
                 await until(lambda: server.verdicts()[1:] == [("m1", Verdict.DONE)])
                 receiver.stop()
-            with pytest.raises(ValueError, match="not encodable"):
+            with pytest.raises(ValueError, match="at most 1000 characters"):
                 receiver.pause("x" * 1001)
 
     run(main)
@@ -486,7 +591,7 @@ def test_a_master_of_an_older_epoch_is_left(run: Run) -> None:
             await until(lambda: new.flows and not old.connections and len(old.attached) > 2)
             assert len(old.flows) == 1
             old.epoch = 5
-            await until(lambda: len(old.flows) == 2 and not new.connections)
+            await until(lambda: len(old.flows) > 1 and not new.connections)
 
     run(main)
 
@@ -765,10 +870,10 @@ def test_outside_its_block_it_says_so(run: Run) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"name": ""}, "not encodable"),
-        ({"name": "r", "weight": 0}, "not encodable"),
+        ({"name": ""}, "a name of 1 to 255 characters"),
+        ({"name": "r", "weight": 0}, "a weight from 1 to 1000"),
         ({"name": "r", "subjects": "s", "meta": "m:1"}, "list of subjects"),
-        ({"name": "r", "subjects": [""], "meta": "m:1"}, "not encodable"),
+        ({"name": "r", "subjects": [""], "meta": "m:1"}, "subjects of 1 to 255 characters"),
         ({"name": "r", "subjects": ["s"]}, "give meta="),
         ({"name": "r", "servers": ["h:1"], "meta": "m:1"}, "not both"),
         ({"name": "r", "servers": []}, "are no servers"),

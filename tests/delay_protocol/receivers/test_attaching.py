@@ -180,3 +180,11 @@ def test_the_largest_bodies_there_can_be_fit() -> None:
     assert decode_attach(encode_attach(attach)) == attach
     flow = Flow(items=2**62, bytes=2**62, reason=wide * REASON_LENGTH_MAX)
     assert decode_flow(encode_flow(flow)) == flow
+
+
+def test_no_text_has_the_token() -> None:
+    attach = Attach(name="r", instance=bytes(16), weight=0, token="a-token")  # noqa: S106 (none)
+    assert repr(attach) == "<Attach of 'r'>"
+    with pytest.raises(LocalProtocolError, match="Attach is not encodable: Expected") as found:
+        encode_attach(attach)
+    assert "a-token" not in str(found.value)
