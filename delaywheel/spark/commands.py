@@ -114,7 +114,8 @@ def reconcile(
         check_payload=check_payload,
     )
     try:
-        plan = make_plan(sources_of(roots, manifests, request.from_minute), request)
+        sources = sources_of(roots, manifests, request.from_minute, is_final=request.final)
+        plan = make_plan(sources, request)
         result = _carry_out(
             plan, choice, audits=audits, output=output, details=details, page_file=page_file
         )

@@ -149,7 +149,8 @@ def repair(
     told = _Told()
     try:
         sent = _sent_before(audit_file)
-        found = Repair(sources_of(roots, manifests, 0), request, sent).messages(details)
+        sources = sources_of(roots, manifests, 0, is_final=request.final)
+        found = Repair(sources, request, sent).messages(details)
         if not send:
             _list(found, told)
             sys.exit(told.exit_code())

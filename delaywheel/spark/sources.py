@@ -170,10 +170,15 @@ def _request(values: dict[str, Any], **more: Any) -> "Request":  # noqa: ANN401 
     return Request(**values, **more)
 
 
-def sources_of(roots: Iterable[str], manifests: Iterable[str], from_minute: int) -> "list[Source]":
+def sources_of(
+    roots: Iterable[str], manifests: Iterable[str], from_minute: int, *, is_final: bool = False
+) -> "list[Source]":
     """Return what is named; of directories all that ended after a minute is told."""
     from spark_tools.source.manifests import source_of_directory, source_of_file
 
     now_ms = int(time.time() * 1000)
-    found = [source_of_directory(root, now_ms=now_ms, from_minute=from_minute) for root in roots]
-    return found + [source_of_file(text) for text in manifests]
+    found = [
+        source_of_directory(root, now_ms=now_ms, from_minute=from_minute, is_final=is_final)
+        for root in roots
+    ]
+    return found + [source_of_file(text, is_final=is_final) for text in manifests]

@@ -206,7 +206,6 @@ class Demo:
                     nursery.cancel_scope.cancel()
                 live.update(self._table())
             await self._until_in_sync()
-            await self._until_filed()
             await self._verify()
             await self._reconcile()
 
@@ -288,17 +287,6 @@ class Demo:
             f"not all delay servers were in sync within {READY_SECONDS_MAX:g} s:\n"
             + "".join(log.read_text(errors="replace") for log in logs)
         )
-
-    async def _until_filed(self) -> None:
-        """Wait until each checkpoint has the whole log: as far as that a replica's log counts."""
-        with trio.move_on_after(READY_SECONDS_MAX):
-            for name in NODE_NAMES:
-                while True:
-                    said = await self._command("log", "manifest", str(self._data_of(name)))
-                    manifest = json.loads(said)
-                    if manifest["log_next_sequence"] == manifest["durable_next_sequence"]:
-                        break
-                    await trio.sleep(LOOK_SECONDS)
 
     async def _change_masters(self) -> None:
         """Have the master hand over; later kill the next one, elect another and bring it back."""

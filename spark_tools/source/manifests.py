@@ -8,14 +8,19 @@ from storage.readers.manifest import Manifest, decode_manifest, read_manifest
 from storage.readers.manifest_check import contradiction_in
 
 
-def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
+def source_of_directory(
+    root: str, *, now_ms: int, from_minute: int, is_final: bool = False
+) -> Source:
     """Return the manifest of a data directory, or of a copy, as it is now.
 
     now_ms: the wall clock. Of deleted segments only those are told of that ended after
-    `from_minute`. Raises what `read_manifest` and `disk_of` do.
+    `from_minute`. is_final: no node of the group runs any more. Raises what `read_manifest` and
+    `disk_of` do.
     """
     try:
-        found = read_manifest(disk_of(root), now_ms=now_ms, deleted_from_minute=from_minute)
+        found = read_manifest(
+            disk_of(root), now_ms=now_ms, deleted_from_minute=from_minute, is_final=is_final
+        )
     except DataDirectoryError as error:
         if isinstance(error, OSError):
             raise  # It names the file.
@@ -23,15 +28,20 @@ def source_of_directory(root: str, *, now_ms: int, from_minute: int) -> Source:
     return Source(found, absolute_root(root))
 
 
-def source_of_file(text: str) -> Source:
+def source_of_file(text: str, *, is_final: bool = False) -> Source:
     """Return the manifest that `FILE=DATA_DIR` names; without `=` it lies among its files.
 
-    Raises OSError, RemoteError, or ReconcileError for what is no manifest, or one that no directory
-    has.
+    Raises OSError, RemoteError, or ReconcileError for what is no manifest, one that no directory
+    has, or, if no node of the group runs any more, one that leaves out records which count since.
     """
     file, _, root = text.partition("=")
     found = _decoded(file)
     root = root or directory_of(file)
+    if is_final and found.durable_next_sequence > found.log_next_sequence:
+        raise ReconcileError(
+            f"{file} leaves out what is durable and was not known to be committed: "
+            f"with --final give the directory, --root {root}"
+        )
     path = local_path(root)
     if path is not None and not path.is_dir():
         raise ReconcileError(

@@ -218,12 +218,15 @@ def _decoded(data: bytes, as_type: type[_Decoded], path: str) -> _Decoded:
         raise DamagedError(path=path, position=0, reason=f"no manifest: {error}") from error
 
 
-def read_manifest(disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0) -> Manifest:
+def read_manifest(
+    disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0, is_final: bool = False
+) -> Manifest:
     """Return what the data directory commits now.
 
     now_ms: the wall clock. Of deleted segments only those that ended after `deleted_from_minute`
     are told of: seals are kept for years. Where that leaves none out the manifest says so: its
-    `deleted_from_minute` is 0.
+    `deleted_from_minute` is 0. is_final: no node of the group runs any more, so all that is durable
+    counts as committed.
 
     Raises DataDirectoryError if this is no data directory, NotPermittedError for what this user may
     not read; DamagedError or UnsupportedFormatError for an identity or a checkpoint that cannot be
@@ -231,7 +234,7 @@ def read_manifest(disk: ListedDisk, *, now_ms: int, deleted_from_minute: int = 0
     """
     before: Manifest | None = None
     for _ in range(_TRIES_MAX):
-        found = _read_once(disk, now_ms, max(deleted_from_minute, 0))
+        found = _read_once(disk, now_ms, max(deleted_from_minute, 0), is_final=is_final)
         if not found.faults or (before is not None and _is_settled(before, found)):
             return found
         before = found
@@ -245,11 +248,13 @@ def _is_settled(before: Manifest, found: Manifest) -> bool:
     return same and before.faults == found.faults
 
 
-def _read_once(disk: ListedDisk, now_ms: int, deleted_from_minute: int) -> Manifest:
+def _read_once(
+    disk: ListedDisk, now_ms: int, deleted_from_minute: int, *, is_final: bool
+) -> Manifest:
     identity = read_identity(disk)
     if identity is None:
         raise DataDirectoryError("there is no identity file: this is no data directory")
-    return _Reading(disk, identity).run(now_ms, deleted_from_minute)
+    return _Reading(disk, identity).run(now_ms, deleted_from_minute, is_final=is_final)
 
 
 class _Reading:
@@ -262,7 +267,7 @@ class _Reading:
         self._names: dict[str, frozenset[str]] = {}
         """Names in a directory, once they were listed."""
 
-    def run(self, now_ms: int, deleted_from_minute: int) -> Manifest:
+    def run(self, now_ms: int, deleted_from_minute: int, *, is_final: bool) -> Manifest:
         """Return what is found; the order is told in the module's docstring."""
         disk, identity = self._disk, self._identity
         found = read_checkpoint(disk, identity.log_uuid)
@@ -283,7 +288,7 @@ class _Reading:
         self._expect(unsealed, sealed)
         durable = max(checkpoint.sequence + 1, end.next_sequence if end is not None else 0)
         committed = durable
-        if PROMISE_PATH in disk.list(""):
+        if not is_final and PROMISE_PATH in disk.list(""):
             committed = min(checkpoint.last_known + 1, durable)
         log = tuple(self._message_log(found, end, committed))
         if found is None:

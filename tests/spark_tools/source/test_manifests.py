@@ -4,7 +4,9 @@ import os
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
+from spark_tools.files.errors import ReconcileError
 from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, make_plan
 from spark_tools.run.reconcile import Verdict, reconcile
@@ -39,3 +41,15 @@ def test_a_uri_stays_what_it_is(tmp_path: Path) -> None:
     (tmp_path / "m.json").write_bytes(encode_manifest(source.manifest))
     root = f"file://{tmp_path}"
     assert source_of_file(f"{root}/m.json").root == root
+
+
+def test_a_file_that_leaves_out_durable_records_is_refused_where_no_node_runs(
+    tmp_path: Path,
+) -> None:
+    source = whole().written(tmp_path)
+    durable = source.manifest.durable_next_sequence + 1
+    left_out = structs.replace(source.manifest, durable_next_sequence=durable)
+    (tmp_path / "m.json").write_bytes(encode_manifest(left_out))
+    assert source_of_file(f"{tmp_path}/m.json").manifest == left_out
+    with pytest.raises(ReconcileError, match="with --final give the directory, --root"):
+        source_of_file(f"{tmp_path}/m.json", is_final=True)

@@ -350,6 +350,14 @@ def test_of_a_replica_only_what_its_checkpoint_has_applied_counts(files: dict[st
             assert one.file not in kept or one.first_sequence < manifest.log_next_sequence
 
 
+def test_what_is_durable_counts_when_no_node_of_the_group_runs_any_more(
+    files: dict[str, bytes],
+) -> None:
+    replica = disk_of(files | {PROMISE_PATH: b"{}"})
+    assert read_manifest(replica, now_ms=1).log_next_sequence < manifest_of(files).log_next_sequence
+    assert read_manifest(replica, now_ms=1, is_final=True) == manifest_of(files)
+
+
 def test_nothing_is_written_and_the_lock_is_left_alone(files: dict[str, bytes]) -> None:
     disk = disk_of(files)
     with disk.lock("lock"):
