@@ -1,6 +1,7 @@
 """Promise: the blocking client keeps the promises of the other one, whatever interrupts a call."""
 
 import contextlib
+import dataclasses
 import gc
 import os
 import random
@@ -435,10 +436,12 @@ def test_a_client_that_nobody_has_any_more_ends(start_server: StartServer) -> No
 
 def test_closing_in_the_middle_of_a_send_many_settles_the_rest(start_server: StartServer) -> None:
     server = start_server(lambda request: SILENCE if request.number else request.accept())
-    client = BlockingClient([server.address], config=FAST)
+    two_at_a_time = dataclasses.replace(FAST, requests_in_flight_max=2)
+    client = BlockingClient([server.address], config=two_at_a_time)
 
     def close() -> None:
-        while len(server.requests) < 2:
+        # The third is sent once the first was answered.
+        while len(server.requests) < 3:
             time.sleep(0.001)
         client.close()
 
