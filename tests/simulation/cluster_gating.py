@@ -26,7 +26,7 @@ import trio
 from delay_protocol.nodes.controls import Controls
 from delay_server.server import DelayServer
 from sender.groups.group_status import GroupState
-from storage.disk.errors import StorageFullError
+from storage.disk.errors import FatalDiskError, StorageFullError
 from tests.simulation.cluster_judge import CONVERGED_S, Wellness
 from tests.simulation.cluster_meta import SimMeta
 from tests.simulation.gating import GateJudge, Standing
@@ -371,7 +371,7 @@ class MetaGating(GateJudge):
             self._set_possible([*self._possible, told], from_s=trio.current_time())
         self._forced = True
         self.faults["operator: follow"] += 1
-        with contextlib.suppress(StorageFullError):
+        with contextlib.suppress(StorageFullError, FatalDiskError):
             await server.node.controls_sync.follow(who="operator", peer="")
         if server is self._serving:
             self._look(server)
