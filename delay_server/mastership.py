@@ -35,13 +35,11 @@ from delay_server.sending.fact_recorder import FactRecorder
 from delay_server.sending.lateness import Lateness
 from delay_server.sending.outlet import Outlet
 from delay_server.sending.undeliverable import Undeliverable
-from delay_server.sending.withdrawals import Answer, Withdrawals
 from delay_server.target_groups import TargetGroups
 from delay_transport.seams.runtime import Clock, Runtime
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome as SenderOutcome
 from sender.queues.parcels import NOBODY
-from sender.queues.places import Where
 from sender.sender import Sender
 from sender.settings.config import BrokerGroup
 from storage.batch.entries import Entries
@@ -88,15 +86,7 @@ class Mastership:
         self._dispatching = trio.CancelScope()
         self.undeliverable = Undeliverable(self._store.schedule.subjects.names.__getitem__)
         self.targets = self._make_targets()
-        reader = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
-        self.withdrawals = Withdrawals(
-            handout=self.handout,
-            access=node.access,
-            pacer=pacer,
-            reader=reader,
-            why_not=partial(_why_not_withdrawn, self),
-            on_released=self._released,
-        )
+        self.items = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
         self._make_committer()
@@ -139,7 +129,7 @@ class Mastership:
         self.lanes = Lanes(
             config.lane_limits(),
             self.lane_rules,
-            on_disk=self.withdrawals,
+            on_disk=self.handout,
             unrouted_max=config.unrouted_max,
         )
         self.lane_rules.attach(self.lanes)
@@ -184,7 +174,7 @@ class Mastership:
         self.loader = Loader(
             store=store,
             handout=self.handout,
-            give_back=self.withdrawals.give_back,
+            give_back=self.handout.give_back,
             wheel=self.wheel,
             limits=limits,
             checkpoints=self._node.checkpoints,
@@ -198,7 +188,7 @@ class Mastership:
         )
         self.backlog_reader = BacklogReader(
             handout=self.handout,
-            give_back=self.withdrawals.give_back,
+            give_back=self.handout.give_back,
             subject_name=store.schedule.subjects.names.__getitem__,
             loader=self.loader,
             lanes=self.lanes,
@@ -212,7 +202,7 @@ class Mastership:
         """Make what records messages that brokers refuse for good, and what is done about them."""
         self.dead_recorder = DeadLetterRecorder(
             committer=self.committer,
-            read_items=self.withdrawals.read,
+            read_items=self.items.read,
             subject_name=self._store.schedule.subjects.names.__getitem__,
             on_damaged=self._undeliverable,
             on_buried=self.buried,
@@ -241,7 +231,7 @@ class Mastership:
             clock=TrustedClock(self._runtime.clock, self._pacer),
             network=self._runtime.network,
             chance=self._node.own_chance(),
-            read_items=self.withdrawals.read,
+            read_items=self.items.read,
             subject_name=schedule.subjects.names.__getitem__,
             on_outcome=self._settled,
             on_damaged=self._undeliverable,
@@ -481,20 +471,12 @@ class Mastership:
     def _undeliverable(self, entries: Entries) -> None:
         """Leave damaged messages on disk: they stay pending until they are salvaged.
 
-        Those that could only not be read are kept, to be tried again; what was withdrawn has left.
+        Those that could only not be read are kept, to be tried again.
         """
-        entries, withdrawn = self.withdrawals.part_marked(entries)
-        if len(withdrawn):
-            self._left_sender(withdrawn)
         entries = self.read_retries.keep(entries)
         if len(entries):
             self.undeliverable.note(entries)
             self._left_sender(entries)
-
-    def _released(self) -> None:
-        """Read what was withdrawn and is to be sent after all."""
-        self.loader.wake()
-        self._wake_backlog_reader()
 
     # -- what can be seen --------------------------------------------------------------------
 
@@ -515,28 +497,13 @@ def _moves_of(master: Mastership, *, admission: Admission, node: Node, clock: Cl
     return Moves(
         committer=master.committer,
         admission=admission,
-        read_items=master.withdrawals.read,
+        read_items=master.items.read,
         subject_name=node.store.schedule.subjects.names.__getitem__,
         now_ms=clock.now_ms,
         on_moved=master.buried,
         on_no_space=partial(master.sender.retry, avoid=NOBODY),
         on_changed=node.upkeep.appended,
     )
-
-
-def _why_not_withdrawn(master: Mastership, sequence: int, entries: Entries) -> Answer | None:
-    """Say why a message that is held cannot be withdrawn; None if it can be."""
-    if master.fact_recorder.has(entries):
-        return Answer.DONE
-    if master.dead_recorder.is_recording(sequence):
-        return Answer.DYING
-    is_in_flight = any(
-        part.where is Where.IN_FLIGHT and sequence in part.entries["sequence"]
-        for part in master.sender.parts()
-    )
-    # Of what is in doubt a broker has not answered whether it has taken it.
-    is_in_doubt = master.sender.is_in_doubt(sequence) or master.moves.is_recording(sequence)
-    return Answer.BEING_SENT if is_in_flight or is_in_doubt else None
 
 
 def _give_up_barred(master: Mastership, clock: Clock, entries: Entries) -> None:

@@ -246,10 +246,6 @@ class Sender:
         yield from self._put_off.parts()
         yield from self._groups.parts()
 
-    def is_in_doubt(self, sequence: int) -> bool:
-        """Say whether a broker may have an entry that did not answer for it."""
-        return self._history.is_in_doubt(sequence)
-
     def status(self) -> list[GroupStatus]:
         """Return a look at each group: those that leave, then the others as they came."""
         return self._groups.status()

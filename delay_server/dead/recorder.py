@@ -132,10 +132,6 @@ class DeadLetterRecorder:
         yield from (doomed.entries for doomed in self._waiting)
         yield from self._unfiled.held()
 
-    def is_recording(self, sequence: int) -> bool:
-        """Say whether the record of a message is being appended, or is, and not filed yet."""
-        return sequence in self._unfiled
-
     def filed(self, facts: FactBlock) -> None:
         """Hear of records that were filed; let go of the messages that these are about."""
         if (entries := self._unfiled.filed(facts)) is not None:

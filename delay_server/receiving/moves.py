@@ -71,10 +71,6 @@ class Moves:
         """Yield the entries of all messages held here."""
         return self._unfiled.held()
 
-    def is_recording(self, sequence: int) -> bool:
-        """Say whether a message is being moved."""
-        return sequence in self._unfiled
-
     def plan(self, batch: Batch, items: Sequence[bytes]) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
 

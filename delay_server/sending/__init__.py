@@ -5,7 +5,6 @@
     fact_recorder    has outcomes committed
     outlet           pauses and limits before the sender
     undeliverable    counts what is damaged
-    withdrawals      one message, from wherever it is
 
 Imported by the server.
 """

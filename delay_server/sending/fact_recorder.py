@@ -179,14 +179,6 @@ class FactRecorder:
         """Outcomes that are not durable yet."""
         return self._not_durable
 
-    def has(self, entries: Entries) -> bool:
-        """Say whether one message, given by its entry, has an outcome that is not applied yet."""
-        place = held_rows(entries)[0]
-        rows = [rows for rows, _ in self._unapplied]
-        return any(
-            (some == place).any() for some in (*rows, *self._rows_writing, *self._rows_waiting)
-        )
-
     def unapplied_count(self, *, beyond: int) -> int:
         """Return how many outcomes the schedule_log lacks that has applied all up to a record."""
         durable = sum(len(rows) for rows, last in self._unapplied if last > beyond)

@@ -39,10 +39,6 @@ class History:
         """Entries that a broker may have that did not answer for them."""
         return len(self._doubts)
 
-    def is_in_doubt(self, sequence: int) -> bool:
-        """Say whether a broker may have an entry that did not answer for it."""
-        return sequence in self._doubts
-
     def note_doubt(self, entries: Entries) -> None:
         """Note that nobody knows what became of these."""
         self._doubts.note(entries)

@@ -26,12 +26,11 @@ import numpy.typing as npt
 from storage.batch.entries import Entries, make_entries, no_entries
 from storage.batch.number_set import Mask, Numbers, grown
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms
-from storage.disk.errors import StorageFullError
-from storage.disk.spans import MINUTE_MS, Span
+from storage.disk.spans import MINUTE_MS
 from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.keys import NEVER, Key, not_after
 from storage.schedule.lane_table import LaneTable
-from storage.schedule.loading import ALL_ROWS, DrainJob, FitJob, LoadJob, Reading, Schedule, TakeJob
+from storage.schedule.loading import ALL_ROWS, DrainJob, FitJob, LoadJob, Reading, Schedule
 from storage.schedule.row_places import RowPlaces
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.waiting_rows import WaitingRows
@@ -396,21 +395,6 @@ class Handout:
             until=self.lanes.loading,
             rows_max=rows_max,
         )
-
-    def begin_take(self, sequence: int, minute: int, *, now_ms: int) -> TakeJob | None:
-        """Begin to look for a row of a filed minute, and to hand it out if it is on disk only.
-
-        Whoever is about to name a message in a record has to hold its row. Returns None for a row
-        of a coarse segment, which nobody holds. Raises StorageFullError where it waits in memory.
-        """
-        self.heed()
-        self._schedule.flush(now_ms)
-        if self._schedule.waiting.has(sequence):
-            raise StorageFullError("the message waits in memory for disk space; try again later")
-        segment = self._schedule.facts.covering(minute)
-        if segment is not None and segment.key.span is not Span.MINUTE:
-            return None
-        return TakeJob(self._schedule, self, minute=minute, sequence=sequence)
 
 
 def _by_minute(minutes: npt.NDArray[np.uint32]) -> Iterator[tuple[int, Places]]:

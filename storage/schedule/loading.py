@@ -13,7 +13,6 @@ What cannot be read is left out, and told: another reading comes by it later.
 import errno
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterator
-from enum import Enum
 from itertools import compress
 from typing import Final, Protocol
 
@@ -30,7 +29,7 @@ from storage.disk.spans import MINUTE_MS
 from storage.schedule.keys import Key, not_after
 from storage.schedule.lane_table import LaneTable
 from storage.schedule.read_troubles import ReadTroubles
-from storage.schedule.row_places import HELD, SETTLED, Ordinals, RowPlaces, SequenceSet
+from storage.schedule.row_places import Ordinals, RowPlaces, SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
 
 Places = npt.NDArray[np.uint16]
@@ -475,57 +474,6 @@ class FitJob(Reading):
     def _start(self, *, fits: bool) -> bool:
         self.fits = fits
         return False
-
-
-class Place(Enum):
-    """Where a row is."""
-
-    ON_DISK = "on disk"
-    HELD = "held"
-    SETTLED = "settled"
-    NOWHERE = "nowhere"
-    """There is no such row, or it cannot be read just now."""
-
-
-class TakeJob(Reading):
-    """Looks for one row of a minute, and hands it out if it is on disk only."""
-
-    found = Place.NOWHERE
-    """Where it was, known at the end."""
-
-    def __init__(self, schedule: Schedule, holder: Holder, *, minute: int, sequence: int) -> None:
-        begin, until = (minute * MINUTE_MS, 0), ((minute + 1) * MINUTE_MS, 0)
-        super().__init__(schedule, holder, lane=0, begin=begin, until=until, rows_max=ALL_ROWS)
-        self._sequence = sequence
-
-    def _start(self, *, fits: bool) -> bool:
-        del fits
-        return True
-
-    def _read(self, segment: Segment, places: RowPlaces) -> Iterator[Entries | None]:
-        for batch in self._batches(segment):
-            self._examined += batch.header.count
-            rows = np.flatnonzero(batch.sequence == self._sequence)
-            first = self._first_row(batch, places) if len(rows) else None
-            if first is None:
-                yield None
-                continue
-            entries = self._entries(batch, rows, (rows + first).astype(np.uint32))
-            self.found = self._place_of(batch, places, first, int(rows[0]))
-            # Of a row that somebody else holds this is what it has, and no more.
-            yield self._holder.hold(entries) if self.found is Place.ON_DISK else entries
-            return
-
-    def _place_of(self, batch: SegmentBatch, places: RowPlaces, first: int, row: int) -> Place:
-        flag = int(places.flags(first, batch.header.count)[row])
-        if flag & HELD:
-            return Place.HELD
-        if flag & SETTLED:
-            return Place.SETTLED
-        lacks_facts = places.lacks_facts(first)
-        if lacks_facts and self._sequence in self._told(batch.segment, places):
-            return Place.SETTLED
-        return Place.ON_DISK
 
 
 def _count(counts: Int64s, places: Int64s) -> None:

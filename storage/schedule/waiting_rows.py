@@ -91,10 +91,6 @@ class WaitingRows:
         """Say whether rows of the filed minutes from `begin` up to `end` wait."""
         return any(bool(((one.minute >= begin) & (one.minute < end)).any()) for one in self)
 
-    def has(self, sequence: int) -> bool:
-        """Say whether a row waits."""
-        return any(bool((block.sequence == sequence).any()) for block in self)
-
     def oldest(self) -> int | None:
         """Return the first sequence of all; None if no row waits."""
         return min((int(block.sequence.min()) for block in self), default=None)

@@ -703,12 +703,6 @@ SERVER = {
             test="storage/schedule/test_handout.py::"
             "test_a_minute_of_which_little_is_held_is_thinned_out_and_its_rows_are_handed_out_once",
         ),
-        # What is withdrawn is read by nobody, nor given back.
-        "withdrawn and sent": mutant(
-            swap("Withdrawals.read", "not self._marks", "True"),
-            test="delay_server/sending/test_withdrawals.py::"
-            "test_what_is_in_the_wheel_is_withdrawn_or_sent_after_all_when_it_is_released",
-        ),
         # What is handed out is held from then on.
         "nobody holds what is handed out": mutant(
             drop("RowPlaces.hold", "self._set(...)"),

@@ -211,7 +211,7 @@ async def test_what_is_filed_before_anybody_is_told_of_its_commit_is_let_go() ->
         nursery.start_soon(grave.dead_recorder.run)
         grave.give_up([1], [refusal("g", 1)])
         await trio.sleep(1)
-        assert grave.dead_recorder.is_recording(1)
+        assert grave.dead_recorder.count == 1
         grave.file_all()
         assert grave.buried == [1]
         assert grave.dead_recorder.count == 0

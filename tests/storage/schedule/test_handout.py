@@ -11,7 +11,7 @@ from storage.disk.errors import ReadFailedError
 from storage.disk.spans import MINUTE_MS
 from storage.schedule import handout as handout_module
 from storage.schedule.handout import held_rows
-from storage.schedule.loading import DrainJob, LoadJob, Place, Reading
+from storage.schedule.loading import DrainJob, LoadJob, Reading
 from storage.schedule.row_places import SequenceSet
 from tests.simulation.faults import Action, Trap
 from tests.storage.schedule.test_loading import START_MS, Model
@@ -247,24 +247,6 @@ def test_lanes_that_are_behind_open_no_minutes_beyond_the_room_and_loading_does(
     assert len(model.wheel) + len(run(load_of(model, ahead_ms=6 * MINUTE_MS))) == 1
     model.handout.settle(held_rows(np.concatenate([held])))
     assert len(run(drain_of(model, 1))) == 12
-
-
-def test_one_row_is_taken_wherever_it_is_not_held() -> None:
-    model = model_of([START_MS + place for place in range(3)])
-    minute = START_MS // MINUTE_MS
-
-    def take(sequence: int, where: int = minute) -> tuple[Place, list[int]]:
-        job = model.handout.begin_take(sequence, where, now_ms=model.now_ms)
-        entries = run(job)
-        assert job is not None
-        return job.found, sequences_of(entries)
-
-    assert take(2) == (Place.ON_DISK, [2])
-    assert take(2) == (Place.HELD, [2])
-    assert take(9) == take(1, minute + 1) == (Place.NOWHERE, [])
-    assert sequences_of(run(load_of(model))) == [1, 3]
-    model.file([START_MS + 90 * 24 * 60 * MINUTE_MS], [0])
-    assert model.handout.begin_take(4, minute + 90 * 24 * 60, now_ms=model.now_ms) is None
 
 
 @pytest.mark.parametrize("spread", [1, 3, 1000, 10**9])
