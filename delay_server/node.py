@@ -61,7 +61,7 @@ SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
 _DISK_SMALL_FACTOR = 2
 """Times the floor: a smaller file system is hardly worth it."""
 _SECRET_LOOK_S = 2.0
-"""How often a replica looks for another secret."""
+"""How often the file of the secret is looked at."""
 _DAMAGES_KEPT = 100
 _PLACES_KEPT = 10_000
 """Damaged places that are known again when they are looked at again; beyond, each look counts."""
@@ -558,11 +558,11 @@ class Node:
     async def keep(self, nursery: trio.Nursery) -> None:
         """Look after directory and secret until cancelled; starts with a look at the disk."""
         await self.upkeep.begin(nursery)
-        if self.replica is not None and self._outside.secret.is_set:
+        if self._outside.secret.is_set:
             nursery.start_soon(self._watch_secret)
 
     async def _watch_secret(self) -> None:
-        """Read the file of the secret again when it changes: slaves may have a new one."""
+        """Read the file of the secret again when it changes: others may have a new one."""
         while True:
             await trio.sleep(_SECRET_LOOK_S)
             await self._runtime.executor.run(_SECRETS_WORKER, self._outside.secret.read)

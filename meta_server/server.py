@@ -222,6 +222,7 @@ class MetaServer:
             credentials=self.credentials,
             telling=self.telling,
             prefix_routes_max=config.admin.prefix_routes_max,
+            patterns_end=config.patterns_end,
         )
         self.silence = SilenceWatch(
             registry=self.registry,

@@ -126,6 +126,17 @@ def test_the_runbook_has_a_section_for_each_alert() -> None:
         assert [part.lower() for part in parts][:3] == ["symptom", "look", "do"], alert
 
 
+def test_each_alert_has_a_summary_and_leads_to_its_section() -> None:
+    rules = (ROOT / "deploy" / "alerts.yml").read_text(encoding="utf-8")
+    anchors = headings_of((ROOT / "docs" / "operating.md").read_text(encoding="utf-8"))
+    name, *texts = re.split(r"^ *- alert: (\w+)$", rules, flags=re.MULTILINE)[1:]
+    for alert, text in zip([name, *texts[1::2]], texts[::2], strict=True):
+        assert re.search(r'^ +summary: "\S.+"$', text, re.MULTILINE), alert
+        [url] = re.findall(r"^ +runbook_url: (\S+)$", text, re.MULTILINE)
+        assert url == f"file:/usr/share/doc/delaywheel/operating.md#{alert.lower()}"
+        assert alert.lower() in anchors
+
+
 @pytest.mark.parametrize("page", ["README.md", "docs/services.md"])
 def test_no_name_is_undefined_in_a_whole_example(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")

@@ -144,6 +144,9 @@ def summary_of(found: Json) -> tuple[bool, str]:
     """Return whether a server does its work, and a line that says so or what is wrong."""
     name = f"{found.get('group', 'this delay server')}/{found.get('node_id', '-')}"
     wrong = [*_texts(found.get("failing")), *_texts(found.get("warnings")), *_undelivered(found)]
+    if found.get("kind") == "meta server":
+        line = "this is a meta server: `delaywheel topology` shows what it knows"
+        return not wrong, "; ".join([line, *wrong])
     if found.get("ready"):
         state = _WORK.get(_role_of(found), "takes and delivers messages")
         return not wrong, f"{name} {state}" + (f"; but {'; '.join(wrong)}" if wrong else "")

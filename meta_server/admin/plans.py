@@ -272,9 +272,7 @@ def approve_group(
         most = desk.registration
         room = Room(most.groups_max, most.subjects_max, desk.limits.prefix_routes_max)
         changes = plan_receiver(
-            *(desk.registry, name, waiting.patterns, room),
-            ext={ENTERED: "true"},
-            now_ms=desk.now_ms,
+            *(desk.registry, name, waiting.patterns, room), is_approved=True, now_ms=desk.now_ms
         )
         elsewhere = routed_elsewhere(desk.registry, name, waiting.patterns)
         if elsewhere and not changes:
@@ -694,7 +692,8 @@ def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tu
     table = registry.prefixes if is_prefix else registry.routes
     known = table.get(name)
     check_version(f"the route of {name}", wanted.version, known.version if known else 0)
-    if known is not None and (known.groups, known.is_chosen) == (wanted.groups, False):
+    was = None if known is None else (known.groups, known.is_chosen, known.is_brought)
+    if was == (wanted.groups, False, False):
         return ()
     if is_prefix and known is None and len(table) >= desk.limits.prefix_routes_max:
         raise StateError(
@@ -756,8 +755,9 @@ def remove_route(
 
 
 def extend_route(desk: Desk, name: str, group: str, new_group: str) -> tuple[Change, ...]:
-    """Add a group to a subject's route if it has another one; who chose the route stays so.
+    """Add a group to a subject's route if it has another one.
 
+    A route that the meta server chose stays so; one that a receiver brought becomes the operator's.
     Raises StateError if it has as many as it may.
     """
     known = desk.registry.routes.get(name)
@@ -766,7 +766,8 @@ def extend_route(desk: Desk, name: str, group: str, new_group: str) -> tuple[Cha
     if len(known.groups) >= desk.limits.route_groups_max:
         raise StateError(f"{name} has {len(known.groups)} broker groups, which is the limit")
     check_groups(desk, "new_group", (new_group,))
-    route = replace(known, groups=(*known.groups, new_group), version=known.version + 1)
+    groups = (*known.groups, new_group)
+    route = replace(known, groups=groups, is_brought=False, version=known.version + 1)
     return desk.audited("route.extend", name, [SaveRoute(route)], before=known, after=route)
 
 

@@ -39,6 +39,7 @@ def status_of(observed: Observed) -> dict[str, Any]:
     """Return the status as `GET /status` shows it."""
     failing = failing_checks(observed)
     status: dict[str, Any] = {
+        "kind": "meta server",
         "version": installed_version(),
         "now_ms": observed.now_ms,
         "uptime_ms": observed.now_ms - observed.started_ms,

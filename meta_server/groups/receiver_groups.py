@@ -1,20 +1,25 @@
-"""Groups of receivers: who may have a name, and which patterns get a route to it. Pure.
+"""Groups of receivers: who may have a name, and which patterns have a route to it. Pure.
 
     what leads the subjects of a pattern       what becomes of the pattern
     nothing                                    it gets a route
     a route that the meta server chose         the same, in its place
-    a route that names the group               nothing is to be done
+    a prefix that receivers of the name        it gets a route of its own: the prefix may end
+    brought, and this one does not bring
+    another route that names the group         nothing is to be done
     another one, of the pattern or of a        that stays, and the receiver is told so
     prefix of it
 
-Of a route that was set it is not known whether an operator or another receiver did: a receiver
-takes neither away.
+A receiver takes no route away that was set, by an operator or for another receiver. A pattern that
+a receiver brought ends when, for an hour, receivers of its name were connected and none of them
+brought it. One that an operator set or approved ends by an operator only.
 """
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from delay_protocol.meta.requests import BrokerState
+from delay_protocol.receivers.masters import HOLD_S
 from meta_server.groups.broker_groups import check_name
 from meta_server.groups.routing import routed_subject
 from meta_server.known import model
@@ -24,6 +29,12 @@ from meta_server.known.registry import Registry
 
 PREFIX_ROUTES: Final = "prefix routes"
 """Key of intents about routes of prefixes."""
+
+UNBROUGHT_S: Final = 3600.0
+"""Seconds until a pattern ends that no connected receiver brings: no deployment takes as long."""
+
+_AWAY_S: Final = 3 * HOLD_S
+"""Seconds after which no receiver of a name is connected, if none has registered."""
 
 
 class Room(NamedTuple):
@@ -46,15 +57,16 @@ def plan_receiver(
     patterns: Iterable[str],
     room: Room,
     *,
-    ext: Mapping[str, str],
+    is_approved: bool,
     now_ms: int,
 ) -> list[Change]:
     """Return what makes a group of receivers and routes patterns to it; nothing if all is there.
 
-    Raises StateError where there is no room, RefusedError for what is never right.
+    What is approved is an operator's from then on. Raises StateError where there is no room,
+    RefusedError for what is never right.
     """
     check_name("the name of a receiver", name)
-    lacking, changes = unrouted(registry, patterns), list[Change]()
+    lacking, changes = unrouted(registry, name, patterns), list[Change]()
     group = registry.groups.get(name)
     if group is None and not registry.brokers_in(name):
         _check_room("groups", len(registry.groups), room.groups)
@@ -63,7 +75,7 @@ def plan_receiver(
             kind=GroupKind.RECEIVER,
             master="",
             state=BrokerState.RW,
-            ext=ext,
+            ext={model.ENTERED: "true"} if is_approved else {},
             updated_ms=now_ms,
         )
         changes.append(model.SaveBrokerGroup(group))
@@ -84,15 +96,29 @@ def plan_receiver(
             changes.append(model.SaveSubject(model.Subject(name=subject, created_ms=now_ms)))
         version = 1 if known is None else known.version + 1
         route = Route(
-            name=subject, is_prefix=is_prefix, groups=(name,), is_chosen=False, version=version
+            name=subject,
+            is_prefix=is_prefix,
+            groups=(name,),
+            is_chosen=False,
+            is_brought=not is_approved,
+            version=version,
         )
         changes.append(model.SaveRoute(route))
     return changes
 
 
-def unrouted(registry: Registry, patterns: Iterable[str]) -> list[str]:
+def unrouted(registry: Registry, name: str, patterns: Iterable[str]) -> list[str]:
     """Return the patterns that are to get a route, each once; raise RefusedError."""
-    return [one for one in dict.fromkeys(patterns) if _leading(registry, one) is None]
+    leading = {pattern: _leading(registry, pattern) for pattern in patterns}
+    return [
+        pattern
+        for pattern, route in leading.items()
+        if route is None or (_is_brought_by(name, route) and route.pattern not in leading)
+    ]
+
+
+def _is_brought_by(name: str, route: Route | None) -> bool:
+    return route is not None and route.is_brought and route.groups == (name,)
 
 
 def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> dict[str, str]:
@@ -130,3 +156,34 @@ def _read_pattern(pattern: str) -> tuple[str, bool]:
             "a * alone is for operators, and retries follow their subjects"
         )
     return subject, subject != pattern
+
+
+class BroughtPatterns:
+    """When receivers brought the patterns of their name.
+
+    Each connected receiver registers again at least every HOLD_S. Times are seconds of a monotonic
+    clock. A receiver without patterns takes all of its name's, so none of them ends beside it.
+    """
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+        self._heard: dict[str, float] = {}
+        """By name, when a receiver registered last."""
+        self._brought: dict[str, dict[str, float]] = {}
+        """By name and pattern, when one brought it; at first when there was one to say so."""
+
+    def note(self, name: str, patterns: Iterable[str], now: float) -> None:
+        """Note what a receiver brings that registers; its name has a group."""
+        known = self._registry.brought
+        if now - self._heard.get(name, -math.inf) > _AWAY_S:
+            own = (one for one, route in known.items() if _is_brought_by(name, route))
+            self._brought[name] = dict.fromkeys(own, now)
+        self._heard[name] = now
+        brought = self._brought[name]
+        brought |= {one: now for one in patterns or brought if one in known}
+
+    def ended(self, name: str, now: float) -> list[Route]:
+        """Return the routes of a name that have not been brought for so long that they end."""
+        brought, known = self._brought.get(name, {}), self._registry.brought
+        old = [one for one, at in brought.items() if now - at >= UNBROUGHT_S]
+        return [known[one] for one in old if _is_brought_by(name, known.get(one))]

@@ -3,7 +3,8 @@
 An *intent* plans its changes when its turn comes, on what is known then, so no two plans can
 contradict each other. Intents about different things (their keys) share a commit. When a commit
 failed it is not known what the store has: then everything is loaded anew before anything else is
-planned, and until that has gone well every intent is refused. What is known goes on being served.
+planned and something is written, since a full disk can still be read. Until both have gone well
+every intent is refused. What is known goes on being served.
 """
 
 from collections import Counter, deque
@@ -25,7 +26,7 @@ from meta_server.known.errors import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.known.model import Change, MetaStore
+from meta_server.known.model import Change, MetaStore, RaiseTimestamp
 from meta_server.known.registry import Registry
 
 STORE_WORKER = "store"
@@ -34,6 +35,9 @@ STORE_WORKER = "store"
 _RELOAD_S_MIN = 0.2
 _RELOAD_S_MAX = 5.0
 """Pause before the store is tried again after a failure; doubles from the one to the other."""
+
+_COMMIT_S = 0.1
+"""By so much each commit shortens the next pause: it grows where some fail and some do not."""
 
 _DROPPED_AT_ONCE = 2000
 """Rows forgotten in one turn of the loop when everything was loaded anew."""
@@ -98,6 +102,8 @@ class Committer:
         self.changes = 0
         self.failures = 0
         """How often the store failed."""
+        self._pause_s = 0.0
+        """Before the store is tried again."""
         self.conflicts = 0
         """How often somebody else had changed the store."""
 
@@ -169,19 +175,21 @@ class Committer:
             raise
         except ConflictError as error:
             self.conflicts += 1
+            self._pause_s = 0.0
             _log.warning("another process changed the store", reason=str(error))
             await self._turn_stale(batch, error)
             return
         except StoreUnusableError:
             raise
         except StoreError as error:
-            self.failures += 1
+            self._count_failure()
             _log.error("the store failed; known routes are still served", reason=str(error))
             await self._turn_stale(batch, error)
             return
         self._registry.apply(changes)
         self._storing -= len(batch)
         self.commits += 1
+        self._pause_s = max(self._pause_s - _COMMIT_S, 0.0)
         self.changes += len(changes)
         self._on_changed(changes)
         await self._end_all((planned.intent for planned in batch), None)
@@ -231,24 +239,30 @@ class Committer:
         await self._end_all((*(planned.intent for planned in batch), *waiting), error)
 
     async def _load(self) -> None:
-        """Load everything anew, trying until the store is there."""
-        pause_s = 0.0
+        """Load everything anew and write, trying until both have worked."""
         while True:
-            await trio.sleep(pause_s)
+            await trio.sleep(self._pause_s)
             try:
                 fresh = await self._executor.run(STORE_WORKER, self._load_registry)
-            except StoreUnavailableError as error:
-                self.failures += 1
-                pause_s = min(max(pause_s * 2, _RELOAD_S_MIN), _RELOAD_S_MAX)
-                _log.debug("the store cannot be reached", reason=str(error))
+                self._registry.adopt(fresh)
+                while fresh.dismantle(_DROPPED_AT_ONCE):
+                    await trio.lowlevel.checkpoint()
+                written = (RaiseTimestamp(self._registry.timestamp_ms + 1),)
+                await self._executor.run(STORE_WORKER, self._store.commit, written)
+            except (StoreUnavailableError, StoreRefusedError) as error:
+                self._count_failure()
+                _log.debug("the store cannot be reached, or written", reason=str(error))
                 continue
-            self._registry.adopt(fresh)
-            while fresh.dismantle(_DROPPED_AT_ONCE):
-                await trio.lowlevel.checkpoint()
+            self._registry.apply(written)
             self.is_stale = False
             _log.warning("the store is available again; all data was reloaded")
             self._on_loaded()
             return
+
+    def _count_failure(self) -> None:
+        """Count a failure of the store, and make the next pause longer."""
+        self.failures += 1
+        self._pause_s = min(max(self._pause_s * 2, _RELOAD_S_MIN), _RELOAD_S_MAX)
 
     def _load_registry(self) -> Registry:
         """Load in the executor's thread: with many subjects it takes a while."""

@@ -144,7 +144,14 @@ class Route:
     """
     is_chosen: bool = True
     """Whether the meta server chose it at first use; False: an operator or a receiver did."""
+    is_brought: bool = False
+    """True if a receiver of its only group brought it, and no operator has set it since."""
     version: int = 1
+
+    @property
+    def pattern(self) -> str:
+        """Return the pattern of which it is the route."""
+        return f"{self.name}*" if self.is_prefix else self.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -82,6 +82,8 @@ class Registry:
         """Routes of single subjects."""
         self.prefixes: dict[str, Route] = {}
         """Routes of prefixes."""
+        self.brought: dict[str, Route] = {}
+        """Those of all routes that receivers brought, by pattern."""
         self.offline: dict[OfflineState, None] = {}
         self.read_only: dict[ReadOnlySetting, None] = {}
         self.clients: dict[ClientKey, ClientSeen] = {}
@@ -126,6 +128,7 @@ class Registry:
             {route.name: route for route in contents.routes if not route.is_prefix}
         )
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
+        self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
         self.offline = dict.fromkeys(contents.offline)
         self.read_only = dict.fromkeys(contents.read_only)
         self.clients = {client.key: client for client in contents.clients}
@@ -326,12 +329,16 @@ class Registry:
         table = self.prefixes if route.is_prefix else self.routes
         _check_version("route", route.name, table, route.version)
         yield _put(table, route.name, route)
+        yield _take(self.brought, route.pattern)
+        if route.is_brought:
+            yield _put(self.brought, route.pattern, route)
         self._measure_prefixes()
 
     def _remove_route(self, route: Route) -> Iterator[_Undo]:
         table = self.prefixes if route.is_prefix else self.routes
         _check_version("route", route.name, table, route.version + 1)
         yield _take(table, route.name)
+        yield _take(self.brought, route.pattern)
         self._measure_prefixes()
 
     def _save_node(self, node: DelayNode) -> Iterator[_Undo]:

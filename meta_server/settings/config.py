@@ -420,6 +420,14 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return (self.registration.groups or default) == "open"
 
     @property
+    def patterns_end(self) -> bool:
+        """Whether patterns end that receivers bring no more.
+
+        Not where other meta servers may use the store: receivers that they have may bring them.
+        """
+        return self.is_open and self.store.settings(Path()).directory is not None
+
+    @property
     def exposures(self) -> dict[str, str]:
         """Where HTTP is served, and said to be, by the setting that says so."""
         if not self.http.address:

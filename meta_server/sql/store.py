@@ -488,6 +488,7 @@ def _values_of_route(route: Route) -> Values:
         "is_prefix": route.is_prefix,
         "broker_group_json": json.dumps(list(route.groups)),
         "is_chosen": route.is_chosen,
+        "is_brought": route.is_brought,
         "version": route.version,
     }
 
@@ -498,6 +499,7 @@ def _route(row: Row[Any]) -> Route:
         is_prefix=row.is_prefix,
         groups=tuple(json.loads(row.broker_group_json)),
         is_chosen=row.is_chosen,
+        is_brought=row.is_brought,
         version=row.version,
     )
 

@@ -141,6 +141,7 @@ SUBJECT_ROUTE = Table(
     Column("broker_group_json", Text, nullable=False),
     Column("is_chosen", Boolean, nullable=False),
     _number("version"),
+    Column("is_brought", Boolean, nullable=False),
     Index("subject_route_key", "subject_info", "is_prefix", unique=True),
 )
 

@@ -72,8 +72,12 @@ class Handlers:
         credentials: Credentials,
         telling: ControlsPusher,
         prefix_routes_max: int,
+        patterns_end: bool,
     ) -> None:
-        """`is_open` says whether groups come into being that no operator knows of."""
+        """`is_open` says whether groups come into being that no operator knows of.
+
+        `patterns_end` says whether patterns end that receivers bring no more.
+        """
         self._credentials = credentials
         self._telling = telling
         self._pusher = pusher
@@ -124,6 +128,7 @@ class Handlers:
             clock=clock,
             limits=limits,
             prefixes_max=prefix_routes_max,
+            patterns_end=patterns_end,
         )
         self.nodes = self._make_nodes(registry, committer, heard, clock, limits)
         self.requests: Counter[str] = Counter()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
+import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import ResponseCode
@@ -21,6 +22,7 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.receiver_groups import (
+    BroughtPatterns,
     Room,
     keys_of,
     plan_receiver,
@@ -49,9 +51,15 @@ class ReceiverRegistration:
         clock: Clock,
         limits: RegistrationConfig,
         prefixes_max: int,
+        patterns_end: bool,
     ) -> None:
-        """Have receivers set routes as long as there are fewer than `prefixes_max` of prefixes."""
+        """Have receivers set routes as long as there are fewer than `prefixes_max` of prefixes.
+
+        Where `patterns_end`, patterns end that they bring no more.
+        """
         self._registry = registry
+        self._brought = BroughtPatterns(registry)
+        self._patterns_end = patterns_end
         self._replies = replies
         self._admission = admission
         self._credentials = credentials
@@ -78,6 +86,8 @@ class ReceiverRegistration:
         if reason:
             refuse(RefusedError(reason) if is_final else NotNowError(reason))
             return
+        if self._patterns_end and request.name in self._registry.groups:
+            self._brought.note(request.name, request.patterns, trio.current_time())
         try:
             if plan():
                 self._admission.let_receive(connection, request.name, request.patterns)
@@ -98,8 +108,9 @@ class ReceiverRegistration:
             body = masters.encode_receiver_reply(self._registered(request, ""))
             connection.answer(frame, ResponseCode.SUCCESS, body)
 
+        patterns = (*request.patterns, *(route.pattern for route in self._ended(request.name)))
         self._replies.later(
-            *(connection, frame, (("group", request.name), NEW_GROUP, *keys_of(request.patterns))),
+            *(connection, frame, (("group", request.name), NEW_GROUP, *keys_of(patterns))),
             plan=plan,
             answer=answer,
             refuse=refuse,
@@ -130,21 +141,28 @@ class ReceiverRegistration:
         await self._held.run()
 
     def _plan(self, request: ReceiverRegister, actor: str) -> Sequence[Change]:
+        """Return which patterns of a receiver's name end; if none does, what it gains."""
         name, now_ms = request.name, self._clock.now_ms()
-        changes = plan_receiver(
-            *(self._registry, name, request.patterns, self._room), ext={}, now_ms=now_ms
+        ended: list[Change] = [model.RemoveRoute(route) for route in self._ended(name)]
+        changes = ended or plan_receiver(
+            *(self._registry, name, request.patterns, self._room), is_approved=False, now_ms=now_ms
         )
         if changes:
+            rows = msgspec.json.encode(changes).decode()
             entry = model.AuditEntry(
                 at_ms=now_ms,
                 actor=actor,
-                action="receiver.register",
+                action="receiver.end-pattern" if ended else "receiver.register",
                 target=name,
-                after=msgspec.json.encode(changes).decode(),
+                before=rows if ended else "",
+                after="" if ended else rows,
                 by_node=True,
             )
             changes.append(model.Audit(entry))
         return changes
+
+    def _ended(self, name: str) -> Sequence[model.Route]:
+        return self._brought.ended(name, trio.current_time())
 
     def _answer(self, asked: tuple[ReceiverRegister, str], is_over: bool) -> bytes | None:  # noqa: FBT001 (of HeldRequests)
         registered = self._registered(*asked)
@@ -155,7 +173,7 @@ class ReceiverRegistration:
     def _registered(self, request: ReceiverRegister, waits: str) -> ReceiverRegistered:
         registry, name, patterns = self._registry, request.name, request.patterns
         reasons = list(routed_elsewhere(registry, name, patterns).values())
-        if waits and (name not in registry.groups or unrouted(registry, patterns)):
+        if waits and (name not in registry.groups or unrouted(registry, name, patterns)):
             reasons.insert(0, waits)
         said = "; ".join(reasons)[:REASON_LENGTH_MAX]
         digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))

@@ -1,5 +1,6 @@
 """A meta server keeps what it opens within its process's limit of open files."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,3 +26,11 @@ def test_below_the_files_that_are_needed_both_caps_are_lowered(
 def test_with_files_enough_no_cap_is_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meta_server.process, "allow_open_files", lambda needed: needed)
     assert within_file_limit(CONFIG) == CONFIG
+
+
+def test_the_unit_allows_the_files_that_the_defaults_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    unit = Path(__file__).parents[2] / "deploy" / "delaywheel-meta-server.service"
+    [limit] = re.findall(r"^LimitNOFILE=(\d+)$", unit.read_text(), re.MULTILINE)
+    monkeypatch.setattr(meta_server.process, "allow_open_files", lambda _: int(limit))
+    config = CONFIG
+    assert within_file_limit(config) == config

@@ -25,6 +25,7 @@ from meta_server.sql.migrations import (
     m0004_controls,
     m0005_roles_follow_from_records,
     m0006_groups_of_receivers,
+    m0007_routes_that_receivers_brought,
 )
 from meta_server.sql.tables import SCHEMA_VERSION, STORE_IDENTITY
 
@@ -35,6 +36,7 @@ MIGRATIONS: Final[tuple[ModuleType, ...]] = (
     m0004_controls,
     m0005_roles_follow_from_records,
     m0006_groups_of_receivers,
+    m0007_routes_that_receivers_brought,
 )
 """In order; the version of each is its place, from 1."""
 

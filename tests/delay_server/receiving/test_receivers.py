@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -457,6 +458,24 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
             assert refused.is_final
             assert "the token is not that of receivers of 'reminders'" in refused.reason
         assert isinstance(await peer.attach(NAME, token=receiver_token(secrets[1], NAME)), Attached)
+
+
+async def test_while_a_secret_is_exchanged_both_tokens_are_taken(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    old, new = b"s" * 32, b"t" * 32
+    config = receiving_config(meta=MetaConfig(secret_file=str(file)))
+    world = World()
+    taken = []
+    async with world.serving(config, has_broker=False):
+        for secrets in ((old,), (old, new), (new, old), (new,)):
+            file.write_bytes(b"\n".join(secrets))
+            file.chmod(0o600)
+            await trio.sleep(3)
+            for secret in (old, new):
+                async with peer_of(world) as peer:
+                    reply = await peer.attach(NAME, token=receiver_token(secret, NAME))
+                    taken.append(isinstance(reply, Attached))
+    assert taken == [True, False, True, True, True, True, False, True]
 
 
 async def test_instances_share_by_weight() -> None:

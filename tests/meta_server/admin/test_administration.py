@@ -12,7 +12,12 @@ from meta_server.groups.waiting_groups import (
     WAITING_PER_ADDRESS_MAX,
 )
 from meta_server.known.model import GroupKind
-from meta_server.settings.config import ListenerConfig, MetaServerConfig, RegistrationConfig
+from meta_server.settings.config import (
+    ListenerConfig,
+    MetaServerConfig,
+    RegistrationConfig,
+    StoreConfig,
+)
 from tests.meta_server.http_rig import Http
 from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of
 
@@ -40,11 +45,15 @@ def entered() -> MetaServerConfig:
 def test_beyond_this_machine_groups_have_to_be_entered(
     address: str, advertised: str, groups: str, is_open: bool
 ) -> None:
-    config = make_config(
-        listener=ListenerConfig(address=address, advertised=advertised),
-        registration=RegistrationConfig(groups=groups),  # type: ignore[arg-type]
-    )
-    assert config.is_open is is_open
+    for url, is_shared in (("", False), ("postgresql+psycopg://u@h/n", True)):
+        config = make_config(
+            listener=ListenerConfig(address=address, advertised=advertised),
+            registration=RegistrationConfig(groups=groups),  # type: ignore[arg-type]
+            store=StoreConfig(url=url),
+        )
+        assert config.is_open is is_open
+        # Another meta server may have receivers that bring a pattern.
+        assert config.patterns_end is (is_open and not is_shared)
 
 
 async def test_who_just_turns_up_gets_no_messages_of_a_subject_that_has_a_route() -> None:

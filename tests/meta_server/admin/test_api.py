@@ -419,8 +419,9 @@ async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
     world = World()
     async with world.serving() as server:
         http = Http(server)
-        world.medium.next_faults = [Fault.LOST, Fault.KEPT]
-        for value, in_force in ((7, server.administration.limits.groups_max), (8, 8)):
+        before = server.administration.limits.groups_max
+        for fault, value, in_force in ((Fault.LOST, 7, before), (Fault.KEPT, 8, 8)):
+            world.medium.next_faults = [fault]
             code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
             assert code == 503
             await until(lambda: not server.committer.is_stale)

@@ -2,6 +2,7 @@
 
 import msgspec
 
+from delaywheel.cluster.status import summary_of
 from meta_server.admin.numbers import NUMBERS, NUMBERS_OF_ROWS
 from meta_server.admin.status import failing_checks, status_of
 from tests.meta_server.meta_rig import World, broker
@@ -24,3 +25,12 @@ async def test_a_status_can_be_told_before_and_after_the_store_is_loaded() -> No
         [group] = status["groups"]
         assert group["heard_seconds_ago"] < 1
     assert failing_checks(running.observe()) == ["the server is stopping"]
+
+
+async def test_the_command_for_delay_servers_says_that_it_is_a_meta_server() -> None:
+    world = World()
+    line = "this is a meta server: `delaywheel topology` shows what it knows"
+    async with world.serving() as server:
+        assert summary_of(status_of(server.observe())) == (True, line)
+    said = f"{line}; the server is stopping"
+    assert summary_of(status_of(server.observe())) == (False, said)

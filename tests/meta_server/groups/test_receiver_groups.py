@@ -36,10 +36,23 @@ def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = Fa
     )
 
 
+def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> SaveRoute:
+    return SaveRoute(
+        Route(
+            name=name,
+            is_prefix=is_prefix,
+            groups=("mail",),
+            is_chosen=False,
+            is_brought=True,
+            version=version,
+        )
+    )
+
+
 def planned(
     registry: Registry, *patterns: str, name: str = "mail", room: Room = ROOM
 ) -> list[Change]:
-    return plan_receiver(registry, name, patterns, room, ext={}, now_ms=7)
+    return plan_receiver(registry, name, patterns, room, is_approved=False, now_ms=7)
 
 
 def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() -> None:
@@ -55,15 +68,16 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
                 updated_ms=7,
             )
         ),
-        SaveRoute(Route(name="orders.", is_prefix=True, groups=("mail",), is_chosen=False)),
+        brought("orders.", is_prefix=True),
         SaveSubject(Subject(name="paid", created_ms=7)),
-        SaveRoute(Route(name="paid", groups=("mail",), is_chosen=False)),
+        brought("paid"),
     ]
     registry.apply(changes)
     assert not registry.groups["mail"].is_watched
     assert planned(registry, "orders.*", "paid") == []
-    # What is led there already needs no route of its own.
-    assert planned(registry, "orders.eu.*", "orders.paid") == []
+    # What is led there already needs no route of its own, unless the prefix may end without it.
+    assert planned(registry, "orders.*", "orders.eu.*", "orders.paid") == []
+    assert planned(registry, "orders.eu.*") == [brought("orders.eu.", is_prefix=True)]
     assert [type(change) for change in planned(registry, "sent.*")] == [SaveRoute]
 
 
@@ -77,10 +91,10 @@ def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> No
         groups=(group("mail"),),
     )
     patterns = ("paid", "sent", "both", "orders.*", "orders.eu.*", "orders.eu", "ord*")
-    assert unrouted(registry, patterns) == ["paid", "ord*"]
+    assert unrouted(registry, "mail", patterns) == ["paid", "ord*"]
     assert planned(registry, *patterns) == [
-        SaveRoute(Route(name="paid", groups=("mail",), is_chosen=False, version=3)),
-        SaveRoute(Route(name="ord", is_prefix=True, groups=("mail",), is_chosen=False)),
+        brought("paid", version=3),
+        brought("ord", is_prefix=True),
     ]
     told = list(routed_elsewhere(registry, "mail", patterns).values())
     assert told[0] == (

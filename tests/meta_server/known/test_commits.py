@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 
 import pytest
@@ -149,6 +149,29 @@ async def test_after_a_failure_everything_is_refused_until_all_is_loaded_anew(
         assert list(rig.registry.subjects) == kept
         rig.add("c")
     assert rig.results["c"] is None
+
+
+async def test_a_store_is_available_again_after_a_write_and_tried_less_often_if_that_fails() -> (
+    None
+):
+    rig = Rig()
+    async with rig.running():
+        # A full disk can be read.
+        rig.medium.next_faults = [Fault.LOST] * 20
+        rig.add("a")
+        await trio.sleep(25)
+        assert rig.loaded == 0
+        assert 5 <= 20 - len(rig.medium.next_faults) <= 12
+        rig.medium.next_faults = []
+        await trio.sleep(6)
+        assert (rig.committer.is_stale, rig.loaded) == (False, 1)
+        # Small writes go well, larger ones do not.
+        for number in range(2500):
+            rig.medium.next_faults = [] if rig.committer.is_stale else [Fault.LOST]
+            with suppress(StoreUnavailableError):
+                rig.add(str(number))
+            await trio.sleep(0.01)
+        assert rig.loaded <= 12
 
 
 async def test_somebody_elses_change_is_loaded_and_the_intent_refused() -> None:

@@ -104,6 +104,7 @@ CHANGES: list[Change] = [
     RemoveSubject(Subject(name="a", tag="t", version=2)),
     SaveRoute(ROUTE),
     SaveRoute(replace(ROUTE, version=2, groups=("g1", "g2"))),
+    SaveRoute(replace(ROUTE, version=2, groups=("r1",), is_brought=True)),
     RemoveRoute(ROUTE),
     SaveRoute(PREFIX),
     RemoveRoute(PREFIX),
@@ -138,6 +139,7 @@ def state_of(registry: Registry) -> object:
         sorted(map(repr, registry.nodes_in("c1", "d1"))),
         sorted(map(repr, registry.clients_of("a"))),
         repr(registry.prefix_route("a.b")),
+        sorted(registry.brought),
     )
 
 

@@ -220,7 +220,7 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveBroker(BROKER),
     SaveSubject(SUBJECT),
     SaveRoute(ROUTE),
-    SaveRoute(replace(ROUTE, is_prefix=True, is_chosen=True)),
+    SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
     SetOffline(OFFLINE),
     SetReadOnly(READ_ONLY),
     NoteClient(CLIENT),
@@ -236,7 +236,7 @@ ALL_OF_IT: Final = Contents(
     broker_groups=(GROUP,),
     brokers=(BROKER,),
     subjects=(SUBJECT,),
-    routes=(ROUTE, replace(ROUTE, is_prefix=True, is_chosen=True)),
+    routes=(ROUTE, replace(ROUTE, is_prefix=True, is_brought=True)),
     offline=(OFFLINE,),
     read_only=(READ_ONLY,),
     clients=(CLIENT,),
@@ -1466,6 +1466,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (4, "m0004_controls", NOW_MS),
         (5, "m0005_roles_follow_from_records", NOW_MS),
         (6, "m0006_groups_of_receivers", NOW_MS),
+        (7, "m0007_routes_that_receivers_brought", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 

@@ -1,5 +1,7 @@
 """Receivers over the wire: told where to attach, given a group and routes, or told what to do."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from delay_protocol.receivers.masters import (
 )
 from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
 from meta_server.known.model import GroupKind
+from meta_server.server import MetaServer
 from meta_server.settings.config import AdminConfig, MetaServerConfig, RegistrationConfig
 from tests.meta_server.http_rig import Http
 from tests.meta_server.memory_store import Fault
@@ -189,6 +192,72 @@ async def test_a_route_that_an_operator_set_stays_and_the_receiver_is_told_so() 
             pushed = await client.pushed()
         assert (pushed.subject, names(pushed.groups)) == ("orders.sent", ["mail"])
         assert news[0].waits == ""
+
+
+@asynccontextmanager
+async def attached(
+    world: World, name: str, *patterns: str, told: list[ReceiverRegistered] | None = None
+) -> AsyncIterator[None]:
+    """Have a receiver connected during the block, which asks again as it is answered."""
+    answers, peer = [] if told is None else told, await world.connect()
+
+    async def ask() -> None:
+        while True:
+            version = answers[-1].version if answers else 0
+            answers.append(await registered(peer, *patterns, name=name, told=version))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.sleep(0.1)
+        yield
+        nursery.cancel_scope.cancel()
+    await peer.stream.aclose()
+    await trio.sleep(0.1)
+
+
+async def test_a_pattern_ends_that_connected_receivers_have_not_brought_for_an_hour() -> None:
+    world, hour_s = World(), 3600
+
+    def led(server: MetaServer) -> dict[str, tuple[str, ...]]:
+        routes = (*server.registry.routes.values(), *server.registry.prefixes.values())
+        return {route.pattern: route.groups for route in routes}
+
+    async with world.serving() as server:
+        async with attached(world, "mail", "orders.*", "paid", "set", "sent"):
+            await Http(server).change("PUT", "/routes/set", {"groups": ["mail"]})
+            async with attached(world, "mail", "orders.eu", "sent"):
+                await trio.sleep(hour_s + 10)
+        # Nobody is there to say that they dropped it, nor does one say it that brings nothing.
+        await trio.sleep(hour_s + 10)
+        async with attached(world, "mail", "orders.eu"), attached(world, "mail"):
+            await trio.sleep(hour_s + 10)
+        assert led(server).keys() == {"orders.*", "paid", "set", "sent", "orders.eu"}
+        async with attached(world, "mail", "orders.eu", "sent"):
+            await trio.sleep(hour_s - 10)
+    told: list[ReceiverRegistered] = []
+    async with world.serving() as server:
+        async with (
+            attached(world, "mail", "orders.eu", "sent"),
+            attached(world, "owner", "paid", told=told),
+        ):
+            await trio.sleep(hour_s - 10)
+            assert "pattern 'paid' is routed to mail" in told[-1].waits
+            assert len(led(server)) == 5
+            await trio.sleep(40)
+            assert told[-1].waits == ""
+            await trio.sleep(hour_s + 10)
+        assert led(server) == {
+            "orders.eu": ("mail",),
+            "sent": ("mail",),
+            "set": ("mail",),
+            "paid": ("owner",),
+        }
+        [entry] = [
+            row.entry for row in world.medium.audit if row.entry.action == "receiver.end-pattern"
+        ]
+        assert (entry.actor, entry.target, entry.after) == ("receiver at 127.0.0.1", "mail", "")
+        rows = msgspec.json.decode(entry.before)
+        assert [row["route"]["name"] for row in rows] == ["paid", "orders."]
 
 
 async def test_a_name_is_for_receivers_or_for_brokers() -> None:
