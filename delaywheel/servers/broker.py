@@ -49,5 +49,7 @@ def broker(
       delaywheel broker --listen 127.0.0.1:0 --meta 127.0.0.1:8080 --group broker1
     """
     from bridges.loopback_broker import run
+    from delaywheel.shared.background_output import write_in_background
 
+    write_in_background()
     run(listen=listen, meta=meta, group=group, record=record, quiet=quiet)

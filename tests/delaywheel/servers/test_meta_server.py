@@ -81,11 +81,14 @@ def test_what_ends_it_is_one_sentence_and_an_exit_code(
     assert result.output == "Error: x\n"
 
 
-def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_said(
+    server: RecordingServer, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     result = run("--data", str(tmp_path / "file" / "d"))
     assert result.exit_code == ExitCode.DATA_DIRECTORY
     assert "file is a file, no directory" in result.output
+    assert server.configs == []
 
 
 def test_without_a_data_directory_it_says_which_option_is_missing() -> None:
