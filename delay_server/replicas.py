@@ -54,6 +54,7 @@ from delay_transport.meta.talk import Talk, prove
 from delay_transport.seams.errors import AddressError, TransportError
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor, Runtime, parse_peer_address
+from delay_transport.seams.trouble import Trouble
 from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
 from replication.core.follower import Cut
@@ -199,6 +200,7 @@ class Replica:
         self._news: GroupNews | None = None
         self._vote_epoch = 0
         self._voted = 0
+        self._trouble = Trouble()
         self._changed = Wakeup()
         self._scope = trio.CancelScope()
         self._hand_over_to = ""
@@ -431,7 +433,7 @@ class Replica:
             self._lose(error)
             return True
         except (TransportError, MetaRefusedError, MalformedMetaError) as error:
-            _log.warning("could not vote", epoch=epoch, reason=str(error))
+            self._trouble.log(_log.warning, "could not vote", epoch=epoch, reason=str(error))
             await trio.sleep(_AGAIN_S)
             return True
         self._voted = epoch
@@ -455,7 +457,8 @@ class Replica:
         try:
             where = parse_peer_address(address)
         except AddressError as error:
-            _log.error("the replication address of the master cannot be used", reason=str(error))
+            event = "the replication address of the master cannot be used"
+            self._trouble.log(_log.error, event, reason=str(error))
             await trio.sleep(_AGAIN_S)
             return FollowEnd.AGAIN
         copy = Copy(
@@ -567,12 +570,14 @@ class Replica:
             self._lose(error)
             return
         except (TransportError, MetaRefusedError, MalformedMetaError) as error:
-            _log.warning("the record of the group could not be changed", reason=str(error))
+            event = "the record of the group could not be changed"
+            self._trouble.log(_log.warning, event, reason=str(error))
             await trio.sleep(_AGAIN_S)
             return
         self.told(GroupNews(reply.record, registration.members))
         if reply.refusal:
-            _log.warning("a change of the group was refused", reason=reply.refusal)
+            event = "a change of the group was refused"
+            self._trouble.log(_log.warning, event, reason=reply.refusal)
             await trio.sleep(_AGAIN_S)
 
     def why_not_follow(self, follow: Follow) -> str:
