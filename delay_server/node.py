@@ -558,11 +558,11 @@ class Node:
     async def keep(self, nursery: trio.Nursery) -> None:
         """Look after directory and secret until cancelled; starts with a look at the disk."""
         await self.upkeep.begin(nursery)
-        if self.replica is not None and self._outside.secret.is_set:
+        if self._outside.secret.is_set:
             nursery.start_soon(self._watch_secret)
 
     async def _watch_secret(self) -> None:
-        """Read the file of the secret again when it changes: slaves may have a new one."""
+        """Read the file of the secret again when it changes: others may have a new one."""
         while True:
             await trio.sleep(_SECRET_LOOK_S)
             await self._runtime.executor.run(_SECRETS_WORKER, self._outside.secret.read)

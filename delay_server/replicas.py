@@ -511,7 +511,9 @@ class Replica:
     async def _talk(self, connection: RequestConnection) -> Talk:
         """Begin to talk with a master, which has the secret if this node has it."""
         secret = await self._read_secret()
-        return await prove(connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX)
+        return await prove(
+            connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX, who="the master"
+        )
 
     async def _cut(self, cut: Cut, committed: int) -> str | None:
         """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
@@ -607,6 +609,7 @@ class ReplicationPort:
     def __init__(self, leading: Callable[[], Leading | None], credentials: Credentials) -> None:
         self._leading = leading
         self._credentials = credentials
+        self._unproven = Trouble(again_s=60.0)
 
     def frames(self, connection: Connection, frames: list[Frame]) -> None:
         """Take what slaves say."""
@@ -615,7 +618,8 @@ class ReplicationPort:
                 self._take(connection, frame)
             except UnauthenticatedError as error:
                 connection.fault()
-                connection.warn("a slave does not prove the secret", reason=str(error))
+                event = "a slave does not prove the secret"
+                self._unproven.log(connection.warn, event, reason=str(error))
                 connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
             except MalformedMetaError as error:
                 connection.fault()

@@ -2,6 +2,7 @@
 
 from collections.abc import AsyncIterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
 import trio
@@ -457,6 +458,16 @@ async def test_where_there_is_a_secret_an_attach_needs_the_token_of_its_name() -
             assert refused.is_final
             assert "the token is not that of receivers of 'reminders'" in refused.reason
         assert isinstance(await peer.attach(NAME, token=receiver_token(secrets[1], NAME)), Attached)
+
+
+async def test_the_file_of_the_secret_is_read_before_anybody_can_attach(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * 32)
+    file.chmod(0o600)
+    world = World()
+    config = receiving_config(meta=MetaConfig(secret_file=str(file)))
+    async with world.serving(config, has_broker=False), peer_of(world) as peer:
+        assert isinstance(await peer.attach(NAME, token=receiver_token(b"s" * 32, NAME)), Attached)
 
 
 async def test_instances_share_by_weight() -> None:
