@@ -62,7 +62,9 @@ def test_options_win_over_the_file_and_set_over_both(
     server: RecordingServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "meta.toml"
-    path.write_text(f'[node]\ndata_dir = "{tmp_path}"\n[listener]\naddress = "127.0.0.1:5"\n')
+    path.write_text(
+        f'[node]\ndata_dir = "{tmp_path / "data"}"\n[listener]\naddress = "127.0.0.1:5"\n'
+    )
     run("--config", str(path), "--listen", "127.0.0.1:6", "--set", "listener.address=127.0.0.1:7")
     (config,) = server.configs
     assert config.listener.address == "127.0.0.1:7"
