@@ -457,8 +457,7 @@ class Replica:
         try:
             where = parse_peer_address(address)
         except AddressError as error:
-            event = "the replication address of the master cannot be used"
-            self._trouble.log(_log.error, event, reason=str(error))
+            self._trouble.log(_log.error, "the master has no usable address", reason=str(error))
             await trio.sleep(_AGAIN_S)
             return FollowEnd.AGAIN
         copy = Copy(
@@ -572,14 +571,12 @@ class Replica:
             self._lose(error)
             return
         except (TransportError, MetaRefusedError, MalformedMetaError) as error:
-            event = "the record of the group could not be changed"
-            self._trouble.log(_log.warning, event, reason=str(error))
+            self._trouble.log(_log.warning, "the group was not changed", reason=str(error))
             await trio.sleep(_AGAIN_S)
             return
         self.told(GroupNews(reply.record, registration.members))
         if reply.refusal:
-            event = "a change of the group was refused"
-            self._trouble.log(_log.warning, event, reason=reply.refusal)
+            self._trouble.log(_log.warning, "a change was refused", reason=reply.refusal)
             await trio.sleep(_AGAIN_S)
 
     def why_not_follow(self, follow: Follow) -> str:
@@ -618,8 +615,8 @@ class ReplicationPort:
                 self._take(connection, frame)
             except UnauthenticatedError as error:
                 connection.fault()
-                event = "a slave does not prove the secret"
-                self._unproven.log(connection.warn, event, reason=str(error))
+                why = str(error)
+                self._unproven.log(connection.warn, "a slave does not prove the secret", reason=why)
                 connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
             except MalformedMetaError as error:
                 connection.fault()

@@ -294,8 +294,10 @@ class Leading:
             return
         if isinstance(reply, FollowRefused):
             self.refused += 1
-            event = "a slave was refused"
-            self._refusals.log(connection.warn, event, node=follow.node_id, reason=reply.reason)
+            node, reason = follow.node_id, reply.reason
+            self._refusals.log(
+                connection.warn, "a slave was refused", node, reason=reason, node=node
+            )
         answer(reply)
         if isinstance(reply, Matches):
             self._begin_stream(connection, follow)
