@@ -6,7 +6,6 @@ older than one it has seen. It prints or records what it receives; with neither 
 checks and counts, fast enough to measure a delay server with.
 """
 
-import logging
 import signal
 import struct
 import sys
@@ -17,7 +16,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import structlog
 import trio
 
 from bridges.broker_end import Refusal, Request
@@ -410,11 +408,6 @@ def run(
         refuse_every=refuse_every,
         reject_code=reject_code,
         delay_ms=delay_ms,
-    )
-    # Standard output is for the lines above; what goes wrong goes to standard error.
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
     )
     trio.run(_run_until_signal, config)
 

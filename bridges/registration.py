@@ -19,6 +19,7 @@ from delay_transport.meta.requests import MetaRefusedError, register_broker
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.errors import TransportError
 from delay_transport.seams.runtime import Address, Network, format_address
+from delay_transport.seams.trouble import Trouble
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("broker")
 
@@ -62,6 +63,8 @@ class Registration:
         self._locator = MetaLocator(network, meta)
         self._chance = chance
         self._times = times or RegistrationTimes()
+        self._trouble = Trouble()
+        self._log = _log.bind(group=group)
         self._state = BrokerRequestType.ONLINE
         """What is to be said next."""
 
@@ -75,9 +78,9 @@ class Registration:
                 try:
                     await self._converse()
                 except TransportError as error:
-                    _log.warning("not registered", group=self._group, reason=str(error))
+                    self._trouble.log(self._log.warning, "not registered", reason=str(error))
                 except MetaRefusedError as error:
-                    _log.error("registration refused", group=self._group, reason=str(error))
+                    self._trouble.log(self._log.error, "registration refused", reason=str(error))
                     # QMQ's brokers go on as well: it may be entered later.
                     self._state = BrokerRequestType.ONLINE
                 failures = failures + 1 if self.registered == registered else 1
@@ -91,7 +94,7 @@ class Registration:
         try:
             await self._converse()
         except (TransportError, MetaRefusedError) as error:
-            _log.warning("not signed off", group=self._group, reason=str(error))
+            self._log.warning("not signed off", reason=str(error))
 
     async def _converse(self) -> None:
         """Connect and register until something fails, or once if that is the last word."""
@@ -123,4 +126,6 @@ class Registration:
         )
         await register_broker(connection, request, timeout_s=self._times.answer_s)
         self.registered += 1
+        if self._trouble.over():
+            self._log.warning("registered again")
         return not is_over

@@ -17,6 +17,7 @@ from delay_transport.http.access import check_exposure
 from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
 from delay_transport.seams.runtime import parse_address, system_runtime
 from storage.disk.disk import DirectoryDisk, make_private_directory
+from storage.state.identity import OWN_NAMES
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -88,7 +89,9 @@ def _keep_freed_memory() -> None:
 
 async def _run_process(config: DelayServerConfig) -> None:
     data = config.node.data_dir
-    if warning := make_private_directory(data, group_may_read=config.node.group_may_read):
+    if warning := make_private_directory(
+        data, group_may_read=config.node.group_may_read, own=OWN_NAMES
+    ):
         _log.warning(warning)
     server = DelayServer(config, system_runtime(), DirectoryDisk(data))
     server.tokens.read()

@@ -54,6 +54,7 @@ from delay_transport.meta.talk import Talk, prove
 from delay_transport.seams.errors import AddressError, TransportError
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor, Runtime, parse_peer_address
+from delay_transport.seams.trouble import Trouble
 from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
 from replication.core.follower import Cut
@@ -199,6 +200,7 @@ class Replica:
         self._news: GroupNews | None = None
         self._vote_epoch = 0
         self._voted = 0
+        self._trouble = Trouble()
         self._changed = Wakeup()
         self._scope = trio.CancelScope()
         self._hand_over_to = ""
@@ -431,7 +433,7 @@ class Replica:
             self._lose(error)
             return True
         except (TransportError, MetaRefusedError, MalformedMetaError) as error:
-            _log.warning("could not vote", epoch=epoch, reason=str(error))
+            self._trouble.log(_log.warning, "could not vote", epoch=epoch, reason=str(error))
             await trio.sleep(_AGAIN_S)
             return True
         self._voted = epoch
@@ -455,7 +457,7 @@ class Replica:
         try:
             where = parse_peer_address(address)
         except AddressError as error:
-            _log.error("the replication address of the master cannot be used", reason=str(error))
+            self._trouble.log(_log.error, "the master has no usable address", reason=str(error))
             await trio.sleep(_AGAIN_S)
             return FollowEnd.AGAIN
         copy = Copy(
@@ -508,7 +510,9 @@ class Replica:
     async def _talk(self, connection: RequestConnection) -> Talk:
         """Begin to talk with a master, which has the secret if this node has it."""
         secret = await self._read_secret()
-        return await prove(connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX)
+        return await prove(
+            connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX, who="the master"
+        )
 
     async def _cut(self, cut: Cut, committed: int) -> str | None:
         """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
@@ -567,12 +571,12 @@ class Replica:
             self._lose(error)
             return
         except (TransportError, MetaRefusedError, MalformedMetaError) as error:
-            _log.warning("the record of the group could not be changed", reason=str(error))
+            self._trouble.log(_log.warning, "the group was not changed", reason=str(error))
             await trio.sleep(_AGAIN_S)
             return
         self.told(GroupNews(reply.record, registration.members))
         if reply.refusal:
-            _log.warning("a change of the group was refused", reason=reply.refusal)
+            self._trouble.log(_log.warning, "a change was refused", reason=reply.refusal)
             await trio.sleep(_AGAIN_S)
 
     def why_not_follow(self, follow: Follow) -> str:
@@ -602,6 +606,7 @@ class ReplicationPort:
     def __init__(self, leading: Callable[[], Leading | None], credentials: Credentials) -> None:
         self._leading = leading
         self._credentials = credentials
+        self._unproven = Trouble(again_s=60.0)
 
     def frames(self, connection: Connection, frames: list[Frame]) -> None:
         """Take what slaves say."""
@@ -610,7 +615,8 @@ class ReplicationPort:
                 self._take(connection, frame)
             except UnauthenticatedError as error:
                 connection.fault()
-                connection.warn("a slave does not prove the secret", reason=str(error))
+                why = str(error)
+                self._unproven.log(connection.warn, "a slave does not prove the secret", reason=why)
                 connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
             except MalformedMetaError as error:
                 connection.fault()

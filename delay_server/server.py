@@ -84,6 +84,8 @@ class DelayServer:
         self.damages = Damages(str(config.node.data_dir))
         self.lateness = Lateness(runtime.clock.boot_ms)
         self._secret = secret_of(config)
+        # Before anybody who has to prove it can connect.
+        self._secret.read()
         self.credentials = Credentials(
             self._secret, is_needed=self._secret.is_set, chance=runtime.chance
         )

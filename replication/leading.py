@@ -36,6 +36,7 @@ from delay_protocol.wire.frames import Frame, encode_one_way
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock, Executor
+from delay_transport.seams.trouble import Trouble
 from replication.commit_queue import READ_WORKER
 from replication.core.epochs import Epochs
 from replication.core.handover import HandoverRequest
@@ -139,6 +140,7 @@ class Leading:
         """As the core said last."""
         self.refused = 0
         """Requests to follow that were refused."""
+        self._refusals = Trouble()
         self.protocol_faults = 0
         """Slaves that said what cannot be."""
         master.members.written(log.next_sequence, self.now)
@@ -292,7 +294,10 @@ class Leading:
             return
         if isinstance(reply, FollowRefused):
             self.refused += 1
-            connection.warn("a slave was refused", node=follow.node_id, reason=reply.reason)
+            node, reason = follow.node_id, reply.reason
+            self._refusals.log(
+                connection.warn, "a slave was refused", node, reason=reason, node=node
+            )
         answer(reply)
         if isinstance(reply, Matches):
             self._begin_stream(connection, follow)

@@ -19,7 +19,6 @@ A node that has begun an epoch stays in it until a meta server answers with anot
 long no meta server answers; permission.py says why that is safe.
 """
 
-import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -73,6 +72,7 @@ from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.errors import ConfigError, ConnectError, TransportError
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock, Network
+from delay_transport.seams.trouble import Trouble
 from storage.disk.errors import StorageFullError
 from storage.state.identity import Identity
 
@@ -184,7 +184,8 @@ class Registration:
         """Why it does not hear of changes of the group at once; empty if it does."""
         self._answered_boot_ms: int | None = None
         self._trouble_boot_ms: int | None = None
-        self._reminded_at = -math.inf
+        self._waits = Trouble()
+        """For a meta server, or for its turn to be the master."""
         self._delivers = Wakeup()
         self._renew_now = Wakeup()
         self._must_renew = False
@@ -481,6 +482,7 @@ class Registration:
         """Note that a meta server answers."""
         if self.trouble:
             _log.info("a meta server answers again", meta=peer, away_s=self.away_ms / 1000)
+            self._waits.over()
         self.meta, self.trouble, self._trouble_boot_ms = peer, "", None
 
     def _note_trouble(self, reason: str) -> None:
@@ -488,15 +490,14 @@ class Registration:
         self.failures += 1
         if not self.trouble:
             self._trouble_boot_ms = self._clock.boot_ms()
-            self._reminded_at = -math.inf
         self.trouble = reason
-        if self._may_remind():
-            _log.warning(
-                "no meta server is available",
-                reason=printable(reason),
-                away_s=self.away_ms / 1000,
-                meanwhile=f"master in epoch {self.own_epoch}" if self.own_epoch else "waiting",
-            )
+        self._waits.log(
+            _log.warning,
+            "no meta server is available",
+            reason=printable(reason),
+            away_s=self.away_ms / 1000,
+            meanwhile=f"master in epoch {self.own_epoch}" if self.own_epoch else "waiting",
+        )
 
     def _note_permission(self, before: Permission | None, permission: Permission) -> None:
         """Log what the node may do when that changes, and at intervals while it waits."""
@@ -508,11 +509,12 @@ class Registration:
                 group=self._identity.group,
             )
         is_ordinary = permission.accepts or permission.role is NodeRole.SLAVE
-        if permission == before and (is_ordinary or not self._may_remind()):
+        if permission != before:
+            self._waits.over()
+        elif is_ordinary:
             return
-        self._reminded_at = trio.current_time()
-        log = _log.info if is_ordinary else _log.warning
-        log(
+        self._waits.log(
+            _log.info if is_ordinary else _log.warning,
             "registered"
             if permission.accepts
             else "registered; this node does not accept messages",
@@ -525,10 +527,3 @@ class Registration:
             version=permission.record.version,
             **({} if permission.accepts else {"reason": permission.reason}),
         )
-
-    def _may_remind(self) -> bool:
-        now = trio.current_time()
-        if now - self._reminded_at < self._settings.remind_seconds:
-            return False
-        self._reminded_at = now
-        return True

@@ -465,15 +465,11 @@ class MetaConfig(MetaAddressLimits):
     """Seconds that delivery waits at the start for the rules of the meta server. After that the
     last rules that the node stored are in force until it gets newer ones."""
 
-    remind_seconds: float = constant(30.0)
-    """Seconds between two lines in the log while the node waits for a meta server or for its turn
-    to be the master."""
-
     def __post_init__(self) -> None:
         """Refuse addresses that cannot be read, and times in which nothing could be asked."""
         part_of(MetaAddressLimits, self)
         self.http_addresses()
-        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds", "remind_seconds")
+        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds")
         require_at_least(self, 0.001, "reconnect_seconds_min")
         require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
         if not self.reconnect_seconds_max >= self.reconnect_seconds_min:

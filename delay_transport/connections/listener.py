@@ -22,6 +22,7 @@ from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.sources import Sources, source_of
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Address, Arrival, Listener, Network, format_address
+from delay_transport.seams.trouble import Trouble
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -70,7 +71,7 @@ class Dispatch:
             self._on_closed(connection, reason)
 
 
-async def next_arrivals(listener: Listener) -> list[Arrival]:
+async def next_arrivals(listener: Listener, trouble: Trouble) -> list[Arrival]:
     """Return the next connections; wait while there are no descriptors or no memory for them."""
     while True:
         try:
@@ -78,7 +79,7 @@ async def next_arrivals(listener: Listener) -> list[Arrival]:
         except OSError as error:
             if error.errno not in _OUT_OF_RESOURCES:
                 raise
-            _log.error("cannot accept connections", reason=error.strerror)
+            trouble.log(_log.error, "cannot accept connections", reason=error.strerror)
             await trio.sleep(_ACCEPT_AGAIN_S)
 
 
@@ -95,6 +96,7 @@ class Server:
         self._limits = limits
         self._shared = Shared(limits)
         self._sources = Sources()
+        self._trouble = Trouble()
         self._accepting = trio.CancelScope()
         self._serving: trio.Nursery
         # A dict and not a set: stopped in the order of arrival, in every process.
@@ -153,7 +155,7 @@ class Server:
         while True:
             while len(self._open) - len(self._sources) >= _CLOSING_MAX:
                 await self._closed.sleep()
-            for arrival in await next_arrivals(self._listener):
+            for arrival in await next_arrivals(self._listener, self._trouble):
                 where = _where(arrival)
                 if self._make_room(where):
                     self._admit(arrival, where)

@@ -1,6 +1,5 @@
 """Accepts HTTP connections up to a cap."""
 
-import math
 import socket
 from typing import Final
 
@@ -9,30 +8,13 @@ import trio
 
 from delay_transport.seams.errors import ListenError
 from delay_transport.seams.runtime import format_address, parse_address
+from delay_transport.seams.trouble import Trouble
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _UNACKNOWLEDGED_MS_MAX: Final = 10_000
 """Milliseconds in which a peer must acknowledge, or have room for, what it is sent; then the kernel
 ends the connection (TCP_USER_TIMEOUT)."""
-
-_LOG_SECONDS: Final = 10.0
-"""Seconds between two lines of one kind in the log."""
-
-
-class Pace:
-    """Says at most every ten seconds that something is to be logged."""
-
-    def __init__(self) -> None:
-        self._again_at = -math.inf
-
-    def is_due(self) -> bool:
-        """Say whether a line is due, and count it as written."""
-        now = trio.current_time()
-        if now < self._again_at:
-            return False
-        self._again_at = now + _LOG_SECONDS
-        return True
 
 
 class CappedListener(trio.abc.Listener[trio.SocketStream]):
@@ -42,15 +24,18 @@ class CappedListener(trio.abc.Listener[trio.SocketStream]):
     when a connection without a whole request reaches its time-out.
     """
 
-    def __init__(self, listener: trio.SocketListener, places: trio.Semaphore, pace: Pace) -> None:
+    def __init__(
+        self, listener: trio.SocketListener, places: trio.Semaphore, trouble: Trouble
+    ) -> None:
         self._listener = listener
         self._places = places
-        self._pace = pace
+        self._trouble = trouble
 
     async def accept(self) -> trio.SocketStream:
         """Return the next connection; it holds a place, which whoever serves it releases."""
-        if not self._places.value and self._pace.is_due():
-            _log.warning(
+        if not self._places.value:
+            self._trouble.log(
+                _log.warning,
                 "the limit of HTTP connections is reached; new connections wait",
                 connections_max=self._places.max_value,
             )

@@ -83,7 +83,8 @@ class Credentials:
         asked = decode_challenge(body)
         if not self._secret.is_set:
             raise self._refusal(
-                "this meta server has no secret to prove: set registration.secret_file"
+                "this server has no secret to prove: set registration.secret_file, or "
+                "meta.secret_file of a delay server"
             )
         nonce = self._chance.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE)
         self._talks[connection] = _Talk(node_nonce=asked.nonce, meta_nonce=nonce)
@@ -97,8 +98,7 @@ class Credentials:
         if talk is None:
             if self._secret.is_set and self._is_needed:
                 raise self._refusal(
-                    "delay servers have to prove the secret of this meta server: set "
-                    "meta.secret_file"
+                    "delay servers have to prove the secret of this server: set meta.secret_file"
                 )
             return body, bytes
         # Of the secrets that count now: one that was taken out of the file ends what it began.
@@ -109,9 +109,9 @@ class Credentials:
         found = unseal(keys, Direction.REQUEST, code, body)
         if found is None:
             raise self._refusal(
-                "the file of this meta server's secret cannot be used; its log says why"
-                if self._secret.fault
-                else "the request was not made with a secret of this meta server: the files differ"
+                "the request was not made with a secret of this server: the files differ"
+                if self._secret.secrets
+                else "the file of this server's secret cannot be used; its log says why"
             )
         key, number, inner = found
         if number <= talk.number:

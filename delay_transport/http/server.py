@@ -24,7 +24,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from delay_transport.http.capped_listener import CappedListener, Pace, bound_address, open_listeners
+from delay_transport.http.capped_listener import CappedListener, bound_address, open_listeners
+from delay_transport.seams.trouble import Trouble
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -171,7 +172,7 @@ async def serve_application(
     # Each listener reserves a place for the connection that it waits for.
     most = max(connections_max, len(listeners))
     places = trio.Semaphore(most, max_value=most)
-    full, failed = Pace(), Pace()
+    trouble = Trouble()
 
     async def serve(stream: trio.SocketStream) -> None:
         """Serve one connection. Hypercorn's own accept loop has no cap on connections."""
@@ -185,14 +186,13 @@ async def serve_application(
                 await TCPServer(app, config, context, ConnectionState({}), connection)  # type: ignore[arg-type]
                 scope.cancel()
         except Exception:  # noqa: BLE001 (a bug of any kind, which would end all connections)
-            if failed.is_due():
-                _log.exception("an HTTP connection failed with an unexpected error")
+            trouble.log(_log.exception, "an HTTP connection failed with an unexpected error")
         finally:
             places.release()
 
     task_status.started(bound_address(listeners[0]))
     await trio.serve_listeners(
-        serve, [CappedListener(listener, places, full) for listener in listeners]
+        serve, [CappedListener(listener, places, trouble) for listener in listeners]
     )
 
 

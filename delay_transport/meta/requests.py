@@ -11,19 +11,15 @@ class MetaRefusedError(Exception):
 
 
 def require_success(answer: Frame, peer: str) -> None:
-    """Raise MetaRefusedError for an answer that is none."""
+    """Raise MetaRefusedError for an answer of a peer ("the meta server at …") that is none."""
     if answer.code == ResponseCode.SUCCESS:
         return
     if answer.code == ResponseCode.UNKNOWN_CODE:
-        raise MetaRefusedError(
-            f"{peer} is not a delaywheel meta server: it does not know the request"
-        )
+        raise MetaRefusedError(f"{peer} is none of delaywheel: it does not know the request")
     reason = answer.body.decode(errors="replace")
     if answer.code == ResponseCode.UNAUTHENTICATED:
-        raise MetaRefusedError(
-            f"the meta server at {peer} could not authenticate this node: {reason}"
-        )
-    raise MetaRefusedError(f"the meta server at {peer} answered {answer.code}: {reason}")
+        raise MetaRefusedError(f"{peer} could not authenticate this node: {reason}")
+    raise MetaRefusedError(f"{peer} answered {answer.code}: {reason}")
 
 
 async def register_broker(
@@ -33,4 +29,4 @@ async def register_broker(
     answer = await connection.request(
         CommandCode.BROKER_REGISTER, encode_broker_register(request), timeout_s=timeout_s
     )
-    require_success(answer, connection.peer)
+    require_success(answer, f"the meta server at {connection.peer}")

@@ -21,6 +21,7 @@ from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.errors import TransportError
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Address, Network, format_address
+from delay_transport.seams.trouble import Trouble
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -86,6 +87,7 @@ class MetaRoutes:
         self._backoff = Backoff(
             base_s=self._limits.reconnect_base_s, max_s=self._limits.reconnect_max_s
         )
+        self._trouble = Trouble()
         self._more = Wakeup()
         self._heard = False
 
@@ -105,9 +107,12 @@ class MetaRoutes:
             except (MetaAddressError, _EndError) as error:
                 self.last_end = str(error)
             self.failures = 0 if self._heard else self.failures + 1
+            if self._heard:
+                self._trouble.over()
             # A connection that was of use counts as a first failure when it ends.
             wait_s = self._backoff.wait_s(self.failures + 1, self._chance)
-            _log.warning(
+            self._trouble.log(
+                _log.warning,
                 "no meta server is available; known routes stay in use",
                 reason=self.last_end,
                 again_in_s=round(wait_s, 3),
@@ -120,7 +125,7 @@ class MetaRoutes:
         self._dialogue.connected(trio.current_time())
         self.peer = address
         self.connections += 1
-        _log.info("meta server connected", address=format_address(address))
+        self._trouble.log(_log.info, "meta server connected", address=format_address(address))
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._ask, stream, nursery.cancel_scope)

@@ -20,8 +20,10 @@ from delay_transport.meta.requests import MetaRefusedError, require_success
 class Talk:
     """A connection to a meta server or a master, and what both sides prove on it."""
 
-    def __init__(self, connection: RequestConnection, key: bytes | None) -> None:
+    def __init__(self, connection: RequestConnection, key: bytes | None, who: str) -> None:
         self.connection = connection
+        self.who = who
+        """Who answers, for people: `the master`."""
         self.key = key
         """What to seal with; None where nothing is to be proved."""
         self._number = 0
@@ -36,7 +38,7 @@ class Talk:
         if key is not None:
             body = seal(key, Direction.REQUEST, code, number, body)
         answer = await connection.request(code, body, timeout_s=timeout_s)
-        require_success(answer, connection.peer)
+        require_success(answer, f"{self.who} at {connection.peer}")
         if key is None:
             return answer.body
         found = unseal([key], Direction.ANSWER, code, answer.body)
@@ -54,19 +56,21 @@ async def prove(
     *,
     chance: random.Random,
     timeout_s: float,
+    who: str = "the meta server",
 ) -> Talk:
     """Begin to talk; where there is a secret by what proves it on this connection.
 
     Raises TransportError, MetaRefusedError or MalformedMetaError.
     """
     if secret is None:
-        return Talk(connection, None)
+        return Talk(connection, None, who)
     nonce = chance.getrandbits(8 * NONCE_SIZE).to_bytes(NONCE_SIZE)
     answer = await connection.request(
         CommandCode.NODE_CHALLENGE,
         encode_challenge(Challenge(nonce=nonce)),
         timeout_s=timeout_s,
     )
-    require_success(answer, connection.peer)
+    require_success(answer, f"{who} at {connection.peer}")
     meta_nonce = decode_challenge(answer.body).nonce
-    return Talk(connection, session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce))
+    key = session_key(secret, node_nonce=nonce, meta_nonce=meta_nonce)
+    return Talk(connection, key, who)

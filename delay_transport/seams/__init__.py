@@ -8,6 +8,7 @@
     outbox         bytes to send, put without waiting
     process        signals, open files, garbage collector
     runtime        Clock, Network, Executor, chance
+    trouble        few lines in the log about what lasts
 
 Imported by every other part, and by all servers.
 """

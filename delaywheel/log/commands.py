@@ -43,6 +43,8 @@ log.add_command(salvage)
 def dump(*, path: Path, as_json: bool, limit: int | None) -> None:
     """Print the records of a log file, or of every log of a data directory.
 
+    Ends with exit code 4 if anything that was to be printed is damaged, or is no log.
+
     \b
     Examples:
       delaywheel log dump data --limit 20
@@ -50,11 +52,7 @@ def dump(*, path: Path, as_json: bool, limit: int | None) -> None:
     """
     from storage.tools.inspect import dump_records
 
-    records: Iterable[Mapping[str, object]] = itertools.islice(dump_records(path), limit)
-    if as_json:
-        _print_json(records)
-    else:
-        _print_tables(records)
+    _print(path, itertools.islice(dump_records(path), limit), "place(s)", as_json=as_json)
 
 
 @log.command()
@@ -73,20 +71,27 @@ def verify(*, path: Path, as_json: bool) -> None:
     """
     from storage.tools.inspect import verify_files
 
+    _print(path, verify_files(path), "file(s)", as_json=as_json)
+
+
+def _print(
+    path: Path, records: Iterable[Mapping[str, object]], what: str, *, as_json: bool
+) -> None:
+    """Print records; raise Failure if any of them tells of damage."""
     damaged = 0
 
     def counted() -> Iterator[Mapping[str, object]]:
         nonlocal damaged
-        for report in verify_files(path):
-            damaged += bool(report["damage"])
-            yield report
+        for record in records:
+            damaged += bool(record.get("damage"))
+            yield record
 
     if as_json:
         _print_json(counted())
     else:
         _print_tables(counted())
     if damaged:
-        raise Failure(f"{damaged} damaged file(s) in {path}", ExitCode.LOGS)
+        raise Failure(f"{damaged} damaged {what} in {path}", ExitCode.LOGS)
 
 
 def _print_json(records: Iterable[Mapping[str, object]]) -> None:

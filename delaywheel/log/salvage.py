@@ -108,7 +108,7 @@ def salvage(
 
     Tells of each message whether it was delivered, is pending, or in doubt. Never writes to the
     data directory. Ends with exit code 0 when every whole message was written out, with or without
-    damage.
+    damage; with 4 when there is damage, or no log, and no whole message.
 
     \b
     Examples:
@@ -128,6 +128,8 @@ def salvage(
         _require_own(out)
         counts = _write_out(work, out, delivered=delivered, undeliverable=undeliverable)
     _tell(work, counts, out)
+    if work.gaps and not counts:
+        raise Failure("no message was found whole", ExitCode.LOGS)
     if server is not None:
         states = {"pending", "in doubt"} if in_doubt else {"pending"}
         _send(out, server, states, counts, rate=rate, really=yes)

@@ -49,5 +49,8 @@ def broker(
       delaywheel broker --listen 127.0.0.1:0 --meta 127.0.0.1:8080 --group broker1
     """
     from bridges.loopback_broker import run
+    from delaywheel.shared.log_output import set_up_log
 
+    # Standard output is for messages; what goes wrong goes to standard error.
+    set_up_log(level="warning", form="console")
     run(listen=listen, meta=meta, group=group, record=record, quiet=quiet)

@@ -60,7 +60,7 @@ def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Seque
 def _process(command: str, *arguments: str, place: Path) -> Iterator[None]:
     """Start one server and wait until it is ready; stop it at the end."""
     place.mkdir(mode=0o700, exist_ok=True)
-    log_path = place / "log"
+    log_path = place.with_suffix(".log")
     with log_path.open("a") as log:
         # A group of its own: Ctrl-C goes to this process alone, which stops them in order.
         child = subprocess.Popen(  # noqa: S603 (our own command)

@@ -60,13 +60,14 @@ def meta_server(
     config = load_config(config_file, [*spelled_out(_SHORT, short), *overrides])
     set_up_log(level=config.log.level, form=config.log.format)
     data, group_may_read = config.node.data_dir, config.node.group_may_read
-    store = config.store.settings(data).directory
+    file = config.store.settings(data).file
+    own = {"meta.db", file.name} if file else {"meta.db"}
     with contextlib.ExitStack() as locked:
-        for directory in dict.fromkeys((data, store or data)):
-            if warning := make_private_directory(directory, group_may_read=group_may_read):
+        for directory in dict.fromkeys((data, file.parent if file else data)):
+            if warning := make_private_directory(directory, group_may_read=group_may_read, own=own):
                 structlog.get_logger(__name__).warning(warning)
-        if store is not None:
-            locked.enter_context(DirectoryDisk(store).lock("lock"))
+        if file is not None:
+            locked.enter_context(DirectoryDisk(file.parent).lock("lock"))
         run(config)
 
 

@@ -4,52 +4,27 @@ structlog's events and those of libraries that use the standard library's loggin
 out alike.
 """
 
-import contextlib
-import io
 import logging
 import sys
-from typing import TextIO, cast
+from typing import TextIO
 
 import msgspec
 import structlog
 from structlog.typing import EventDict, Processor
 
 from delay_protocol.basics.printable import printable
-
-
-class NeverFailing(io.TextIOBase):
-    """A stream for logs that drops what cannot be written (a closed pipe, a full disk).
-
-    A server must not end because its log cannot be written.
-    """
-
-    def __init__(self, stream: TextIO) -> None:
-        self._stream = stream
-
-    def write(self, text: str, /) -> int:
-        """Write, or lose the text."""
-        with contextlib.suppress(OSError, ValueError):
-            return self._stream.write(text)
-        return len(text)
-
-    def flush(self) -> None:
-        """Flush, or not."""
-        with contextlib.suppress(OSError, ValueError):
-            self._stream.flush()
-
-    def isatty(self) -> bool:
-        """Say whether people read it."""
-        with contextlib.suppress(ValueError):
-            return self._stream.isatty()
-        return False
+from delaywheel.shared.background_output import write_in_background
 
 
 def set_up_log(*, level: str, form: str, stream: TextIO | None = None) -> None:
-    """Send every event of at least `level` to `stream` (standard error).
+    """Send every event of at least `level` to `stream`.
 
-    `form` is json, console or auto, which is console on a terminal.
+    Without one it is standard error, which is written in the background from then on, as standard
+    output is. `form` is json, console or auto, which is console on a terminal.
     """
-    out = cast("TextIO", NeverFailing(stream or sys.stderr))
+    if stream is None:
+        write_in_background()
+    out = stream or sys.stderr
     console = form == "console" or (form == "auto" and out.isatty())
     least = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [

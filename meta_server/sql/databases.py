@@ -76,12 +76,12 @@ class DatabaseSettings:
                 raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     @property
-    def directory(self) -> Path | None:
-        """The directory that the store's file lies in; None where there is a database server."""
+    def file(self) -> Path | None:
+        """The store's file; None where there is a database server."""
         url = make_url(self.url)
         if url.get_backend_name() != "sqlite":
             return None
-        return Path(url.database or "").parent
+        return Path(url.database or "")
 
 
 class Database(ABC):

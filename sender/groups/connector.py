@@ -12,6 +12,7 @@ from delay_protocol.basics.errors import MalformedHelloError, RemoteProtocolErro
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 from delay_transport.seams.errors import TransportError
 from delay_transport.seams.runtime import Network
+from delay_transport.seams.trouble import Trouble
 from sender.groups.connection import BrokerConnection, End, RequestSource
 from sender.settings.config import BrokerGroup, SenderConfig
 
@@ -28,10 +29,13 @@ class Connector:
     group calls it from its task, and interrupt() from wherever it hears of another address.
     """
 
-    def __init__(self, *, hello: Hello, network: Network, config: SenderConfig) -> None:
+    def __init__(
+        self, *, hello: Hello, network: Network, config: SenderConfig, trouble: Trouble
+    ) -> None:
         self._hello = hello
         self._network = network
         self._config = config
+        self._trouble = trouble
         self._attempt = trio.CancelScope()
         self._moved_to = ""
 
@@ -106,7 +110,8 @@ class Connector:
         # A QMQ broker does not know HELLO and says so: it cannot fence, but it can be sent to.
         if code not in {ResponseCode.SUCCESS, ResponseCode.UNKNOWN_CODE}:
             return End.HELLO, f"answered with code {code}"
-        _log.info(
+        self._trouble.log(
+            _log.info,
             "broker group connected",
             group=target.name,
             fences=code == 0,

@@ -134,7 +134,6 @@ class Group:
         self._target = target
         self._hello = shared.hello
         self._config = config
-        self._connector = Connector(hello=shared.hello, network=shared.network, config=config)
         self._requests = Requests(
             target.name,
             number,
@@ -151,6 +150,12 @@ class Group:
             chance=shared.chance,
             counts=self._requests.counts,
             waits_since=self._waits_since,
+        )
+        self._connector = Connector(
+            hello=shared.hello,
+            network=shared.network,
+            config=config,
+            trouble=self._health.trouble,
         )
         self._queue = GroupQueue(
             number,

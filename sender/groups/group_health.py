@@ -9,6 +9,7 @@ from typing import Final
 import structlog
 
 from delay_transport.seams.backoff import Backoff
+from delay_transport.seams.trouble import Trouble
 from sender.groups.group_status import GroupCounts
 from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
 from sender.health.refusal_run import RefusalRun
@@ -86,6 +87,8 @@ class GroupHealth:
         )
         self.refusals = RefusalRun(interval_s=config.reconnect_max_s)
         self._waits_since = waits_since
+        self.trouble = Trouble()
+        """Of its connection and its circuit; over when the circuit is closed."""
         # Rounding must not hide it when the connection tells of a request that waits for so long.
         self._slow_s = config.slow_s - _HAIR_S
         self._slow_since = math.inf
@@ -169,13 +172,16 @@ class GroupHealth:
             after=change.after.value,
             reason=change.reason,
         )
+        if change.before is CircuitState.CLOSED or change.event is Event.MOVED:
+            self.trouble.over()
         if change.after is CircuitState.OPEN and not self.is_given_up:
-            log.warning(
+            self.trouble.log(
+                log.warning,
                 "broker group failed",
                 failures=self.circuit.failures,
                 again_in_s=round(self.circuit.until - change.at, 3),
             )
-        else:
+        elif change.event is not Event.WAITED:
             log.info("broker group's circuit changed")
         if change.after is CircuitState.CLOSED:
             self.weight.recovered(change.at)

@@ -4,8 +4,8 @@ from typing import Final
 
 import numpy as np
 import structlog
-import trio
 
+from delay_transport.seams.trouble import Trouble
 from sender.outcomes.answers import Codes
 from sender.outcomes.dead import OnDead, Refusals, nobody
 from sender.outcomes.in_doubt import Doubts
@@ -14,7 +14,7 @@ from sender.settings.config import SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
-_REFUSAL_LOG_S: Final = 1.0
+_REFUSAL_LOG_S: Final = 60.0
 """Refused items are logged once in this long; the counts tell the rest."""
 
 
@@ -32,7 +32,7 @@ class History:
         )
         self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
         self._on_dead = on_dead or nobody
-        self._logged_at = -_REFUSAL_LOG_S
+        self._refused = Trouble(again_s=_REFUSAL_LOG_S)
 
     @property
     def in_doubt(self) -> int:
@@ -45,12 +45,10 @@ class History:
 
     def log_refusal(self, batch: Batch, codes: Codes, *, group: str, subject: bytes) -> None:
         """Log that items were refused for good; `subject` is the first one's."""
-        now = trio.current_time()
-        if now - self._logged_at < _REFUSAL_LOG_S:
-            return
-        self._logged_at = now
-        _log.warning(
+        self._refused.log(
+            _log.warning,
             "items refused for good",
+            group,
             group=group,
             items=len(batch),
             first_code=int(codes[0]),

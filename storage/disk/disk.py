@@ -23,9 +23,9 @@ import os
 import pwd
 import shutil
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from storage.disk.errors import (
     DamagedError,
@@ -445,17 +445,31 @@ def make_data_directory(root: Path) -> None:
             os.close(descriptor)
 
 
-def make_private_directory(root: Path, *, group_may_read: bool) -> str:
+_IN_EMPTY: Final = frozenset({"lost+found", "lock", "identity.tmp"})
+"""What an empty directory may have: a mount point's own, and what a first start leaves that ended
+too soon."""
+
+
+def make_private_directory(root: Path, *, group_may_read: bool, own: Collection[str]) -> str:
     """Make a data directory as `make_data_directory` does, for this user alone.
 
     With `group_may_read` its group may read there. So it is for all that this process makes from
     then on: its umask is set, whatever it was. A directory that is there already gets the mode if
     it is empty. One with something in it is left as it is, and what to do about that is returned;
-    else an empty string.
+    else an empty string. Raises DataDirectoryError if there is something and nothing of `own`: it
+    is the directory of somebody else.
     """
     mask = 0o027 if group_may_read else 0o077
     os.umask(mask)
     make_data_directory(root)
+    found: set[str] = set()
+    with contextlib.suppress(OSError):
+        found.update(set(os.listdir(root)) - _IN_EMPTY)
+    if found and found.isdisjoint(own):
+        raise DataDirectoryError(
+            f"{root} has files of somebody else ({min(found)!r} is one of {len(found)}): give the "
+            "data directory of this server, or an empty one"
+        )
     mode = stat.S_IMODE(root.stat().st_mode)
     if not mode & mask:
         return ""

@@ -21,6 +21,7 @@ import random
 import struct
 import zlib
 from dataclasses import dataclass, replace
+from typing import Final
 from uuid import UUID
 
 from storage.batch.batches import log_seed
@@ -45,6 +46,9 @@ _DEFAULT_CLUSTER = "delaywheel"
 _DEFAULT_GROUP = "default"
 _LOGS = ("message_log", "schedule_log", "dispatch_log", "seals", "checkpoint")
 """Directories that are only ever made after the identity is durable."""
+
+OWN_NAMES: Final = frozenset({IDENTITY_PATH, *_LOGS})
+"""What tells the data directory of a delay server from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

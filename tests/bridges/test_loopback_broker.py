@@ -382,18 +382,13 @@ async def test_stop_answers_what_was_received_and_ends() -> None:
                 assert await peer.stream.receive_some(1) == b""
 
 
-PROGRAM = """
-import sys
-from pathlib import Path
-from bridges.loopback_broker import run
-run(listen="127.0.0.1:0", record=Path(sys.argv[1]), quiet=sys.argv[2] == "quiet")
-"""
+BROKER = (sys.executable, "-m", "delaywheel", "broker", "--listen", "127.0.0.1:0")
 
 
 @contextlib.contextmanager
 def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *arguments],
+        [*BROKER, "--record", *arguments],
         stdout=subprocess.PIPE,
         text=True,
         cwd=Path(__file__).parents[2],
@@ -405,12 +400,12 @@ def process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("how", "lines_printed"), [("quiet", 0), ("printing", 1)])
+@pytest.mark.parametrize(("how", "lines_printed"), [(("--quiet",), 0), ((), 1)])
 async def test_as_a_process_it_says_ready_and_ends_at_sigterm_with_statistics(
-    how: str, lines_printed: int, tmp_path: Path
+    how: tuple[str, ...], lines_printed: int, tmp_path: Path
 ) -> None:
     path = tmp_path / "record"
-    with process(str(path), how) as child:
+    with process(str(path), *how) as child:
         assert child.stdout is not None
         ready = await trio.to_thread.run_sync(child.stdout.readline)
         found = re.fullmatch(r"ready 127\.0\.0\.1:(\d+)\n", ready)

@@ -2,7 +2,6 @@
 
 import re
 import tracemalloc
-from collections import Counter
 from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
@@ -49,19 +48,17 @@ def changes_in(logs: Logs) -> list[tuple[str, str, str]]:
     return [(one["before"], one["after"], one["reason"]) for one in logs if one["event"] in CHANGES]
 
 
-async def test_every_change_of_a_circuit_is_logged_with_its_reason_and_it_keeps_why_it_opened() -> (
-    None
-):
-    config = SenderConfig(retry_base_s=0.1, retry_max_s=0.5, reconnect_max_s=1.0)
+async def test_a_silent_group_is_logged_when_it_goes_once_an_hour_and_when_it_is_back() -> None:
+    config = SenderConfig(retry_base_s=0.1, retry_max_s=0.5, reconnect_max_s=20.0)
     reasons: set[tuple[CircuitState, str]] = set()
     with capture_logs() as logs:
         async with rig_of(config=config, setup=lambda rig: make_silent(rig.brokers[0])) as rig:
             rig.offer(100)
-            for _ in range(200):
-                await trio.sleep(0.1)
+            for _ in range(2 * 3600 + 60):
+                await trio.sleep(1)
                 reasons.add((first(rig).circuit, first(rig).circuit_reason))
             rig.brokers[0].script = take_all
-            await trio.sleep(10)
+            await trio.sleep(60)
             rig.assert_all_settled()
             status = first(rig)
     silent = "timeout: no answer within 5 s"
@@ -72,15 +69,14 @@ async def test_every_change_of_a_circuit_is_logged_with_its_reason_and_it_keeps_
     }
     changes = changes_in(logs)
     assert changes[0] == ("closed", "open", silent)
+    assert changes[1:-1] == [("half-open", "open", silent)] * 2
     assert changes[-1] == ("half-open", "closed", "an item was taken")
-    assert set(changes[1:-1]) == {
-        ("open", "half-open", "the wait is over"),
-        ("half-open", "open", silent),
-    }
-    # None is missing, and each begins where the one before it ended.
-    assert [before for before, _, _ in changes[1:]] == [after for _, after, _ in changes[:-1]]
-    counted = {state.value: times for state, times in status.counts.changes.items() if times}
-    assert Counter(after for _, after, _ in changes) == counted
+    # It answers the HELLO each time, which is no news either.
+    connected = [one for one in logs if one["event"] == "broker group connected"]
+    assert len(connected) == 4
+    failed = [one for one in logs if one["event"] == "broker group failed"]
+    assert sum(1 + one.get("repeated", 0) for one in failed) > 300
+    assert status.counts.changes[CircuitState.OPEN] > 300
     assert (status.circuit, status.circuit_reason) == (CircuitState.CLOSED, "an item was taken")
 
 

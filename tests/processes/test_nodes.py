@@ -394,7 +394,7 @@ def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
             node.process.wait_ready()
             assert node.membership()["authenticated"] is True
             with cluster.node("n2", "--node-id", "n2") as stranger:
-                why = "delay servers have to prove the secret of this meta server"
+                why = "delay servers have to prove the secret of this server"
                 assert until(lambda: why in stranger.membership().get("trouble", ""), seconds=15)
                 stranger.process.kill()
             status = meta.status()

@@ -267,7 +267,7 @@ async def test_too_few_disks_in_sync_hold_messages_while_others_are_delivered() 
     ("said", "trouble"),
     [
         (51, "answered 51: told to"),
-        (3, "is not a delaywheel meta server"),
+        (3, "is none of delaywheel"),
         (b"", "truncated"),
         (b"\xc1nonsense", "MessagePack"),
         (None, "no answer from 127.0.0.1:20880 to request code 1010 within 2 s"),
@@ -815,7 +815,7 @@ async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path)
             "theirs",
             "could not authenticate this node: the request was not made with a secret",
         ),
-        ("ours", "", "could not authenticate this node: this meta server has no secret to prove"),
+        ("ours", "", "could not authenticate this node: this server has no secret to prove"),
     ],
 )
 async def test_where_the_secrets_differ_a_node_waits_and_says_why(

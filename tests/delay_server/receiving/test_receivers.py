@@ -478,6 +478,16 @@ async def test_while_a_secret_is_exchanged_both_tokens_are_taken(tmp_path: Path)
     assert taken == [True, False, True, True, True, True, False, True]
 
 
+async def test_the_file_of_the_secret_is_read_before_anybody_can_attach(tmp_path: Path) -> None:
+    file = tmp_path / "secret"
+    file.write_bytes(b"s" * 32)
+    file.chmod(0o600)
+    world = World()
+    config = receiving_config(meta=MetaConfig(secret_file=str(file)))
+    async with world.serving(config, has_broker=False), peer_of(world) as peer:
+        assert isinstance(await peer.attach(NAME, token=receiver_token(b"s" * 32, NAME)), Attached)
+
+
 async def test_instances_share_by_weight() -> None:
     world = World()
     async with serving(world), peer_of(world) as light, peer_of(world) as heavy:

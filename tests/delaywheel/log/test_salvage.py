@@ -319,3 +319,21 @@ def test_a_file_that_this_user_may_not_read_ends_it_before_anybody_relies_on_the
     result = CliRunner().invoke(main, ["log", command, str(data), *out])
     assert result.exit_code == ExitCode.DATA_DIRECTORY
     assert f"{hidden} cannot be read: it belongs to" in result.output
+
+
+@pytest.mark.parametrize("content", [b"", b"root:x:0:0:root:/root:/bin/bash\n"])
+def test_a_file_that_is_no_log_ends_with_the_code_of_logs_whatever_looks_into_it(
+    tmp_path: Path, content: bytes
+) -> None:
+    file = tmp_path / "elsewhere" / "passwd"
+    file.parent.mkdir()
+    file.write_bytes(content)
+    for arguments, sentence in (
+        (("dump", str(file)), "1 damaged place(s) in"),
+        (("dump", str(file), "--json"), "1 damaged place(s) in"),
+        (("verify", str(file)), "1 damaged file(s) in"),
+        (("salvage", str(file), "--out", str(tmp_path / "out")), "no message was found whole"),
+    ):
+        result = CliRunner().invoke(main, ["log", *arguments])
+        assert result.exit_code == ExitCode.LOGS, arguments
+        assert sentence in result.stderr

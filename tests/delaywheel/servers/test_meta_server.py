@@ -62,7 +62,9 @@ def test_options_win_over_the_file_and_set_over_both(
     server: RecordingServer, tmp_path: Path
 ) -> None:
     path = tmp_path / "meta.toml"
-    path.write_text(f'[node]\ndata_dir = "{tmp_path}"\n[listener]\naddress = "127.0.0.1:5"\n')
+    path.write_text(
+        f'[node]\ndata_dir = "{tmp_path / "data"}"\n[listener]\naddress = "127.0.0.1:5"\n'
+    )
     run("--config", str(path), "--listen", "127.0.0.1:6", "--set", "listener.address=127.0.0.1:7")
     (config,) = server.configs
     assert config.listener.address == "127.0.0.1:7"
@@ -81,11 +83,14 @@ def test_what_ends_it_is_one_sentence_and_an_exit_code(
     assert result.output == "Error: x\n"
 
 
-def test_a_data_directory_that_cannot_be_made_is_said(tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_said(
+    server: RecordingServer, tmp_path: Path
+) -> None:
     (tmp_path / "file").touch()
     result = run("--data", str(tmp_path / "file" / "d"))
     assert result.exit_code == ExitCode.DATA_DIRECTORY
     assert "file is a file, no directory" in result.output
+    assert server.configs == []
 
 
 def test_without_a_data_directory_it_says_which_option_is_missing() -> None:

@@ -1,10 +1,8 @@
 """Events come out as JSON lines or readable lines, whoever wrote them."""
 
-import contextlib
 import io
 import json
 import logging
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -72,17 +70,6 @@ def test_other_libraries_warnings_come_out_alike_and_their_small_talk_does_not()
     event = json.loads(line)
     assert event["event"] == "trouble with a peer"
     assert (event["level"], event["logger"]) == ("warning", "hypercorn.error")
-
-
-def test_a_stream_that_cannot_be_written_ends_nobody() -> None:
-    reader, writer = os.pipe()
-    os.close(reader)
-    broken = os.fdopen(writer, "w", buffering=1)
-    set_up_log(level="info", form="json", stream=broken)
-    structlog.get_logger("test").error("nobody reads this")
-    logging.getLogger("test").error("nor this")
-    with contextlib.suppress(OSError):
-        broken.close()
 
 
 def test_readable_lines_move_no_cursor_whatever_a_peer_sent() -> None:

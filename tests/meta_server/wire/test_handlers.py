@@ -33,6 +33,7 @@ from delay_protocol.nodes.registration import (
     Refused,
     encode_node_register,
 )
+from delay_transport.seams.trouble import KINDS_MAX
 from meta_server.admin.admin_types import BrokerGroupChange
 from meta_server.admin.plans import Desk, change_group
 from meta_server.known.model import (
@@ -51,7 +52,6 @@ from meta_server.known.model import (
 )
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
-from meta_server.wire.refusals import KINDS_MAX
 from tests.meta_server.memory_store import Fault, Medium
 from tests.meta_server.meta_rig import (
     PROMPT,
@@ -521,7 +521,7 @@ async def test_refusals_without_end_for_ever_other_reasons_take_no_memory() -> N
         for number in range(KINDS_MAX + 50):
             request = broker(f"g{number}", role=BrokerRole.MASTER, address=f"x{number}")
             assert (await peer.broker(request)).code == 51
-        assert len(server.handlers.replies.refusals) == KINDS_MAX
+        assert len(server.handlers.replies.refusals.trouble) == KINDS_MAX
 
 
 async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
