@@ -425,7 +425,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
         Not where other meta servers may use the store: receivers that they have may bring them.
         """
-        return self.is_open and self.store.settings(Path()).directory is not None
+        return self.is_open and self.store.settings(Path()).file is not None
 
     @property
     def exposures(self) -> dict[str, str]:
