@@ -36,7 +36,7 @@ def test_dev_prints_what_is_sent_and_leaves_no_process(tmp_path: Path) -> None:
             asked = [sys.executable, "-m", "delaywheel", "status", http]
             assert "takes and delivers messages" in subprocess.check_output(asked, text=True)
             # It has made these directories itself.
-            logs = [log.read_text() for log in (tmp_path / "dev").glob("*/log")]
+            logs = [log.read_text() for log in (tmp_path / "dev").glob("*.log")]
             assert len(logs) == 2
             assert not [log for log in logs if "others may use the data directory" in log]
         finally:
