@@ -113,6 +113,7 @@ class Mastership:
             taking=node.taking_controls,
         )
         self.lanes.on_changed = self.outlet.lanes_changed
+        self.sender.take_stranded = self.outlet.take_stranded
         node.take_controls = self.outlet.take
         node.flush = self._flush
         node.in_flight = lambda: self.sender.unsent().in_flight + self.fact_recorder.not_durable

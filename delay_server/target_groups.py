@@ -6,6 +6,7 @@ An operator's weights hold for either.
 import dataclasses
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
 import trio
 
@@ -50,6 +51,7 @@ class TargetGroups:
         self.meta_routes: MetaRoutes | None = None
         if config.has_routes:
             self.routes = self._make_routes(subjects, network, chance)
+            self.routes.on_taken = partial(self._follow, self.routes)
             self.new_subjects = NewSubjects(self.routes, subjects.ids)
 
     def _make_routes(

@@ -126,6 +126,8 @@ class Sender:
         """Whether nothing is sent for now; see pause()."""
         self.may_send = may_send
         """Says whether a request may be sent at this moment."""
+        self.take_stranded: Callable[[int], bool] = lambda _: False
+        """Takes back what is in a lane that leads to no group; False where it stays here."""
         self._config = config
         self._clock = clock
         self._subject_name = subject_name
@@ -147,6 +149,7 @@ class Sender:
                 read_items=read_items,
                 owner=self,
                 turns=BulkTurns(),
+                routes=routes,
                 unsettled=Unsettled(),
             ),
             routes=routes,
@@ -226,10 +229,6 @@ class Sender:
         self._tend_now.set()
         # What a group was given came first.
         return self._history.forget_refusals(from_groups + taken)
-
-    def withdraw_put_off(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
-        """Take back what is wanted of all that waits for the end of a backoff, or for its time."""
-        return self._history.forget_refusals(self._put_off.take_where(wanted))
 
     def held(self) -> Iterator[Entries]:
         """Yield all entries that were offered and have no outcome yet, as they are just now.
@@ -504,6 +503,8 @@ class Sender:
             if lane is None:
                 return False
             groups = self._groups.of_lane(lane)
+            if not groups and self.take_stranded(lane_of(lane)):
+                continue
             now = trio.current_time()
             views = [group.intake.seen_by(lane, now) for group in groups]
             if not any(view.room for view in views):

@@ -95,10 +95,18 @@ class ReceiverPeer:
             await self.stream.send_all(data)
 
     async def attach(
-        self, name: str, *, instance: bytes = b"i" * 16, weight: int = 100, token: str = ""
+        self,
+        name: str,
+        *,
+        instance: bytes = b"i" * 16,
+        patterns: Sequence[str] = (),
+        weight: int = 100,
+        token: str = "",
     ) -> AttachReply:
         """Attach."""
-        attach = Attach(name=name, instance=instance, weight=weight, token=token)
+        attach = Attach(
+            name=name, instance=instance, patterns=tuple(patterns), weight=weight, token=token
+        )
         frame = await self.ask(CommandCode.ATTACH, encode_attach(attach))
         assert frame.code == 0, frame
         return decode_attach_reply(frame.body)
@@ -108,9 +116,9 @@ class ReceiverPeer:
         body = encode_flow(Flow(items=items, bytes=size, reason=reason))
         await self._send(encode_one_way(CommandCode.FLOW, body))
 
-    async def begin(self, name: str, items: int = 100) -> Attached:
+    async def begin(self, name: str, items: int = 100, *, patterns: Sequence[str] = ()) -> Attached:
         """Attach, and take so many messages at a time."""
-        reply = await self.attach(name)
+        reply = await self.attach(name, patterns=patterns)
         assert isinstance(reply, Attached), reply
         await self.flow(items)
         return reply

@@ -70,7 +70,9 @@ class Reception:
         if meta is None and subjects:
             raise ValueError("subjects are registered with a meta server: give meta=")
         instance = chance.randbytes(INSTANCE_BYTES)
-        attach = Attach(name=name, instance=instance, weight=weight, token=token)
+        attach = Attach(
+            name=name, instance=instance, patterns=tuple(subjects), weight=weight, token=token
+        )
         self._name = name
         self._shared = Shared(attach, config, chance, ring, ends_task)
         self.expect(config.concurrency)

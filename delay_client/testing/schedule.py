@@ -5,7 +5,8 @@ It does as a meta server and delay servers do with receivers:
 * A subject is routed by its own pattern, else by the longest pattern that ends with `*` and that it
   begins with. The first receiver to name a pattern has it; what leads elsewhere stays.
 * A message without a receiver waits, also after its receiver has come and gone.
-* Receivers of one name share by weight, and none gets more than it takes.
+* Receivers of one name share by weight, and none gets more than it takes, or other subjects than
+  its own patterns take.
 """
 
 import logging
@@ -24,7 +25,7 @@ from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import TIMES_KEY, ReceivedMessage, count_of
 from delay_protocol.basics.codes import ItemCode
-from delay_protocol.basics.subjects import real_subject
+from delay_protocol.basics.subjects import Patterns, real_subject
 from delay_protocol.messages.items import FLAG_DELAY, decode_item
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
@@ -72,6 +73,7 @@ class Taker(Attachment):
         super().__init__(FAKE_SERVER, shared)
         self._schedule = schedule
         self.name, self._weight = shared.attach.name, shared.attach.weight
+        self.takes = Patterns(shared.attach.patterns).take
 
     @property
     def unsettled(self) -> set[int]:
@@ -211,7 +213,8 @@ class Schedule:
                 return
             message = self.waiting[at]
             name, size = self._name_for(_routed(message.subject)), len(message.data)
-            takers = [one for one in takers if one.name == name and one.has_room(size)]
+            takers = [one for one in takers if one.name == name and one.takes(message.subject)]
+            takers = [one for one in takers if one.has_room(size)]
             if takers:
                 del self.waiting[at]
                 self.unsettled[message.sequence] = message

@@ -1,6 +1,7 @@
-"""Subjects: which ones are taken anywhere, and which subject a retry belongs to."""
+"""Subjects: which are taken anywhere, and which by patterns; which one a retry belongs to."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 # Guava's CharMatcher.BREAKING_WHITESPACE (no-break spaces are not in it) and the slash; CR and LF
@@ -53,3 +54,20 @@ def real_subject(subject: bytes) -> bytes:
     # As QMQ does it: empty parts do not count, and a subject of another shape is its own.
     parts = [part for part in subject.split(b"%") if part]
     return parts[1] if len(parts) == 3 else subject
+
+
+class Patterns:
+    """The patterns of a receiver: subjects, or beginnings of subjects with a `*` behind.
+
+    Without any it takes all subjects.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        self.patterns = frozenset(patterns)
+        beginnings = [one[:-1] for one in patterns if one.endswith("*")]
+        self._beginnings = tuple(beginnings) if patterns else ("",)
+
+    def take(self, subject: str) -> bool:
+        """Return True if they take a subject; a retry goes with the subject that it retries."""
+        real = real_subject(subject.encode()).decode()
+        return real in self.patterns or real.startswith(self._beginnings)

@@ -1,7 +1,7 @@
 """ATTACH (1040) and FLOW (1043): a receiver attaches to a delay server. Ours, not QMQ's.
 
     receiver                                       delay server, at the port of producers
-    ATTACH {name, instance, weight}        ---->
+    ATTACH {name, instance, patterns}      ---->
                                            <----   {attached: group, epoch, lease}; or {refused}
     FLOW {items, bytes}                    ---->   one-way, again at least each FLOW_S
                                            <----   DELIVER …   one-way, as messages fall due
@@ -21,9 +21,10 @@ import msgspec
 
 from delay_protocol.nodes.packed import pack, unpack
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Name
+from delay_protocol.receivers.masters import PATTERNS_MAX, REGISTER_BYTES_MAX, Pattern
 
-ATTACH_BYTES_MAX: Final = 8 * 1024
-"""Bytes of any body here; a larger one is refused unread."""
+ATTACH_BYTES_MAX: Final = REGISTER_BYTES_MAX
+"""Bytes of any body here; a larger one is refused unread. It has the patterns of a registration."""
 FLOW_S: Final = 10.0
 """Seconds after which a receiver repeats its FLOW at the latest."""
 LEASE_S: Final = 30
@@ -45,6 +46,8 @@ class Attach(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of the group that it is a member of."""
     instance: Annotated[bytes, msgspec.Meta(min_length=INSTANCE_BYTES, max_length=INSTANCE_BYTES)]
     """Drawn at random at its start: the same on all its connections."""
+    patterns: Annotated[tuple[Pattern, ...], msgspec.Meta(max_length=PATTERNS_MAX)] = ()
+    """It gets only subjects that these take; none: all that is routed to its name."""
     weight: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 100
     """Its share against others of its name, while all have credit."""
     token: Annotated[str, msgspec.Meta(max_length=1000)] = ""

@@ -29,6 +29,7 @@ from delay_server.admin.access import Endpoint, Guard, RequestError, peer_of, re
 from delay_server.admin.explain import (
     Explained,
     find,
+    holders_of,
     lane_look,
     reason_in_wheel,
     reason_of_held,
@@ -330,7 +331,8 @@ class _Admin:
             kind, groups = lane_look(parts, lane, number)
             statuses = parts.master.sender.status()
             why_none = [one.why_none for one in statuses if one.why_none and one.name in groups]
-            found |= {"lane": lane, "groups": groups, "receivers": why_none}
+            receivers = [*why_none, rules.why_untaken(number), *holders_of(parts, number)]
+            found |= {"lane": lane, "groups": groups, "receivers": list(filter(None, receivers))}
             # A subject keeps its lane for a while after the last of it has left.
             if lanes.held(number) or lanes.is_parked(number):
                 reason = reason_of_lane(kind, groups, surroundings(parts))
@@ -342,7 +344,7 @@ class _Admin:
 
 
 def _shown(message: Explained) -> dict[str, Any]:
-    row, letter = message.row, message.letter
+    row, letter, held = message.row, message.letter, message.held
     return {
         "sequence": row.sequence,
         "subject": row.subject.decode(errors="replace"),
@@ -350,7 +352,8 @@ def _shown(message: Explained) -> dict[str, Any]:
         "size": row.size,
         "segment": row.segment,
         "reason": "done" if message.reason is None else message.reason.value,
-        "group": message.group,
+        "group": None if held is None else held.group,
+        "holder": None if held is None else held.holder or None,
         "dead_letter": letter is not None,
         "of_sequence": None if letter is None else letter.old_sequence,
     }

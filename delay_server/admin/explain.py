@@ -21,7 +21,7 @@ from delay_server.admin.reasons import (
 )
 from delay_server.dead.wanted import Wanted
 from sender.groups.group_status import GroupState
-from sender.queues.places import Where
+from sender.queues.places import HeldPart, Where
 from storage.disk.spans import dead_key
 from storage.readers.find_row import FindRow, FoundRow
 from storage.schedule.dead_index import DeadRow
@@ -47,8 +47,8 @@ class Explained:
     row: FoundRow
     reason: Reason | None
     """None: it was delivered, or is done with otherwise."""
-    group: str | None
-    """The broker group at which it is, if it is at one."""
+    held: HeldPart | None = None
+    """Where the sender has it, if it has it."""
     letter: DeadRow | None = None
     """The dead letter that it has become, unless that was requeued or dropped since."""
 
@@ -79,20 +79,30 @@ def lane_look(parts: Parts, lane: int, subject: int | None) -> tuple[LaneKind, l
     lanes, rules = parts.master.lanes, parts.master.lane_rules
     groups = list(rules.groups_of(lane))
     if lane == lanes.base:
-        paused = subject is not None and bool(rules.paused_one(subject))
-        return (LaneKind.PAUSED if paused else LaneKind.NO_ROUTE), groups
+        if subject is not None and rules.paused_one(subject):
+            return LaneKind.PAUSED, groups
+        untaken = subject is not None and rules.why_untaken(subject)
+        return (LaneKind.NOT_TAKEN if untaken else LaneKind.NO_ROUTE), groups
     narrow = rules.narrow(lane)
     is_limited = narrow is not None and narrow.pattern in rules.rates
     return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
 
 
+def holders_of(parts: Parts, subject: int) -> list[str]:
+    """Return which receivers have messages of a subject, and since when."""
+    found = Counter[str]()
+    for part in parts.master.sender.parts():
+        found[part.holder] += int(np.count_nonzero(part.entries["subject"] == subject))
+    return [f"{count} with {holder}" for holder, count in found.items() if holder and count]
+
+
 def reason_now(
     parts: Parts, *, sequence: int, due_ms: int, subject: bytes
-) -> tuple[Reason, str | None]:
-    """Return why a message that has no outcome was not delivered yet, and at which group it is."""
+) -> tuple[Reason, HeldPart | None]:
+    """Return why a message that has no outcome was not delivered yet, and where it is held."""
     around = surroundings(parts)
     number = parts.node.store.schedule.subjects.ids.get(subject)
-    place, lane, group = _place_of(parts, sequence, number)
+    place, lane, held = _place_of(parts, sequence, number)
     if lane is None:
         kind, groups = _look_by_name(parts, subject)
     else:
@@ -108,20 +118,20 @@ def reason_now(
         is_damaged=sequence in parts.master.undeliverable.sequences,
         around=around,
     )
-    return reason, group
+    return reason, held
 
 
 def _place_of(
     parts: Parts, sequence: int, number: int | None
-) -> tuple[Place, int | None, str | None]:
-    """Return where a message is, in which lane, and at which group."""
+) -> tuple[Place, int | None, HeldPart | None]:
+    """Return where a message is, in which lane, and where the sender has it."""
     lanes = parts.master.lanes
     lane = None
     if number is not None and lanes.is_known(number):
         lane = lanes.lane_of(number)
     for part in parts.master.sender.parts():
         if (part.entries["sequence"] == sequence).any():
-            return _PLACES[part.where], lane, part.group
+            return _PLACES[part.where], lane, part
     for place, held in (
         (Place.METERED, parts.master.rate_limits.parts()),
         (Place.BURIED, parts.master.dead_recorder.held()),
@@ -275,12 +285,12 @@ def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> It
         if row.sequence in died:
             continue
         if row.is_crossed_off:
-            yield Explained(row=row, reason=None, group=None)
+            yield Explained(row=row, reason=None)
             continue
-        reason, group = reason_now(
+        reason, held = reason_now(
             parts, sequence=row.sequence, due_ms=row.due_ms, subject=row.subject
         )
-        yield Explained(row=row, reason=reason, group=group)
+        yield Explained(row=row, reason=reason, held=held)
     for letter in letters:
         row = FoundRow(
             sequence=letter.sequence,
@@ -290,4 +300,4 @@ def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> It
             segment=dead_key(letter.minute).name,
             is_crossed_off=False,
         )
-        yield Explained(row=row, reason=Reason.DEAD, group=None, letter=letter)
+        yield Explained(row=row, reason=Reason.DEAD, letter=letter)

@@ -13,6 +13,7 @@ The reasons, in the order in which they are checked:
     clock_set_back       the message was due before the clock was set back
     paused_subject       a rule pauses its subject
     no_route             no broker group takes its subject, or no route is known yet
+    not_taken            it is routed to receivers, and none that is attached takes its subject
     paused_group         a rule pauses all of its groups
     fenced               all of its groups fence this node: another one is the master
     no_receiver          nobody is attached to any of its groups, or none of those takes more now
@@ -45,6 +46,7 @@ class Reason(Enum):
     CLOCK_SET_BACK = "clock_set_back"
     PAUSED_SUBJECT = "paused_subject"
     NO_ROUTE = "no_route"
+    NOT_TAKEN = "not_taken"
     RATE_LIMITED = "rate_limited"
     PAUSED_GROUP = "paused_group"
     FENCED = "fenced"
@@ -90,6 +92,7 @@ class LaneKind(Enum):
 
     PAUSED = "paused"
     NO_ROUTE = "no route"
+    NOT_TAKEN = "not taken"
     LIMITED = "limited"
     FREE = "free"
 
@@ -125,6 +128,8 @@ def reason_of_lane(kind: LaneKind, groups: Collection[str], around: Surroundings
     """Return why what waits in a lane with these groups has not been sent."""
     if kind is LaneKind.PAUSED:
         return Reason.PAUSED_SUBJECT
+    if kind is LaneKind.NOT_TAKEN:
+        return Reason.NOT_TAKEN
     looks = [around.groups[name] for name in groups if name in around.groups]
     if kind is LaneKind.NO_ROUTE or not looks:
         return Reason.NO_ROUTE

@@ -5,6 +5,10 @@ What is asked for, and what was answered, is kept by name in a MetaSession
 
     number --> route, a number for each set of groups that any subject goes to --> names of groups
 
+A group of receivers is in a route with those of its members that take the subject by the patterns
+that they brought (sender/groups/taking.py): so subjects that not all take have routes of their own.
+A subject that no member takes has no route, until one attaches that does.
+
 A subject is asked for when it is first seen, which is when its messages enter the wheel: so the
 answer is there when they are due. It is asked for as long as it is seen again every now and then,
 or waits for its route.
@@ -13,7 +17,7 @@ No clock and no task: a shell asks (delay_transport/meta/routes.py), and hands i
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Final
@@ -28,6 +32,7 @@ from delay_protocol.nodes.controls import ControlsError, check_group_name
 from delay_server.lanes.lanes import BARRED, NO_ROUTE, Lanes, Subjects
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import parse_address
+from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import BrokerGroup
 from storage.batch.entries import Entries
 from storage.disk.sorting import each_once
@@ -41,6 +46,8 @@ _EXPECTED_PART: Final = 4
 """This part of the session's places is for subjects of which nothing has come near."""
 _STEP: Final = 1000
 """Subjects looked at in one step of a round."""
+_TAKE_STEP: Final = 200
+"""Subjects of which it is looked up in one step what receivers take: 2 ms, with ten sets 3 ms."""
 
 SOURCE: Final = "meta server"
 
@@ -63,7 +70,7 @@ class RouteCounts:
 
 
 class SubjectRoutes:
-    """The routes of all subjects that were seen. A LaneRoutes of the sender; Lanes looks into it.
+    """The routes of all subjects that were seen. LaneRules looks into it.
 
     Invariants: every route but NO_ROUTE has a subject by name; `_numbers[name]` is the number of a
     name wherever `_route[number]` is not `_UNSEEN`.
@@ -87,6 +94,8 @@ class SubjectRoutes:
         """Set before anything is asked."""
         self.on_route_changed: Callable[[int, int], None]
         """Told of the number of a subject and its new route; set likewise."""
+        self.on_taken: Callable[[], None]
+        """Called when routes have changed since receivers take other subjects; set likewise."""
         self._now = now
         self._name_of = name_of
         self._on_wanted = on_wanted
@@ -100,11 +109,13 @@ class SubjectRoutes:
         self._route_of: dict[str, int] = {}
         """By name, of those that have one."""
         # Nobody's name is empty; the route of those that are barred stands for good.
-        self._ids: dict[tuple[str, ...], int] = {("",): BARRED}
-        self._groups: dict[int, tuple[str, ...]] = {NO_ROUTE: (), BARRED: ()}
+        self._ids: dict[tuple[tuple[str, Takers], ...], int] = {(("", None),): BARRED}
+        self._groups: dict[int, Mapping[str, Takers]] = {NO_ROUTE: {}, BARRED: {}}
         self._subjects: dict[int, int] = {BARRED: 1}
         """How many names each route has."""
         self._free: list[int] = []
+        self._sets: dict[str, Collection[PatternSet]] = {}
+        """What is taken by the receivers of each group that has any."""
         self._masters: dict[str, str] = {}
         self._with_group: dict[str, int] = {}
         """How many routes lead to each group."""
@@ -151,9 +162,12 @@ class SubjectRoutes:
 
     def _see(self, number: int) -> None:
         name = self._name_of(number).decode(errors="replace")
-        self._numbers[name] = number
         self._expected.discard(name)
         self._want(name)
+        if self._sets and self.session.route(name):
+            # Receivers may take something else than when it had a number last.
+            self.changed(name)
+        self._numbers[name] = number
         self._route[number] = self._route_of.get(name, NO_ROUTE)
 
     def _want(self, name: str) -> bool:
@@ -188,7 +202,9 @@ class SubjectRoutes:
         names = tuple(sorted({group.name for group in groups if group.name in self._masters}))
         before = self._route_of.get(name, NO_ROUTE)
         nowhere = BARRED if self.session.is_barred(name) else NO_ROUTE
-        route = self._id(names) if names else nowhere
+        takers = {one: self._takers(one, name) for one in names}
+        taken = {one: some for one, some in takers.items() if some != frozenset()}
+        route = self._id(taken) if taken else nowhere
         if route != before:
             self.counts.changes += 1
             self._count(route, 1)
@@ -226,12 +242,30 @@ class SubjectRoutes:
             # Once: it comes with each subject that is routed there.
             _log.warning("a broker group is left out of routes", reason=str(error))
 
-    def _id(self, names: tuple[str, ...]) -> int:
-        """Return the number of a set of groups."""
-        route = self._ids.get(names)
+    def _takers(self, group: str, name: str) -> Takers:
+        """Return which receivers of a group take a subject."""
+        sets = () if self._masters[group] else self._sets.get(group, ())
+        taking = frozenset(one for one in sets if one.take(name))
+        return None if len(taking) == len(sets) else taking
+
+    def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
+        """Go by what receivers of a group take from now on; subjects change lanes in steps."""
+        self._sets[group] = sets
+        for place, name in enumerate(list(self._numbers)):
+            if not place % _TAKE_STEP:
+                self.on_taken()
+                yield
+            if any(one.name == group for one in self.session.route(name) or ()):
+                self.changed(name)
+        self.on_taken()
+
+    def _id(self, names: Mapping[str, Takers]) -> int:
+        """Return the number of a set of groups, and of who takes there."""
+        key = tuple(names.items())
+        route = self._ids.get(key)
         if route is None:
             route = self._free.pop() if self._free else len(self._ids) + 1
-            self._ids[names] = route
+            self._ids[key] = route
             self._groups[route] = names
             self._subjects[route] = 0
             for group in names:
@@ -249,7 +283,7 @@ class SubjectRoutes:
         if self._subjects[route]:
             return
         names = self._groups.pop(route)
-        del self._ids[names], self._subjects[route]
+        del self._ids[tuple(names.items())], self._subjects[route]
         self._free.append(route)
         for group in names:
             self._with_group[group] -= 1
@@ -264,6 +298,8 @@ class SubjectRoutes:
         """
         used = np.flatnonzero(self._used)
         self._used[used] = False
+        for group in [one for one, sets in self._sets.items() if not any(x.is_there for x in sets)]:
+            del self._sets[group]
         waiting = self.lanes.oldest_parked()
         others = each_once(np.concatenate([used, self.lanes.holders()]))
         needed = np.concatenate([waiting, others[~np.isin(others, waiting)]])
@@ -304,21 +340,24 @@ class SubjectRoutes:
 
     # -- for the sender ----------------------------------------------------------------------
 
-    def groups_of(self, lane: int) -> Sequence[str]:
-        """Return the names of the groups that a lane may use."""
+    def groups_of(self, lane: int) -> Mapping[str, Takers]:
+        """Return the groups that a lane may use, and which receivers take it there."""
         if lane >= self.lanes.base:
-            return self._groups.get(lane - self.lanes.base, ())
+            return self._groups.get(lane - self.lanes.base, {})
         subject = self.lanes.subject_of(lane)
         route = NO_ROUTE if subject is None else max(int(self._route[subject]), NO_ROUTE)
         return self._groups[route]
 
-    def groups_of_name(self, name: str) -> Sequence[str]:
+    def groups_of_name(self, name: str) -> Collection[str]:
         """Return the names of the groups that a subject goes to, as far as that is known."""
         return self._groups[self._route_of.get(name, NO_ROUTE)]
 
-    def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
-        """Return the lane in which each entry belongs now."""
-        return self.lanes.lanes_of(entries)
+    def why_untaken(self, number: int) -> str:
+        """Return why no receiver gets the messages of a subject that has a route; "" if one may."""
+        name = self._name_of(number).decode(errors="replace")
+        groups = [] if name in self._route_of else self.session.route(name) or ()
+        names = ", ".join(group.name for group in groups)
+        return f"no receiver that is attached to {names} takes it" if names else ""
 
     def refused(self, entries: Entries, group: str) -> None:
         """Ask anew for the subjects of entries that a group would not take."""
@@ -344,7 +383,8 @@ class SubjectRoutes:
     def standing(self, number: int) -> tuple[str, RouteState, str]:
         """Return the name of a subject, what is known of its route, and why it was refused."""
         name = self._name_of(number).decode(errors="replace")
-        return name, self.session.standing(name), self.session.reason(name)
+        why = self.session.reason(name) or self.why_untaken(number)
+        return name, self.session.standing(name), why
 
     @property
     def routes(self) -> int:

@@ -15,7 +15,7 @@ here. No clock and no task.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
@@ -27,6 +27,7 @@ import structlog
 from delay_protocol.nodes.controls import Controls, SubjectRules
 from delay_server.lanes.lanes import BARRED, NO_ROUTE, Lanes, Subjects
 from delay_server.lanes.routes import SubjectRoutes
+from sender.groups.taking import PatternSet, Takers
 from storage.batch.entries import Entries
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -53,7 +54,7 @@ class NarrowLane:
 
     pattern: str
     """Of the rule; all lanes of one share its rate."""
-    groups: tuple[str, ...]
+    groups: tuple[tuple[str, Takers], ...]
 
 
 class LaneRules:
@@ -81,7 +82,7 @@ class LaneRules:
         """Times a limit was not kept, because there are too many lanes of that kind."""
         self._name_of = name_of
         self._routes = routes
-        self._groups = tuple(groups)
+        self._groups: Mapping[str, Takers] = dict.fromkeys(groups)
         self._buffer_s = buffer_s
         self._rules = SubjectRules({})
         self._patterns: list[str] = []
@@ -193,7 +194,7 @@ class LaneRules:
 
     def _narrow_route(self, rule: int, route: int) -> int:
         """Return the route to the lane of a limit and the groups of a route."""
-        groups = self._groups_of_route(route)
+        groups = tuple(self._groups_of_route(route).items())
         lane = self._ids.get(key := NarrowLane(self._patterns[rule - 1], groups))
         if lane is None:
             if not self._free:
@@ -213,10 +214,10 @@ class LaneRules:
             self.lanes.on_changed({lane})
         return lane - self.lanes.base
 
-    def _groups_of_route(self, route: int) -> tuple[str, ...]:
+    def _groups_of_route(self, route: int) -> Mapping[str, Takers]:
         if self._routes is None:
             return self._groups
-        return tuple(self._routes.groups_of(self.lanes.base + route))
+        return self._routes.groups_of(self.lanes.base + route)
 
     def _collect(self) -> None:
         """Take back the numbers of lanes of which nothing is held and nobody waits."""
@@ -264,14 +265,18 @@ class LaneRules:
         """Return the rule and the groups of a lane that is metered."""
         return self._narrow.get(lane)
 
-    def groups_of(self, lane: int) -> Sequence[str]:
-        """Return the names of the groups that a lane may use."""
+    def groups_of(self, lane: int) -> Mapping[str, Takers]:
+        """Return the groups that a lane may use, and which receivers take it there."""
         narrow = self._narrow.get(lane)
         if narrow is not None:
-            return narrow.groups
+            return dict(narrow.groups)
         if lane == self.lanes.base:
-            return ()
+            return {}
         return self._groups if self._routes is None else self._routes.groups_of(lane)
+
+    def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
+        """Go by what receivers of a group take from now on; subjects change lanes in steps."""
+        return iter(()) if self._routes is None else self._routes.take_sets(group, sets)
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry belongs now."""
@@ -288,6 +293,10 @@ class LaneRules:
             self._routes.group_failed(group)
 
     # -- what can be seen --------------------------------------------------------------------
+
+    def why_untaken(self, subject: int) -> str:
+        """Return why no receiver gets messages of a subject that has a route; "" if one may."""
+        return "" if self._routes is None else self._routes.why_untaken(subject)
 
     def pattern_of(self, subject: str) -> str | None:
         """Return which rule counts for a subject by name."""

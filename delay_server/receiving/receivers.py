@@ -184,6 +184,8 @@ class Receivers:
             known = [one.name for one in master.sender.status()]
             if attach.name not in known:
                 raise GroupRefusedError(f"this server delivers to {', '.join(known)} alone")
+            if attach.patterns:
+                raise GroupRefusedError("this server has no routes: attach without subjects")
         group = master.sender.attached(attach.name)
         self._members[connection] = _Member(master, group, group.attach(connection, attach))
         self.counts.attached += 1

@@ -2,7 +2,8 @@
 
 A change is stored first, then applied, then answered. Once a pause is answered, the sender starts
 no request with messages of its subjects; requests in flight may still succeed. The sender drops its
-other messages of these subjects, and they wait on disk like all the rest.
+other messages of these subjects, those that were put off when their wait ends, and they wait on
+disk like all the rest.
 """
 
 from collections.abc import Callable, Mapping
@@ -123,8 +124,6 @@ class Outlet:
         for lane in [*self._sender.queued_by_lane(), self._lanes.base]:
             self._take_from_sender(lane)
             await trio.lowlevel.checkpoint()
-        for entries in self._sender.withdraw_put_off(self._is_blocked):
-            self._lanes.withdrawn(entries)
         self._sort_limited()
         self._more.wake()
         self._on_room()
@@ -162,10 +161,12 @@ class Outlet:
                 else:
                     self._rate_limits.put_first(place, narrow.pattern, part)
 
-    def _is_blocked(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Say which of these may not leave at all."""
-        blocked: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.base
-        return blocked
+    def take_stranded(self, lane: int) -> bool:
+        """Leave on disk what the sender has in the lane without a route; False for other lanes."""
+        if lane == self._lanes.base:
+            self._take_from_sender(lane)
+            self._on_room()
+        return lane == self._lanes.base and not self._sender.queued_in(lane)
 
     def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Say which of these may not leave, or not as they like."""

@@ -34,7 +34,7 @@ STATUS_BYTES_MAX: Final = 4 << 20
 """Bytes of one node's status."""
 
 _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
-"""The used part of a node's status."""
+"""The used part of a node's status, beside what has no route."""
 
 
 @click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
@@ -174,7 +174,7 @@ async def _get(
 
 
 def _lag_of(status: Json) -> Json:
-    return {name: status[name] for name in _LAGS if name in status}
+    return {name: status[name] for name in (*_LAGS, "unrouted") if name in status}
 
 
 # For people
@@ -302,6 +302,8 @@ def _note_rows(found: Json) -> Iterator[Json]:
         mine, current = node["controls_version"], group["controls_version"]
         if mine not in {None, current}:
             notes.append(f"applies version {mine} of the controls, the current one is {current}")
+        unrouted = node["lag"].get("unrouted")
+        notes += map(str, unrouted.get("examples", ())) if isinstance(unrouted, dict) else ()
         if said := "; ".join(note for note in notes if note):
             yield {"group": group["name"], "node": node["node_id"], "note": said}
 

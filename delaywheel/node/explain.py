@@ -104,6 +104,8 @@ def _print_messages(answer: Mapping[str, Any]) -> None:
     for row in answer["messages"]:
         if row["dead_letter"]:
             click.echo(_about_letter(row))
+        if row.get("holder"):
+            click.echo(f"message {row['sequence']} is with {row['holder']}")
 
 
 def _about_letter(row: Mapping[str, Any]) -> str:

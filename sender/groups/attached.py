@@ -4,9 +4,13 @@ Receivers connect to us (docs/client). Each says how much may be unsettled with 
 is its credit, and settles each message by itself, in any order. So there is no window, no circuit
 and no answer to a whole request: a receiver that does badly gets nothing more once its credit is
 used up, and what it has not settled when it leaves goes to the others.
+
+A member gets only what the patterns take that it brought. Lanes of subjects that not all take have
+queues of their own here, and room of their own, so that none waits behind what nobody may take.
 """
 
 import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import repeat
@@ -33,9 +37,10 @@ from sender.groups.group_rules import NO_RULE, GroupRule, TokenBucket
 from sender.groups.group_status import GroupCounts, GroupState, GroupStatus
 from sender.groups.readable import readable_of
 from sender.groups.routing import LaneView
+from sender.groups.taking import PatternSet, Takers
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
-from sender.queues.lanes import LaneQueue
+from sender.queues.lanes import LaneQueue, lane_of
 from sender.queues.parcels import NOBODY, Batch, Entries, Mask, Parcel
 from sender.queues.places import HeldPart, Where
 from sender.settings.config import BrokerGroup
@@ -57,6 +62,7 @@ class Attachment:
 
     connection: Connection
     attach: Attach
+    brought: PatternSet
     lease_until: float
     """When all that is unsettled goes to others, in trio's time, if it does not say anything."""
     credit: Flow = field(default_factory=lambda: Flow(items=0, reason="it has not said so yet"))
@@ -76,6 +82,10 @@ class Attachment:
     def bytes_left(self) -> int:
         """How many more bytes it takes."""
         return max(min(self.credit.bytes, CREDIT_BYTES_MAX) - self.unsettled_bytes, 0)
+
+    def takes(self, takers: Takers) -> bool:
+        """Return True if it is among these takers."""
+        return self.brought.is_known if takers is None else self.brought in takers
 
     @property
     def is_choked(self) -> bool:
@@ -101,8 +111,13 @@ class AttachedGroup:
         self._target = target
         self._shared = shared
         self._owner: GroupOwner = shared.owner
-        self._lanes = LaneQueue(turn_items=shared.config.lane_turn_items)
+        self._queues = defaultdict[Takers, LaneQueue](
+            lambda: LaneQueue(turn_items=shared.config.lane_turn_items)
+        )
+        """What waits, by who takes it, in the order of turns."""
         self._members: dict[Connection, Attachment] = {}
+        self._taking: Iterator[None] = iter(())
+        """The steps in which the routes begin to go by what members brought."""
         self._nobody_since_ms: int | None = shared.clock.now_ms()
         self._rule = NO_RULE
         self._bucket: TokenBucket | None = None
@@ -133,24 +148,24 @@ class AttachedGroup:
     @property
     def queued(self) -> int:
         """Entries that wait for this group."""
-        return self._lanes.count
+        return sum(queue.count for queue in self._queues.values())
 
     @property
     def queued_by_lane(self) -> dict[int, int]:
         """Entries that wait for this group, by lane."""
-        return self._lanes.counts()
+        return sum((Counter(queue.counts()) for queue in self._queues.values()), Counter())
 
     @property
     def has_members(self) -> bool:
         """Whether anybody is attached."""
         return bool(self._members)
 
-    @property
-    def _free(self) -> int:
-        """How many more messages all members take together."""
+    def _free(self, takers: Takers = None) -> int:
+        """Return how many more messages all members, or these takers, take together."""
         if self._stopping or self._rule.paused:
             return 0
-        wanted = sum(one.items_left for one in self._members.values() if not one.is_choked)
+        members = [one for one in self._members.values() if one.takes(takers)]
+        wanted = sum(one.items_left for one in members if not one.is_choked)
         return min(wanted, max(self._unsettled_max - self.in_flight, 0))
 
     @property
@@ -164,43 +179,52 @@ class AttachedGroup:
         others = self._shared.unsettled.count - self.in_flight
         return max((self._shared.config.entries_max // 4 - others) // 2, 1)
 
-    @property
-    def _room(self) -> int:
-        return max(min(self._free, self._shared.config.queue_items_max) - self._lanes.count, 0)
+    def _room(self, takers: Takers) -> int:
+        most = min(self._free(takers), self._shared.config.queue_items_max)
+        return max(most - self._queues[takers].count, 0)
 
     @property
     def is_open(self) -> bool:
         """Whether there is room for a lane of which nothing is queued for the group."""
-        return self._room > 0
+        return any(self._room(takers) for takers in [None, *self._queues])
 
     @property
     def is_hungry(self) -> bool:
         """Whether little waits for the group for what its members take."""
-        return self._room > self._lanes.count
+        queues = [(None, self._queues[None]), *self._queues.items()]
+        return any(self._room(takers) > queue.count for takers, queue in queues)
+
+    def _takers_of(self, lane: int) -> Takers:
+        routes = self._shared.routes
+        return None if routes is None else routes.groups_of(lane_of(lane)).get(self.name)
 
     def seen_by(self, lane: int, now: float) -> LaneView:
-        """Return the group as entries of any lane find it."""
-        del lane, now
-        room = self._room
+        """Return the group as entries of a lane find it."""
+        del now
+        room = self._room(self._takers_of(lane))
         return LaneView(self.name, room, room > 0, room, self._target.weight)
 
     def count_of(self, lane: int) -> int:
         """Return how many entries of a lane wait for this group."""
-        return self._lanes.count_of(lane)
+        return sum(queue.count_of(lane) for queue in self._queues.values())
 
     def withdraw(self, lane: int, wanted: Callable[[Entries], Mask]) -> list[Entries]:
         """Take back what is wanted of a lane and not with a receiver."""
-        return self._lanes.take_where(lane, wanted)
+        queues = self._queues.values()
+        return [entries for queue in queues for entries in queue.take_where(lane, wanted)]
 
     def enqueue(self, parcel: Parcel) -> None:
         """Queue entries for this group; it must have room for them."""
-        assert len(parcel) <= self._room, f"{self.name}: {len(parcel)} entries, room {self._room}"
-        self._lanes.append(parcel)
+        takers = self._takers_of(parcel.lane)
+        room = self._room(takers)
+        assert len(parcel) <= room, f"{self.name}: {len(parcel)} entries, room {room}"
+        self._queues[takers].append(parcel)
         self.wake()
 
     def give_back(self) -> None:
         """Give back what is queued, to be placed anew."""
-        parcels = self._lanes.clear()
+        parcels = [parcel for queue in self._queues.values() for parcel in queue.clear()]
+        self._queues.clear()
         if parcels:
             self._owner.give_back(parcels)
 
@@ -232,15 +256,18 @@ class AttachedGroup:
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all entries that wait for this group or are with a receiver."""
-        for parcel in self._lanes.parcels():
-            yield HeldPart(Where.QUEUED, parcel.lane, self.name, parcel.entries)
+        for queue in self._queues.values():
+            for parcel in queue.parcels():
+                yield HeldPart(Where.QUEUED, parcel.lane, self.name, parcel.entries)
         for member in self._members.values():
+            who = f"{member.connection.peer}, instance {member.attach.instance.hex()}"
             for batch in _batches_of(member.unsettled.values()):
-                yield HeldPart(Where.IN_FLIGHT, None, self.name, batch.entries)
+                holder = f"{who}, since {np.datetime64(batch.sent_ms, 'ms')} UTC"
+                yield HeldPart(Where.IN_FLIGHT, None, self.name, batch.entries, holder)
 
     def status(self) -> GroupStatus:
         """Return a look at the group as it is now."""
-        takes = self._free > 0
+        takes = self._free() > 0
         return GroupStatus(
             name=self.name,
             address=self.address,
@@ -257,7 +284,7 @@ class AttachedGroup:
             weight=self._target.weight,
             effective_weight=self._target.weight if takes else 0.0,
             window_requests=len(self._members),
-            queue_items=self._free,
+            queue_items=self._free(),
             answer_s=0.0,
             is_slow=False,
             counts=self._counts.copy(),
@@ -283,13 +310,32 @@ class AttachedGroup:
         if (count := len(self._members)) >= self._shared.config.receivers_max:
             why = f"{count} receivers of {self.name} are attached here (sender.receivers_max)"
             raise GroupRefusedError(why)
+        alike = [one for one in self._sets() if one.patterns == set(attach.patterns)]
+        brought = alike[0] if alike else PatternSet(attach.patterns)
         least = min((one.served for one in self._members.values()), default=0.0)
-        member = Attachment(connection, attach, trio.current_time() + LEASE_S, served=least)
+        lease_until = trio.current_time() + LEASE_S
+        member = Attachment(connection, attach, brought, lease_until, served=least)
         self._members[connection] = member
+        if not alike:
+            self._taking = self._take_sets()
         self._nobody_since_ms = None
         _log.info("a receiver is attached", group=self.name, peer=connection.peer)
         self.wake()
         return member
+
+    def _sets(self) -> set[PatternSet]:
+        return {one.brought for one in self._members.values()}
+
+    def _take_sets(self) -> Iterator[None]:
+        """Have the routes go by what members brought, in steps; then all of them get messages."""
+        routes, sets = self._shared.routes, self._sets()
+        if routes is not None:
+            yield from routes.take_sets(self.name, sets)
+        for one in sets:
+            one.is_known = True
+        # What is queued may be taken by others now, or by nobody.
+        self.give_back()
+        yield
 
     def flow(self, member: Attachment, credit: Flow) -> None:
         """Renew the lease of a member, and go by what it takes from now on."""
@@ -301,6 +347,9 @@ class AttachedGroup:
         if self._members.pop(member.connection, None) is None or self.has_ended:
             return
         self._last_end = reason
+        member.brought.is_there = member.brought in self._sets()
+        if self._members and not member.brought.is_there:
+            self._taking = self._take_sets()
         _log.info("a receiver is gone", group=self.name, peer=member.connection.peer, reason=reason)
         for batch in self._take(member, list(member.unsettled))[0]:
             self._counts.possible_duplicates += len(batch)
@@ -323,7 +372,10 @@ class AttachedGroup:
     def release(self, member: Attachment, sequences: Iterable[int]) -> int:
         """Give messages to others as if nobody had had them; return how many are unknown."""
         batches, unknown = self._take(member, sequences)
+        # It is the last to get more, or the same would come back to it while others have nothing.
+        most = max((one.served for one in self._members.values()), default=0.0)
         for batch in batches:
+            member.served = max(member.served, most) + len(batch) / member.attach.weight
             self._owner.give_back(batch.by_lane())
         self._has_room()
         return unknown
@@ -374,7 +426,8 @@ class AttachedGroup:
             with self._scope:
                 while self.in_flight or not self._stopping:
                     self._end_leases()
-                    if self._deliver():
+                    is_taking = not self._stopping and next(self._taking, self) is None
+                    if self._deliver() or is_taking:
                         if self.is_hungry:
                             self._owner.room_changed(self.number)
                         await trio.lowlevel.checkpoint()
@@ -396,38 +449,42 @@ class AttachedGroup:
 
     def _look_at(self) -> float:
         """Return when something may be done of which nobody tells."""
-        at, now = math.inf, trio.current_time()
+        at, now, queued = math.inf, trio.current_time(), self.queued
         for member in self._members.values():
             at = min(at, member.lease_until)
-            if self._lanes.count and member.is_choked:
+            if queued and member.is_choked:
                 at = min(at, now + _CHOKED_LOOK_S)
-        if self._lanes.count and self._bucket is not None:
+        if queued and self._bucket is not None:
             ready_at = self._bucket.ready_at(1, now)
             at = min(at, ready_at if ready_at > now else at)
         return at
 
     def _deliver(self) -> bool:
         """Deliver the next messages to one member; say whether there were any."""
-        if self._stopping or self._rule.paused or not self._lanes.count or self._owner.is_paused:
+        if self._stopping or self._rule.paused or not self.queued or self._owner.is_paused:
             return False
-        takers = [one for one in self._members.values() if one.items_left and not one.is_choked]
-        takers.sort(key=lambda one: one.served)
-        share = max(-(-self._lanes.count // max(len(takers), 1)), _SHARED_MIN)
-        share = min(share, DELIVER_ITEMS_MAX)
+        ready = [one for one in self._members.values() if one.items_left and not one.is_choked]
+        ready.sort(key=lambda one: one.served)
+        most = DELIVER_ITEMS_MAX
         if self._bucket is not None:
-            share = min(share, self._bucket.available(trio.current_time()))
-        if not takers or not share or not self._owner.may_send():
+            most = min(most, self._bucket.available(trio.current_time()))
+        if not ready or not most or not self._owner.may_send():
             return False
-        for member in takers:
-            batch = self._next_batch(member, min(share, member.items_left))
-            if batch is not None:
-                self._deliver_to(member, batch)
-                return True
+        for member in ready:
+            for takers in [one for one in self._queues if member.takes(one)]:
+                queue = self._queues[takers]
+                share = max(-(-queue.count // len(ready)), _SHARED_MIN)
+                batch = self._next_batch(queue, member, min(share, most, member.items_left))
+                if batch is not None:
+                    # The others have their turns before it.
+                    self._queues[takers] = self._queues.pop(takers)
+                    self._deliver_to(member, batch)
+                    return True
         return False
 
-    def _next_batch(self, member: Attachment, items_max: int) -> Batch | None:
+    def _next_batch(self, queue: LaneQueue, member: Attachment, items_max: int) -> Batch | None:
         """Take what comes next and a member takes; a large item alone."""
-        left, take = member.bytes_left, self._lanes.take
+        left, take = member.bytes_left, queue.take
         most = min(left, self._shared.config.batch_bytes)
         batch = take(items_max=items_max, bytes_max=most, any_size=False)
         return batch or take(items_max=1, bytes_max=left, any_size=False)
@@ -447,6 +504,7 @@ class AttachedGroup:
         )
         if self._bucket is not None:
             self._bucket.take(count, trio.current_time())
+        batch.sent_ms = self._shared.clock.now_ms()
         member.unsettled.update(zip(sequences, zip(repeat(batch), range(count)), strict=False))
         member.unsettled_bytes += size
         member.served += count / member.attach.weight

@@ -28,6 +28,7 @@ from sender.groups.group_status import MOVES, GroupState, GroupStatus
 from sender.groups.intake import Intake
 from sender.groups.readable import ReadItems
 from sender.groups.requests import Requests, Settlement
+from sender.groups.routing import LaneRoutes
 from sender.health.circuit import CircuitState, Failure
 from sender.outcomes.answers import is_broker_sick
 from sender.queues.bulk_turns import BulkTurns
@@ -95,6 +96,7 @@ class Shared:
     owner: GroupOwner
     turns: BulkTurns
     """By which one group at a time makes a large request."""
+    routes: LaneRoutes | None
     unsettled: "Unsettled"
     """What receivers have, of all groups."""
 

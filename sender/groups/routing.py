@@ -9,13 +9,14 @@ shown those alone: so nothing is looked up for a message.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from sender.groups.taking import PatternSet, Takers
 from sender.queues.lanes import lane_of
 from sender.queues.parcels import NOBODY, Entries, Parcel
 
@@ -87,14 +88,17 @@ class LaneRoutes(Protocol):
     Both change at run time: then `Sender.routes_changed` is called with the lanes concerned.
     """
 
-    def groups_of(self, lane: int) -> Sequence[str]:
-        """Return the names of the groups that a lane may use.
+    def groups_of(self, lane: int) -> Mapping[str, Takers]:
+        """Return the names of the groups that a lane may use, and which receivers take it there.
 
         Those that the sender has not got count for nothing.
         """
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry belongs now."""
+
+    def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
+        """Go by what receivers of a group take from now on; subjects change lanes in steps."""
 
     def refused(self, entries: Entries, group: str) -> None:
         """Hear that a group refused entries in a way that puts their route in doubt."""

@@ -8,7 +8,7 @@ is synchronous and knows no clock.
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Final
@@ -64,7 +64,7 @@ class Parcel:
 
 @dataclass(slots=True)
 class Batch:
-    """Some entries sent together, and the lane of each. Never changed either."""
+    """Some entries sent together, and the lane of each. Never changed once it is sent."""
 
     entries: Entries
     tries: Tries
@@ -72,6 +72,8 @@ class Batch:
     lanes: Sequence[tuple[int, int]]
     """Lanes as run lengths: for entries in a row their lane and their number. It is seldom looked
     at: only what comes back has to find its lane again."""
+    sent_ms: int = 0
+    """When a receiver was sent it, by the wall clock."""
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -86,7 +88,7 @@ class Batch:
             if left:
                 lanes.append((lane, left))
             start += count
-        return Batch(_chosen(self.entries, mask), self.tries[mask], lanes)
+        return Batch(_chosen(self.entries, mask), self.tries[mask], lanes, self.sent_ms)
 
     def those(self, mask: Mask) -> "Batch":
         """Return the entries whose place in the mask is true; no copy if all are."""
@@ -280,21 +282,6 @@ class Shelf:
         """Yield everything in no order; it stays."""
         for _, _, parcel in self._heap:
             yield parcel
-
-    def take_where(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
-        """Take what is wanted, whatever its time."""
-        taken: list[Entries] = []
-        left: list[tuple[float, int, Parcel]] = []
-        for at, put, parcel in self._heap:
-            mask = wanted(parcel.entries)
-            if mask.any():
-                taken.append(parcel.where(mask).entries)
-            if not mask.all():
-                left.append((at, put, parcel.where(~mask) if mask.any() else parcel))
-        self._heap = left
-        heapq.heapify(self._heap)
-        self.count -= sum(map(len, taken))
-        return taken
 
     def take_until(self, now: float) -> list[Parcel]:
         """Take the parcels whose time has come, the earliest first."""

@@ -29,3 +29,5 @@ class HeldPart:
     group: str | None
     """Where they are queued, or were sent; None: nowhere in particular."""
     entries: Entries
+    holder: str = ""
+    """Which receiver has them, and since when, for people."""

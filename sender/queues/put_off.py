@@ -2,7 +2,7 @@
 
 import math
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
@@ -10,7 +10,7 @@ import trio
 
 from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.runtime import Clock
-from sender.queues.parcels import Batch, Entries, Mask, Parcel, Shelf, gathered
+from sender.queues.parcels import Batch, Parcel, Shelf, gathered
 from sender.queues.places import HeldPart, Where
 
 _RELEASE_STEP_S: Final = 1 / 32
@@ -94,10 +94,6 @@ class PutOff:
             if is_early.any():
                 self.hold_early(parcel.where(is_early))
         return due
-
-    def take_where(self, wanted: Callable[[Entries], Mask]) -> list[Entries]:
-        """Take what is wanted, whatever its time."""
-        return self._retries.take_where(wanted) + self._early.take_where(wanted)
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield everything, and what it waits for; it stays."""

@@ -3,7 +3,7 @@
 The letters and numbers are those of docs/testing.md, where the faults of other parts are as well.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
+from sender.groups.taking import PatternSet
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries
@@ -41,8 +42,12 @@ class ByLane:
     def __init__(self, groups: dict[int, list[str]]) -> None:
         self._groups = groups
 
-    def groups_of(self, lane: int) -> list[str]:
-        return self._groups.get(lane, [])
+    def groups_of(self, lane: int) -> dict[str, None]:
+        return dict.fromkeys(self._groups.get(lane, []))
+
+    def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
+        del group, sets
+        return iter(())
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         lanes: npt.NDArray[np.int32] = entries["subject"].astype(np.int32)

@@ -122,8 +122,6 @@ class Walk:
             for lane in range(LANES)
             for entries in sender.withdraw(lane, lambda entries: entries["subject"] == subject)
         ]
-        if self.chance.random() < 0.5:
-            found += sender.withdraw_put_off(lambda entries: entries["subject"] == subject)
         self.withdrawn += [
             sequence for entries in found for sequence in entries["sequence"].tolist()
         ]

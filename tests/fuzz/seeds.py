@@ -575,7 +575,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         *map(
             msgspec.msgpack.encode,
             (
-                Attach(name="reminders", instance=bytes(16), weight=3),
+                Attach(name="reminders", instance=bytes(16), patterns=("orders.*",), weight=3),
                 Attached(group="g", epoch=3, lease_s=30),
                 AttachRefused(reason="not here", is_final=True),
                 Flow(items=100, bytes=1 << 22, reason="busy"),

@@ -6,7 +6,15 @@ whenever the broker is to behave differently.
 """
 
 import random
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -23,6 +31,7 @@ from delay_protocol.wire.hello import Hello
 from delay_transport.seams.runtime import Listener
 from sender.groups.group_status import GroupState
 from sender.groups.routing import LaneRoutes
+from sender.groups.taking import PatternSet
 from sender.outcomes.dead import Refusal
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Entries, Mask
@@ -447,8 +456,12 @@ class TableRoutes:
         self.refusals: list[tuple[str, list[int]]] = []
         self.failed: list[str] = []
 
-    def groups_of(self, lane: int) -> list[str]:
-        return self.groups.get(lane, [])
+    def groups_of(self, lane: int) -> dict[str, None]:
+        return dict.fromkeys(self.groups.get(lane, []))
+
+    def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
+        del group, sets
+        return iter(())
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         lanes: npt.NDArray[np.int32] = self.lanes[entries["subject"]]

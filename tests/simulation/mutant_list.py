@@ -57,6 +57,7 @@ _MODEL_EIO = (
 _FAILOVER = "failover/test_group.py::"
 _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
+_TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
 
 SERVER = {
@@ -1123,6 +1124,21 @@ SERVER = {
                 "if (count := len(self._members)) >= self._shared.config.receivers_max: ...",
             ),
             test=f"{_RECEIVERS}test_who_finds_too_many_of_its_name_is_taken_when_one_has_left",
+        ),
+        # A receiver gets what its own patterns take, and no more.
+        "subjects that it does not take": mutant(
+            swap("SubjectRoutes._takers", "one.take(name)", "True"),
+            test=f"{_TAKING}test_each_receiver_gets_only_what_the_patterns_take_that_it_brought",
+        ),
+        # What waits for one goes to no other that has come since.
+        "queued before it came": mutant(
+            drop("AttachedGroup._take_sets", "self.give_back()"),
+            test=f"{_TAKING}test_what_waits_for_one_is_not_given_to_who_comes_and_does_not_take_it",
+        ),
+        # What one gives back goes to another.
+        "released to the same again": mutant(
+            drop("AttachedGroup.release", "member.served = ..."),
+            test=f"{_TAKING}test_what_one_gives_back_goes_to_another_that_is_idle",
         ),
         # Nothing comes before it is due, if the clock was set back while it waited.
         "early at receivers": mutant(

@@ -398,7 +398,9 @@ class Stating:
     ) -> str:
         now_s = trio.current_time()
         if reason is Reason.IN_FLIGHT:
-            self._in_flight.append(_InFlight(message_id, now_s, one.group))
+            self._in_flight.append(
+                _InFlight(message_id, now_s, one.held.group if one.held else None)
+            )
         elif reason is Reason.RETRY_BACKOFF:
             groups = self._groups(server) or self.witness.known_brokers()
             groups += self.witness.receivers

@@ -26,18 +26,25 @@ from delay_protocol.receivers.attaching import (
     encode_attach_reply,
     encode_flow,
 )
+from delay_protocol.receivers.masters import PATTERN_LENGTH_MAX, PATTERNS_MAX
 from tests.delay_protocol.nodes.bodies import said
 from tests.storage.worked_examples import worked_examples
 
 INSTANCE = bytes(range(INSTANCE_BYTES))
-ATTACH = Attach(name="r", instance=INSTANCE, weight=7, token="t")  # noqa: S106 (an example)
+ATTACH = Attach(
+    name="r",
+    instance=INSTANCE,
+    patterns=("orders.*",),
+    weight=7,
+    token="t",  # noqa: S106 (an example)
+)
 ATTACHED = Attached(group="g1", epoch=4, lease_s=30)
 REFUSED = AttachRefused(reason="no", is_final=True)
 FLOW = Flow(items=1000, bytes=16 << 20)
 
 ATTACH_HEX = (
-    "84 a46e616d65 a172 a8696e7374616e6365 c410 000102030405060708090a0b0c0d0e0f"
-    "a6776569676874 07 a5746f6b656e a174"
+    "85 a46e616d65 a172 a8696e7374616e6365 c410 000102030405060708090a0b0c0d0e0f"
+    "a87061747465726e73 91 a86f72646572732e2a a6776569676874 07 a5746f6b656e a174"
 )
 ATTACHED_HEX = (
     "84 a474797065 a86174746163686564 a567726f7570 a26731 a565706f6368 04 a76c656173655f73 1e"
@@ -49,6 +56,7 @@ ATTACHES = st.builds(
     Attach,
     name=NAMES,
     instance=st.binary(min_size=INSTANCE_BYTES, max_size=INSTANCE_BYTES),
+    patterns=st.lists(st.text(min_size=1, max_size=PATTERN_LENGTH_MAX), max_size=9).map(tuple),
     weight=st.integers(1, 1000),
     token=st.text(max_size=1000),
 )
@@ -103,7 +111,8 @@ def test_the_bytes_are_pinned(
 
 
 def test_what_is_left_out_is_as_usual() -> None:
-    assert decode_attach(said(ATTACH, weight=..., token=...)) == Attach(name="r", instance=INSTANCE)
+    body = said(ATTACH, patterns=..., weight=..., token=...)
+    assert decode_attach(body) == Attach(name="r", instance=INSTANCE)
     assert decode_attach_reply(said(REFUSED, is_final=...)) == AttachRefused(reason="no")
     assert decode_flow(said(FLOW, bytes=..., reason=..., later_key=1)) == Flow(
         items=1000, bytes=CREDIT_BYTES_MAX
@@ -132,6 +141,9 @@ def test_a_flow_is_read_as_it_was_said(flow: Flow) -> None:
         (said(ATTACH, name="n" * 256), decode_attach, "`str` of length <= 255 - at `$.name`"),
         (said(ATTACH, instance=b"x"), decode_attach, "length >= 16 - at `$.instance`"),
         (said(ATTACH, instance=...), decode_attach, "missing required field `instance`"),
+        (said(ATTACH, patterns=[""]), decode_attach, "`str` of length >= 1 - at `$.patterns[0]`"),
+        (said(ATTACH, patterns=["p" * 256]), decode_attach, "<= 255 - at `$.patterns[0]`"),
+        (said(ATTACH, patterns=["p"] * 65), decode_attach, "length <= 64 - at `$.patterns`"),
         (said(ATTACH, weight=0), decode_attach, "`int` >= 1 - at `$.weight`"),
         (said(ATTACH, weight=1001), decode_attach, "`int` <= 1000 - at `$.weight`"),
         (said(ATTACH, token="t" * 1001), decode_attach, "length <= 1000 - at `$.token`"),
@@ -145,7 +157,7 @@ def test_a_flow_is_read_as_it_was_said(flow: Flow) -> None:
         (said(FLOW, items=...), decode_flow, "missing required field `items`"),
         (b"", decode_flow, "truncated"),
         (said(FLOW) + b"\x00", decode_flow, "trailing"),
-        (said(FLOW) + bytes(ATTACH_BYTES_MAX), decode_flow, "at most 8192"),
+        (said(FLOW) + bytes(ATTACH_BYTES_MAX), decode_flow, "at most 32768"),
     ],
 )
 def test_what_says_something_else_is_refused(
@@ -176,7 +188,10 @@ def test_what_nobody_would_read_is_the_callers_error(
 
 def test_the_largest_bodies_there_can_be_fit() -> None:
     wide = "\U0001f5a5"
-    attach = Attach(name=wide * 255, instance=INSTANCE, weight=1000, token=wide * 1000)
+    patterns = ("s" * PATTERN_LENGTH_MAX,) * PATTERNS_MAX
+    attach = Attach(
+        name=wide * 255, instance=INSTANCE, patterns=patterns, weight=1000, token=wide * 1000
+    )
     assert decode_attach(encode_attach(attach)) == attach
     flow = Flow(items=2**62, bytes=2**62, reason=wide * REASON_LENGTH_MAX)
     assert decode_flow(encode_flow(flow)) == flow

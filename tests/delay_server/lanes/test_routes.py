@@ -24,6 +24,7 @@ from delay_server.lanes.subject_rules import LaneRules
 from delay_server.server import DelayServer
 from delay_server.settings.config import RoutesConfig, StorageConfig, WheelConfig
 from sender.groups.connection import End
+from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import SenderConfig
 from storage.batch.entries import ENTRY
 from tests.delay_server.lanes.left_on_disk import LeftOnDisk
@@ -437,9 +438,14 @@ def reply(subject: str, *groups: str) -> ClientRegisterReply:
         subject=subject,
         consumer_group="",
         online_state=OnlineState.ONLINE,
-        client_type=ClientType.PRODUCER,
+        client_type=ClientType.DELAY_SERVER,
         groups=tuple(
-            BrokerGroupInfo(name=g, master=f"{g}:20881", updated_ms=0, state=BrokerState.RW)
+            BrokerGroupInfo(
+                name=g,
+                master="" if g.startswith("receivers") else f"{g}:20881",
+                updated_ms=0,
+                state=BrokerState.RW,
+            )
             for g in groups
         ),
     )
@@ -450,7 +456,7 @@ class Bench:
 
     def __init__(self) -> None:
         self.session = MetaSession(
-            client_type=ClientType.PRODUCER, client_id="", chance=random.Random(0)
+            client_type=ClientType.DELAY_SERVER, client_id="", chance=random.Random(0)
         )
         self.names: list[bytes] = []
         self.told: list[set[int]] = []
@@ -461,6 +467,7 @@ class Bench:
             name_of=self.names.__getitem__,
             on_wanted=lambda: None,
         )
+        self.routes.on_taken = lambda: None
         gates = LaneRules(name_of=self.names.__getitem__, routes=self.routes)
         self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates, on_disk=LeftOnDisk())
         gates.attach(self.lanes)
@@ -496,6 +503,63 @@ def test_a_hundred_thousand_subjects_without_a_route_take_bytes_each_and_all_com
     assert sorted(chain(*bench.lanes.parked.waiting_in.values())) == list(range(count))
 
 
+def test_what_receivers_take_is_looked_up_once_for_a_subject_and_set_of_patterns() -> None:
+    bench = Bench()
+    count = 1000
+    bench.names += [b"%s.%d" % ((b"a", b"b")[n % 2], n) for n in range(count)]
+    numbers = np.arange(count, dtype=np.uint32)
+    bench.routes.look(numbers)
+    for number in range(count):
+        bench.answer(bench.subject(number), "receivers")
+    old, new, every = PatternSet(["a.*"]), PatternSet(["b.*", "a.*"]), PatternSet([])
+
+    def take(*sets: PatternSet) -> list[dict[str, Takers]]:
+        for _ in bench.routes.take_sets("receivers", sets):
+            pass
+        routes = bench.routes.look(numbers)
+        found = [bench.routes.groups_of(bench.lanes.base + one) for one in routes[:2].tolist()]
+        assert (routes[::2] == routes[0]).all()
+        assert (routes[1::2] == routes[1]).all()
+        return [dict(one) for one in found]
+
+    everyone = {"receivers": None}
+    assert take(old) == [everyone, {}]
+    assert take(old, new) == [everyone, {"receivers": frozenset({new})}]
+    assert take(new) == [everyone, everyone]
+    assert take(old, every) == [everyone, {"receivers": frozenset({every})}]
+    assert take() == [everyone, everyone]
+    assert bench.routes.routes == 1
+
+
+def test_a_subject_that_nobody_took_and_that_was_forgotten_is_looked_up_when_it_is_seen() -> None:
+    bench = Bench()
+    bench.names.append(b"b.1")
+    zero = np.zeros(1, np.uint32)
+    bench.routes.look(zero)
+    bench.answer("b.1", "receivers")
+    for _ in bench.routes.take_sets("receivers", [PatternSet(["a.*"])]):
+        pass
+    assert bench.routes.look(zero).tolist() == [0]
+    for _ in bench.lanes.forget_numbers(np.zeros(1, np.bool_)):
+        pass
+    for _ in bench.routes.take_sets("receivers", [PatternSet(["b.*"])]):
+        pass
+    (route,) = bench.routes.look(zero).tolist()
+    assert bench.routes.groups_of(bench.lanes.base + route) == {"receivers": None}
+
+
+def test_what_receivers_took_is_forgotten_once_all_of_them_have_left() -> None:
+    bench = Bench()
+    gone, there = PatternSet(["a"]), PatternSet(["b"])
+    gone.is_there = False
+    for name, one in (("gone", gone), ("there", there)):
+        for _ in bench.routes.take_sets(name, [gone, one]):
+            pass
+    for _ in bench.routes.round():
+        pass
+    assert list(bench.routes._sets) == ["there"]
+
+
 def test_groups_and_routes_are_as_many_as_are_in_use() -> None:
     bench = Bench()
     chance = random.Random(1)
@@ -512,7 +576,7 @@ def test_groups_and_routes_are_as_many_as_are_in_use() -> None:
         assert {target.name for target in bench.routes.targets()} == set(chain(*in_use))
         numbers = bench.routes.look(np.arange(30, dtype=np.uint32))
         for number, route in enumerate(numbers.tolist()):
-            expected = tuple(sorted(now.get(bench.subject(number), ())))
+            expected = dict.fromkeys(sorted(now.get(bench.subject(number), ())))
             assert bench.routes.groups_of(bench.lanes.base + route) == expected
         # Numbers of routes that are gone are given again.
         assert numbers.max() <= 30
@@ -534,7 +598,7 @@ def test_a_number_that_is_given_to_another_subject_leads_where_that_one_goes() -
     assert bench.routes.look(np.array([0], np.uint32)).tolist() == [0]
     bench.names.append(b"a")
     (route,) = bench.routes.look(np.array([2], np.uint32)).tolist()
-    assert bench.routes.groups_of(bench.lanes.base + route) == ("g3",)
+    assert bench.routes.groups_of(bench.lanes.base + route) == {"g3": None}
 
 
 def test_the_lane_of_a_hot_subject_leads_where_its_route_leads_and_the_sender_hears_of_it() -> None:
@@ -545,10 +609,10 @@ def test_the_lane_of_a_hot_subject_leads_where_its_route_leads_and_the_sender_he
     entries = np.zeros(1500, ENTRY)
     ((lane, _),) = bench.lanes.admit(entries, 1_000_000)
     assert lane == bench.lanes.number(0) > 0
-    assert bench.routes.groups_of(lane) == ("g1",)
+    assert bench.routes.groups_of(lane) == {"g1": None}
     bench.told.clear()
     bench.answer("hot", "g2")
-    assert bench.routes.groups_of(lane) == ("g2",)
+    assert bench.routes.groups_of(lane) == {"g2": None}
     # What it has queued for g1 is taken back by that.
     assert any(lane in lanes for lanes in bench.told)
 

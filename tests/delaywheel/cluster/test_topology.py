@@ -154,6 +154,23 @@ def test_each_node_is_asked_for_its_lag_and_one_that_is_silent_holds_nobody_up(
     assert lags["none"] == {"error": "it has no HTTP address"}
 
 
+@pytest.mark.parametrize(
+    ("unrouted", "is_said"),
+    [
+        ({"examples": ["b.1: no receiver that is attached to r takes it"]}, True),
+        ({}, False),
+        ([1], False),
+    ],
+)
+def test_what_no_receiver_takes_is_said_of_the_server_where_it_waits(
+    stack: ExitStack, unrouted: object, *, is_said: bool
+) -> None:
+    status = json.dumps({**STATUS, "unrouted": unrouted}).encode()
+    address = stack.enter_context(answering(lambda *_: (200, status)))
+    text = shown("--meta", meta(stack, node("n1", address, controls_version=5)))
+    assert ("b.1: no receiver" in text) is is_said
+
+
 def test_nodes_are_shown_the_token_for_nodes_and_not_that_of_the_meta_server(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

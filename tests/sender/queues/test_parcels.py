@@ -184,18 +184,3 @@ def test_a_shelf_gives_what_is_due_earliest_first_and_like_times_in_the_order_of
         assert [sequences(p)[0] for p in shelf.take_until(now)] == [number for _, number in due]
         assert shelf.count == sum(puts[number][1] for _, number in left)
         assert shelf.next_at == (left[0][0] if left else None)
-
-
-def test_what_is_taken_off_the_shelf_is_what_was_wanted_and_the_rest_waits_for_its_time() -> None:
-    shelf = Shelf()
-    for at in (3.0, 1.0, 2.0):
-        entries = np.zeros(4, ENTRY)
-        entries["sequence"] = np.arange(4) + 10 * at
-        shelf.put(at, first_try(entries))
-    taken = shelf.take_where(lambda entries: entries["sequence"] % 10 < 2)
-    assert sorted(s for part in taken for s in part["sequence"].tolist()) == [
-        10, 11, 20, 21, 30, 31,
-    ]  # fmt: skip
-    assert shelf.count == 6
-    assert [p.entries["sequence"].tolist() for p in shelf.take_until(2.5)] == [[12, 13], [22, 23]]
-    assert (shelf.count, shelf.next_at) == (2, 3.0)
