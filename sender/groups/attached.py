@@ -164,8 +164,10 @@ class AttachedGroup:
         """Return how many more messages all members, or these takers, take together."""
         if self._stopping or self._rule.paused:
             return 0
-        members = [one for one in self._members.values() if one.takes(takers)]
-        wanted = sum(one.items_left for one in members if not one.is_choked)
+        wanted = 0
+        for one in self._members.values():
+            if one.takes(takers) and not one.is_choked:
+                wanted += one.items_left
         return min(wanted, max(self._unsettled_max - self.in_flight, 0))
 
     @property
@@ -186,13 +188,13 @@ class AttachedGroup:
     @property
     def is_open(self) -> bool:
         """Whether there is room for a lane of which nothing is queued for the group."""
-        return any(self._room(takers) for takers in [None, *self._queues])
+        return any(self._room(takers) for takers in {None, *self._queues})
 
     @property
     def is_hungry(self) -> bool:
         """Whether little waits for the group for what its members take."""
-        queues = [(None, self._queues[None]), *self._queues.items()]
-        return any(self._room(takers) > queue.count for takers, queue in queues)
+        takers = {None, *self._queues}
+        return any(self._room(some) > self._queues[some].count for some in takers)
 
     def _takers_of(self, lane: int) -> Takers:
         routes = self._shared.routes
