@@ -41,8 +41,6 @@ from delay_transport.seams.runtime import (
     system_runtime,
 )
 
-_FIRST_REQUEST_CODE: Final = 50
-"""Refusal codes from here on answer a whole request, those below one item of it."""
 _ALL_DELAYED: Final = frozenset(flag for flag in range(256) if flag & FLAG_DELAY)
 _SUBJECTS_KEPT: Final = 10_000
 _STOP_SECONDS_MAX: Final = 3.0
@@ -53,7 +51,7 @@ _CREATE_MS_AT: Final = 9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoopbackBrokerConfig:
-    """Where a loopback broker listens, what it does with messages, and how it misbehaves."""
+    """Where a loopback broker listens, and what it does with messages."""
 
     listen: Address = ("127.0.0.1", 20881)
     """Host and port; port 0 for any free one."""
@@ -73,31 +71,14 @@ class LoopbackBrokerConfig:
     meta: tuple[Address, ...] = ()
     """HTTP addresses of meta servers to register at, as the master of the group."""
 
-    refuse_every: int = 0
-    """Refuse every so many-th message, or request; 0 for none. What is refused is not counted as
-    received."""
-
-    reject_code: int = ItemCode.STORE_ERROR
-    """How: below 50 an item code for a message, from 50 a response code for a whole request."""
-
-    delay_ms: int = 0
-    """Answer so much later than received."""
-
     limits: ConnectionLimits = field(default_factory=ConnectionLimits)
     """What each delay server is granted."""
-
-    def __post_init__(self) -> None:
-        """Refuse what makes no sense."""
-        if self.refuse_every < 0 or self.delay_ms < 0:
-            raise ValueError("refuse_every and delay_ms must not be negative")
-        if self.reject_code == ItemCode.SUCCESS:
-            raise ValueError("reject_code must be a code of failure, not 0")
 
 
 class LoopbackBroker:
     """Takes requests and counts what they brought. One per process.
 
-    Invariant: what is counted as received was answered with success, or will be after `delay_ms`.
+    Invariant: what is counted as received was answered with success.
     """
 
     def __init__(
@@ -106,7 +87,6 @@ class LoopbackBroker:
         *,
         now_ms: Callable[[], int],
         recorder: Recorder | None,
-        nursery: trio.Nursery,
     ) -> None:
         self.address: Address = config.listen
         """Where it listens; the port is known once it has started."""
@@ -123,11 +103,8 @@ class LoopbackBroker:
         self._config = config
         self._now_ms = now_ms
         self._recorder = recorder
-        self._nursery = nursery
         self._senders: dict[Connection, Hello] = {}
         self._legal_subjects: set[bytes] = set()
-        self._asked = 0
-        """Messages, or requests, since the start: which one is the so many-th."""
         self._stop: Callable[[], None] | None = None
         self.stopping = trio.Event()
         """Set once it was told to stop."""
@@ -209,27 +186,10 @@ class LoopbackBroker:
             answers = [self._take_request(frame, now_ms, deliveries) for frame in frames]
         self._show(deliveries)
         answers = [data for data, f in zip(answers, frames, strict=True) if not f.is_one_way]
-        if self._config.delay_ms:
-            size = sum(len(frame.body) for frame in frames)
-            connection.begin(len(frames), size)
-            self._nursery.start_soon(
-                self._answer_later, connection, b"".join(answers), len(frames), size
-            )
-        else:
-            connection.reply(b"".join(answers))
-
-    async def _answer_later(
-        self, connection: Connection, data: bytes, requests: int, size: int
-    ) -> None:
-        await trio.sleep(self._config.delay_ms / 1000)
-        connection.reply(data)
-        connection.done(requests, size)
+        connection.reply(b"".join(answers))
 
     def _take_request(self, frame: Frame, now_ms: int, deliveries: list[Delivery]) -> bytes:
         """Return the answer to one request."""
-        if self._config.reject_code >= _FIRST_REQUEST_CODE and self._is_turn():
-            self.refused["on purpose"] += 1
-            return Request(frame).answer(code=self._config.reject_code)
         request = Request(frame)
         try:
             scan = request.scan
@@ -254,11 +214,6 @@ class LoopbackBroker:
     def _failures(self, scan: ItemScan) -> dict[int, Refusal]:
         """Return which items are refused, by their index. Costs little where none is."""
         failures: dict[int, Refusal] = {}
-        if self._config.refuse_every and self._config.reject_code < _FIRST_REQUEST_CODE:
-            for index, message_id in enumerate(scan.ids):
-                if self._is_turn():
-                    failures[index] = (message_id, self._config.reject_code, "refused on purpose")
-            self.refused["on purpose"] += len(failures)
         if not self._legal_subjects.issuperset(scan.subjects):
             for index, subject in enumerate(scan.subjects):
                 if not self._is_legal(subject):
@@ -274,10 +229,6 @@ class LoopbackBroker:
                     self.refused["bad crc"] += 1
                     failures[index] = (scan.ids[index], ItemCode.STORE_ERROR, "bad crc")
         return failures
-
-    def _is_turn(self) -> bool:
-        self._asked += 1
-        return self._config.refuse_every > 0 and self._asked % self._config.refuse_every == 0
 
     def _is_legal(self, subject: bytes) -> bool:
         if subject in self._legal_subjects:
@@ -351,9 +302,7 @@ async def run_broker(
     recorder = Recorder(config.record) if config.record is not None else None
     try:
         async with trio.open_nursery() as nursery:
-            broker = LoopbackBroker(
-                config, now_ms=runtime.clock.now_ms, recorder=recorder, nursery=nursery
-            )
+            broker = LoopbackBroker(config, now_ms=runtime.clock.now_ms, recorder=recorder)
             server: Server = await nursery.start(
                 serve_connections, runtime.network, config.listen, broker.dispatch(), config.limits
             )
@@ -390,9 +339,6 @@ def run(
     meta: Sequence[str] = (),
     record: Path | None = None,
     quiet: bool = False,
-    refuse_every: int = 0,
-    reject_code: int = ItemCode.STORE_ERROR,
-    delay_ms: int = 0,
 ) -> None:
     """Run a loopback broker as this process, until SIGTERM or SIGINT.
 
@@ -405,9 +351,6 @@ def run(
         meta=tuple(map(parse_peer_address, meta)),
         record=record,
         print_line=None if quiet else _print,
-        refuse_every=refuse_every,
-        reject_code=reject_code,
-        delay_ms=delay_ms,
     )
     trio.run(_run_until_signal, config)
 

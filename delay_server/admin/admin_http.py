@@ -42,6 +42,7 @@ from delay_server.controls.controls_store import AuditEntry
 from delay_server.dead.wanted import Wanted
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
+from storage.disk.spans import MINUTE_MAX
 from storage.readers.find_row import FindRow
 
 _AUDIT_MAX: Final = 1000
@@ -259,7 +260,10 @@ class _Admin:
         parts = self._administered.parts()
         sequence = _number(request, "sequence", None, 2**63 - 1)
         message_id = None if sequence is not None else request.query_params["id"].encode()
-        messages, search = await find(parts, sequence=sequence, message_id=message_id)
+        minute = _number(request, "minute", None, MINUTE_MAX)
+        messages, search = await find(
+            parts, sequence=sequence, message_id=message_id, due_minute=minute
+        )
         return json_response(
             {
                 "messages": [_shown(message) for message in messages],
@@ -277,7 +281,7 @@ class _Admin:
         if not search.is_complete:
             return "the search did not reach every message: raise admin.explain_rows_max"
         if sequence is None:
-            return "no message with this id is pending or was delivered recently"
+            return "no message with this id waits or was delivered lately (--at: in that minute)"
         if sequence >= log.next_sequence:
             return f"no message has this sequence; the last record has {log.next_sequence - 1}"
         return (
@@ -311,6 +315,7 @@ class _Admin:
             "held": 0,
             "left_on_disk": 0,
             "oldest_left_due_ms": None,
+            "seen": number is not None,
             "lane": None,
             "groups": [],
             "receivers": [],
@@ -354,6 +359,7 @@ def _shown(message: Explained) -> dict[str, Any]:
         "reason": "done" if message.reason is None else message.reason.value,
         "group": None if held is None else held.group,
         "holder": None if held is None else held.holder or None,
+        "fact": row.fact,
         "dead_letter": letter is not None,
         "of_sequence": None if letter is None else letter.old_sequence,
     }

@@ -227,25 +227,32 @@ def counts(parts: Parts) -> dict[str, int]:
 
 
 async def find(
-    parts: Parts, *, sequence: int | None = None, message_id: bytes | None = None
+    parts: Parts,
+    *,
+    sequence: int | None = None,
+    message_id: bytes | None = None,
+    due_minute: int | None = None,
 ) -> tuple[list[Explained], FindRow]:
     """Look for a message by its sequence or its id among all that have a row, and dead letters.
 
-    Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows.
+    Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows. What
+    is done with has a row for a while only, unless `due_minute` says where it is to be found.
     """
     before = await _dead_letters(parts, sequence=sequence, message_id=message_id)
-    search = await _rows(parts, sequence, message_id)
+    search = await _rows(parts, sequence, message_id, due_minute)
     # After the rows: what becomes a dead letter meanwhile is found twice, and not missed.
     letters = await _dead_letters(parts, sequence=sequence, message_id=message_id)
     found = list(_explained(parts, search.found, letters))
     if before and all(one.reason is None for one in found):
         # It was requeued, maybe, while this looked for it.
-        search = await _rows(parts, sequence, message_id)
+        search = await _rows(parts, sequence, message_id, due_minute)
         found = list(_explained(parts, search.found, letters))
     return found, search
 
 
-async def _rows(parts: Parts, sequence: int | None, message_id: bytes | None) -> FindRow:
+async def _rows(
+    parts: Parts, sequence: int | None, message_id: bytes | None, due_minute: int | None
+) -> FindRow:
     """Return the rows with a sequence, or with the hash of an id."""
     node = parts.node
     # What is acknowledged is filed, and what waits to be written is written, or it would not be
@@ -259,6 +266,7 @@ async def _rows(parts: Parts, sequence: int | None, message_id: bytes | None) ->
         id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
         rows_max=parts.config.admin.explain_rows_max,
     )
+    search.due_minute = due_minute
     while not await node.access.run(search.step, _STEP_ROWS):
         await trio.lowlevel.checkpoint()
     if waits.cancelled_caught and not search.found:

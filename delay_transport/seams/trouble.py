@@ -27,10 +27,6 @@ class Trouble:
         self._kinds: dict[tuple[str, ...], tuple[float, int]] = {}
         """When each was logged, in trio's time, and how often it was not since."""
 
-    def __len__(self) -> int:
-        """Return how many kinds are remembered."""
-        return len(self._kinds)
-
     def log(self, write: Callable[..., object], event: str, *of: str, **details: object) -> None:
         """Write an event unless it was written lately; `repeated` are those left out since.
 

@@ -217,7 +217,7 @@ _AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
     "server": ("version", "uptime_ms", "listen", "connections", "epoch"),
     "messages": ("accepted", "pending", "late", "requests_held", "next_due_ms"),
     "undelivered": (),
-    "disk": ("disk_free_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
+    "disk": ("disk_free_bytes", "disk_owed_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
     "replication": (
         "role",
         "epoch",

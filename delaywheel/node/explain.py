@@ -1,14 +1,18 @@
 """`delaywheel explain`: where a message or a subject's messages are, and why."""
 
 from collections.abc import Mapping
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import click
 
 from delaywheel.cluster.node_client import of_node, print_json, session_of, text_of_rule
+from delaywheel.shared.parameters import MOMENT
 from delaywheel.shared.terminal import cell, moment_text, wide_console
 
+_NOT_HELD = "nothing is held back: what waits is not due"
+_NEVER_SEEN = "never seen here: nothing of it came or was due since this node started"
 _TIMEOUT_S = 300.0
 """Millions of messages may have to be looked at for one id."""
 
@@ -17,12 +21,14 @@ _TIMEOUT_S = 300.0
 @click.option("--subject", metavar="SUBJECT", help="All messages of a subject.")
 @click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="One, by its number.")
 @click.option("--id", "message_id", metavar="ID", help="One, by its message id.")
+@click.option("--at", type=MOMENT, metavar="TIME", help="When that one was due, if days ago.")
 @of_node
 def explain(
     *,
     subject: str | None,
     sequence: int | None,
     message_id: str | None,
+    at: datetime | None,
     server: str,
     token_file: Path | None,
     as_json: bool,
@@ -30,17 +36,21 @@ def explain(
     """Show where a message is and why it has not been delivered.
 
     `--id` finds messages with the hash of the id, which others may share, among all that wait or
-    were delivered lately.
+    were delivered lately; with `--at` among those due in that minute, as long as their files are
+    kept (`storage.segments_keep_ms`).
 
     \b
     Examples:
       delaywheel explain --subject order.created
       delaywheel explain --id 211121.123456.10.0.0.1.42.7
+      delaywheel explain --id 211121.123456.10.0.0.1.42.7 --at 2026-11-21T14:03:00Z
     """
     asked = {"subject": subject, "sequence": sequence, "id": message_id}
     given = {name: value for name, value in asked.items() if value is not None}
     if len(given) != 1:
         raise click.UsageError("give one of --subject, --sequence and --id")
+    if at is not None:
+        given["minute"] = int(at.timestamp()) // 60
     session = session_of(server, token_file, as_json=as_json, timeout_s=_TIMEOUT_S)
     answer = session.ask("GET", "explain", query=given)
     if as_json:
@@ -59,7 +69,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
     rows = {
         "subject": answer["subject"],
         "rule": f"{rule}: {text_of_rule(answer['control'] or {})}" if rule else "none",
-        "reason": answer["reason"] or "nothing is held back: what waits is not due",
+        "reason": answer["reason"] or (_NOT_HELD if answer.get("seen", True) else _NEVER_SEEN),
         "damaged": str(answer["damaged"]),
         "dead letters": _count_of_letters(answer),
         "broker groups": ", ".join(answer["groups"]) or "-",
@@ -106,6 +116,9 @@ def _print_messages(answer: Mapping[str, Any]) -> None:
             click.echo(_about_letter(row))
         if row.get("holder"):
             click.echo(f"message {row['sequence']} is with {row['holder']}")
+        if fact := row.get("fact"):
+            when, group = moment_text(fact["at_ms"]), fact["group"] or "no group"
+            click.echo(f"message {row['sequence']}: {fact['outcome']}, {when}, {group}")
 
 
 def _about_letter(row: Mapping[str, Any]) -> str:

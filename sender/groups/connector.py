@@ -29,13 +29,12 @@ class Connector:
     group calls it from its task, and interrupt() from wherever it hears of another address.
     """
 
-    def __init__(
-        self, *, hello: Hello, network: Network, config: SenderConfig, trouble: Trouble
-    ) -> None:
+    def __init__(self, *, hello: Hello, network: Network, config: SenderConfig) -> None:
         self._hello = hello
         self._network = network
         self._config = config
-        self._trouble = trouble
+        self.trouble = Trouble()
+        """Of the group; it begins anew when the circuit opens, or the group moves."""
         self._attempt = trio.CancelScope()
         self._moved_to = ""
 
@@ -110,7 +109,7 @@ class Connector:
         # A QMQ broker does not know HELLO and says so: it cannot fence, but it can be sent to.
         if code not in {ResponseCode.SUCCESS, ResponseCode.UNKNOWN_CODE}:
             return End.HELLO, f"answered with code {code}"
-        self._trouble.log(
+        self.trouble.log(
             _log.info,
             "broker group connected",
             group=target.name,

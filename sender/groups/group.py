@@ -136,6 +136,7 @@ class Group:
         self._target = target
         self._hello = shared.hello
         self._config = config
+        self._connector = Connector(hello=shared.hello, network=shared.network, config=config)
         self._requests = Requests(
             target.name,
             number,
@@ -152,12 +153,7 @@ class Group:
             chance=shared.chance,
             counts=self._requests.counts,
             waits_since=self._waits_since,
-        )
-        self._connector = Connector(
-            hello=shared.hello,
-            network=shared.network,
-            config=config,
-            trouble=self._health.trouble,
+            trouble=self._connector.trouble,
         )
         self._queue = GroupQueue(
             number,

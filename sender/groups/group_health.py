@@ -48,6 +48,7 @@ class GroupHealth:
         chance: random.Random,
         counts: GroupCounts,
         waits_since: Callable[[], float | None],
+        trouble: Trouble,
     ) -> None:
         """Begin with a closed circuit; `waits_since` says what waits longest for its answer."""
         self.circuit_reason = ""
@@ -87,8 +88,7 @@ class GroupHealth:
         )
         self.refusals = RefusalRun(interval_s=config.reconnect_max_s)
         self._waits_since = waits_since
-        self.trouble = Trouble()
-        """Of its connection and its circuit; over when the circuit is closed."""
+        self._trouble = trouble
         # Rounding must not hide it when the connection tells of a request that waits for so long.
         self._slow_s = config.slow_s - _HAIR_S
         self._slow_since = math.inf
@@ -173,9 +173,9 @@ class GroupHealth:
             reason=change.reason,
         )
         if change.before is CircuitState.CLOSED or change.event is Event.MOVED:
-            self.trouble.over()
+            self._trouble.over()
         if change.after is CircuitState.OPEN and not self.is_given_up:
-            self.trouble.log(
+            self._trouble.log(
                 log.warning,
                 "broker group failed",
                 failures=self.circuit.failures,

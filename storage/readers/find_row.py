@@ -1,5 +1,6 @@
 """Where a message is among the rows that wait to be delivered, by its sequence or message id.
 
+Given the minute in which it was due it looks there even if all of that minute has an outcome.
 It reads columns only, segment by segment, the earliest first, and no more rows than it was given;
 whoever drives it lets others work between two steps. An id is found by its hash, which others may
 share: rows are candidates until somebody reads the item.
@@ -12,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.batches import Damage
+from storage.batch.facts import Outcome
 from storage.batch.rows import Int64s
+from storage.disk.disk import size_if_opened
 from storage.disk.sorting import each_once
+from storage.disk.spans import SegmentKey, Span
 from storage.schedule.row_places import contained
 from storage.schedule.schedule_log import ScheduleLog
-from storage.schedule.segment import SegmentBatch
+from storage.schedule.segment import Segment, SegmentBatch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +35,8 @@ class FoundRow:
     """Name of the file that has it; empty while it waits to be written."""
     is_crossed_off: bool
     """It has a fact: it was delivered, or is done with otherwise."""
+    fact: dict[str, object] | None = None
+    """The fact: outcome, group and at_ms; None as long as it is not in the segment's file."""
 
 
 class FindRow:
@@ -52,6 +58,8 @@ class FindRow:
         self._sequence = sequence
         self._id_hash = id_hash
         self._rows_max = rows_max
+        self.due_minute: int | None = None
+        """When it was due, to be set before the first step; None: its segment is not complete."""
         self._work = self._run()
 
     def step(self, rows: int) -> bool:
@@ -68,7 +76,8 @@ class FindRow:
         # A segment that was split meanwhile has its rows in others by now.
         while looked_at != set(schedule.segments):
             looked_at = set(schedule.segments)
-            for segment in sorted(schedule.of_time(), key=lambda segment: segment.key.start):
+            unsealed = sorted(schedule.of_time(), key=lambda segment: segment.key.start)
+            for segment in (*self._sealed(), *unsealed):
                 if self._sequence is not None and segment.last_sequence < self._sequence:
                     continue
                 for batch in segment.read_rows(schedule.disk, segment.file.length):
@@ -88,6 +97,28 @@ class FindRow:
         # Of a segment that was set aside because of damage there may be rows that nothing else has.
         self.unreadable += sum(path.startswith("schedule_log/") for path in schedule.quarantined)
         self.is_complete = bool(self.found) or not self.unreadable
+
+    def _sealed(self) -> Iterator[Segment]:
+        """Yield the segment of the minute if it is complete: then its files alone tell of it."""
+        if self.due_minute is None:
+            return
+        schedule, key = self._schedule, SegmentKey(self.due_minute, Span.MINUTE)
+        if key.code not in schedule.segments:
+            segment = schedule.new_segment(key)
+            segment.last_sequence = self._sequence or 0
+            for file in (segment.file, segment.facts_file):
+                file.length = size_if_opened(schedule.disk, file.path)
+            yield segment
+
+    def _fact_of(self, segment: Segment, sequence: int) -> dict[str, object] | None:
+        """Return the fact of a row that is in the file of its segment."""
+        for facts in segment.read_facts(self._schedule.disk):
+            if not isinstance(facts, Damage) and sequence in facts.sequence:
+                place = int(np.argmax(facts.sequence == sequence))
+                outcome = Outcome(int(facts.outcome[place])).name.lower()
+                group = facts.targets[facts.target[place]].decode(errors="replace")
+                return {"outcome": outcome, "group": group, "at_ms": int(facts.at_ms[place])}
+        return None
 
     def _is_enough(self) -> bool:
         enough = len(self.found) >= (_FOUND_MAX if self._sequence is None else 1)
@@ -111,14 +142,16 @@ class FindRow:
         crossed_off = each_once(self._schedule.crossed_off(batch.segment))
         gone = contained(batch.sequence[places], crossed_off)
         for place, is_gone in zip(places, gone.tolist(), strict=True):
+            sequence = int(batch.sequence[place])
             self.found.append(
                 FoundRow(
-                    sequence=int(batch.sequence[place]),
+                    sequence=sequence,
                     due_ms=int(batch.due_ms[place]),
                     subject=batch.columns.names[int(arrays["subject"][place])],
                     size=int(arrays["size"][place]),
                     segment=batch.segment.key.name,
                     is_crossed_off=is_gone,
+                    fact=self._fact_of(batch.segment, sequence) if is_gone else None,
                 )
             )
 

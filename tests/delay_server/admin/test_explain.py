@@ -321,3 +321,34 @@ async def test_what_the_sender_holds_is_not_counted_on_disk_once_more() -> None:
         await trio.sleep(150)
         found = {k: v for k, v in counts(server.administered().parts()).items() if v}
         assert found == {"queued": 4, "on_disk": 5}
+
+
+async def test_a_message_of_a_complete_minute_is_found_with_its_fact_when_it_is_said_when() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server.administered()))
+        minute = world.now_ms // 60_000
+        await send(world, "m")
+        await until(lambda: world.broker.ids == ["m"])
+        delivered_ms = world.now_ms
+        await until(lambda: not list(server.node.store.schedule.of_time()), seconds=600, step_s=1)
+        code, answer = await operator.ask("GET", "/explain?id=m")
+        assert (code, answer["messages"]) == (200, [])
+        assert "--at" in answer["hint"]
+        (row,) = await explained(operator, f"id=m&minute={minute}")
+        assert (row["reason"], row["subject"], row["sequence"]) == ("done", "s", 2)
+        assert (row["fact"]["outcome"], row["fact"]["group"]) == ("delivered", "g1")
+        assert abs(row["fact"]["at_ms"] - delivered_ms) < 1000
+        assert await explained(operator, f"sequence=2&minute={minute}") == [row]
+        assert await explained(operator, f"id=m&minute={minute - 1}") == []
+
+
+async def test_a_subject_of_which_nothing_came_is_told_from_one_of_which_nothing_waits() -> None:
+    world = World()
+    async with world.serving() as server:
+        operator = Caller(application(server.administered()))
+        await send(world, "m")
+        await until(lambda: world.broker.ids == ["m"])
+        for subject, seen in (("s", True), ("misspelt", False)):
+            code, answer = await operator.ask("GET", f"/explain?subject={subject}")
+            assert (code, answer["seen"], answer["reason"]) == (200, seen, None)

@@ -298,3 +298,12 @@ def test_the_screen_has_both_latenesses_and_no_address_is_cut() -> None:
     assert "since the start" in text.getvalue()
     assert "10 min" in text.getvalue()
     assert "\N{HORIZONTAL ELLIPSIS}" not in text.getvalue()
+
+
+def test_the_screen_has_what_decides_whether_the_disk_is_full() -> None:
+    disk = {"disk_free_bytes": 3 * 2**30, "disk_owed_bytes": 2**30, "disk_floor_bytes": 2**31}
+    text = io.StringIO()
+    Console(width=100, file=text).print(render(STATUS | disk))
+    lines = [line.split() for line in text.getvalue().splitlines()]
+    for wanted in (["free", "3"], ["owed", "1"], ["floor", "2"]):
+        assert any(wanted == line[line.index("disk") + 1 :][:2] for line in lines if "disk" in line)

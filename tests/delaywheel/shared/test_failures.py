@@ -1,5 +1,8 @@
 """Known errors end in a sentence and a code; unknown ones keep their traceback."""
 
+import re
+from pathlib import Path
+
 import pytest
 
 from delay_server.settings.errors import NodeRefusedError
@@ -65,3 +68,15 @@ def test_what_an_error_repeats_of_others_moves_no_cursor() -> None:
     failure = failure_of(ConfigError(source="--set a\x1b[2J", key="", reason="no"))
     assert failure is not None
     assert failure.message == "--set a\\x1b[2J: no"
+
+
+def test_the_pages_name_the_exit_codes_that_there_are() -> None:
+    docs = Path(__file__).parents[3] / "docs"
+    there_are = {0, 1, *ExitCode}
+    table = re.findall(r"^\| (\d) \|", (docs / "configuration.md").read_text(), re.MULTILINE)
+    assert set(map(int, table)) == there_are
+    runbook = (docs / "operating.md").read_text()
+    named = re.findall(
+        r"^\| (\d), |exit code (\d)|systemd restarts on ([\d, ]+)", runbook, re.MULTILINE
+    )
+    assert set(map(int, re.findall(r"\d", str(named)))) <= there_are

@@ -521,7 +521,7 @@ async def test_refusals_without_end_for_ever_other_reasons_take_no_memory() -> N
         for number in range(KINDS_MAX + 50):
             request = broker(f"g{number}", role=BrokerRole.MASTER, address=f"x{number}")
             assert (await peer.broker(request)).code == 51
-        assert len(server.handlers.replies.refusals.trouble) == KINDS_MAX
+        assert len(server.handlers.replies.refusals.trouble._kinds) == KINDS_MAX
 
 
 async def test_heartbeats_keep_a_broker_alive_and_tell_its_state() -> None:
