@@ -48,6 +48,7 @@ async def test_a_pause_takes_back_what_was_refused_and_it_is_refused_as_often_af
         await until(lambda: not server.master.sender.in_flight)
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
         await trio.sleep(600)
+        assert server.master.sender.unsent().total == 0, "it waits on disk"
         assert (len(world.broker.requests), server.master.dead_letters.pending) == (before, 0)
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
         await until(lambda: server.master.dead_letters.pending == 1)
