@@ -99,7 +99,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 counts = {"pending": 1, "replay_lag": 0, "last_sequence": 5}
                 assert {name: lag.pop(name) for name in counts} == counts
                 assert set(lag.pop("lateness_ms")) == {"p50", "p99", "max"}
-                assert lag == {"ready": True}
+                assert lag == {"ready": True, "unrouted": {}}
                 began = time.monotonic()
                 code, said = command("resume", *meta_at, "--subject", "p.*")
                 assert (code, said.startswith("subject p.*: open\nversion 4: 1 of 1")) == (0, True)
