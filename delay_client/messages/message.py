@@ -43,7 +43,7 @@ class OutgoingMessage(NamedTuple):
     headers: Mapping[str, str] | None = None
     """Text by name, for receivers; names are in lower case there."""
     content_type: str | None = None
-    """What the body is, for receivers. Of a mapping or list it is `application/json` by itself."""
+    """The type of the body, for receivers; of a mapping or list `application/json` by itself."""
     attributes: Mapping[str, str] | None = None
     """Attributes beside the body, which consumers of QMQ's read, but those that are set here: no
     `body`, and no name that begins with `qmq_`, `dw_`, `h:` or `body#`."""

@@ -118,7 +118,7 @@ class Shared:
     ends_task: Callable[[BaseException], bool]
     """Returns True for an exception by which the task itself ends that calls: it is cancelled."""
     pause: Flow | None = None
-    """What is said on each connection while no messages are taken."""
+    """The FLOW of each connection while no messages are taken."""
     backlog: int = 0
     """Messages that may be here, of all delay servers, and that no handler has begun."""
     room: int = 0
@@ -187,7 +187,7 @@ class Attachment(Plug):
 
     @property
     def credit(self) -> Flow:
-        """What is taken now: what is at work, and what handlers can begin now and soon."""
+        """The FLOW that stands for what is at work, and what handlers can begin now and soon."""
         shared, config = self._shared, self._config
         if shared.pause is not None or self.is_retired:
             return shared.pause or _LEAVES
@@ -428,7 +428,7 @@ class Attachment(Plug):
             self._laters.rows.extendleft(reversed(rows))
 
     def _say_flow(self, now: float) -> None:
-        """Say what is taken, when it is time or when it is news."""
+        """Send a FLOW when it is time or when it is news."""
         flow, said = self.credit, self._flow
         is_news = (
             said is None

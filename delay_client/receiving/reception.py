@@ -126,7 +126,7 @@ class Reception:
     # What the user wants.
 
     def expect(self, at_a_time: int, *, least: int = _UNBEGUN_MIN) -> None:
-        """Have twice as many messages wait here for handlers as they begin at a time."""
+        """Let twice as many messages wait here for handlers as they begin at a time."""
         shared = self._shared
         shared.backlog = shared.config.credit_items or max(2 * at_a_time, least)
         shared.room = shared.backlog

@@ -133,7 +133,7 @@ class _Job(Generic[_Result]):
         self.scope: anyio.CancelScope | None = None
         """Ends the work where it is, once that has begun; what is on its way may arrive."""
         self.is_given_up = False
-        """Whether the caller does not wait any more."""
+        """True once the caller does not wait any more."""
         self.answers: SimpleQueue[_Answer[_Result]] = SimpleQueue()
         """Gets the answer."""
 
@@ -173,7 +173,7 @@ class _ClientThread:
         """Those that were begun or given up since the thread last looked."""
         self._is_closed = False
         self._has_ended = False
-        """Whether the thread takes no jobs any more."""
+        """True once the thread takes no jobs any more."""
 
     # In the threads of callers.
 

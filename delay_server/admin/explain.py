@@ -265,8 +265,8 @@ async def _rows(
         sequence=sequence,
         id_hash=None if message_id is None else xxh3_64_intdigest(message_id),
         rows_max=parts.config.admin.explain_rows_max,
+        due_minute=due_minute,
     )
-    search.due_minute = due_minute
     while not await node.access.run(search.step, _STEP_ROWS):
         await trio.lowlevel.checkpoint()
     if waits.cancelled_caught and not search.found:

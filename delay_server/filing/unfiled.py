@@ -33,10 +33,6 @@ class UnfiledRecords:
         yield from self._appending
         yield from self._durable
 
-    def __contains__(self, sequence: int) -> bool:
-        """Say whether a message is among them."""
-        return any(sequence in entries["sequence"] for entries in self.held())
-
     def begin(self, entries: Entries) -> None:
         """Take messages whose record is to be appended."""
         self._appending.append(entries)

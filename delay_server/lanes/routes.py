@@ -115,7 +115,7 @@ class SubjectRoutes:
         """How many names each route has."""
         self._free: list[int] = []
         self._sets: dict[str, Collection[PatternSet]] = {}
-        """What is taken by the receivers of each group that has any."""
+        """The pattern sets of the receivers of each group that has any."""
         self._masters: dict[str, str] = {}
         self._with_group: dict[str, int] = {}
         """How many routes lead to each group."""

@@ -23,7 +23,7 @@ class Talk:
     def __init__(self, connection: RequestConnection, key: bytes | None, who: str) -> None:
         self.connection = connection
         self.who = who
-        """Who answers, for people: `the master`."""
+        """The peer that answers, for people: `the master`."""
         self.key = key
         """What to seal with; None where nothing is to be proved."""
         self._number = 0

@@ -10,7 +10,6 @@ _HOUR_S: Final = 3600.0
 """Seconds between two lines of one event while a trouble lasts. A peer may be away for days, and is
 tried again every few seconds."""
 
-
 KINDS_MAX: Final = 1000
 """Kinds of lines that are remembered of one trouble; beyond that the one seen longest ago counts as
 new again. Peers choose some of what tells kinds apart."""

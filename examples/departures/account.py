@@ -152,9 +152,9 @@ class Account:
     disks: dict[str, set[str]] = field(default_factory=dict)
     """Ids of the messages in each delay server's directory, by node, once all of them are dead."""
     reconciliation: str = ""
-    """What `delaywheel spark reconcile` said of the directories."""
+    """The lines of `delaywheel spark reconcile` of the directories."""
     is_reconciled: bool = False
-    """Whether it found nothing wrong."""
+    """True if it found nothing wrong."""
 
     def phase_of(self, reception: Reception) -> Phase:
         """Return the phase in which a message came."""

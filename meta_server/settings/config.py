@@ -421,7 +421,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     @property
     def patterns_end(self) -> bool:
-        """Whether patterns end that receivers bring no more.
+        """True if patterns end that receivers bring no more.
 
         Not where other meta servers may use the store: receivers that they have may bring them.
         """

@@ -53,7 +53,7 @@ class ReceiverRegistration:
         prefixes_max: int,
         patterns_end: bool,
     ) -> None:
-        """Have receivers set routes as long as there are fewer than `prefixes_max` of prefixes.
+        """Let receivers set routes as long as there are fewer than `prefixes_max` of prefixes.
 
         Where `patterns_end`, patterns end that they bring no more.
         """

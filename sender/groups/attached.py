@@ -114,7 +114,7 @@ class AttachedGroup:
         self._queues = defaultdict[Takers, LaneQueue](
             lambda: LaneQueue(turn_items=shared.config.lane_turn_items)
         )
-        """What waits, by who takes it, in the order of turns."""
+        """The entries that wait, by who takes them, in the order of turns."""
         self._members: dict[Connection, Attachment] = {}
         self._taking: Iterator[None] = iter(())
         """The steps in which the routes begin to go by what members brought."""
@@ -329,7 +329,7 @@ class AttachedGroup:
         return {one.brought for one in self._members.values()}
 
     def _take_sets(self) -> Iterator[None]:
-        """Have the routes go by what members brought, in steps; then all of them get messages."""
+        """Put what members brought into the routes, in steps; then all of them get messages."""
         routes, sets = self._shared.routes, self._sets()
         if routes is not None:
             yield from routes.take_sets(self.name, sets)

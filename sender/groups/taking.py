@@ -1,4 +1,4 @@
-"""What receivers of one name take: those that brought the same patterns take the same subjects."""
+"""Pattern sets of receivers of one name: equal patterns take the same subjects."""
 
 from delay_protocol.basics.subjects import Patterns
 
@@ -7,9 +7,9 @@ class PatternSet(Patterns):
     """The patterns that some members of a group of receivers brought."""
 
     is_known = False
-    """Whether all routes go by it. Its members get nothing before."""
+    """True once all routes go by it. Its members get nothing before."""
     is_there = True
-    """Whether any of them is attached."""
+    """True while any of them is attached."""
 
 
 Takers = frozenset[PatternSet] | None

@@ -17,9 +17,6 @@ class Doubts:
     def __len__(self) -> int:
         return len(self._sequences)
 
-    def __contains__(self, sequence: int) -> bool:
-        return sequence in self._sequences
-
     def note(self, entries: Entries) -> None:
         """Note that nobody knows what became of these."""
         room = self._tracked_max - len(self._sequences)

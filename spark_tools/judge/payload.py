@@ -1,4 +1,4 @@
-"""What is in the messages, and dead letters, read and checked where it is asked for.
+"""The contents of messages and dead letters, read and checked where it is asked for.
 
 Nothing else of a run needs it. What is damaged there takes no accepted row, and no fact of one,
 away, so it changes no figure: the input is not complete.

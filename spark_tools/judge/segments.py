@@ -100,7 +100,7 @@ def filed_minutes(due_ms: Int64s, start: int, end: int) -> Int64s:
 
 
 def is_sent_past_due(rows: Rows) -> Mask:
-    """Say of rows whether their due minute had passed when they were sent: each is filed later."""
+    """Return which rows were sent when their due minute had passed: each is filed later."""
     past_due: Mask = rows.minute * MINUTE_MS > rows.due_ms
     return past_due
 

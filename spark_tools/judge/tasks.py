@@ -89,7 +89,7 @@ class Extent:
 
     @property
     def has_all_facts(self) -> bool:
-        """Whether the end of the message_log tells nothing more of it."""
+        """True if the end of the message_log tells nothing more of it."""
         return self.is_sealed and not self.lacks_facts
 
 

@@ -446,8 +446,8 @@ def make_data_directory(root: Path) -> None:
 
 
 _IN_EMPTY: Final = frozenset({"lost+found", "lock", "identity.tmp"})
-"""What an empty directory may have: a mount point's own, and what a first start leaves that ended
-too soon."""
+"""Names that an empty directory may have: a mount point's own, and those that a first start leaves
+that ended too soon."""
 
 
 def make_private_directory(root: Path, *, group_may_read: bool, own: Collection[str]) -> str:

@@ -43,9 +43,18 @@ class FindRow:
     """Looks for rows; made and stepped in the schedule_log's lane."""
 
     def __init__(
-        self, schedule: ScheduleLog, *, sequence: int | None, id_hash: int | None, rows_max: int
+        self,
+        schedule: ScheduleLog,
+        *,
+        sequence: int | None,
+        id_hash: int | None,
+        rows_max: int,
+        due_minute: int | None = None,
     ) -> None:
-        """Look for a sequence, or for the hash of a message id."""
+        """Look for a sequence, or for the hash of a message id.
+
+        due_minute: when it was due; None: its segment is not complete.
+        """
         self.found: list[FoundRow] = []
         """The first ones; one for a sequence, several if an id was sent several times."""
         self.examined = 0
@@ -58,8 +67,7 @@ class FindRow:
         self._sequence = sequence
         self._id_hash = id_hash
         self._rows_max = rows_max
-        self.due_minute: int | None = None
-        """When it was due, to be set before the first step; None: its segment is not complete."""
+        self._due_minute = due_minute
         self._work = self._run()
 
     def step(self, rows: int) -> bool:
@@ -100,9 +108,9 @@ class FindRow:
 
     def _sealed(self) -> Iterator[Segment]:
         """Yield the segment of the minute if it is complete: then its files alone tell of it."""
-        if self.due_minute is None:
+        if self._due_minute is None:
             return
-        schedule, key = self._schedule, SegmentKey(self.due_minute, Span.MINUTE)
+        schedule, key = self._schedule, SegmentKey(self._due_minute, Span.MINUTE)
         if key.code not in schedule.segments:
             segment = schedule.new_segment(key)
             segment.last_sequence = self._sequence or 0

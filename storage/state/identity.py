@@ -48,7 +48,7 @@ _LOGS = ("message_log", "schedule_log", "dispatch_log", "seals", "checkpoint")
 """Directories that are only ever made after the identity is durable."""
 
 OWN_NAMES: Final = frozenset({IDENTITY_PATH, *_LOGS})
-"""What tells the data directory of a delay server from others."""
+"""Names that tell the data directory of a delay server from others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
