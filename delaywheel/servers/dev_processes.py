@@ -1,6 +1,7 @@
 """The processes of `delaywheel dev`, and the receiver that prints."""
 
 import contextlib
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,7 +14,10 @@ import anyio
 import click
 
 from delay_client import ReceivedMessage, Receiver
+from storage.disk.disk import make_private_directory
 
+_OWN_NAMES: Final = ("meta", "delay")
+"""The directories of the servers. Their logs stand beside them."""
 _STOPPED_S: Final = 10.0
 _SHOWN: Final = 200
 """Characters of a body that are printed."""
@@ -36,19 +40,23 @@ Ctrl-C stops all of it."""
 
 
 def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Sequence[str]) -> None:
-    """Run the servers, and print what comes, until Ctrl-C."""
+    """Run the servers, and print what comes, until Ctrl-C or SIGTERM.
+
+    Raises DataDirectoryError if `data` is the directory of somebody else.
+    """
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         if data is None:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delaywheel-dev-")))
-        data.mkdir(parents=True, exist_ok=True)
+        make_private_directory(data, group_may_read=False, own=_OWN_NAMES)
         stack.enter_context(
-            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / "meta")
+            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / _OWN_NAMES[0])
         )
         stack.enter_context(
             _process(
                 *("delay-server", "--meta", meta, "--listen", listen, "--http", http),
                 *("--group", "dev", "--node-id", "dev"),
-                place=data / "delay",
+                place=data / _OWN_NAMES[1],
             )
         )
         click.echo(_PASTE.format(meta=meta, listen=listen, http=http, data=data))

@@ -48,6 +48,9 @@ from sender.settings.errors import GroupRefusedError
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 
+SETS_MAX: Final = 8
+"""Different sets of patterns that the members of a group may have brought. A rolling deployment has
+two. For each set that comes or goes it is looked up for all subjects which sets take them."""
 _SHARED_MIN: Final = 16
 """Messages that are not divided among receivers: each DELIVER costs."""
 _UNSENT_BYTES_MAX: Final = 1024 * 1024
@@ -314,6 +317,12 @@ class AttachedGroup:
             raise GroupRefusedError(why)
         alike = [one for one in self._sets() if one.patterns == set(attach.patterns)]
         brought = alike[0] if alike else PatternSet(attach.patterns)
+        if len(self._sets() | {brought}) > SETS_MAX:
+            why = f"the receivers of {self.name} that are attached here have brought {SETS_MAX}"
+            raise GroupRefusedError(
+                f"{why} different sets of subjects, the limit: start them with the same subjects, "
+                "or use another name"
+            )
         least = min((one.served for one in self._members.values()), default=0.0)
         lease_until = trio.current_time() + LEASE_S
         member = Attachment(connection, attach, brought, lease_until, served=least)

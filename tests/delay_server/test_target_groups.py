@@ -1,7 +1,7 @@
 """Receivers of one name with different patterns: each gets what its own take, in virtual time."""
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 
 import numpy as np
@@ -13,6 +13,7 @@ from delay_protocol.receivers.delivering import Settled, Verdict
 from delay_server.admin.explain import find, holders_of, lane_look, surroundings
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.server import DelayServer
+from sender.groups.attached import SETS_MAX
 from sender.groups.group_rules import GroupRule
 from tests.delay_server.receiving.test_receivers import NAME, peer_of, serving
 from tests.delay_server.route_rig import RouteWorld, routed_config
@@ -185,3 +186,15 @@ async def test_explain_says_which_receiver_has_a_message_and_since_when() -> Non
         assert since == f"since {came} UTC"
         number = server.node.store.schedule.subjects.ids[b"a.1"]
         assert holders_of(parts, number) == [f"3 with {found.held.holder}"]
+
+
+async def test_a_set_beyond_the_limit_is_refused_with_a_sentence() -> None:
+    async with routed_to_receivers() as (world, _), AsyncExitStack() as stack:
+        for n in range(SETS_MAX):
+            await stack.enter_async_context(taking(world, (f"a.{n}",)))
+        await stack.enter_async_context(taking(world, ("a.1",)))
+        peer = await stack.enter_async_context(peer_of(world))
+        answer = await peer.attach(NAME, patterns=("b.*",))
+        assert isinstance(answer, AttachRefused)
+        assert not answer.is_final
+        assert f"brought {SETS_MAX} different sets of subjects" in answer.reason

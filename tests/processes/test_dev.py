@@ -15,7 +15,10 @@ from tests.processes.real_processes import until
 pytestmark = pytest.mark.process
 
 
-def test_dev_prints_what_is_sent_and_leaves_no_process(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_dev_prints_what_is_sent_and_leaves_no_process(
+    tmp_path: Path, ends: signal.Signals
+) -> None:
     meta, listen, http = _free_address(), _free_address(), _free_address()
     words = ("--data", tmp_path / "dev", "--meta", meta, "--listen", listen, "--http", http)
     path = tmp_path / "said"
@@ -40,7 +43,7 @@ def test_dev_prints_what_is_sent_and_leaves_no_process(tmp_path: Path) -> None:
             assert len(logs) == 2
             assert not [log for log in logs if "others may use the data directory" in log]
         finally:
-            dev.send_signal(signal.SIGINT)
+            dev.send_signal(ends)
             assert dev.wait(30) == 0, path.read_text()
     lines = Path("/proc").glob("[0-9]*/cmdline")
     assert not [line for line in lines if os.fsencode(tmp_path) in _read(line)]

@@ -19,7 +19,11 @@ def meta(data: Path) -> ServerProcess:
     return ServerProcess(data, command="meta-server")
 
 
-@pytest.mark.parametrize("start", [delay, meta])
+def dev(data: Path) -> ServerProcess:
+    return ServerProcess(data, command="dev")
+
+
+@pytest.mark.parametrize("start", [delay, meta, dev])
 def test_a_directory_of_somebody_else_is_refused_before_anything_is_written(
     tmp_path: Path, start: Callable[[Path], ServerProcess]
 ) -> None:
