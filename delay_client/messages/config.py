@@ -113,7 +113,7 @@ class ClientConfig:
         """Return how long a message may take, given what the call says."""
         if timeout_s is None:
             return self.timeout_s
-        if not timeout_s > 0:
+        if isinstance(timeout_s, bool | str) or not timeout_s > 0:
             raise ValueError(f"a timeout of {timeout_s!r} s: give a positive number of seconds")
         return timeout_s
 

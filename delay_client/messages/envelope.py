@@ -70,7 +70,7 @@ def encode_envelope(
 def encode_headers(headers: Mapping[str, str] | None, content_type: str | None) -> dict[str, str]:
     """Return the attributes of headers and content type; raise InvalidMessage."""
     attributes: dict[str, str] = {} if content_type is None else {_CONTENT_TYPE: content_type}
-    for name, value in (headers or {}).items():
+    for name, value in texts_by_name(headers or {}, "headers").items():
         if not name:
             raise InvalidMessage("a header without a name: give it one")
         key = _HEADER + name.lower()
@@ -94,9 +94,16 @@ def encode_json(body: object) -> str:
     return json.dumps(plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
+def texts_by_name(given: object, what: str) -> Mapping[str, str]:
+    """Return headers or attributes as they are; raise InvalidMessage if they are none."""
+    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+        return given
+    raise InvalidMessage(f"give {what}= as a mapping of text to text")
+
+
 def user_attributes(attributes: Mapping[str, str]) -> Mapping[str, str]:
     """Return the attributes that a user gave; raise InvalidMessage for a name that is not free."""
-    for name in attributes:
+    for name in texts_by_name(attributes, "attributes"):
         if name == BODY_ATTRIBUTE or name.startswith(_NOT_FOR_USERS):
             raise InvalidMessage(
                 f"the attribute {name[:_NAME_SHOWN]!a} has a meaning for delaywheel or QMQ: give "

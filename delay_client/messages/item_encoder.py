@@ -192,7 +192,8 @@ def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
         raise InvalidMessage("give either delay= or at= (delay=0 means at once)")
     due_ms = now_ms + delay_to_ms(delay) if delay is not None else _at_ms(at)
     if due_ms > DUE_MS_MAX:
-        raise DelayTooLong(f"a delay of {delay} ends after the year 9999: shorten it")
+        given = f"a delay of {delay}" if at is None else f"at={at.isoformat()}"
+        raise DelayTooLong(f"{given} ends after the year 9999: choose an earlier time")
     return due_ms
 
 

@@ -31,7 +31,7 @@ from delay_client.messages.config import ClientConfig
 from delay_client.messages.errors import ClientClosed
 from delay_client.messages.message import Body, Delay, Outcome, OutgoingMessage, Receipt
 from delay_client.shells.client import Client
-from delay_client.shells.lines import Bell
+from delay_client.shells.lines import ENTERED_TWICE, Bell
 
 _INTERRUPTED: Final = (
     "delaywheel: the call was interrupted, so its messages may have been kept all the same "
@@ -75,6 +75,7 @@ class BlockingClient:
             chance=chance,
         )
         self._thread = _ClientThread(self._client)
+        self._was_entered = False
         # A client that nobody closes ends with the last reference to it. A process that exits
         # does not wait for it.
         weakref.finalize(self, self._thread.stop).atexit = False
@@ -116,8 +117,11 @@ class BlockingClient:
         self._thread.close()
 
     def __enter__(self) -> Self:
-        """Check that it is open. Servers are connected to when there is work."""
+        """Begin, once. Servers are connected to when there is work."""
+        if self._was_entered:
+            raise ClientClosed(ENTERED_TWICE)
         self._thread.check_open()
+        self._was_entered = True
         return self
 
     def __exit__(self, *_: object) -> None:

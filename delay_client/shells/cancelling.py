@@ -27,3 +27,30 @@ def ends_task(error: BaseException, *, is_ours: bool = False) -> bool:
         # Trio, whose tasks are cancelled by scopes; or a loop that has ended, of which it is left.
         return is_ours
     return task is not None and task.cancelling() > 0
+
+
+async def take_cancellation() -> None:
+    """Raise CancelledError where `task.cancel()` was called on this task, and none came yet.
+
+    That of a scope which is cancelled comes with the next await, as always.
+    """
+    task = _asyncio_task()
+    if task is None or not task.cancelling():
+        return
+    if anyio.current_effective_deadline() > -math.inf:
+        await asyncio.sleep(0)
+
+
+def forget_cancellation() -> None:
+    """Count no `task.cancel()` of this task any more: it goes on."""
+    task = _asyncio_task()
+    while task is not None and task.cancelling():
+        task.uncancel()
+
+
+def _asyncio_task() -> asyncio.Task[object] | None:
+    """Return the task that runs; None in trio, whose tasks are cancelled by scopes alone."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None

@@ -19,6 +19,7 @@ from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.errors import ClientClosed
 from delay_client.shells.cancelling import ends_task
 
+ENTERED_TWICE: Final = "it was entered before: make a new one for each `with` or `async with`"
 _RECEIVE_SIZE: Final = 65536
 
 _Broken = (anyio.BrokenResourceError, anyio.ClosedResourceError, OSError)
@@ -97,7 +98,7 @@ class Shell(Generic[LinkT]):
     async def __aenter__(self) -> Self:
         """Begin, once. Servers are connected to when there is work."""
         if self._loop is not None:
-            raise ClientClosed("it was entered before: make a new one for each `async with`")
+            raise ClientClosed(ENTERED_TWICE)
         self._loop = anyio.lowlevel.current_token()
         await self._lifetime.__aenter__()
         return self

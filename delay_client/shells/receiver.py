@@ -4,6 +4,7 @@ It runs the tasks of lines.py: one for time and, for each delay server and for t
 that keeps the connection. run() adds one for each handler that may be at work, none for a message.
 """
 
+import asyncio
 import inspect
 import logging
 import random
@@ -22,7 +23,7 @@ from delay_client.receiving.attachment import ReceiverCounts
 from delay_client.receiving.message import MessageBatch, ReceivedMessage
 from delay_client.receiving.reception import ReceiverLine, Reception
 from delay_client.receiving.settings import ReceiverConfig, RetryPolicy
-from delay_client.shells.cancelling import ends_task
+from delay_client.shells.cancelling import ends_task, forget_cancellation, take_cancellation
 from delay_client.shells.lines import Bell, Shell
 from delay_protocol.receivers.delivering import Verdict
 
@@ -190,16 +191,28 @@ class Receiver(Shell[ReceiverLine]):
         retry: RetryPolicy | None,
     ) -> None:
         """Handle one message after another."""
-        while (message := await self._next()) is not None:
+        while (message := await self._next_of_ours()) is not None:
             try:
                 await handler(message)
+                await take_cancellation()
             except BaseException as error:
                 if ends_task(error, is_ours=True):
                     message.desk.settle(message, Verdict.RELEASE)
                     raise
+                forget_cancellation()
                 message.failed(error, retry)
             else:
                 message.desk.settle(message, Verdict.DONE)
+
+    async def _next_of_ours(self) -> ReceivedMessage | None:
+        """Return the next message, in a task that only a scope around it may cancel."""
+        while True:
+            try:
+                return await self._next()
+            except asyncio.CancelledError as error:
+                if ends_task(error, is_ours=True):
+                    raise
+                forget_cancellation()
 
     async def _next(self) -> ReceivedMessage | None:
         """Return the next message, or None once there will be none."""
@@ -287,10 +300,18 @@ def _async_handler(handler: Handler, concurrency: int) -> AsyncHandler:
         return cast("AsyncHandler", handler)
     limiter = anyio.CapacityLimiter(concurrency)
 
+    def call(message: ReceivedMessage) -> tuple[object, BaseException | None]:
+        try:
+            return handler(message), None
+        except BaseException as error:  # noqa: BLE001 (it is raised again in the event loop)
+            return None, error
+
     async def call_in_thread(message: ReceivedMessage) -> object:
-        # A plain function may return what an async one does: a lambda around it. In a list, since
-        # trio takes no coroutine from a thread.
-        [result] = await anyio.to_thread.run_sync(lambda: [handler(message)], limiter=limiter)
+        # A plain function may return what an async one does: a lambda around it. In a tuple, since
+        # trio takes no coroutine from a thread; asyncio takes no GeneratorExit or StopIteration.
+        result, error = await anyio.to_thread.run_sync(call, message, limiter=limiter)
+        if error is not None:
+            raise error
         return await result if inspect.isawaitable(result) else result
 
     return call_in_thread

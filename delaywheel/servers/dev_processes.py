@@ -49,14 +49,15 @@ def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Seque
         if data is None:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delaywheel-dev-")))
         make_private_directory(data, group_may_read=False, own=_OWN_NAMES)
+        meta_place, delay_place = (data / name for name in _OWN_NAMES)
         stack.enter_context(
-            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=data / _OWN_NAMES[0])
+            _process("meta-server", "--http", meta, "--listen", "127.0.0.1:0", place=meta_place)
         )
         stack.enter_context(
             _process(
                 *("delay-server", "--meta", meta, "--listen", listen, "--http", http),
                 *("--group", "dev", "--node-id", "dev"),
-                place=data / _OWN_NAMES[1],
+                place=delay_place,
             )
         )
         click.echo(_PASTE.format(meta=meta, listen=listen, http=http, data=data))

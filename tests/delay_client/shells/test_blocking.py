@@ -470,6 +470,14 @@ def test_a_client_is_not_used_in_its_own_thread(unused_address: str) -> None:
     assert "on_trouble" in str(ended[0])
 
 
+def test_it_is_entered_once(unused_address: str) -> None:
+    with (
+        BlockingClient([unused_address]) as client,
+        pytest.raises(ClientClosed, match="entered before"),
+    ):
+        client.__enter__()
+
+
 def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> None:
     server = start_server(lambda _: SILENCE)
     client = BlockingClient([server.address], config=FAST)

@@ -7,6 +7,7 @@ import signal
 import threading
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar
 
 import anyio
@@ -412,7 +413,18 @@ async def cancelled_itself() -> None:
     await asyncio.sleep(9)
 
 
-@pytest.mark.parametrize("fails", [a_cancelled_task, a_group, cancelled_itself])
+async def cancelled_itself_at_last() -> None:
+    """Cancel the handler's task, and return."""
+    if sniffio.current_async_library() == "trio":
+        await a_group()
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+
+
+@pytest.mark.parametrize(
+    "fails", [a_cancelled_task, a_group, cancelled_itself, cancelled_itself_at_last]
+)
 def test_a_cancellation_of_others_is_a_failure_of_the_handler_alone(
     run: Run, caplog: pytest.LogCaptureFixture, fails: Callable[[], Awaitable[None]]
 ) -> None:
@@ -470,6 +482,54 @@ def test_a_time_out_around_the_block_of_a_message_puts_it_off(run: Run) -> None:
             await until(server.rests)
             again = decode_item(server.rests()[0]).attributes
             assert (again.get("qmq_times"), again["dw_putOff"]) == (None, "1")
+
+    run(main)
+
+
+def test_a_task_of_run_that_is_cancelled_while_it_waits_goes_on() -> None:
+    tasks: list[asyncio.Task[object]] = []
+
+    async def handler(_: ReceivedMessage) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        tasks.append(task)
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(new_item(1))
+            async with anyio.create_task_group() as group:
+                group.start_soon(partial(receiver.run, handler, concurrency=1))
+                await until(lambda: len(server.verdicts()) == 1)
+                tasks[0].cancel()
+                await server.hand(new_item(2))
+                await until(lambda: len(server.verdicts()) == 2)
+                receiver.stop()
+            assert [verdict for _, verdict in server.verdicts()] == [Verdict.DONE] * 2
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        GeneratorExit(),
+        StopIteration(),
+        asyncio.CancelledError(),
+        BaseExceptionGroup("", [GeneratorExit()]),
+    ],
+)
+def test_what_a_handler_in_a_thread_raises_is_its_failure(run: Run, error: BaseException) -> None:
+    def handler(_: ReceivedMessage) -> None:
+        raise error
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(new_item(1))
+            async with anyio.create_task_group() as group:
+                group.start_soon(receiver.run, handler)
+                await until(server.rests)
+                receiver.stop()
+            assert server.verdicts() == [("m1", Verdict.LATER)]
 
     run(main)
 
