@@ -19,7 +19,7 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.registration import NodeRegister
+from delay_protocol.nodes.registration import NodeRegister, Stands
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
@@ -404,6 +404,7 @@ class Node:
             uncommitted=self.store.recovery.known
             if leading is None
             else leading.master.outcomes.uncommitted,
+            stands=Stands() if self.replica is None else self.replica.stands(),
         )
 
     async def _read_secret(self) -> bytes | None:
@@ -515,13 +516,7 @@ class Node:
                 lose=partial(self._lose, epoch),
             ),
         )
-        self.queue = queue_of(
-            self.store,
-            self.filer,
-            point,
-            executor=self._runtime.executor,
-            may_tell=self.leading.may_act,
-        )
+        self.queue = queue_of(self.store, self.filer, point, executor=self._runtime.executor)
 
     def _begin_epoch_of(self, epoch: int, is_alone: bool, committed: int) -> None:  # noqa: FBT001
         store, now_ms = self.store, self._runtime.clock.now_ms()

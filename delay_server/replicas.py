@@ -10,6 +10,7 @@ the process, with the directory open: from slave to master by what the log has b
 back by the code of a start.
 """
 
+import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
@@ -32,7 +33,7 @@ from delay_protocol.nodes.following import (
     encode_follow_reply,
 )
 from delay_protocol.nodes.group_changes import Alter, HandOver, Vote
-from delay_protocol.nodes.registration import GroupMember, GroupRecord, NodeRegister
+from delay_protocol.nodes.registration import GroupMember, GroupRecord, NodeRegister, Stands
 from delay_protocol.nodes.snapshots import (
     decode_snapshot_read,
     encode_read_reply,
@@ -117,7 +118,6 @@ def queue_of(
     point: CommitPoint,
     *,
     executor: Executor,
-    may_tell: Callable[[], bool] = lambda: True,
 ) -> CommitQueue:
     """Return what hands on what is committed to be filed, beginning behind what is filed."""
     return CommitQueue(
@@ -128,7 +128,6 @@ def queue_of(
         submit=filer.submit,
         has_room=lambda: filer.has_room,
         on_damage=store.schedule.troubles.report,
-        may_tell=may_tell,
     )
 
 
@@ -199,6 +198,8 @@ class Replica:
         """That of a snapshot that was copied; the directory is to become it."""
         self._news: GroupNews | None = None
         self._vote_epoch = 0
+        self._gone = 0
+        """The epoch of a master of which the start is gone, by who asks for the vote."""
         self._voted = 0
         self._trouble = Trouble()
         self._changed = Wakeup()
@@ -263,6 +264,7 @@ class Replica:
             if news.vote_epoch:
                 # Whoever asks again has forgotten the vote.
                 self._voted = min(self._voted, news.vote_epoch - 1)
+            self._gone = news.gone
         leading = self.leading
         if leading is not None and news.record.epoch == leading.master.record.epoch:
             leading.recorded(record_of(news.record))
@@ -289,10 +291,24 @@ class Replica:
             log = _log.warning if reason else _log.info
             log("an operator asked to hand the group over", to=to, refused=reason)
 
-    def granted(self, *, sent_ms: int, lease_ms: int) -> None:
-        """Take a lease."""
-        if self.leading is not None:
-            self.leading.granted(sent_ms=sent_ms, lease_ms=lease_ms)
+    def stands(self) -> Stands:
+        """Return how this node stands in its group."""
+        now, leading, promise = self.now, self.leading, self.voter.to_master
+        hears, hears_sender = promise.hears(now)
+        if leading is None:
+            return Stands(
+                hears=hears, hears_sender=hears_sender, vote_in_s=max(promise.until - now, 0.0)
+            )
+        return Stands(
+            may_send=not leading.master.why_not_act(now),
+            lacks_promises_s=leading.master.lacks_promises_s(now),
+            hears_nobody=leading.master.members.hears_nobody(now),
+        )
+
+    def says_else_in(self) -> float:
+        """Return after how many seconds it stands in another way, if it hears nothing."""
+        left = self.voter.to_master.until - self.now
+        return left if left > 0 else math.inf
 
     def lose(self, error: FencedError) -> None:
         """End the mastership."""
@@ -307,7 +323,7 @@ class Replica:
     def _must_stop_following(self) -> bool:
         news, record = self._news, self.record
         if self._vote_epoch > self._voted and self._vote_epoch >= self.voter.promise.epoch:
-            return self.voter.to_master.until <= self.now
+            return self._vote_in_s() <= 0
         if news is None or record is None:
             return False
         return news.record.epoch > record.epoch or news.record.master != record.master
@@ -406,10 +422,22 @@ class Replica:
 
     # -- votes -----------------------------------------------------------------------------------
 
+    def _vote_in_s(self) -> float:
+        """Return for how many seconds what was promised keeps this node from the vote asked for."""
+        promise, gone = self.voter.to_master, self._gone
+        if gone and promise.still_hears(gone, self.now):
+            self._trouble.log(
+                _log.error,
+                "the start of the master is said to be gone, and still speaks: are there two "
+                "processes with one directory?",
+                epoch=gone,
+            )
+        return promise.asked_to_vote(self._vote_epoch, self.now, gone=gone)
+
     async def _vote(self) -> bool:
         """Vote, if that may be now; True if something has come of it."""
         epoch, registration = self._vote_epoch, self.registration
-        answer = self.voter.asked(epoch, self.now)
+        answer = self.voter.asked(epoch, self.now, gone=self._gone)
         if isinstance(answer, Refusal):
             _log.warning("this node does not vote", epoch=epoch, reason=answer.sentence)
             self._voted = epoch
@@ -497,7 +525,7 @@ class Replica:
         """End following when a vote that was asked for may be given, or the news ask for it."""
         while True:
             if self._vote_epoch > self._voted:
-                wait_s = self.voter.to_master.asked_to_vote(self._vote_epoch, self.now)
+                wait_s = self._vote_in_s()
                 if wait_s <= 0:
                     self._scope.cancel()
                 await trio.sleep(max(wait_s, _VOTE_LOOK_S))

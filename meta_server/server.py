@@ -232,6 +232,7 @@ class MetaServer:
             look_s=self.look_s,
             stall_s=config.registration.stall_ms_max / 1000,
             on_look=self.handlers.replies.answer_overdue,
+            on_stall=self.handlers.group_changes.stood_still,
         )
         self.silence.wait_for_all()
 

@@ -71,12 +71,11 @@ class CommitQueue:
         submit: Callable[[Sequence[LogBatch]], None],
         has_room: Callable[[], bool],
         on_damage: Callable[[Damage], None],
-        may_tell: Callable[[], bool] = lambda: True,
     ) -> None:
         """Begin with the record `first`; what the log has from there on is read from it.
 
         submit: takes over what is committed; has_room: whether it may have more of what has to be
-        read; may_tell: whether anybody may be told now that something is committed.
+        read.
         """
         self._log = log
         self._point = point
@@ -84,7 +83,6 @@ class CommitQueue:
         self._submit = submit
         self._has_room = has_room
         self._on_damage = on_damage
-        self._may_tell = may_tell
         self.next = first
         """The first record that was not handed on."""
         self._entries: deque[_Entry] = deque()
@@ -94,7 +92,7 @@ class CommitQueue:
         """Bytes that are durable and not committed, those of facts aside."""
         self._held_bytes = 0
         self._committed: deque[Told] = deque()
-        """Who is to be told of a commit as soon as that may be."""
+        """Who is told of a commit next."""
         self._more = Wakeup()
         self._went_on = trio.Event()
 
@@ -146,20 +144,14 @@ class CommitQueue:
                 self._submit(entry.batches)
             self.next = entry.end
             self._end_first()
-        self.tell()
+        while self._committed:
+            self._committed.popleft()()
 
     def _end_first(self) -> None:
         entry = self._entries.popleft()
         self.items_bytes -= entry.items_bytes
         self._held_bytes -= entry.held_bytes
         self._committed.extend(entry.told)
-
-    def tell(self) -> None:
-        """Tell those whose records are committed, while they may be told."""
-        if not self._committed or not self._may_tell():
-            return
-        while self._committed:
-            self._committed.popleft()()
 
     async def drain(self) -> None:
         """Wait until all that is committed was handed on; `run` has to run."""

@@ -193,7 +193,7 @@ class Following:
                     await nursery.start(connection.run, self._network, address)
                 except ConnectError as error:
                     return self._ended(str(error))
-                self._connection = connection
+                self._connection, self._copy.promise.is_connected = connection, True
                 try:
                     ended = await self._ask(connection)
                     if ended is None:
@@ -210,7 +210,7 @@ class Following:
                     nursery.cancel_scope.cancel()
             return ended
         finally:
-            self._connection = None
+            self._connection, self._copy.promise.is_connected = None, False
 
     def _ended(self, reason: str) -> FollowEnd:
         if self.standing != reason:
@@ -320,7 +320,7 @@ class Following:
                 head.behind,
                 committed=head.committed,
                 time=head.time_ms / 1000,
-                is_promised=self._copy.promise.heard(self._epoch, now),
+                is_promised=self._copy.promise.heard(self._epoch, now, may_send=head.may_send),
             )
             if goes_on:
                 parts.append(batches)
@@ -332,6 +332,8 @@ class Following:
         """Append, fsync, acknowledge, and hand on what is committed."""
         copy = self._copy
         if not parts:
+            # An idle slave answers at once: so what it promises is counted from now.
+            self._acknowledge()
             self._committed()
             return
         data = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))

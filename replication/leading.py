@@ -154,17 +154,13 @@ class Leading:
     # -- what may be done ------------------------------------------------------------------------
 
     def may_act(self) -> bool:
-        """Say whether something may be acknowledged or sent at this moment."""
+        """Say whether something may be sent at this moment."""
         reason = self.master.why_not_act(self.now)
         if reason and not self.why_not_send:
             # The next look tells everybody.
             self.why_not_send = reason
             self._look_now.wake()
         return not reason
-
-    def granted(self, *, sent_ms: int, lease_ms: int) -> None:
-        """Take a lease that the meta server gave in answer to a request."""
-        self.master.lease.granted(sent_at=sent_ms / 1000, lease_s=lease_ms / 1000)
 
     def recorded(self, record: Record) -> None:
         """Take a record of this epoch."""
@@ -228,7 +224,8 @@ class Leading:
 
     def _frame(self, first: int, behind: int, data: memoryview | bytes, now: float) -> bytes:
         committed = self.master.commit_point.committed
-        head = BatchesHead(first, behind, committed, int(now * 1000))
+        may_send = not self.master.why_not_act(now)
+        head = BatchesHead(first, behind, committed, int(now * 1000), may_send)
         return encode_one_way(CommandCode.BATCHES, encode_batches_head(head), data)
 
     def _send(self, stream: Stream, behind: int, size: int, frame: bytes, now: float) -> None:
@@ -489,7 +486,6 @@ class Leading:
         reasons = master.why_not_append(now), master.why_not_send(now)
         if reasons != (self.why_not_append, self.why_not_send):
             self._tell_of_reasons(*reasons)
-        self._asks.moved()
         self.snapshots.look({one.member: one.acknowledged for one in self._streams.values()})
         for stream in self._streams.values():
             if now - stream.told_at >= HEARTBEAT_S:

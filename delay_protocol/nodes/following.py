@@ -11,7 +11,8 @@ The question is the end of the slave's durable log with the epoch and the CRC of
 it. Only after {matches} batches come. BATCHES, ACK and LEAVE are one-way requests, FOLLOW is
 answered; where there is a secret it is sealed as NODE_REGISTER is (auth.py), by both sides.
 
-    head of BATCHES, 32 bytes, big-endian, signed:  first | behind | committed | time
+    head of BATCHES, 33 bytes, big-endian, signed:  first | behind | committed | time, and a byte:
+                                                    1 if the master may send, else 0
     the rest:  whole batches as they are in the message_log, records `first` up to `behind`
 
 All other bodies are msgpack maps; keys that a reader does not know are skipped.
@@ -32,7 +33,7 @@ FOLLOW_BYTES_MAX: Final = 8 * 1024
 FOLLOW_FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of a frame on the replication port: a batch of the largest item and its columns fits."""
 
-_HEAD: Final = struct.Struct(">qqqq")
+_HEAD: Final = struct.Struct(">qqqq?")
 HEAD_SIZE: Final = _HEAD.size
 
 Sequence = Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
@@ -110,6 +111,8 @@ class BatchesHead(NamedTuple):
     """All records below are committed."""
     time_ms: int
     """The master's boot clock, which an acknowledgement echoes."""
+    may_send: bool
+    """Whether the master may send just now: all that it has to be promised is promised."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):

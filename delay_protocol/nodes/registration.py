@@ -77,6 +77,27 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
 
 
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """How a node stands in its group: as the master that it is, or to the master that it hears."""
+
+    may_send: bool = False
+    """Whether it is the master, and all that may be elected have promised to vote for nobody else.
+    """
+    lacks_promises_s: Seconds | None = None
+    """For how long it is a master that lacks promises; None: it is none, or lacks none."""
+    hears_nobody: bool = False
+    """Whether it is a master that was not acknowledged anything lately."""
+    hears: Count = 0
+    """The epoch of the master that it heard in the last 3 s; 0: it heard none."""
+    hears_sender: bool = False
+    """Whether that one may send, as it says."""
+    vote_in_s: Seconds = 0.0
+    """After so long what it promised is over, if it does not hear its master again."""
+
+
 class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delay server says who it is and what its disk holds."""
 
@@ -113,6 +134,8 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The last record that it knows to be committed; 0: none."""
     uncommitted: Count = 0
     """Outcomes of deliveries that are durable there and not committed."""
+    stands: Stands = Stands()
+    """To its group."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -136,14 +159,11 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
 
     role: NodeRole
     record: GroupRecord
-    lease_ms: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
-    """ms from the sending of the request in which the role holds without another answer."""
+    again_ms: Annotated[int, msgspec.Meta(ge=1, le=2**31 - 1)]
+    """ms after which the node is to say again that it is there."""
     is_retired: bool = False
     """Whether an operator took the group out of service: it accepts no more messages, for good, and
     goes on delivering what it has."""
-    has_lease: bool = False
-    """Whether the meta server elects no other master for `lease_ms`, from the sending of the
-    request: given to the master of the recorded epoch alone."""
     log_uuid: UUID | None = None
     """Of the group's log: a node without records takes it for its own. None: of an older server."""
     members: Members = {}

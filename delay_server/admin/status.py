@@ -218,7 +218,6 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "master": None if record.master is None else record.master.node_id,
         "in_sync": sorted(record.in_sync),
         "min_isr": record.min_isr,
-        "lease_ms": registration.lease_ms,
         "announced": None if announced is None else announced.name,
         "announce_trouble": registration.announcer.trouble,
     }

@@ -1,6 +1,6 @@
 """Keeps the node registered at a meta server, and gets its role from it.
 
-    find (HTTP) --> connect --> [prove] --> NODE_REGISTER --> again, within the lease --> ...
+    find (HTTP) --> connect --> [prove] --> NODE_REGISTER --> again, each second --> ...
       ^                           |
       +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
 
@@ -81,11 +81,9 @@ if TYPE_CHECKING:
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_RENEWALS_A_LEASE = 3
-"""So that one answer that is lost does not end a lease."""
 _RENEW_S_MIN = 0.1
 _RENEW_S_MAX = 30.0
-"""Whatever lease a meta server grants."""
+"""However often a meta server asks for it."""
 _ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
 """Of one frame of a meta server; its record of a group is far smaller than its controls."""
 
@@ -100,6 +98,8 @@ class GroupNews(NamedTuple):
     vote_epoch: int | None = None
     """The epoch for which this node is to vote, 0: for none; None: it was not said."""
     hand_over_to: str = ""
+    gone: int = 0
+    """The epoch of a master of which the start is gone; 0: none is known to be."""
 
 
 class GroupListener(Protocol):
@@ -108,8 +108,8 @@ class GroupListener(Protocol):
     def told(self, news: GroupNews, /) -> None:
         """Hear of the group."""
 
-    def granted(self, *, sent_ms: int, lease_ms: int) -> None:
-        """Hear of a lease, granted to a request that was sent at this time of the boot clock."""
+    def says_else_in(self) -> float:
+        """Return after how many seconds it stands in another way, if it hears nothing."""
 
     def lose(self, error: FencedError, /) -> None:
         """Hear that this node is the master no more."""
@@ -174,8 +174,8 @@ class Registration:
         """Answers with a record of the group."""
         self.failures = 0
         """Registrations that failed: no answer, or one that was not usable."""
-        self.lease_ms = 0
-        """Of the last answer."""
+        self._again_s = 0.0
+        """After so long it is to say that it is there, by the last answer."""
         self.is_authenticated = False
         """Whether the meta server that answers has proved that it has the secret."""
         self.announcer = Announcer(settings, identity.group, node=node, broker_state=broker_state)
@@ -336,7 +336,7 @@ class Registration:
                     encode_node_register(said),
                     self._settings.request_seconds_max,
                 )
-                self._take(body, connection.peer, sent_ms)
+                self._take(body, connection.peer)
             except MembershipError as error:
                 return error
             except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
@@ -351,12 +351,14 @@ class Registration:
                 nursery.start_soon(self._follow, talk)
                 if self._replica is not None:
                     nursery.start_soon(self._watch, talk)
-            renew_s = self.lease_ms / 1000 / _RENEWALS_A_LEASE
             # Not all nodes at the same time, whatever they have been through together.
+            renew_s = min(max(self._again_s, _RENEW_S_MIN), _RENEW_S_MAX)
             renew_s *= 0.9 + 0.1 * self._chance.random()
+            if self._replica is not None:
+                renew_s = min(renew_s, self._replica.says_else_in())
             if self._must_renew:
                 continue
-            with trio.move_on_after(min(max(renew_s, _RENEW_S_MIN), _RENEW_S_MAX)):
+            with trio.move_on_after(renew_s):
                 await self._renew_now.sleep()
 
     def _said(self) -> NodeRegister:
@@ -365,18 +367,16 @@ class Registration:
             return self._node()
         return msgspec.structs.replace(self._node(), told_in_sync=self.permission.record.in_sync)
 
-    def _take(self, body: bytes, peer: str, sent_ms: int) -> None:
+    def _take(self, body: bytes, peer: str) -> None:
         """Take an answer to NODE_REGISTER."""
         name = f"{self._identity.node_id} of {self._identity.group}"
         reply = decode_node_reply(body)
         if isinstance(reply, Refused):
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
-        self.lease_ms = reply.lease_ms
+        self._again_s = reply.again_ms / 1000
         self.answers += 1
         self._hear(reply, peer)
         if self._replica is not None:
-            if reply.has_lease and reply.record.epoch == self.own_epoch:
-                self._replica.granted(sent_ms=sent_ms, lease_ms=reply.lease_ms)
             self._replica.told(GroupNews(reply.record, reply.members, reply.log_uuid))
 
     def _hear(self, reply: NodeRegistered, peer: str) -> None:
@@ -437,7 +437,8 @@ class Registration:
                 if news is not None:
                     self._replica.told(
                         GroupNews(
-                            news.record, news.members, None, news.vote_epoch, news.hand_over_to
+                            *(news.record, news.members, None),
+                            *(news.vote_epoch, news.hand_over_to, news.gone),
                         )
                     )
                     self._hear_of_group(news.record, news.members)

@@ -5,7 +5,6 @@ or as it is with `--json`. Tokens come from a file or the environment, never fro
 """
 
 import itertools
-import math
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -34,8 +33,8 @@ _ROLES = click.Choice(
 
 _HANDOVER_S = 12.0
 """For longer than this a master is not asked to hand over."""
-_RENEWED_S = 0.5
-"""A lease that ends so much later than it would have was renewed."""
+_ELECTED_S_MAX = 30.0
+"""Seconds for which `elect --wait` waits; an election that can end has ended in seven."""
 _LOOK_S = 0.2
 """How often it is asked whether a group has its next master."""
 
@@ -1089,55 +1088,34 @@ def hand_over(session: Session, *, name: str, to: str | None) -> None:
 
 @delay_group.command("elect", short_help="Elect a master in place of one that is dead.")
 @click.argument("name")
-@click.option("--wait", is_flag=True, help="Wait until its lease is over, and for the new master.")
-@click.option(
-    "--send-again",
-    type=click.IntRange(min=0),
-    metavar="N",
-    help="Although N deliveries are repeated that a member which is away has noted.",
-)
+@click.option("--wait", is_flag=True, help="Wait for the new master, 30 s at the most.")
 @_json_option
-def elect(session: Session, *, name: str, wait: bool, send_again: int | None) -> None:
-    """Elect a master of the group NAME, whose master is dead and will not be back soon.
+def elect(session: Session, *, name: str, wait: bool) -> None:
+    """Elect a master of the group NAME, whose master is dead.
 
-    Refused as long as the last master may still send, which is for the time of its lease. Of the
-    members in sync that vote the one with the longest log becomes the master. A master that is
-    started again is elected without this command.
+    A group does so by itself, unless the meta server has registration.elect=operator. Refused as
+    long as the master may send, by its own word or that of a member that hears it. Of the members
+    in sync that vote the one with the longest log becomes the master.
 
     \b
     Examples:
       delaywheel admin delay-group elect delay1 --wait
     """
-    if wait:
-        _await_lease(session, name)
-    shown = session.ask("POST", "delay-groups", name, "elect", body={"send_again": send_again})
+    shown = session.ask("POST", "delay-groups", name, "elect")
     if wait:
         shown = _await_master(session, name, shown)
     _show(session, shown)
 
 
-def _await_lease(session: Session, name: str) -> None:
-    """Count down until nobody has the lease of a group's master."""
-    over_at = math.inf
-    while (shown := session.ask("GET", "delay-groups", name))["phase"] == "active":
-        left = shown["lease_seconds_left"]
-        if not left:
-            return
-        before, over_at = over_at, time.monotonic() + left
-        if over_at > before + _RENEWED_S:
-            raise Failure(
-                f"{shown['master']} lives, and has renewed its lease: have it hand over instead, "
-                f"by `delaywheel admin delay-group handover {name}`",
-                ExitCode.REFUSED,
-            )
-        click.echo(f"{shown['master']} may send for another {left:.1f} s", err=True)
-        time.sleep(min(left, 1.0))
-
-
 def _await_master(session: Session, name: str, shown: Json) -> Json:
     """Wait until an election has ended; say what it waits for."""
-    said = ""
+    said, until = "", time.monotonic() + _ELECTED_S_MAX
     while shown["phase"] != "active":
+        if time.monotonic() > until:
+            raise Failure(
+                f"no master after {_ELECTED_S_MAX:.0f} s: {said}. The election goes on",
+                ExitCode.REFUSED,
+            )
         if shown["election"] != said:
             said = shown["election"]
             click.echo(said, err=True)

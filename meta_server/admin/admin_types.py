@@ -327,14 +327,6 @@ class MayLose(Request, frozen=True, kw_only=True):
     """Although messages are lost that nobody else has."""
 
 
-class Election(Request, frozen=True, kw_only=True):
-    """A request to elect a master."""
-
-    send_again: Count | None = None
-    """Outcomes of deliveries that the new master may lack, though a member that is away has them:
-    those messages are sent again. Null: as many as without an operator."""
-
-
 class HandoverWish(Request, frozen=True, kw_only=True):
     """A request that the master of a delay group hands it over."""
 
@@ -804,8 +796,6 @@ class DelayGroupShown(Answer, frozen=True, kw_only=True):
     """active, or electing (no node accepts)."""
     election: str
     """What an election waits for, or why it does not end; empty if none is under way."""
-    lease_seconds_left: float
-    """Seconds for which nobody else can be elected, unless the master is started again."""
     master: str | None
     """The node that accepts."""
     in_sync: list[str]

@@ -67,7 +67,6 @@ from meta_server.admin.admin_types import (
     DelayGroups,
     DelayGroupShown,
     Done,
-    Election,
     GroupQuery,
     GroupRuleChange,
     GroupRuleQuery,
@@ -862,12 +861,12 @@ async def accept_older_directory(
 
 
 @_operation("POST", "/delay-groups/{name}/elect")
-async def elect_a_master(call: Call[NamePath, NoQuery, Election]) -> DelayGroupShown:
-    """Elect a master, once the lease of the last one is over; or let one more be sent again."""
-    name, send_again = call.path.name, call.body.send_again
+async def elect_a_master(call: Call[NamePath, NoQuery, None]) -> DelayGroupShown:
+    """Elect a master in place of one that does not speak, or may not send."""
+    name = call.path.name
 
     def plan(desk: Desk, state: GroupState, now: float) -> Sequence[Change]:
-        return elect_master(desk, name, state, send_again=send_again, now=now)
+        return elect_master(desk, name, state, now=now)
 
     return await _change_delay_group(call, name, plan)
 

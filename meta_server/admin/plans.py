@@ -978,15 +978,11 @@ def give_up_node(
     )
 
 
-def elect_master(
-    desk: Desk, name: str, state: GroupState, *, send_again: int | None, now: float
-) -> tuple[Change, ...]:
-    """Begin an election of a master, or let one that is under way send more again."""
+def elect_master(desk: Desk, name: str, state: GroupState, *, now: float) -> tuple[Change, ...]:
+    """Begin an election of a master; nothing changes while one is under way."""
     group = _delay_group(desk.registry, name)
-    begun = _recorded(name, state.elect(group.record, send_again=send_again, now=now))
-    path, said = f"{group.cluster}/{name}", {"send_again": send_again}
-    noted = () if send_again is None else desk.noted(ELECT, path, after=said)
-    return noted if begun == group.record else (*_planned(desk, group, begun, ELECT), *noted)
+    begun = _recorded(name, state.elect(group.record, now=now))
+    return () if begun == group.record else _planned(desk, group, begun, ELECT)
 
 
 def ask_to_hand_over(

@@ -193,7 +193,6 @@ def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
 def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     """Return a delay group with its nodes."""
     record, changes = group.record, parts.handlers.group_changes
-    state = changes.state_of(group.name)
     return DelayGroupShown(
         name=group.name,
         cluster=group.cluster,
@@ -202,7 +201,6 @@ def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
         version=record.version,
         phase=record.phase.value,
         election=changes.sentence_of(group.name),
-        lease_seconds_left=state.lease_left(trio.current_time()),
         master=None if record.master is None else record.master.node_id,
         in_sync=sorted(record.in_sync),
         min_isr=record.min_isr,

@@ -1,38 +1,63 @@
-"""Elections, leases and in-sync sets of delay groups, as the meta server decides on them. Pure.
+"""Elections and in-sync sets of delay groups, as the meta server decides on them. Pure.
 
-    an election begins   at once where the recorded master's disk was started again: that start is
-                         gone; else when an operator asks, and the lease is over
+    an election begins   where the recorded master's disk was started again: that start is gone
+                         where the master is silent, nobody hears it as one that may send, and
+                         somebody could vote
+                         where the master is blocked: it may not send for want of promises, and
+                         somebody could vote
+                         when an operator asks, and the master is not heard as one that may send
     is under way         as long as the record has no master: after a restart, too
     ends                 when all members heard lately have voted, or some after a while: the
                          longest log becomes the master, those who voted are in sync
-    is refused           where a voter was told a newer record than this store has, or where much
-                         would be sent again that a member which is away has done
+    is refused           where a voter was told a newer record than this store has
 
 Every member of the in-sync set has every acknowledged message, so that one vote is enough to lose
-none. The record changes by compare-and-set on (epoch, version). A proposal that is refused counts
-the version up as well: so none comes true later.
+none. Nothing here keeps two nodes from sending: that is what voters have promised
+(replication/core/leases.py). A meta server that starts begins and ends nothing in its first
+seconds, unless all members have spoken to it. Whoever is alone in sync goes on: nobody else could
+be elected.
+
+The record changes by compare-and-set on (epoch, version). A proposal that is refused counts the
+version up as well: so none comes true later.
 """
 
+import math
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 from uuid import UUID
 
 import msgspec
 
-from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase, Stands
 from meta_server.known.model import DelayNode
 
-LEASE_GUARD_S: Final = 0.5
-"""Beyond the end of a lease, before anybody else is elected."""
+SILENT_S: Final = 3.0
+"""A master that was not heard for so long is silent: it says that it is there each second."""
+BLOCKED_S: Final = 3.0
+"""A master that lacks promises for so long is blocked…"""
+BLOCKED_ALONE_S: Final = 0.5
+"""… or for so long where it hears nobody else at all."""
+BLOCKED_AGAIN_S: Final = 10.0
+"""After a change of master nobody counts as blocked for so long."""
 HEARD_LATELY_S: Final = 2.5
 """Members that were heard so lately are waited for…"""
 VOTES_S_MAX: Final = 1.5
 """… for so long after the first vote. Votes come when what was promised to the last master has run
 out, so that the first may take three seconds and the others come soon after it."""
+_BEHIND_S: Final = 0.001
+"""Behind a time at which something may have changed: then it has."""
 WISH_S: Final = 10.0
 """Seconds for which a master is asked to hand over: one that can has done so in two."""
-SENT_AGAIN_MAX: Final = 50_000
-"""Outcomes that a member may have, and the new master lack, without an operator's word."""
+
+
+class Begins(NamedTuple):
+    """Why an election begins, and what follows from that for it."""
+
+    sentence: str
+    gone: int = 0
+    """The epoch of a master whose start is gone: what was promised to it is void."""
+    deposed: str = ""
+    """Who is elected only if nobody else can be, since it may not send."""
 
 
 class Heard(NamedTuple):
@@ -47,6 +72,18 @@ class Heard(NamedTuple):
     """Outcomes that are durable there and not committed."""
     committed: int = 0
     """The last record that it knows to be committed."""
+    stands: Stands = Stands()
+    """How it stands to its master, or as the master."""
+
+    def could_vote(self, epoch: int, now: float) -> bool:
+        """Say whether it may vote now, or hears a master of this epoch that may not send."""
+        hears_idle = self.stands.hears == epoch and not self.stands.hears_sender
+        return hears_idle or now - self.at >= self.stands.vote_in_s
+
+    def blocked_s(self, now: float) -> float:
+        """Return for how many seconds it lacks promises, as a master; 0 if it does not."""
+        lacks_s = self.stands.lacks_promises_s
+        return 0.0 if lacks_s is None else now - self.at + lacks_s
 
 
 class Voted(NamedTuple):
@@ -87,17 +124,19 @@ class Refused(NamedTuple):
 class GroupState:
     """What is known of one group beside its record; a restart forgets it."""
 
-    lease_until: float
-    """Nobody else may be elected before: the lease that was granted last, by the clock here."""
+    began: float
+    """When this meta server began; later where it stood still."""
     heard: dict[str, Heard] = field(default_factory=dict)
     votes: dict[str, Voted] = field(default_factory=dict)
     first_vote_at: float | None = None
     """When the first vote of the present election came."""
-    may_send_again: int = SENT_AGAIN_MAX
-    """What an operator said may be sent again."""
+    cause: Begins | None = None
+    """Why the present election began; None: that is not known any more."""
+    changed_at: float = float("-inf")
+    """When another master was recorded last."""
     wish: Wish | None = None
 
-    # -- leases ------------------------------------------------------------------------------
+    # -- who was heard -----------------------------------------------------------------------
 
     def was_heard(self, node: str, heard: Heard) -> None:
         """Note what a node said of itself."""
@@ -113,16 +152,45 @@ class GroupState:
         found = self.heard.get(node)
         return found is not None and found.storage == storage and now - found.at <= HEARD_LATELY_S
 
-    def grant(self, record: GroupRecord, master: Master, *, lease_s: float, now: float) -> bool:
-        """Say whether a node has the lease of the record's epoch, from now on."""
-        if record.master != master or record.phase is not Phase.ACTIVE:
-            return False
-        self.lease_until = max(self.lease_until, now + lease_s)
-        return True
+    def stood_still(self, seconds: float) -> None:
+        """Exclude time in which this process heard nobody from everybody's silence."""
+        self.began += seconds
+        self.heard = {
+            node: found._replace(at=found.at + seconds) for node, found in self.heard.items()
+        }
 
-    def lease_left(self, now: float) -> float:
-        """Return for how many seconds nobody else may be elected."""
-        return max(self.lease_until + LEASE_GUARD_S - now, 0.0)
+    def _has_begun(self, record: GroupRecord, now: float) -> bool:
+        """Say whether elections may begin and end: all have spoken, or had the time to."""
+        return now >= self.began + SILENT_S or all(
+            node in self.heard and self.heard[node].storage == storage
+            for node, storage in record.in_sync.items()
+        )
+
+    def _lately(self, record: GroupRecord, now: float) -> dict[str, Heard]:
+        """Return what the members that were heard lately said."""
+        return {
+            node: self.heard[node]
+            for node, storage in record.in_sync.items()
+            if self._was_heard_lately(node, storage, now)
+        }
+
+    def _master(self, record: GroupRecord) -> Heard | None:
+        """Return what the recorded start said last; None: nothing since this meta server began."""
+        master = record.master
+        found = None if master is None else self.heard.get(master.node_id)
+        if master is None or found is None or found.incarnation != master.incarnation:
+            return None
+        return found if found.storage == record.in_sync.get(master.node_id) else None
+
+    def may_send(self, record: GroupRecord, *, now: float) -> bool:
+        """Say whether the recorded master may send, by its own word or that of who hears it."""
+        found = self._master(record)
+        if found is not None and now - found.at <= HEARD_LATELY_S and found.stands.may_send:
+            return True
+        return any(
+            one.stands.hears == record.epoch and one.stands.hears_sender
+            for one in self._lately(record, now).values()
+        )
 
     # -- an election -------------------------------------------------------------------------
 
@@ -138,15 +206,50 @@ class GroupState:
             and found.incarnation > master.incarnation
         )
 
-    def begin(self, record: GroupRecord, *, now: float) -> GroupRecord | Refused:
+    def why_begin(self, record: GroupRecord, *, now: float) -> Begins | None:
+        """Return why an election begins now, by itself; None if none does."""
+        master = record.master
+        if master is None or not self._has_begun(record, now):
+            return None
+        if self.was_restarted(record):
+            return Begins(f"{master.node_id} was started again", gone=record.epoch)
+        lately = self._lately(record, now)
+        lately.pop(master.node_id, None)
+        if not any(one.could_vote(record.epoch, now) for one in lately.values()):
+            return None
+        found = self._master(record)
+        silent_s = now - (self.began if found is None else found.at)
+        if silent_s > SILENT_S:
+            if self.may_send(record, now=now):
+                return None
+            return Begins(f"{master.node_id} was not heard for {silent_s:.1f} s")
+        if found is None or now - self.changed_at < BLOCKED_AGAIN_S:
+            return None
+        blocked_s = found.blocked_s(now)
+        if blocked_s < (BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S):
+            return None
+        return Begins(
+            f"{master.node_id} may not send for want of promises since {blocked_s:.1f} s",
+            deposed=master.node_id,
+        )
+
+    def look_at(self, record: GroupRecord, *, now: float) -> float:
+        """Return when time alone may change what `why_begin` says; infinite if it does not."""
+        found = self._master(record)
+        times = [self.began + SILENT_S, self.changed_at + BLOCKED_AGAIN_S]
+        times += [one.at + HEARD_LATELY_S for one in self.heard.values()]
+        times += [one.at + one.stands.vote_in_s for one in self.heard.values()]
+        if found is not None:
+            times.append(found.at + SILENT_S)
+            if found.stands.lacks_promises_s is not None:
+                since = found.at - found.stands.lacks_promises_s
+                times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
+        return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
+
+    def begin(self, record: GroupRecord, cause: Begins) -> GroupRecord:
         """Return the record with which an election begins."""
-        left = self.lease_left(now)
-        if left and not self.was_restarted(record):
-            return Refused(
-                f"the master may send for another {left:.1f} s, unless it is started again: wait, "
-                "or have it hand the group over if it lives"
-            )
         self.begin_again()
+        self.cause = cause
         return msgspec.structs.replace(
             record,
             epoch=record.epoch + 1,
@@ -179,11 +282,10 @@ class GroupState:
     def choose(self, record: GroupRecord, *, now: float) -> GroupRecord | Waiting | Refused:
         """Return the record with the new master, as soon as it is known who that is."""
         since = now if self.first_vote_at is None else self.first_vote_at
-        lately = {
-            node
-            for node, storage in record.in_sync.items()
-            if self._was_heard_lately(node, storage, now)
-        }
+        if not self._has_begun(record, now):
+            return Waiting("this meta server has just begun: it waits for all members")
+        lately = set(self._lately(record, now))
+        deposed = "" if self.cause is None else self.cause.deposed
         missing = sorted(lately - set(self.votes))
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
             names = ", ".join(missing or sorted(record.in_sync))
@@ -191,17 +293,18 @@ class GroupState:
         newer = _told_newer(record, self.votes)
         if newer:
             return Refused(newer)
-        best = max(self.votes, key=lambda node: _rank(node, self.votes[node]))
+        best = max(self.votes, key=lambda node: (node != deposed, _rank(node, self.votes[node])))
         chosen = self.votes[best]
-        again = self._sent_again(record, best)
-        if again:
-            return Refused(again)
-        in_sync = {node: vote.storage for node, vote in self.votes.items()}
+        in_sync = {
+            node: vote.storage
+            for node, vote in self.votes.items()
+            if node != deposed or node == best
+        }
         for node in sorted(record.in_sync, key=lambda one: (one not in lately, one)):
             if len(in_sync) < record.min_isr:
                 in_sync.setdefault(node, record.in_sync[node])
         self.begin_again()
-        self.may_send_again = SENT_AGAIN_MAX
+        self.changed_at = now
         return msgspec.structs.replace(
             record,
             version=record.version + 1,
@@ -210,34 +313,21 @@ class GroupState:
             phase=Phase.ACTIVE,
         )
 
-    def _sent_again(self, record: GroupRecord, best: str) -> str:
-        """Say why the best voter would send too much again; empty if it would not."""
-        for node, found in sorted(self.heard.items()):
-            if (
-                record.in_sync.get(node) == found.storage
-                and node not in self.votes
-                and found.end > self.votes[best].end
-                and found.uncommitted > self.may_send_again
-            ):
-                return (
-                    f"{node} has {found.uncommitted} outcomes of deliveries that {best} lacks, and "
-                    f"which {best} would send again: bring {node} back, or elect with "
-                    f"--send-again {found.uncommitted}"
-                )
-        return ""
-
     # -- what an operator asks for -----------------------------------------------------------
 
-    def elect(
-        self, record: GroupRecord, *, send_again: int | None, now: float
-    ) -> GroupRecord | Refused:
+    def elect(self, record: GroupRecord, *, now: float) -> GroupRecord | Refused:
         """Return the record with which an election begins, or goes on: then the record itself."""
         if not record.in_sync:
             return Refused("no disk is in sync: the group begins with the next node that registers")
-        begun = record if record.phase is Phase.ELECTING else self.begin(record, now=now)
-        if send_again is not None and isinstance(begun, GroupRecord):
-            self.may_send_again = send_again
-        return begun
+        if record.phase is Phase.ELECTING:
+            return record
+        assert record.master is not None
+        name = record.master.node_id
+        if self.may_send(record, now=now):
+            return Refused(f"{name} is the master, and may send: have it hand the group over")
+        if set(record.in_sync) == {name}:
+            return Refused(f"{name} alone is in sync, so nobody else can be elected: start it")
+        return self.begin(record, self.why_begin(record, now=now) or Begins("an operator asked"))
 
     def ask_to_hand_over(self, record: GroupRecord, to: str | None, *, now: float) -> str | Refused:
         """Have the master hand the group over; return to which node.
@@ -322,7 +412,13 @@ class GroupState:
         return ""
 
     def hand_over(
-        self, record: GroupRecord, master: Master, pair: tuple[int, int], target: str
+        self,
+        record: GroupRecord,
+        master: Master,
+        pair: tuple[int, int],
+        target: str,
+        *,
+        now: float,
     ) -> GroupRecord | Refused:
         """Return the record in which another member in sync, or the same, is the master."""
         if record.master != master or (record.epoch, record.version) != pair:
@@ -330,6 +426,7 @@ class GroupState:
         found = self.heard.get(target)
         if found is None or record.in_sync.get(target) != found.storage:
             return Refused(f"{target} is not in sync, or was not heard")
+        self.changed_at = now
         return msgspec.structs.replace(
             record,
             epoch=record.epoch + 1,

@@ -187,8 +187,14 @@ class RegistrationConfig:
     """Milliseconds without a word from a delay server after which another process may claim to be
     it, started on its disk elsewhere."""
 
-    node_lease_ms: int = 5000
-    """Milliseconds for which a delay server's role holds without another answer."""
+    elect: Literal["automatic", "operator"] = "automatic"
+    """Who has a group elect another master in place of one that is silent: the meta server, or an
+    operator (`delaywheel admin delay-group elect`). One that was started again is elected by
+    itself, whatever this says."""
+
+    node_again_ms: int = constant(1000)
+    """Milliseconds after which a delay server says again that it is there: one of which nothing
+    came for 2.5 s counts as silent (meta_server/groups/elections.py)."""
 
     node_end_ms: int = constant(10_000)
     """Milliseconds between two notes of how far a delay server's log goes. A copy of its directory
@@ -235,7 +241,7 @@ class RegistrationConfig:
         require_at_least(self, 0, "remind_seconds")
         require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 60_000, "group_keep_ms")
-        require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_lease_ms")
+        require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_again_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
         require_at_least(self, 1, "broker_answer_ms_max")
         require_at_least(self, 0, "node_end_ms")

@@ -1,15 +1,15 @@
-"""NODE_WATCH and GROUP_CHANGE: who is master, by which lease, and who is in sync.
+"""NODE_WATCH and GROUP_CHANGE: who is master, and who is in sync.
 
 `meta_server/groups/elections.py` decides; here a `GroupState` is kept for each delay group, fed
 with what its nodes say, and what follows is stored and told:
 
-    NODE_REGISTER   notes what the node said, and grants the master its lease; where the recorded
-                    master's disk was started again, an election begins
+    NODE_REGISTER   notes what the node said; an election may begin by that, or because of what
+                    is not said any more
     NODE_WATCH      waits until the news of the node's group are other than it was told last
     GROUP_CHANGE    a vote counts at once; the master's wishes are answered when they are stored
 
-Leases are in memory alone: a meta server that starts waits out all that it may have granted. None
-is granted while a change of the group is under way, or the store is: it could name another master.
+What is known beside the record is in memory alone: a meta server that starts waits until it was
+said anew.
 """
 
 import math
@@ -39,7 +39,6 @@ from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
     NodeRegister,
-    NodeRole,
     Phase,
 )
 from delay_protocol.wire.frames import Frame
@@ -47,10 +46,10 @@ from delay_transport.connections.connection import Connection
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
-from meta_server.groups.elections import GroupState, Heard, Refused, Voted, Waiting
+from meta_server.groups.elections import Begins, GroupState, Heard, Refused, Voted, Waiting
 from meta_server.groups.group_records import ELECT, HAND_OVER, IN_SYNC, members_of, plan_record
 from meta_server.groups.held_requests import HeldRequests
-from meta_server.groups.roles import Registered, is_same_start
+from meta_server.groups.roles import is_same_start
 from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import (
@@ -119,6 +118,8 @@ class GroupChanges:
         self._under_way: set[str] = set()
         """Groups for which it is being looked whether an election begins or ends."""
         self._sentences: dict[str, str] = {}
+        self._look_at: dict[str, float] = {}
+        """By group, when time alone may begin an election; in trio time."""
         self._more = Wakeup()
 
     def set_limits(self, limits: RegistrationConfig) -> None:
@@ -134,24 +135,17 @@ class GroupChanges:
         """Return what is known of a group beside its record."""
         state = self._states.get(name)
         if state is None:
-            state = GroupState(lease_until=self._began + self._lease_s)
-            self._states[name] = state
+            state = self._states[name] = GroupState(self._began)
         return state
 
     def sentence_of(self, name: str) -> str:
         """Return what an election waits for, or why it does not end; empty if none is under way."""
         return self._sentences.get(name, "")
 
-    @property
-    def _lease_s(self) -> float:
-        return self._limits.node_lease_ms / 1000
-
     # -- what becomes known ------------------------------------------------------------------
 
-    def registered(
-        self, connection: Connection, request: NodeRegister, registered: Registered
-    ) -> bool:
-        """Note what a node said of itself; say whether it has the lease of the master."""
+    def registered(self, connection: Connection, request: NodeRegister) -> None:
+        """Note what a node said of itself."""
         now = trio.current_time()
         state = self.state_of(request.group)
         heard = Heard(
@@ -161,36 +155,43 @@ class GroupChanges:
             end=request.last_sequence + 1,
             uncommitted=request.uncommitted,
             committed=request.committed,
+            stands=request.stands,
         )
         state.was_heard(request.node_id, heard)
         if not connection.is_closed:
             self._starts[connection] = request
-        record = registered.record
-        if state.was_restarted(record):
-            self._see(request.group, partial(self._plan_election, request))
-        is_open = self._committer.is_stale or self._committer.is_pending(("group", request.group))
-        has_begun = request.last_epoch >= record.epoch
-        if is_open or registered.role is not NodeRole.MASTER or not has_begun:
-            return False
-        own = Master(node_id=request.node_id, incarnation=request.incarnation)
-        return state.grant(record, own, lease_s=self._lease_s, now=now)
+        self._consider(request.group, now)
+
+    def may_send(self, name: str) -> bool:
+        """Say whether the master of a group may send, by its own word or that of who hears it."""
+        group = self._group(name)
+        return self.state_of(name).may_send(group.record, now=trio.current_time())
+
+    def stood_still(self, seconds: float) -> None:
+        """Exclude time in which this process heard nobody from everybody's silence."""
+        self._began += seconds
+        for state in self._states.values():
+            state.stood_still(seconds)
 
     def changed(self, changes: Sequence[Change]) -> None:
         """Tell what follows from changes that are stored."""
         for change in changes:
             if isinstance(change, RemoveDelayGroup):
-                self._states.pop(change.group.name, None)
-                self._sentences.pop(change.group.name, None)
+                self._forget_group(change.group.name)
         if any(isinstance(change, _NEWS) for change in changes):
             self.news()
 
     def loaded_anew(self) -> None:
         """Ask for all votes again, since it is not known which record they were given for."""
         for name in self._states.keys() - self._registry.delay_groups.keys():
-            del self._states[name]
+            self._forget_group(name)
         for state in self._states.values():
             state.begin_again()
         self.news()
+
+    def _forget_group(self, name: str) -> None:
+        for known in (self._states, self._sentences, self._look_at):
+            known.pop(name, None)
 
     def news(self) -> None:
         """Check who has to be told something, and whether an election can end."""
@@ -244,6 +245,7 @@ class GroupChanges:
             record=record,
             members=members_of(self._registry, group),
             vote_epoch=record.epoch if is_asked else 0,
+            gone=state.cause.gone if is_asked and state.cause is not None else 0,
             hand_over_to=wished if record.master == own else "",
         )
 
@@ -320,7 +322,9 @@ class GroupChanges:
     def _plan_hand_over(self, asked: _Asked, change: HandOver) -> tuple[Sequence[Change], str]:
         group = self._group(asked.request.group)
         pair = (change.epoch, change.version)
-        found = self.state_of(group.name).hand_over(group.record, asked.own, pair, change.target)
+        found = self.state_of(group.name).hand_over(
+            group.record, asked.own, pair, change.target, now=trio.current_time()
+        )
         if isinstance(found, Refused):
             return (), found.sentence
         try:
@@ -328,21 +332,14 @@ class GroupChanges:
         except RefusedError as error:
             return (), str(error)
 
-    def _plan_election(self, request: NodeRegister) -> Sequence[Change]:
-        group = self._group(request.group)
-        state = self.state_of(group.name)
-        if not state.was_restarted(group.record):
+    def _plan_election(self, name: str) -> Sequence[Change]:
+        group, state = self._group(name), self.state_of(name)
+        cause = self._why_begin(group, trio.current_time())
+        if cause is None:
             return ()
-        begun = state.begin(group.record, now=trio.current_time())
-        if isinstance(begun, Refused):
-            return ()
-        _log.warning(
-            "the master was started again; an election begins",
-            group=group.name,
-            node=request.node_id,
-            epoch=begun.epoch,
-        )
-        return self._plan(group, begun, ELECT, request)
+        begun = state.begin(group.record, cause)
+        _log.warning("an election begins", group=name, epoch=begun.epoch, reason=cause.sentence)
+        return self._named(group, begun, ELECT, f"the meta server: {cause.sentence}")
 
     def _plan_choice(self, name: str) -> Sequence[Change]:
         group, now = self._group(name), trio.current_time()
@@ -374,31 +371,50 @@ class GroupChanges:
     def _named(
         self, group: DelayGroup, record: GroupRecord, action: str, actor: str
     ) -> Sequence[Change]:
-        changes = plan_record(
+        return plan_record(
             *(self._registry, group, record),
             action=action,
             actor=actor,
             by_node=True,
             now_ms=self._clock.now_ms(),
         )
-        if record.master is not None and record.master != group.record.master:
-            # It has this long to begin, whoever asks for another one.
-            self.state_of(group.name).lease_until = trio.current_time() + self._lease_s
-        return changes
 
     # -- elections ---------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Answer who waits for news, and end elections, until cancelled."""
+        """Answer who waits for news, begin elections and end them, until cancelled."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._held.run)
             while True:
-                with trio.move_on_after(_LOOK_S if self._look() else math.inf):
+                at = self._look()
+                with trio.move_on_at(min(at, min(self._look_at.values(), default=math.inf))):
                     await self._more.sleep()
 
-    def _look(self) -> bool:
-        """End elections that can end; say whether time alone may change anything."""
+    def _why_begin(self, group: DelayGroup, now: float) -> Begins | None:
+        """Return why an election begins; where an operator begins them only a restart does."""
+        cause = self.state_of(group.name).why_begin(group.record, now=now)
+        if cause is not None and not cause.gone and self._limits.elect == "operator":
+            return None
+        return cause
+
+    def _consider(self, name: str, now: float) -> None:
+        """Have an election begin if there is a reason, or be looked for one when time may make it.
+        """
+        group = self._registry.delay_groups.get(name)
+        if group is None:
+            return
+        if self._why_begin(group, now) is not None:
+            self._see(name, partial(self._plan_election, name))
+        before = min(self._look_at.values(), default=math.inf)
+        self._look_at[name] = self.state_of(name).look_at(group.record, now=now)
+        if self._look_at[name] < before:
+            self._more.wake()
+
+    def _look(self) -> float:
+        """Begin and end elections; return when to look again if nothing is heard."""
         now = trio.current_time()
+        for name in [name for name, at in self._look_at.items() if at <= now]:
+            self._consider(name, now)
         electing = {
             name
             for name, group in self._registry.delay_groups.items()
@@ -416,7 +432,8 @@ class GroupChanges:
         over = [name for name, state in self._states.items() if state.forget_wish(now)]
         if over:
             self._held.changed()
-        return bool(electing) or any(state.wish for state in self._states.values())
+        is_waiting = bool(electing) or any(state.wish for state in self._states.values())
+        return now + _LOOK_S if is_waiting else math.inf
 
     def _see(self, name: str, plan: Callable[[], Sequence[Change]]) -> None:
         """Have a plan of the meta server's own carried out; what fails is tried again later."""

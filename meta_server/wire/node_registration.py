@@ -34,6 +34,8 @@ from meta_server.wire.group_changes import GroupChanges
 from meta_server.wire.replies import Replies
 from meta_server.wire.speakers import Speakers
 
+_PRESENT = 2.5
+"""A start that was not heard for so many times as it is to speak again makes room for the next."""
 NODES = "nodes"
 """Key of intents about delay nodes: uuids must be unique over all of them."""
 
@@ -153,7 +155,7 @@ class NodeRegistration:
             speaker is not None
             and speaker is not node.connection
             and heard_at is not None
-            and now - heard_at < self._limits.node_lease_ms / 1000
+            and now - heard_at < _PRESENT * self._limits.node_again_ms / 1000
         )
 
     def _note_end(self, node: _Node) -> None:
@@ -191,14 +193,17 @@ class NodeRegistration:
         self._heard.nodes.hear(node.key, trio.current_time())
         if not connection.is_closed:
             self._speakers.note(node.key, connection)
-        group = self._registry.delay_groups[node.request.group]
+        self._group_changes.registered(connection, node.request)
+        group, now = self._registry.delay_groups[node.request.group], trio.current_time()
+        if self._heard.groups.is_heard(group.name, now) and self._group_changes.may_send(group.name):
+            # Its master may be cut off from here alone: it is where it was.
+            self._heard.groups.hear(group.name, now)
         shown = self._registry.groups.get(group.name)
         reply = NodeRegistered(
             role=registered.role,
             record=registered.record,
-            lease_ms=self._limits.node_lease_ms,
+            again_ms=self._limits.node_again_ms,
             is_retired=shown is not None and shown.is_retired,
-            has_lease=self._group_changes.registered(connection, node.request, registered),
             log_uuid=group.log_uuid,
             members=members_of(self._registry, group),
         )

@@ -32,10 +32,12 @@ class SilenceWatch:
         look_s: float,
         stall_s: float,
         on_look: Callable[[float], None],
+        on_stall: Callable[[float], None],
     ) -> None:
         """Look every `look_s`, and call `on_look` with the time (trio) then.
 
-        A look that is late by more than `stall_s` says that the process was not running.
+        A look that is late by more than `stall_s` says that the process was not running: `on_stall`
+        is told for how many seconds.
         """
         self._registry = registry
         self._committer = committer
@@ -44,6 +46,7 @@ class SilenceWatch:
         self._look_s = look_s
         self._stall_s = stall_s
         self._on_look = on_look
+        self._on_stall = on_stall
         self._silent: dict[str, None] = {}
         """Groups that are silent, which the store could not be told."""
         self.stalls = 0
@@ -80,6 +83,7 @@ class SilenceWatch:
                 _log.warning("this process was not running for a while", seconds=round(missed, 1))
                 self._heard.groups.forgive(missed, now)
                 self._heard.nodes.forgive(missed, now)
+                self._on_stall(missed)
             self._silent |= dict.fromkeys(self._heard.groups.take_silent(now))
             self._heard.nodes.take_silent(now)
             self._tell_silent()

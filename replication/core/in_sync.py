@@ -29,6 +29,10 @@ from replication.core.peers import (
 )
 from replication.core.record import Member, Record, Start
 
+SILENT_S_MAX: Final = 2.5
+"""A member from which nothing came for so long is dropped: before its promise, of 3 s, is over."""
+PROMISED_S: Final = 1.0
+"""A disk whose promise runs for less is not proposed: it would be needed for sending at once."""
 NEAR_S: Final = 0.2
 """A disk that acknowledges what was the end so long ago is waited for."""
 WAITED_S_MAX: Final = 1.0
@@ -233,17 +237,23 @@ class InSyncSet:
         record = self.record
         if self.own not in record.in_sync:
             return None
-        for member in sorted(record.in_sync - {self.own}):
-            if self._fault(self._peers[member], now) and len(record.in_sync) > record.min_isr:
-                return record.in_sync - {member}
+        fit = self._fit(now)
+        if record.min_isr <= len(fit) < len(record.in_sync):
+            return fit
         for peer in self._peers.values():
             if (
                 peer.waited_since is not None
                 and peer.acked >= self._commit_point.committed
                 and peer.acked > self._start
+                and peer.lease_until > now + PROMISED_S
             ):
                 return record.with_member(peer.member)
         return None
+
+    def _fit(self, now: float) -> frozenset[Member]:
+        """Return the recorded set without those with which something is wrong."""
+        others = self.record.in_sync - {self.own}
+        return self.record.in_sync - {one for one in others if self._fault(self._peers[one], now)}
 
     def _fault(self, peer: Peer, now: float) -> str:
         """Say why a member is not to be in sync; empty if nothing is wrong with it."""
@@ -251,6 +261,8 @@ class InSyncSet:
             return peer.leaves
         if peer.broken_at is not None and now - peer.broken_at > BROKEN_S_MAX:
             return f"its connection broke {now - peer.broken_at:.1f} s ago"
+        if now - peer.heard_at > SILENT_S_MAX:
+            return f"nothing came from it for {now - peer.heard_at:.1f} s"
         lag = peer.log.lag(self.end, now)
         if lag > self._lag_s_max:
             return f"{lag:.1f} s behind, limit {self._lag_s_max:.1f} s"
@@ -271,29 +283,28 @@ class InSyncSet:
         silent = f"; nothing was heard of {missing} for {HEARD_S_MAX} s" if missing else ""
         return f"{record.min_isr} disks must be in sync, and {len(heard) + 1} are heard{silent}"
 
-    def best_caught_up(self, now: float) -> int | None:
-        """Return the end of the best other member in sync that was level on its connection.
-
-        None if there is none that is heard: then nobody would have to send again what it lacks.
-        """
-        ends = [
-            peer.acked
-            for peer in self._peers.values()
-            if peer.member in self.record.in_sync
-            and peer.has_caught_up
-            and peer.log.lag(self.end, now) <= self._lag_s_max
-        ]
-        return max(ends, default=None)
-
-    def lease_of_others(self, now: float) -> bool:
-        """Say whether all others that are needed have promised to vote for nobody else."""
-        others = self.needed() - {self.own}
-        return bool(others) and all(self._peers[one].lease_until > now for one in others)
+    def best_end(self) -> int:
+        """Return the end of the best other member in sync; of this one's log if there is none."""
+        ends = (self._peers[one].acked for one in self.record.in_sync - {self.own})
+        return max(ends, default=self._commit_point.durable)
 
     @property
     def is_alone(self) -> bool:
         """Whether no other disk is needed: then nobody else can become the master."""
         return self.needed() == {self.own}
+
+    def unpromised(self, now: float) -> list[str]:
+        """Return who may be elected and has not promised to vote for nobody else.
+
+        That is whom the record names, or names as soon as what is proposed is taken.
+        """
+        others = {*self.record.in_sync, *(self._proposed or ())} - {self.own}
+        return sorted(one.node for one in others if self._peers[one].lease_until <= now)
+
+    def hears_nobody(self, now: float) -> bool:
+        """Say whether no other member was heard lately, of those that there are."""
+        others = self.record.in_sync - {self.own}
+        return not any(self._peers[one].is_heard(now) for one in others)
 
     def end_of(self, member: Member) -> int:
         """Return how far a member has acknowledged; 0 if nothing is known of it."""
@@ -326,7 +337,7 @@ class InSyncSet:
             return self._decided_outside(peer, behind, now)
         if not fault:
             return Standing.IN_SYNC, f"keeps {name} in sync: {behind}"
-        if len(self.record.in_sync) <= self.record.min_isr:
+        if len(self._fit(now)) < self.record.min_isr:
             least = f"min_isr is {self.record.min_isr}"
             return Standing.KEPT, f"keeps {name} in sync, since {least}: {fault}"
         return Standing.DROPPED, f"drops {name}: {fault}"

@@ -1,11 +1,13 @@
-"""Leases: why a master may send and acknowledge, and what a slave has promised it. Pure.
+"""The one lease: what a slave has promised the master that it hears. Pure.
 
-Two kinds, of which either is enough. The meta server grants one to the master of the recorded
-epoch, and elects nobody else before it has ended. Each slave promises the master that it hears to
-vote for nobody else for three seconds; where all others needed have promised, no election can end.
-So a meta server that is away stops nobody. Both are counted on the boot clock by whoever relies on
-them from before they were given, less what clocks may drift; safety never depends on them: they
-keep two nodes from sending at the same time.
+Each slave promises the master that it hears to vote for nobody else for three seconds. A master
+sends while all others that may be elected have promised it that; so no election can end meanwhile,
+and where a meta server is away nobody is stopped. A promise is counted on the boot clock by whoever
+relies on it from before it was given, less what clocks may drift. No message hangs on it: it keeps
+two nodes from sending at the same time.
+
+It is void once the start that it was given to is gone. Those of the epochs before went to masters
+that were shut out when the epoch of that start began.
 """
 
 from typing import Final
@@ -14,21 +16,8 @@ FOLLOWER_LEASE_S: Final = 3.0
 """How long a slave that hears its master votes for nobody else."""
 DRIFT: Final = 0.02
 """How much faster than another one a boot clock may run, twice the most that was ever measured."""
-
-
-class MetaLease:
-    """The lease that the meta server grants to a master, in one epoch."""
-
-    def __init__(self) -> None:
-        self.until = float("-inf")
-
-    def granted(self, *, sent_at: float, lease_s: float) -> None:
-        """Note an answer to a request that was sent at a time of the boot clock."""
-        self.until = max(self.until, sent_at + lease_s * (1 - DRIFT))
-
-    def holds(self, now: float) -> bool:
-        """Say whether it holds."""
-        return now < self.until
+STILL_HEARD_S: Final = 1.0
+"""A master that was heard so lately, on a connection that is open, is not gone."""
 
 
 class FollowerPromise:
@@ -39,19 +28,41 @@ class FollowerPromise:
 
     def __init__(self, *, now: float) -> None:
         self.until = now + FOLLOWER_LEASE_S * (1 + DRIFT)
+        self.is_connected = False
+        """Whether there is a connection to the master that was heard last."""
+        self._epoch = 0
+        """Of that master; 0: none was heard by this start."""
+        self._may_send = False
+        """Whether that one may send, as it said."""
+        self._heard_at = float("-inf")
         self._wanted_epoch = 0
 
-    def heard(self, epoch: int, now: float) -> bool:
+    def heard(self, epoch: int, now: float, *, may_send: bool = True) -> bool:
         """Note that a master was heard; say whether it is promised anything, and may count on it.
 
         An election for a later epoch has begun where not: the last promise runs out.
         """
+        self._epoch, self._may_send, self._heard_at = epoch, may_send, now
         if self._wanted_epoch > epoch:
             return False
         self.until = max(self.until, now + FOLLOWER_LEASE_S)
         return True
 
-    def asked_to_vote(self, epoch: int, now: float) -> float:
-        """Note an election; return for how many seconds the last promise still runs."""
+    def hears(self, now: float) -> tuple[int, bool]:
+        """Return the epoch of the master that is heard, 0 if none is, and whether it may send."""
+        is_heard = now - self._heard_at < FOLLOWER_LEASE_S
+        return (self._epoch, self._may_send) if is_heard else (0, False)
+
+    def asked_to_vote(self, epoch: int, now: float, *, gone: int = 0) -> float:
+        """Note an election; return for how many seconds the last promise still runs.
+
+        gone: the epoch of a master of which the start is gone; 0: none is known to be.
+        """
         self._wanted_epoch = max(self._wanted_epoch, epoch)
+        if gone >= self._epoch and gone and not self.still_hears(gone, now):
+            return 0.0
         return max(self.until - now, 0.0)
+
+    def still_hears(self, epoch: int, now: float) -> bool:
+        """Say whether the master of an epoch speaks on an open connection."""
+        return self.is_connected and self._epoch == epoch and now - self._heard_at <= STILL_HEARD_S

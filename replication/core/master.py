@@ -1,22 +1,22 @@
-"""What the master of an epoch may do, by its members and leases. Pure.
+"""What the master of an epoch may do, by its members and what they promised. Pure.
 
     it may            while
     append messages   min_isr members, itself included, are heard; it does not hand over
-    send, acknowledge it is alone in sync, or has a lease: the meta server's, or all others' needed
-    send more         the best other member lacks few outcomes; there are not too many uncommitted
+    acknowledge       it is committed: then it is on every disk that may be elected
+    send              all others that may be elected have promised to vote for nobody else; nobody
+                      has to where it is alone in sync
+    send more         the best other member in sync lacks few outcomes
 
-The shell tells what happens (the log grew, was synced, a slave acknowledged, a record or a lease
-was told) and asks before it acts. What is committed is in the commit point.
+The shell tells what happens (the log grew, was synced, a slave acknowledged, a record was told) and
+asks before it acts. What is committed is in the commit point.
 """
 
 from replication.core.commit_point import CommitPoint
 from replication.core.handover import Handover, HandoverRequest
 from replication.core.in_sync import InSyncSet, Proposal
-from replication.core.leases import MetaLease
 from replication.core.outcome_lag import (
     OUTCOMES_LACKED_MAX,
     OUTCOMES_LACKED_S,
-    OUTCOMES_UNCOMMITTED_MAX,
     OutcomeLag,
 )
 from replication.core.record import Member, Record
@@ -40,10 +40,11 @@ class Master:
         self.members = InSyncSet(
             own, record, commit_point, start=start, lag_s_max=lag_s_max, now=now
         )
-        self.lease = MetaLease()
         self.outcomes = OutcomeLag()
         self.commit_point = commit_point
         self.handover: Handover | None = None
+        self._lacks_since: float | None = None
+        """Since when it lacks promises; None if it does not."""
 
     @property
     def record(self) -> Record:
@@ -63,14 +64,15 @@ class Master:
         return self.members.why_not_append(now)
 
     def why_not_act(self, now: float) -> str:
-        """Say why nothing may be sent or acknowledged; empty if it may be."""
+        """Say why nothing may be sent; empty if it may be."""
         if self.handover is not None and self.handover.has_asked:
             return self.handover.why(now)
-        if self.members.is_alone or self.lease.holds(now) or self.members.lease_of_others(now):
+        unpromised = ", ".join(self.members.unpromised(now))
+        if not unpromised:
             return ""
         return (
-            "no lease: the meta server's has ended, and not all other members that are needed have "
-            "promised to vote for nobody else"
+            f"{unpromised} may be elected and did not promise lately to vote for nobody else: it "
+            "goes on when that is heard again or dropped, which set --min-isr may allow"
         )
 
     def why_not_send(self, now: float) -> str:
@@ -81,23 +83,24 @@ class Master:
         if reason:
             return reason
         self.outcomes.committed_to(self.commit_point.committed)
-        best = self.members.best_caught_up(now)
-        if best is not None:
-            lacked = self.outcomes.lacked_by(best, now)
-            if lacked.outcomes >= OUTCOMES_LACKED_MAX or lacked.seconds >= OUTCOMES_LACKED_S:
-                return (
-                    f"the best other member lacks {lacked.outcomes} outcomes, the oldest of them "
-                    f"for {lacked.seconds * 1000:.0f} ms: a takeover would send these again"
-                )
-        elif self.outcomes.uncommitted >= OUTCOMES_UNCOMMITTED_MAX:
+        lacked = self.outcomes.lacked_by(self.members.best_end(), now)
+        if lacked.outcomes >= OUTCOMES_LACKED_MAX or lacked.seconds >= OUTCOMES_LACKED_S:
             return (
-                f"{self.outcomes.uncommitted} outcomes are not committed: add a replica, or let "
-                "the group go on with fewer (min_isr)"
+                f"the best other member lacks {lacked.outcomes} outcomes, the oldest of them "
+                f"for {lacked.seconds * 1000:.0f} ms: a takeover would send these again"
             )
         return ""
 
+    def lacks_promises_s(self, now: float) -> float | None:
+        """Return for how many seconds it could not send for want of promises; None: it may."""
+        return None if self._lacks_since is None else now - self._lacks_since
+
     def look(self, now: float, *, in_flight: int) -> Proposal | HandoverRequest | None:
         """Return what the meta server is to be asked for now, again and again; None: nothing."""
+        if self.handover is not None or not self.members.unpromised(now):
+            self._lacks_since = None
+        elif self._lacks_since is None:
+            self._lacks_since = now
         if self.handover is None:
             return self.members.look(now)
         record = self.record

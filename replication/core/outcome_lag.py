@@ -7,8 +7,6 @@ OUTCOMES_LACKED_MAX: Final = 50_000
 """Outcomes that the best other member may lack while this node goes on sending."""
 OUTCOMES_LACKED_S: Final = 0.2
 """How old the oldest of these may be."""
-OUTCOMES_UNCOMMITTED_MAX: Final = 5_000_000
-"""Outcomes that may wait to be committed where no other member is there to have them."""
 
 
 class Lacked(NamedTuple):

@@ -91,8 +91,6 @@ class Peer:
     heard_at: float = 0.0
     lease_until: float = float("-inf")
     """Until when it votes for nobody else, by the clock of the master."""
-    has_caught_up: bool = False
-    """Whether it has reached the end of the log on this connection."""
     broken_at: float | None = None
     """When the last connection broke; None while there is one, or was none."""
     leaves: str = ""
@@ -113,7 +111,7 @@ class Peer:
     def connected(self, start: Start, connection: int, *, sequence: int, now: float) -> None:
         """Begin anew with a connection on which its log has matched up to a sequence."""
         self.start, self.connection, self.sent = start, connection, sequence
-        self.broken_at, self.leaves, self.has_caught_up = None, "", False
+        self.broken_at, self.leaves = None, ""
         self.heard_at = now
 
     def acknowledged(
@@ -130,14 +128,13 @@ class Peer:
         self.log.told(end, own_end, now)
         self.filing.told(applied, committed, now)
         self.heard_at = now
-        self.has_caught_up = self.has_caught_up or self.acked >= own_end
         if echo is not None:
             self.lease_until = max(self.lease_until, echo + FOLLOWER_LEASE_S * (1 - DRIFT))
 
     def disconnected(self, now: float) -> None:
         """Note that its connection is gone."""
         self.connection, self.broken_at = None, now
-        self.has_caught_up, self.waited_since = False, None
+        self.waited_since = None
 
     def is_heard(self, now: float) -> bool:
         """Say whether it has acknowledged something lately."""

@@ -3,7 +3,8 @@
 A vote for an epoch is a promise never to follow, or to be, the master of an earlier one. It is made
 durable before it is given, and so is the newest record that the node was told: a meta server that
 lost its newest state finds out by the votes. A node that hears a master votes only when its promise
-to that one has run out, and promises nothing more to it from the first question on.
+to that one has run out, or that start is gone, and promises nothing more to it from the first
+question on.
 """
 
 from typing import NamedTuple
@@ -49,14 +50,14 @@ class Voter:
         self.promise = Promise(max(self.promise.epoch, record.epoch), record)
         return self.promise
 
-    def asked(self, epoch: int, now: float) -> Promise | Later | Refusal:
+    def asked(self, epoch: int, now: float, *, gone: int = 0) -> Promise | Later | Refusal:
         """Answer the question for a vote: what is to be made durable before the vote is given.
 
-        The log has to be synced as well by then.
+        The log has to be synced as well by then. gone: the epoch of a master whose start is gone.
         """
         if epoch < self.promise.epoch:
             return Refusal(f"it has promised epoch {self.promise.epoch} already")
-        wait_s = self.to_master.asked_to_vote(epoch, now)
+        wait_s = self.to_master.asked_to_vote(epoch, now, gone=gone)
         if wait_s > 0:
             return Later(wait_s)
         self.promise = Promise(epoch, self.promise.told)

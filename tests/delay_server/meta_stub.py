@@ -80,7 +80,7 @@ class FakeMeta:
     broker_code: int | None = 0
     """Of the answers to BROKER_REGISTER; None: silence."""
     answer_after_s: float = 0.0
-    lease_ms: int = 3000
+    again_ms: int = 1000
     change: Callable[[GroupRecord], GroupRecord] = lambda record: record
     role: NodeRole = NodeRole.MASTER
     is_retired: bool = False
@@ -102,7 +102,7 @@ class FakeMeta:
         return NodeRegistered(
             role=self.role,
             record=self.change(self._record),
-            lease_ms=self.lease_ms,
+            again_ms=self.again_ms,
             is_retired=self.is_retired,
         )
 

@@ -44,7 +44,7 @@ class Elections:
             record = record_of(node, epoch=self.epoch, version=self.epoch)
             self.record = msgspec.structs.replace(record, master=master)
         role = NodeRole.MASTER if self.is_master else NodeRole.SLAVE
-        return NodeRegistered(role=role, record=self.record, lease_ms=1000)
+        return NodeRegistered(role=role, record=self.record, again_ms=1000)
 
 
 def held() -> tuple[int, int]:

@@ -295,13 +295,13 @@ class Group:
         return found
 
     async def elect(self) -> None:
-        """Have an operator begin an election, as soon as the lease of the last master is over."""
+        """Have an operator begin an election, as soon as the last master may not send."""
         server = self.meta_server
         changes = server.handlers.group_changes
 
         def plan(desk: Desk) -> Sequence[Change]:
             state = changes.state_of(GROUP)
-            return elect_master(desk, GROUP, state, send_again=None, now=trio.current_time())
+            return elect_master(desk, GROUP, state, now=trio.current_time())
 
         with trio.fail_after(SERVED_S):
             while True:

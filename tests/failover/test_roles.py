@@ -11,7 +11,6 @@ from delay_server.replicas import Replica
 from meta_server.admin.plans import (
     Desk,
     ask_to_hand_over,
-    elect_master,
     set_group_min_isr,
 )
 from meta_server.groups.elections import GroupState, Voted
@@ -22,7 +21,7 @@ from tests.meta_server.memory_store import Fault
 
 
 async def operate(group: Group, what: str, to: str = "") -> None:
-    """Have an operator hand over, elect, or set min ISR; raises why that is refused."""
+    """Have an operator hand over, or set min ISR; raises why that is refused."""
     server = group.meta_server
     changes = server.handlers.group_changes
 
@@ -30,8 +29,6 @@ async def operate(group: Group, what: str, to: str = "") -> None:
         state, now = changes.state_of(GROUP), trio.current_time()
         if what == "handover":
             return ask_to_hand_over(desk, GROUP, state, to=to, now=now)
-        if what == "elect":
-            return elect_master(desk, GROUP, state, send_again=None, now=now)
         return set_group_min_isr(desk, GROUP, int(what))
 
     await server.administration.carry_out("op", plan, ("group", GROUP), stored=changes.news)
@@ -83,8 +80,6 @@ async def test_a_cut_in_the_middle_of_which_the_master_changes_is_not_forgotten(
             await group.send(4, in_s=40)
         lost = set(group.delivered())
         await old.kill()
-        await trio.sleep(7)
-        await operate(group, "elect")
         await group.until_master(named.name)
         cut = Replica._cut
         cuts: list[Cut] = []
@@ -125,31 +120,11 @@ async def test_a_node_that_still_files_when_it_is_named_follows_whoever_is_named
         )
         group.world.network.block(slow.name, "meta")
         group.world.network.block("meta", slow.name)
-        await trio.sleep(8)
-        await operate(group, "elect")
-        group.world.network.heal()
         await group.until_master(old.name, other.name)
+        group.world.network.heal()
         await group.send(2)
         await group.until(lambda: slow.replica.following is not None, seconds=30)
         await group.until_in_sync("a", "b", "c")
-
-
-async def test_outcomes_that_a_restart_found_uncommitted_count_at_an_election() -> None:
-    group = Group(names=("a", "b"))
-    async with group.running():
-        await in_sync(group)
-        await operate(group, "2")
-        await group.send(30, in_s=8)
-        master = await group.until_master("a", "b")
-        [other] = others_than(group, master)
-        await other.kill()
-        await group.until(lambda: len(group.delivered()) == 30)
-        await trio.sleep(2)
-        assert master.opened._said().uncommitted == 30
-        await master.kill()
-        master.start()
-        await group.until_master(master.name)
-        assert master.opened._said().uncommitted == 30
 
 
 async def test_a_voter_that_was_started_again_says_the_newest_record_that_it_was_told() -> None:

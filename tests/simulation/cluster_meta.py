@@ -72,7 +72,7 @@ SET_BACK = "store set back"
 _LOOK_S = 5.0
 """How often the meta server looks at silence: idle hours are cheaper this way. How exactly it does
 is seen in its own world."""
-_LEASES_MS = (15_000, 30_000, 60_000, 60_000)
+_AGAIN_MS = (5_000, 10_000, 20_000, 20_000)
 _CHANGED_WITHIN_S = 900.0
 _LAST = "\uffff"
 """Behind every address."""
@@ -154,7 +154,7 @@ class SimMeta:
         self.config = MetaServerConfig(
             node=NodeConfig(data_dir=Path("unused"), stop_ms_max=500),
             listener=ListenerConfig(address=format_address(META)),
-            registration=RegistrationConfig(groups="open", node_lease_ms=shape.choice(_LEASES_MS)),
+            registration=RegistrationConfig(groups="open", node_again_ms=shape.choice(_AGAIN_MS)),
             routing=RoutingConfig(
                 groups_per_subject=shape.choice((1, 2)),
                 groups_per_subject_max=shape.choice((2, 8)),

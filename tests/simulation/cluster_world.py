@@ -452,8 +452,7 @@ class ClusterWorld(World):
     @property
     def _heard_s(self) -> float:
         """In which a server hears what the record says, if it can ask."""
-        # A lease is renewed three times while it lasts, but every 30 s at least.
-        return _FENCED_S + self.meta.config.registration.node_lease_ms / 3000
+        return _FENCED_S + self.meta.config.registration.node_again_ms / 1000
 
     async def _watch_epoch(self) -> None:
         """Complain of a server that goes on in another epoch than the record's."""

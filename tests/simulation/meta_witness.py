@@ -467,7 +467,7 @@ class MetaWitness:
             if lease.process is not process and lease.until_s > now:
                 self.complain(f"record: two processes hold the lease of {request.group}")
         leases[:] = [lease for lease in leases if lease.process is not process]
-        leases.append(Lease(process, sent_s + reply.lease_ms / 1000))
+        leases.append(Lease(process, sent_s + 2.5 * reply.again_ms / 1000))
 
     def node_ended(self, process: object) -> None:
         """Note that a process is dead: its lease is worth nothing."""

@@ -192,7 +192,7 @@ def registered(request: NodeRegister, *, epoch: int, version: int) -> NodeRegist
         min_isr=1,
         phase=Phase.ACTIVE,
     )
-    return NodeRegistered(role=NodeRole.MASTER, record=record, lease_ms=5000)
+    return NodeRegistered(role=NodeRole.MASTER, record=record, again_ms=5000)
 
 
 def test_an_epoch_has_one_master_and_nobody_is_told_less_than_anybody_was() -> None:

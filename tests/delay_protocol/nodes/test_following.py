@@ -74,13 +74,14 @@ REPLIES = st.one_of(
 )
 ACKS = st.builds(Acknowledged, end=SEQUENCES, applied=SEQUENCES, echo_ms=st.none() | EPOCHS)
 HEADS = st.builds(
-    lambda first, records, committed, time_ms: BatchesHead(
-        first, min(first + records, COUNTED_MAX), committed, time_ms
+    lambda first, records, committed, time_ms, may_send: BatchesHead(
+        first, min(first + records, COUNTED_MAX), committed, time_ms, may_send
     ),
     SEQUENCES,
     EPOCHS,
     SEQUENCES,
     EPOCHS,
+    st.booleans(),
 )
 
 
@@ -289,10 +290,10 @@ def test_what_nobody_would_read_is_the_callers_error(name: str, changed: dict[st
     ],
 )
 def test_a_head_that_counts_what_cannot_be_is_neither_read_nor_written(
-    changed: dict[str, int], sentence: str
+    changed: dict[str, Any], sentence: str
 ) -> None:
     head = HEAD._replace(**changed)
-    body = b"".join(number.to_bytes(8, "big", signed=True) for number in head) + BATCHES
+    body = b"".join(number.to_bytes(8, "big", signed=True) for number in head[:4]) + b"\1" + BATCHES
     with pytest.raises(MalformedMetaError, match=sentence):
         decode_batches(body)
     with pytest.raises(LocalProtocolError, match=sentence):
@@ -302,7 +303,7 @@ def test_a_head_that_counts_what_cannot_be_is_neither_read_nor_written(
 def test_a_head_that_is_cut_is_refused() -> None:
     body = encode_batches_head(HEAD)
     for size in range(HEAD_SIZE):
-        with pytest.raises(MalformedMetaError, match=f"of {size} bytes, its head alone has 32"):
+        with pytest.raises(MalformedMetaError, match=f"of {size} bytes, its head alone has {HEAD_SIZE}"):
             decode_batches(body[:size])
 
 

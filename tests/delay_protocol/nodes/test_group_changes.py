@@ -133,12 +133,12 @@ RECORD_HEX = (
         ("changed", "82 a67265636f7264" + RECORD_HEX + "a77265667573616c a26e6f"),
         (
             "news",
-            "81 a46e657773 84 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 85"
+            "81 a46e657773 85 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 85"
             "ac73746f726167655f75756964" + DISK_HEX + "ab696e6361726e6174696f6e 03"
             "a7626f6f745f6964"
             + BOOT_HEX
             + "a761646472657373 a3683a31 ac73796e635f61646472657373 a3683a33"
-            "aa766f74655f65706f6368 03 ac68616e645f6f7665725f746f a26e32",
+            "aa766f74655f65706f6368 03 a4676f6e65 02 ac68616e645f6f7665725f746f a26e32",
         ),
     ],
 )
@@ -177,7 +177,7 @@ def test_an_answer_is_read_as_it_was_given(record: GroupRecord, refusal: str) ->
 
 def test_what_has_a_default_may_be_left_out() -> None:
     assert decode_group_change(said(VOTE, fault=...)) == VOTE
-    news = msgspec.msgpack.decode(said(NEWS, vote_epoch=..., hand_over_to=...))
+    news = msgspec.msgpack.decode(said(NEWS, vote_epoch=..., gone=..., hand_over_to=...))
     found = decode_watch_reply(said(WatchReply(), news=news)).news
     assert found is not None
     assert (found.vote_epoch, found.hand_over_to) == (0, "")

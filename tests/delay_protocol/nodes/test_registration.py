@@ -51,13 +51,13 @@ RECORD = GroupRecord(
     min_isr=1,
     phase=Phase.ACTIVE,
 )
-REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, lease_ms=5000)
+REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, again_ms=5000)
 MEMBER = GroupMember(
     storage_uuid=DISK, incarnation=3, boot_id=BOOT, address="h:1", sync_address="h:3"
 )
-FULL = msgspec.structs.replace(REGISTERED, has_lease=True, log_uuid=LOG, members={"n1": MEMBER})
+FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 
-OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted"}
+OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted", "stands"}
 
 LONG = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
 LARGEST_RECORD = GroupRecord(
@@ -93,9 +93,8 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
             "min_isr": 1,
             "phase": "active",
         },
-        "lease_ms": 5000,
+        "again_ms": 5000,
         "is_retired": False,
-        "has_lease": False,
         "log_uuid": None,
         "members": {},
     }
@@ -122,13 +121,20 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "told_in_sync": {},
         "committed": 0,
         "uncommitted": 0,
+        "stands": {
+            "may_send": False,
+            "lacks_promises_s": None,
+            "hears_nobody": False,
+            "hears": 0,
+            "hears_sender": False,
+            "vote_in_s": 0.0,
+        },
     }
 
 
 def test_the_bytes_of_what_replication_needs_are_pinned() -> None:
     found = msgspec.msgpack.decode(encode_node_reply(FULL))
-    assert {key: found[key] for key in ("has_lease", "log_uuid", "members")} == {
-        "has_lease": True,
+    assert {key: found[key] for key in ("log_uuid", "members")} == {
         "log_uuid": "00000000-0000-0000-0000-000000000001",
         "members": {
             "n1": {
@@ -143,8 +149,8 @@ def test_the_bytes_of_what_replication_needs_are_pinned() -> None:
     assert decode_node_reply(encode_node_reply(FULL)) == FULL
 
 
-def test_an_answer_of_an_older_meta_server_grants_no_lease_and_names_no_log() -> None:
-    older = said(FULL, has_lease=None, log_uuid=None, members=None, is_retired=None)
+def test_an_answer_may_name_no_log_and_no_members() -> None:
+    older = said(FULL, log_uuid=None, members=None, is_retired=None)
     assert decode_node_reply(older) == REGISTERED
 
 
@@ -219,7 +225,6 @@ def test_a_record_that_says_something_else_is_refused(key: str, value: object) -
 @pytest.mark.parametrize(
     ("key", "value"),
     [
-        ("has_lease", 1),
         ("log_uuid", "1"),
         ("members", []),
         ("members", {"n1": {}}),
@@ -275,7 +280,7 @@ def test_the_largest_answer_there_can_be_fits() -> None:
     reply = NodeRegistered(
         role=NodeRole.SLAVE,
         record=LARGEST_RECORD,
-        lease_ms=2**31 - 1,
+        again_ms=2**31 - 1,
         log_uuid=LOG,
         members=LARGEST_MEMBERS,
     )

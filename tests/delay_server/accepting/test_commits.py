@@ -67,7 +67,6 @@ class Bench:
         self.desk = FilingDesk()
         self.store = open_store(self.disk)
         self.floor_bytes = 0
-        self.may_tell = True
         """Whether anybody may be told of a commit."""
         self.facts_alone: list[bool] = []
         """Of each commit whether it had facts alone."""
@@ -81,7 +80,6 @@ class Bench:
             submit=self.desk.submit,
             has_room=lambda: self.desk.has_room,
             on_damage=lambda damage: pytest.fail(str(damage)),
-            may_tell=lambda: self.may_tell,
         )
         self.committer = Committer(
             message_log=self.store.message_log,
@@ -512,20 +510,6 @@ async def test_of_what_a_log_had_before_only_what_is_committed_is_read_again() -
             await trio.sleep(1)
             assert [batch.header.base_sequence for batch in desk.submitted] == bases
         nursery.cancel_scope.cancel()
-
-
-async def test_what_is_committed_is_handed_on_and_told_when_it_may_be_told() -> None:
-    bench = Bench()
-    ended: list[bool] = []
-    bench.may_tell = False
-    async with bench.running():
-        bench.committer.submit(partial(intake_of, *some_items(2)), ended.append)
-        await trio.sleep(1)
-        assert len(bench.desk.submitted) == 1
-        assert ended == []
-        bench.may_tell = True
-        bench.committer.hand_on()
-        assert ended == [True]
 
 
 async def test_items_wait_while_too_much_is_not_committed_and_records_without_items_pass() -> None:

@@ -39,7 +39,7 @@ def standing(
     **changed: object,
 ) -> Permission:
     record = msgspec.structs.replace(RECORD, **changed)
-    reply = NodeRegistered(role=role, record=record, lease_ms=5000)
+    reply = NodeRegistered(role=role, record=record, again_ms=5000)
     return permission_of(reply, identity, log_epoch=log_epoch, own_epoch=own_epoch)
 
 
@@ -120,7 +120,7 @@ def test_one_record_lets_one_disk_serve_at_most(
     serving = set()
     for identity, role in ones:
         found = permission_of(
-            NodeRegistered(role=role, record=record, lease_ms=1),
+            NodeRegistered(role=role, record=record, again_ms=1),
             identity,
             log_epoch=log_epoch,
             own_epoch=0,

@@ -141,7 +141,7 @@ async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
     world = World()
     async with FakeMeta(world).running() as meta:
         meta.say = lambda node: NodeRegistered(
-            role=NodeRole.MASTER, record=record_of(node, epoch=41), lease_ms=3000
+            role=NodeRole.MASTER, record=record_of(node, epoch=41), again_ms=3000
         )
         async with world.serving(meta_config()) as server:
             assert server.master.hello().epoch == 41
@@ -150,7 +150,7 @@ async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
             assert group._hello.epoch == 41
 
 
-async def test_a_record_is_asked_for_three_times_a_lease() -> None:
+async def test_a_node_says_each_second_that_it_is_there() -> None:
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
         began = len(meta.asked_at)
@@ -161,12 +161,12 @@ async def test_a_record_is_asked_for_three_times_a_lease() -> None:
         assert server.registration.failures == 0
 
 
-@pytest.mark.parametrize(("lease_ms", "least_s", "most_s"), [(1, 0.09, 0.12), (2**31 - 1, 26, 31)])
-async def test_no_lease_makes_a_node_ask_too_often_or_too_rarely(
-    lease_ms: int, least_s: float, most_s: float
+@pytest.mark.parametrize(("again_ms", "least_s", "most_s"), [(1, 0.09, 0.12), (2**31 - 1, 26, 31)])
+async def test_no_meta_server_makes_a_node_ask_too_often_or_too_rarely(
+    again_ms: int, least_s: float, most_s: float
 ) -> None:
     world = World()
-    async with FakeMeta(world, lease_ms=lease_ms).running() as meta, world.serving(meta_config()):
+    async with FakeMeta(world, again_ms=again_ms).running() as meta, world.serving(meta_config()):
         await trio.sleep(100)
         # But for the second time: that its epoch has begun it says at once.
         asked_at = meta.asked_at[1:]
@@ -220,7 +220,7 @@ async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing(
             assert status["meta"]["role"] == "slave"
             assert (status["pending"], status["last_sequence"]) == (1, 2)
             meta.say = lambda node: NodeRegistered(
-                role=NodeRole.MASTER, record=record_of(node, epoch=3), lease_ms=3000
+                role=NodeRole.MASTER, record=record_of(node, epoch=3), again_ms=3000
             )
             await server.ready.wait()
             await until(lambda: world.broker.ids == ["before"])
@@ -298,7 +298,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
     world = World()
     async with FakeMeta(world).running() as meta:
         meta.say = lambda node: NodeRegistered(
-            role=NodeRole.MASTER, record=record_of(node, epoch=5, version=7), lease_ms=3000
+            role=NodeRole.MASTER, record=record_of(node, epoch=5, version=7), again_ms=3000
         )
         async with world.serving(meta_config()) as server:
             old = GroupRecord(
@@ -309,7 +309,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
                 min_isr=1,
                 phase=Phase.ACTIVE,
             )
-            meta.say = lambda _: NodeRegistered(role=NodeRole.SLAVE, record=old, lease_ms=3000)
+            meta.say = lambda _: NodeRegistered(role=NodeRole.SLAVE, record=old, again_ms=3000)
             await trio.sleep(10)
             assert server.fenced is None
             assert (
@@ -631,7 +631,7 @@ async def test_a_disk_that_is_full_from_the_start_is_never_called_writable() -> 
 
 async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_is_over() -> None:
     world = World()
-    async with FakeMeta(world, lease_ms=90_000).running() as meta, world.serving(meta_config()):
+    async with FakeMeta(world, again_ms=90_000).running() as meta, world.serving(meta_config()):
         await until(lambda: meta.brokers)
         await trio.sleep(1)
         asked = len(meta.nodes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase, Stands
 from meta_server.admin.admin_types import (
     BrokerGroupChange,
     BrokerGroupNew,
@@ -706,19 +706,19 @@ def test_one_of_several_copies_is_given_up_only_where_no_master_could_drop_it() 
         given_up(registry, "n2", lose=True)
 
 
-NOBODY = GroupState(lease_until=-100.0)
+NOBODY = GroupState(-100.0)
 
 
-def elected(
-    registry: Registry, state: GroupState = NOBODY, *, send_again: int | None = None
-) -> tuple[Change, ...]:
-    return elect_master(desk_on(registry), "d1", state, send_again=send_again, now=0.0)
+def elected(registry: Registry, state: GroupState = NOBODY) -> tuple[Change, ...]:
+    return elect_master(desk_on(registry), "d1", state, now=0.0)
 
 
-def test_an_election_begins_when_the_lease_is_over_and_a_second_one_joins_it() -> None:
+def test_an_election_begins_unless_the_master_may_send_and_a_second_one_joins_it() -> None:
     registry = cluster("n2", in_sync=("n1", "n2"))
-    state = GroupState(lease_until=5.0)
-    with pytest.raises(StateError, match=r"may send for another 5\.5 s"):
+    state = GroupState(-100.0)
+    hears = Stands(hears=registry.delay_groups["d1"].record.epoch, hears_sender=True)
+    state.was_heard("n2", Heard(0.0, uuid(101), 1, 50, 0, stands=hears))
+    with pytest.raises(StateError, match="n1 is the master, and may send: have it hand"):
         elected(registry, state)
     changes = elected(registry)
     assert entry_of(changes)[:2] == ("delay-group.elect", "c1/d1")
@@ -727,11 +727,8 @@ def test_an_election_begins_when_the_lease_is_over_and_a_second_one_joins_it() -
     assert (record.epoch, record.version, record.master) == (5, 10, None)
     assert registry.groups["d1"].state is BrokerState.NRW
     assert elected(registry, state) == ()
-    [entry] = elected(registry, state, send_again=70_000)
-    assert isinstance(entry, Audit)
-    assert (entry.entry.action, state.may_send_again) == ("delay-group.elect", 70_000)
     with pytest.raises(NotFoundError):
-        elect_master(desk_on(registry), "d9", state, send_again=None, now=0.0)
+        elect_master(desk_on(registry), "d9", state, now=0.0)
 
 
 @pytest.mark.parametrize(
@@ -744,7 +741,7 @@ def test_an_election_begins_when_the_lease_is_over_and_a_second_one_joins_it() -
 )
 def test_a_handover_that_cannot_be_is_refused_with_what_to_do(to: str, reason: str) -> None:
     registry = cluster("n2", "n3", "n4", in_sync=("n1", "n2", "n3"))
-    state = GroupState(lease_until=-100.0)
+    state = GroupState(-100.0)
     with pytest.raises(StateError, match="no member in sync beside n1 was heard"):
         ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
     state.was_heard("n2", Heard(9.0, uuid(101), 1, 50, 0))

@@ -1,13 +1,22 @@
 """Who becomes the master, when, and what a master may have changed."""
 
+import math
 from typing import Any
 from uuid import UUID
 
 import msgspec
 import pytest
 
-from delay_protocol.nodes.registration import GroupRecord, Master, Phase
-from meta_server.groups.elections import GroupState, Heard, Refused, Voted, Waiting, set_min_isr
+from delay_protocol.nodes.registration import GroupRecord, Master, Phase, Stands
+from meta_server.groups.elections import (
+    Begins,
+    GroupState,
+    Heard,
+    Refused,
+    Voted,
+    Waiting,
+    set_min_isr,
+)
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 MASTER = Master(node_id="a", incarnation=1)
@@ -22,8 +31,8 @@ ACTIVE = GroupRecord(
 ELECTING = msgspec.structs.replace(ACTIVE, epoch=4, version=8, master=None, phase=Phase.ELECTING)
 
 
-def heard(storage: UUID, at: float = 0.0, **others: int) -> Heard:
-    values = {"incarnation": 1, "end": 100, "uncommitted": 0} | others
+def heard(storage: UUID, at: float = 0.0, **others: Any) -> Heard:  # noqa: ANN401
+    values: dict[str, Any] = {"incarnation": 1, "end": 100, "uncommitted": 0} | others
     return Heard(at, storage, **values)
 
 
@@ -39,35 +48,162 @@ def vote(storage: UUID, *, end: int = 100, **others: object) -> Voted:
 
 
 def state(**nodes: Heard) -> GroupState:
-    found = GroupState(lease_until=-100.0)
+    found = GroupState(-100.0)
     found.heard = dict(nodes)
     return found
 
 
-def test_nobody_is_elected_before_the_lease_is_over() -> None:
-    group = state(a=heard(A))
-    assert group.grant(ACTIVE, MASTER, lease_s=5.0, now=0.0)
-    refusal = group.begin(ACTIVE, now=2.0)
-    assert isinstance(refusal, Refused)
-    assert "the master may send for another 3.5 s, unless it is started again" in refusal.sentence
-    assert group.begin(ACTIVE, now=5.6) == ELECTING
+SENDS = Stands(may_send=True)
+HEARS = Stands(hears=3, hears_sender=True, vote_in_s=3.0)
+HEARS_IDLE = Stands(hears=3, vote_in_s=3.0)
 
 
-def test_a_start_of_the_masters_disk_ends_its_lease() -> None:
-    group = state(a=heard(A))
-    group.grant(ACTIVE, MASTER, lease_s=5.0, now=0.0)
+def cause(group: GroupState, now: float) -> str:
+    """Return why an election begins: gone, blocked, silent, or not at all."""
+    found = group.why_begin(ACTIVE, now=now)
+    if found is None:
+        return ""
+    return "gone" if found.gone else "blocked" if found.deposed else "silent"
+
+
+def test_a_start_of_the_masters_disk_begins_an_election_at_once() -> None:
+    group = state(a=heard(A, stands=SENDS), b=heard(B, stands=HEARS), c=heard(C, stands=HEARS))
+    assert cause(group, 0.1) == ""
     group.was_heard("a", heard(A, incarnation=2))
-    assert group.begin(ACTIVE, now=0.1) == ELECTING
+    assert group.why_begin(ACTIVE, now=0.1) == Begins("a was started again", gone=3)
+    assert group.begin(ACTIVE, Begins("a was started again", gone=3)) == ELECTING
     group.was_heard("a", heard(UUID(int=9), incarnation=2))
-    assert isinstance(group.begin(ACTIVE, now=0.1), Refused), "another disk proves nothing"
+    assert cause(group, 0.1) == "", "another disk proves nothing"
 
 
-def test_a_lease_is_granted_to_the_recorded_start_only() -> None:
-    group = state()
-    assert not group.grant(ACTIVE, Master(node_id="a", incarnation=2), lease_s=5.0, now=0.0)
-    assert not group.grant(ACTIVE, Master(node_id="b", incarnation=1), lease_s=5.0, now=0.0)
-    assert not group.grant(ELECTING, MASTER, lease_s=5.0, now=0.0)
-    assert group.lease_left(0.0) == 0.0
+@pytest.mark.parametrize(
+    ("b", "c", "begins"),
+    [
+        (Stands(), Stands(), "silent"),
+        (Stands(), Stands(vote_in_s=9.0), "silent"),
+        (Stands(vote_in_s=9.0), Stands(vote_in_s=9.0), ""),
+        (Stands(), HEARS, ""),
+        (HEARS_IDLE, HEARS_IDLE, "silent"),
+        (HEARS_IDLE, HEARS, ""),
+        (Stands(), Stands(hears=2, hears_sender=True, vote_in_s=9.0), "silent"),
+    ],
+)
+def test_a_silent_master_is_replaced_if_nobody_hears_it_send_and_somebody_could_vote(
+    b: Stands, c: Stands, begins: str
+) -> None:
+    group = state(a=heard(A, stands=SENDS))
+    group.was_heard("b", heard(B, at=3.0, stands=b))
+    group.was_heard("c", heard(C, at=3.0, stands=c))
+    assert cause(group, 3.0) == ""
+    assert cause(group, 3.1) == begins
+
+
+def test_who_is_not_heard_lately_neither_stops_an_election_nor_could_vote_in_one() -> None:
+    group = state(a=heard(A), b=heard(B, at=3.0, stands=HEARS), c=heard(C, at=3.0))
+    assert cause(group, 3.1) == ""
+    group.was_heard("c", heard(C, at=5.4))
+    assert (cause(group, 5.5), cause(group, 5.6)) == ("", "silent")
+    assert cause(group, 8.0) == ""
+
+
+@pytest.mark.parametrize(
+    ("stands", "after_s"),
+    [
+        (Stands(lacks_promises_s=0.0), 3.0),
+        (Stands(lacks_promises_s=1.0), 2.0),
+        (Stands(lacks_promises_s=0.0, hears_nobody=True), 0.5),
+        (Stands(may_send=True), None),
+        (Stands(), None),
+    ],
+)
+def test_a_blocked_master_is_deposed(stands: Stands, after_s: float | None) -> None:
+    group = state(b=heard(B, at=100.0), c=heard(C, at=100.0, stands=HEARS))
+
+    def blocked(at: float) -> str:
+        group.was_heard("a", heard(A, at=100.0, stands=stands))
+        return cause(group, at)
+
+    if after_s is None:
+        assert blocked(102.4) == ""
+        return
+    if after_s < 2.4:
+        assert (blocked(100 + after_s - 0.01), blocked(100 + after_s)) == ("", "blocked")
+    group.changed_at = 91.0
+    assert blocked(100.9) == "", "within 10 s of a change nobody is"
+    group.changed_at = -1.0
+    group.was_heard("b", heard(B, at=100.0, stands=HEARS))
+    assert blocked(102.4) == "", "nobody could vote"
+
+
+def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
+    group = state(a=heard(A), b=heard(B), c=heard(C))
+    group.begin(ACTIVE, Begins("a may not send", deposed="a"))
+    group.voted(ELECTING, "a", 4, vote(A, end=200), now=0.0)
+    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
+    group.voted(ELECTING, "c", 4, vote(C, end=99), now=0.0)
+    chosen = group.choose(ELECTING, now=0.0)
+    assert isinstance(chosen, GroupRecord)
+    assert chosen.master == Master(node_id="b", incarnation=2)
+    assert chosen.in_sync == {"b": B, "c": C}
+    alone = state(a=heard(A))
+    alone.begin(ACTIVE, Begins("a may not send", deposed="a"))
+    alone.voted(ELECTING, "a", 4, vote(A), now=0.0)
+    chosen = alone.choose(ELECTING, now=0.0)
+    assert isinstance(chosen, GroupRecord)
+    assert chosen.master == Master(node_id="a", incarnation=2)
+
+
+def test_whoever_is_alone_in_sync_goes_on() -> None:
+    alone = msgspec.structs.replace(ACTIVE, in_sync={"a": A}, min_isr=1)
+    group = state(b=heard(B, at=99.0), c=heard(C, at=99.0))
+    assert group.why_begin(alone, now=100.0) is None
+
+
+def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> None:
+    group = GroupState(100.0)
+    group.was_heard("b", heard(B, at=101.0))
+    group.was_heard("c", heard(C, at=101.0))
+    assert cause(group, 102.9) == ""
+    assert cause(group, 103.1) == "silent"
+    group.was_heard("a", heard(A, at=101.5, incarnation=2))
+    assert cause(group, 101.5) == "gone", "all have spoken"
+    late = GroupState(100.0)
+    late.voted(ELECTING, "b", 4, vote(B), now=100.1)
+    assert isinstance(late.choose(ELECTING, now=102.9), Waiting)
+    assert isinstance(late.choose(ELECTING, now=103.0), GroupRecord)
+
+
+def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
+    group = state(a=heard(A), b=heard(B), c=heard(C))
+    group.stood_still(10.0)
+    assert (cause(group, 12.0), group.began) == ("", -90.0)
+    group.was_heard("b", heard(B, at=13.1))
+    assert cause(group, 13.1) == "silent"
+
+
+@pytest.mark.parametrize("at", [0.5, 2.4, 2.9, 3.2])
+def test_it_is_looked_again_when_time_alone_may_begin_an_election(at: float) -> None:
+    group = state(a=heard(A), b=heard(B, at=0.7, stands=Stands(vote_in_s=2.4)), c=heard(C, at=0.9))
+    assert cause(group, 3.0001) == "silent"
+    times, now = [], at
+    while (now := group.look_at(ACTIVE, now=now)) < math.inf:
+        times.append(round(now, 3))
+    assert times == [one for one in (0.901, 2.501, 3.001, 3.101, 3.201, 3.401) if one > at]
+
+
+def test_an_operator_elects_unless_the_master_may_send() -> None:
+    group = state(a=heard(A, stands=SENDS), b=heard(B), c=heard(C, stands=HEARS))
+    assert group.elect(ACTIVE, now=0.1) == Refused(
+        "a is the master, and may send: have it hand the group over"
+    )
+    assert isinstance(group.elect(ACTIVE, now=2.5), Refused)
+    group.was_heard("c", heard(C))
+    assert group.elect(ACTIVE, now=2.6) == ELECTING
+    assert group.elect(ELECTING, now=2.6) is ELECTING
+    alone = msgspec.structs.replace(ACTIVE, in_sync={"a": A}, min_isr=1)
+    refused = group.elect(alone, now=9.0)
+    assert isinstance(refused, Refused)
+    assert "nobody else can be elected" in refused.sentence
 
 
 def test_the_longest_log_becomes_the_master_and_who_voted_is_in_sync() -> None:
@@ -126,7 +262,7 @@ def test_votes_that_do_not_count() -> None:
 
 
 def test_an_election_is_gone_on_with_after_a_restart() -> None:
-    group = GroupState(lease_until=5.0)
+    group = GroupState(-5.0)
     assert group.asks(ELECTING) == ["a", "b", "c"]
     group.voted(ELECTING, "a", 4, vote(A), now=0.0)
     assert isinstance(group.choose(ELECTING, now=0.1), GroupRecord)
@@ -150,18 +286,6 @@ def test_a_store_that_was_set_back_is_found_out(told: GroupRecord | None, is_ref
     assert isinstance(chosen, Refused) == is_refused
     if isinstance(chosen, Refused):
         assert "it is an older copy, or another one" in chosen.sentence
-
-
-def test_too_much_is_not_sent_again_without_an_operators_word() -> None:
-    group = state(a=heard(A, at=-60.0, end=200_000, uncommitted=60_000), b=heard(B))
-    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
-    chosen = group.choose(ELECTING, now=0.0)
-    assert chosen == Refused(
-        "a has 60000 outcomes of deliveries that b lacks, and which b would send again: bring a "
-        "back, or elect with --send-again 60000"
-    )
-    group.may_send_again = 60_000
-    assert isinstance(group.choose(ELECTING, now=0.0), GroupRecord)
 
 
 # -- what a master asks for ----------------------------------------------------------------------
@@ -201,17 +325,17 @@ def test_a_proposal_of_another_time_changes_nothing() -> None:
         (Master(node_id="b", incarnation=1), (3, 7)),
     ):
         assert isinstance(state().alter(ACTIVE, master, pair, {"a": A, "b": B}, now=0.0), Refused)
-        assert isinstance(state(b=heard(B)).hand_over(ACTIVE, master, pair, "b"), Refused)
+        assert isinstance(state(b=heard(B)).hand_over(ACTIVE, master, pair, "b", now=0.0), Refused)
 
 
 def test_a_master_hands_over_to_a_member_that_was_heard() -> None:
     group = state(b=heard(B, incarnation=5), c=heard(UUID(int=9)))
-    changed = group.hand_over(ACTIVE, MASTER, (3, 7), "b")
+    changed = group.hand_over(ACTIVE, MASTER, (3, 7), "b", now=1.0)
     assert isinstance(changed, GroupRecord)
     assert changed.master == Master(node_id="b", incarnation=5)
     assert (changed.epoch, changed.version, changed.in_sync) == (4, 8, ACTIVE.in_sync)
     for target in ("c", "d"):
-        refused = group.hand_over(ACTIVE, MASTER, (3, 7), target)
+        refused = group.hand_over(ACTIVE, MASTER, (3, 7), target, now=1.0)
         assert refused == Refused(f"{target} is not in sync, or was not heard")
 
 

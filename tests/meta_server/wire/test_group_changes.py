@@ -1,5 +1,6 @@
-"""Masters, leases and in-sync sets over the wire: stored before they are told, and told at once."""
+"""Masters and in-sync sets over the wire: stored before they are told, and told at once."""
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -28,8 +29,8 @@ from delay_protocol.nodes.registration import (
     NodeRegistered,
     NodeRole,
     Phase,
+    Stands,
 )
-from meta_server.groups.elections import Refused
 from meta_server.known.model import Audit, Change, SaveBrokerGroup, SaveDelayGroup
 from meta_server.server import MetaServer
 from tests.meta_server.memory_store import Fault
@@ -117,14 +118,12 @@ def actions(world: World) -> list[str]:
     return [row.entry.action for row in world.medium.audit]
 
 
-async def test_the_master_of_the_record_has_the_lease_and_all_learn_of_one_another() -> None:
+async def test_the_record_names_the_master_and_all_learn_of_one_another() -> None:
     world = World()
     async with three(world) as group:
         one, two, three_ = [await member.register() for member in group.members]
-        assert (one.role, one.has_lease) == (NodeRole.MASTER, True)
-        assert [(reply.role, reply.has_lease) for reply in (two, three_)] == [
-            (NodeRole.SLAVE, False)
-        ] * 2
+        assert one.role is NodeRole.MASTER
+        assert [reply.role for reply in (two, three_)] == [NodeRole.SLAVE] * 2
         assert two.log_uuid == uuid(1)
         assert list(two.members) == ["n1", "n2", "n3"]
         assert two.members["n3"].address == "10.0.0.3:20801"
@@ -191,8 +190,9 @@ async def test_a_master_that_is_started_again_begins_an_election_that_votes_end(
         assert group.server.registry.groups["d1"].state is BrokerState.NRW
         for member in (again, *group.members[1:]):
             reply = await member.register()
-            assert (reply.role, reply.has_lease) == (NodeRole.SLAVE, False)
-            assert (await member.news()).vote_epoch == 2
+            assert reply.role is NodeRole.SLAVE
+            news = await member.news()
+            assert (news.vote_epoch, news.gone) == (2, 1)
         kept = len(world.medium.commits)
         for number, (member, end) in enumerate(
             ((again, 11), (group.members[1], 12), (group.members[2], 11)), start=1
@@ -210,9 +210,7 @@ async def test_a_master_that_is_started_again_begins_an_election_that_votes_end(
         [entry] = [one.entry for one in changes if isinstance(one, Audit)]
         assert (entry.action, entry.target) == ("delay-group.elect", "c1/d1")
         reply = await group.members[1].register()
-        assert (reply.role, reply.has_lease) == (NodeRole.MASTER, False), "it has not begun"
-        reply = await group.members[1].register(last_epoch=2)
-        assert (reply.role, reply.has_lease) == (NodeRole.MASTER, True)
+        assert reply.role is NodeRole.MASTER
         await _only_the_master_speaks_for_the_group(world, group, again)
 
 
@@ -304,7 +302,6 @@ async def test_a_master_that_the_store_did_not_keep_is_elected_anew(fault: Fault
                 await member.peer.change(vote(2, 11))
         assert group.record.phase is Phase.ACTIVE
         assert world.medium.tables.delay_groups["d1"].record == group.record
-        assert [await member.register(last_epoch=2) for member in members][-1].has_lease
 
 
 async def test_votes_are_asked_for_again_when_everything_is_loaded_anew() -> None:
@@ -325,29 +322,67 @@ async def test_votes_are_asked_for_again_when_everything_is_loaded_anew() -> Non
         assert (await member.news()).vote_epoch == 2
 
 
-async def test_no_lease_is_given_while_a_change_of_the_group_is_being_stored() -> None:
+async def test_a_master_that_falls_silent_is_replaced_within_seconds() -> None:
     world = World()
     async with three(world) as group:
-        assert (await group.members[0].register()).has_lease
-        world.medium.is_down = True
-        await until(lambda: group.server.committer.is_stale)
-        assert not (await group.members[0].register()).has_lease
-        world.medium.is_down = False
-        await until(lambda: not group.server.committer.is_stale)
-        assert (await group.members[0].register()).has_lease
+        await group.members[0].register(stands=Stands(may_send=True))
+        began = trio.current_time()
+        while group.record.phase is Phase.ACTIVE:
+            for member in group.members[1:]:
+                await member.register()
+            await trio.sleep(0.05)
+        assert 3 < trio.current_time() - began < 3.2
+        assert (await group.members[1].news()).gone == 0
+        for member in group.members[1:]:
+            await member.peer.change(vote(2, 11))
+        await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.5)
+        [first, *_] = [row.entry for row in world.medium.audit if "elect" in row.entry.action]
+        assert first.actor == "the meta server: n1 was not heard for 3.0 s"
 
 
-async def test_a_meta_server_that_starts_waits_out_the_leases_that_it_may_have_granted() -> None:
+async def test_where_an_operator_elects_only_a_restart_begins_an_election() -> None:
+    world = World()
+    async with three(world) as group:
+        limits = group.server.config.registration
+        changes = group.server.handlers.group_changes
+        changes.set_limits(dataclasses.replace(limits, elect="operator"))
+        for _ in range(100):
+            for member in group.members[1:]:
+                await member.register()
+            await trio.sleep(0.05)
+        assert group.record.phase is Phase.ACTIVE
+        await group.die(1)
+        await started(world, start(1, 2))
+        await until(lambda: group.record.phase is Phase.ELECTING)
+
+
+async def test_the_routes_of_a_master_stay_while_a_slave_hears_that_it_may_send() -> None:
+    world = World()
+    async with three(world) as group:
+        online = broker("d1", address="10.0.0.1:20801", role=BrokerRole.DELAY_MASTER)
+        assert (await group.members[0].peer.broker(online)).code == 0
+        hears = Stands(hears=1, hears_sender=True, vote_in_s=3.0)
+        for _ in range(100):
+            await group.members[1].register(stands=hears)
+            await trio.sleep(1)
+        assert group.record.phase is Phase.ACTIVE
+        assert group.server.registry.groups["d1"].state is BrokerState.RW
+        await trio.sleep(40)
+        assert group.server.registry.groups["d1"].state is not BrokerState.RW
+
+
+async def test_a_meta_server_that_starts_elects_nobody_before_it_may_have_heard_of_all() -> None:
     world = World()
     async with three(world):
         pass
     async with world.serving() as server:
-        state = server.handlers.group_changes.state_of("d1")
-        record = server.registry.delay_groups["d1"].record
-        await trio.sleep(5.4)
-        assert isinstance(state.begin(record, now=trio.current_time()), Refused)
-        await trio.sleep(0.2)
-        assert isinstance(state.begin(record, now=trio.current_time()), GroupRecord)
+        members = [await started(world, start(number)) for number in (2, 3)]
+        began = trio.current_time()
+        while server.registry.delay_groups["d1"].record.phase is Phase.ACTIVE:
+            for member in members:
+                await member.register()
+            await trio.sleep(0.05)
+        assert 2.9 < trio.current_time() - began < 3.3
 
 
 async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
@@ -361,8 +396,8 @@ async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
         assert (reply.refusal, reply.record.master) == ("", Master(node_id="n3", incarnation=1))
         assert (reply.record.epoch, reply.record.phase) == (2, Phase.ACTIVE)
         assert group.server.registry.groups["d1"].master == "10.0.0.3:20801"
-        assert not (await group.members[0].register()).has_lease
-        assert (await group.members[2].register(last_epoch=2)).has_lease
+        assert (await group.members[0].register()).role is NodeRole.SLAVE
+        assert (await group.members[2].register(last_epoch=2)).role is NodeRole.MASTER
         again = HandOver(epoch=2, version=reply.record.version, target="n3")
         reply = await group.members[2].peer.change(again)
         assert (reply.record.epoch, reply.record.master) == (3, reply.record.master)

@@ -39,7 +39,7 @@ class Rig:
     def ack(self, member: Member, end: int, connection: int = 1) -> None:
         """Have a slave acknowledge."""
         self.set.sent(member, connection, self.set.end)
-        self.set.acknowledged(member, connection, end=end, applied=end, echo=None, now=self.now)
+        self.set.acknowledged(member, connection, end=end, applied=end, echo=self.now, now=self.now)
 
     def record(self, *members: Member) -> None:
         """Have the meta server confirm a set."""
@@ -184,11 +184,49 @@ def test_a_member_that_is_slow_but_gets_on_is_kept() -> None:
     assert rig.told(B)[0] is Standing.IN_SYNC
 
 
+def test_who_is_silent_is_dropped_where_nothing_is_written_too() -> None:
+    rig = Rig(A, B, C, min_isr=2)
+    rig.connect(B, 1)
+    rig.connect(C, 2)
+    rig.ack(B, START + 1)
+    rig.ack(C, START + 1, 2)
+    rig.now += 2
+    rig.ack(B, START + 1)
+    rig.now += 0.5
+    assert rig.set.look(rig.now) is None
+    rig.now += 0.1
+    assert rig.set.look(rig.now) == Proposal(3, 7, frozenset({A, B}))
+    assert rig.told(C) == (Standing.DROPPED, "drops c: nothing came from it for 2.6 s")
+
+
+@pytest.mark.parametrize(("min_isr", "dropped"), [(1, True), (2, False)])
+def test_all_silent_ones_are_dropped_at_once_or_none(min_isr: int, *, dropped: bool) -> None:
+    rig = Rig(A, B, C, min_isr=min_isr)
+    rig.connect(B, 1)
+    rig.connect(C, 2)
+    rig.now += 3
+    found = rig.set.look(rig.now)
+    assert found == (Proposal(3, 7, frozenset({A})) if dropped else None)
+
+
+def test_who_has_not_promised_is_not_proposed() -> None:
+    rig = Rig(A)
+    rig.connect(B)
+    rig.set.acknowledged(B, 1, end=START + 1, applied=1, echo=None, now=rig.now)
+    assert rig.set.look(rig.now) is None
+    assert rig.told(B)[0] is Standing.WAITED_FOR
+    assert rig.set.unpromised(rig.now) == [], "who is waited for need not promise"
+    rig.ack(B, START + 1)
+    assert rig.set.look(rig.now) == Proposal(3, 7, frozenset({A, B}))
+    assert rig.set.unpromised(rig.now + 3) == ["b"], "who is proposed has to"
+
+
 def test_an_idle_group_has_no_lag() -> None:
     rig = Rig(A, B)
     rig.connect(B)
-    rig.ack(B, START + 1)
-    rig.now += 3600
+    for _ in range(3600):
+        rig.ack(B, START + 1)
+        rig.now += 1
     assert rig.set.look(rig.now) is None
     assert rig.told(B) == (Standing.IN_SYNC, "keeps b in sync: 0.0 s behind, limit 2.5 s")
 

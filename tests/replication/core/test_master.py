@@ -51,24 +51,33 @@ class Rig:
         self.master.outcomes.durable(end, count, self.now)
 
 
-def test_alone_in_sync_a_master_needs_no_lease() -> None:
+def test_alone_in_sync_a_master_needs_no_promise() -> None:
     rig = Rig(A)
     assert (rig.master.why_not_act(rig.now), rig.master.why_not_send(rig.now)) == ("", "")
 
 
-def test_with_others_in_sync_it_needs_a_lease_of_either_kind() -> None:
+def test_with_others_that_may_be_elected_it_needs_the_promise_of_each() -> None:
     rig = Rig(A, B, C)
-    assert rig.master.why_not_act(rig.now).startswith("no lease: the meta server's has ended")
-    rig.master.lease.granted(sent_at=rig.now, lease_s=5.0)
-    assert rig.master.why_not_act(rig.now + 4.8) == ""
-    assert rig.master.why_not_act(rig.now + 4.95) != "", "less what clocks may drift"
+    assert rig.master.why_not_act(rig.now).startswith("b, c may be elected and did not promise")
     rig.ack(B, 2, echo=rig.now)
-    assert rig.master.why_not_act(rig.now + 4.95) != "", "one of two is not enough"
-    rig.now += 4
-    rig.ack(B, 2, echo=rig.now)
+    assert rig.master.why_not_act(rig.now).startswith("c may be elected"), "one is not enough"
     rig.ack(C, 2, echo=rig.now - 1)
     assert rig.master.why_not_act(rig.now + 1.9) == ""
-    assert rig.master.why_not_act(rig.now + 2.0) != ""
+    assert rig.master.why_not_act(rig.now + 1.95) != "", "counted from the echo, less the drift"
+
+
+def test_it_says_since_when_it_lacks_promises() -> None:
+    rig = Rig(A, B)
+    rig.ack(B, 2, echo=rig.now)
+    rig.master.look(rig.now, in_flight=0)
+    assert rig.master.lacks_promises_s(rig.now) is None
+    rig.now += 3
+    assert rig.master.members.hears_nobody(rig.now)
+    rig.master.look(rig.now, in_flight=0)
+    assert rig.master.lacks_promises_s(rig.now + 1) == 1.0
+    rig.ack(B, 2, echo=rig.now)
+    rig.master.look(rig.now, in_flight=0)
+    assert rig.master.lacks_promises_s(rig.now) is None
 
 
 def test_a_promise_to_a_master_is_kept_longer_than_the_master_counts_on_it() -> None:
@@ -82,11 +91,43 @@ def test_a_promise_to_a_master_is_kept_longer_than_the_master_counts_on_it() -> 
     assert promise.heard(4, 14.0)
 
 
+@pytest.mark.parametrize(
+    ("gone", "wait_s"), [(0, 2.5), (2, 2.5), (3, 0.0), (4, 0.0)], ids=["unknown", "2", "3", "4"]
+)
+def test_what_was_promised_to_a_start_that_is_gone_is_void(gone: int, wait_s: float) -> None:
+    promise = FollowerPromise(now=0.0)
+    promise.heard(3, 10.0)
+    assert promise.asked_to_vote(5, 10.5, gone=gone) == pytest.approx(wait_s)
+
+
+def test_a_start_that_has_forgotten_its_promises_drops_those_to_one_that_is_gone() -> None:
+    assert FollowerPromise(now=0.0).asked_to_vote(4, 0.0, gone=3) == 0.0
+
+
+def test_a_promise_to_a_master_that_still_speaks_is_kept_though_it_is_said_to_be_gone() -> None:
+    promise = FollowerPromise(now=0.0)
+    promise.is_connected = True
+    promise.heard(3, 10.0)
+    assert promise.asked_to_vote(4, 11.0, gone=3) == pytest.approx(2.0)
+    assert promise.asked_to_vote(4, 11.1, gone=3) == 0.0, "not for a second"
+    promise.heard(3, 12.0)
+    promise.is_connected = False
+    assert promise.asked_to_vote(4, 12.1, gone=3) == 0.0, "its connection is closed"
+
+
+def test_a_slave_says_whom_it_hears_for_as_long_as_its_promise_runs() -> None:
+    promise = FollowerPromise(now=0.0)
+    assert promise.hears(0.0) == (0, False)
+    promise.heard(3, 10.0, may_send=True)
+    assert (promise.hears(12.9), promise.hears(13.0)) == ((3, True), (0, False))
+    promise.heard(3, 14.0, may_send=False)
+    assert promise.hears(14.0) == (3, False)
+
+
 def test_sending_pauses_while_the_best_other_member_lacks_outcomes() -> None:
     rig = Rig(A, B, C)
-    rig.master.lease.granted(sent_at=rig.now, lease_s=100.0)
-    rig.ack(B, 2)
-    rig.ack(C, 2)
+    rig.ack(B, 2, echo=rig.now)
+    rig.ack(C, 2, echo=rig.now)
     rig.outcomes(3, 100)
     rig.now += 0.19
     assert rig.master.why_not_send(rig.now) == ""
@@ -103,21 +144,11 @@ def test_sending_pauses_while_the_best_other_member_lacks_outcomes() -> None:
     assert rig.master.why_not_send(rig.now) == ""
 
 
-def test_sending_goes_on_where_no_other_member_has_caught_up() -> None:
-    rig = Rig(A, B)
-    rig.master.lease.granted(sent_at=rig.now, lease_s=100.0)
-    rig.outcomes(3, 4_999_999)
-    assert rig.master.why_not_send(rig.now) == "", "B was never level on this connection"
+def test_alone_in_sync_it_sends_whatever_others_lack() -> None:
+    rig = Rig(A)
+    rig.outcomes(3, 5_000_000)
     rig.now += 10
-    assert rig.master.why_not_send(rig.now) == "", "and lags"
-    rig.outcomes(4, 1)
-    assert rig.master.why_not_send(rig.now) == (
-        "5000000 outcomes are not committed: add a replica, or let the group go on with fewer "
-        "(min_isr)"
-    )
-    rig.ack(B, 4)
     assert rig.master.why_not_send(rig.now) == ""
-    assert rig.master.outcomes.uncommitted == 0
 
 
 def test_outcomes_that_somebody_lacks_are_counted_from_the_end_of_its_log() -> None:
@@ -139,8 +170,7 @@ def test_outcomes_that_somebody_lacks_are_counted_from_the_end_of_its_log() -> N
 
 def test_a_handover_waits_for_outcomes_and_for_the_other_log() -> None:
     rig = Rig(A, B)
-    rig.master.lease.granted(sent_at=rig.now, lease_s=100.0)
-    rig.ack(B, 2)
+    rig.ack(B, 2, echo=rig.now)
     assert rig.master.hand_over("b", rig.now) == ""
     assert rig.master.why_not_append(rig.now).startswith("hands over to b: for 0.0 s it has waited")
     assert rig.master.why_not_send(rig.now) != ""

@@ -183,6 +183,17 @@ class Group:
         if node.member in self.meta.in_sync() and end < self._acked_end:
             raise BrokenPromiseError(f"{node.name} is in sync and cuts what was acknowledged")
 
+    def begins(self, name: str, epoch: int, kind: str) -> None:
+        """Count an election, by its reason, and whether the master could have gone on."""
+        self.count("election")
+        self.count(f"election: {kind}")
+        node = self.nodes[name]
+        master = node.master
+        if node.is_up and node.accepts and node.paused_until <= self.events.now:
+            if master is not None and master.record.epoch == epoch:
+                if not master.why_not_act(node.local()):
+                    self.count("election: needless")
+
     def delivered(self, message: int, node: Node) -> None:
         """Note a delivery, and whether another node might send at this moment."""
         self._check_alone(node)

@@ -4,7 +4,15 @@ from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
-from meta_server.groups.elections import GroupState, Heard, Refused, Voted, Waiting, set_min_isr
+from meta_server.groups.elections import (
+    BLOCKED_AGAIN_S,
+    GroupState,
+    Heard,
+    Refused,
+    Voted,
+    Waiting,
+    set_min_isr,
+)
 from replication.core.record import Member
 from tests.simulation.schedule.events import Process
 
@@ -12,7 +20,8 @@ if TYPE_CHECKING:
     from tests.simulation.schedule.group import Group
     from tests.simulation.schedule.node import Node
 
-LEASE_S: Final = 5.0
+STANDSTILL_S: Final = 0.5
+"""A timer that is late by so much shows that the process stood still."""
 
 
 class Meta(Process):
@@ -34,9 +43,16 @@ class Meta(Process):
         self.begin()
 
     def begin(self) -> None:
-        """Begin a life: whom the life before granted a lease is not known."""
-        self.state = GroupState(lease_until=self.local() + LEASE_S)
+        """Begin a life, in which nothing was heard yet."""
+        self.state = GroupState(self.local())
+        self._ran_at = self.local()
         self.later(0.1, self._look)
+
+    def _wake(self) -> None:
+        """Count time in which the process stood still as nobody's silence."""
+        late_s, self._ran_at = self.local() - self._ran_at, self.local()
+        if late_s > STANDSTILL_S:
+            self.state.stood_still(late_s)
 
     def restart(self) -> None:
         """Live again."""
@@ -54,24 +70,20 @@ class Meta(Process):
         self.record = record
         self.group.was_recorded(record)
         for node in self.group.nodes.values():
-            self.group.network.tell(self, node, node.on_told, record, 0.0, 0.0)
+            self.group.network.tell(self, node, node.on_told, record)
         return True
 
-    def on_heard(self, node: "Node", heard: Heard, epoch: int, sent_at: float) -> None:
-        """Hear what a node says of itself; answer with the record, and with a lease."""
+    def on_heard(self, node: "Node", heard: Heard) -> None:
+        """Hear what a node says of itself; answer with the record."""
+        self._wake()
         now = self.local()
         known = self.state.heard.get(node.name)
         is_known = known is not None and known.storage == heard.storage
         if known is not None and is_known and heard.incarnation < known.incarnation:
             return
         self.state.was_heard(node.name, heard._replace(at=now))
-        master = Master(node_id=node.name, incarnation=heard.incarnation)
-        lease_s = 0.0
-        if epoch == self.record.epoch and self.state.grant(
-            self.record, master, lease_s=LEASE_S, now=now
-        ):
-            lease_s = LEASE_S
-        self.group.network.tell(self, node, node.on_told, self.record, lease_s, sent_at)
+        self._begin_election()
+        self.group.network.tell(self, node, node.on_told, self.record)
 
     def on_vote(self, node: str, epoch: int, vote: Voted) -> None:
         """Take a vote."""
@@ -87,10 +99,8 @@ class Meta(Process):
     def on_hand_over(self, master: tuple[str, int], pair: tuple[int, int], target: str) -> None:
         """Make another node the master, at the wish of the present one."""
         own = Master(node_id=master[0], incarnation=master[1])
-        if self._store(self.state.hand_over(self.record, own, pair, target)):
+        if self._store(self.state.hand_over(self.record, own, pair, target, now=self.local())):
             self.group.count("handover" if target != master[0] else "handover to itself")
-            # The lease goes with the record.
-            self.state.lease_until = self.local() + LEASE_S
 
     def set_min_isr(self, count: int) -> None:
         """Do as an operator says."""
@@ -100,18 +110,29 @@ class Meta(Process):
             self.group.count("min_isr changed")
 
     def _look(self) -> None:
-        """Elect a master where there is none, as an operator would who waits for nothing else."""
-        self.later(0.2, self._look)
+        """Begin and end elections."""
+        self.later(0.1, self._look)
+        self._wake()
+        self._begin_election()
         now = self.local()
-        is_active = self.record.phase is Phase.ACTIVE
-        if is_active and self._store(self.state.begin(self.record, now=now)):
-            self.group.count("election")
+        gone = 0 if self.state.cause is None else self.state.cause.gone
         for node in self.state.asks(self.record):
             voter = self.group.nodes[node]
-            self.group.network.tell(self, voter, voter.on_asked_to_vote, self.record.epoch)
+            self.group.network.tell(self, voter, voter.on_asked_to_vote, self.record.epoch, gone)
         if self.record.phase is Phase.ELECTING:
             chosen = self.state.choose(self.record, now=now)
             if isinstance(chosen, Refused):
                 self.group.count(f"refused: {chosen.sentence.split(' ')[-1]}")
-            if self._store(chosen):
-                self.state.lease_until = now + LEASE_S
+            self._store(chosen)
+
+    def _begin_election(self) -> None:
+        record, now = self.record, self.local()
+        cause = self.state.why_begin(record, now=now)
+        if cause is None:
+            return
+        assert record.master is not None
+        kind = "gone" if cause.gone else "blocked" if cause.deposed else "silent"
+        self.group.begins(record.master.node_id, record.epoch, kind)
+        if kind == "blocked" and now - self.state.changed_at < BLOCKED_AGAIN_S:
+            raise AssertionError("deposed too soon")
+        self._store(self.state.begin(record, cause))

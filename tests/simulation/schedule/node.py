@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from delay_protocol.nodes.registration import GroupRecord
+from delay_protocol.nodes.registration import GroupRecord, Stands
 from meta_server.groups.elections import Heard, Voted
 from replication.core.commit_point import CommitPoint
 from replication.core.epochs import Behind, Diverges, Epochs, Question
@@ -97,6 +97,7 @@ class Node(Process):
         self._actions: deque[tuple[Callable[[], None], Callable[[], None]]] = deque()
         self._is_writing = False
         self._forget_mastership()
+        self._said = Stands()
         chance = self.events.chance
         self.later(chance.uniform(0, 0.05), self._heartbeat)
         self.later(chance.uniform(0, 0.05), self._look)
@@ -219,11 +220,8 @@ class Node(Process):
                     self.rows.append(value)
 
     def _answer(self) -> None:
-        """Acknowledge what is committed, while it may be."""
-        assert self.master is not None
+        """Acknowledge what is committed."""
         while self.waiting and self.waiting[0][0] < self.point.committed:
-            if self.master.why_not_act(self.local()):
-                return
             sequence, message = self.waiting.popleft()
             self.group.acknowledged(message, sequence, self)
 
@@ -242,25 +240,40 @@ class Node(Process):
     # -- what the meta server says -----------------------------------------------------------
 
     def _say_alive(self) -> None:
-        uncommitted = self.master.outcomes.uncommitted if self.master is not None else 0
-        epoch = self.master.record.epoch if self.master is not None else 0
-        self.group.network.tell(
-            self,
-            self.group.meta,
-            self.group.meta.on_heard,
-            self,
-            Heard(0.0, self.storage, self.incarnation, self.synced, uncommitted),
-            epoch,
-            self.local(),
-        )
+        self._say()
         self.later(1.0, self._say_alive)
 
-    def on_told(self, told: GroupRecord, lease_s: float, sent_at: float) -> None:
-        """Hear the record of the group, and of a lease if `lease_s` is not 0."""
+    def _say(self) -> None:
+        """Say how this node stands, with what is known of its log."""
+        uncommitted = self.master.outcomes.uncommitted if self.master is not None else 0
+        self._said = self._stands()
+        heard = Heard(
+            0.0, self.storage, self.incarnation, self.synced, uncommitted, stands=self._said
+        )
+        self.group.network.tell(self, self.group.meta, self.group.meta.on_heard, self, heard)
+
+    def _stands(self) -> Stands:
+        now, master, promise = self.local(), self.master, self.voter.to_master
+        if master is None:
+            hears, hears_sender = promise.hears(now)
+            vote_in_s = max(promise.until - now, 0.0)
+            return Stands(hears=hears, hears_sender=hears_sender, vote_in_s=vote_in_s)
+        return Stands(
+            may_send=self.accepts and not master.why_not_act(now),
+            lacks_promises_s=master.lacks_promises_s(now),
+            hears_nobody=master.members.hears_nobody(now),
+        )
+
+    def _say_what_has_changed(self) -> None:
+        """Say at once that the master may send, or no more; and that a promise is over."""
+        before, now = self._said, self._stands()
+        if (before.may_send, before.vote_in_s > 0) != (now.may_send, now.vote_in_s > 0):
+            self._say()
+
+    def on_told(self, told: GroupRecord) -> None:
+        """Hear the record of the group."""
         record, now = record_of(told), self.local()
         if self.master is not None and record.epoch == self.master.record.epoch:
-            if lease_s:
-                self.master.lease.granted(sent_at=sent_at, lease_s=lease_s)
             self._master_told(record, now)
         elif self.master is not None and record.epoch > self.master.record.epoch:
             self.step_down()
@@ -293,11 +306,11 @@ class Node(Process):
             self._stop_following()
             self._connect()
 
-    def on_asked_to_vote(self, epoch: int) -> None:
+    def on_asked_to_vote(self, epoch: int, gone: int) -> None:
         """Vote, or promise to do so later."""
         if self.master is not None and self.master.record.epoch >= epoch:
             return
-        answer = self.voter.asked(epoch, self.local())
+        answer = self.voter.asked(epoch, self.local(), gone=gone)
         if isinstance(answer, (Later, Refusal)):
             return
         if self.master is not None:
@@ -485,7 +498,9 @@ class Node(Process):
     ) -> None:
         stream.told, stream.told_at = self.point.committed, now
         stream.connection.send(
-            self, stream.node.on_batches, stream.connection, stream.next, records, stream.told, now
+            *(self, stream.node.on_batches, stream.connection),
+            *(stream.next, records, stream.told, now),
+            self.master is not None and not self.master.why_not_act(now),
         )
 
     def on_ack(self, stream_of: Connection, slave: Member, ack: Ack) -> None:
@@ -520,6 +535,7 @@ class Node(Process):
         if self.connection is not None:
             self.connection.close(self)
         self.follower = self.connection = None
+        self.voter.to_master.is_connected = False
 
     def _connect(self) -> None:
         record = self.record
@@ -534,6 +550,7 @@ class Node(Process):
         connection = Connection(self.group.network, self, master)
         self.group.connections.append(connection)
         self.connection, self.heard_master_at = connection, self.local()
+        self.voter.to_master.is_connected = True
         connection.on_broken[self.name] = lambda: self._broken(connection)
         self.follower = Follower(epoch=record.epoch, committed=self.point.committed)
         # What is written behind the durable end is asked about when it is durable.
@@ -542,6 +559,7 @@ class Node(Process):
     def _broken(self, connection: Connection) -> None:
         if self.connection is connection:
             self.follower = self.connection = None
+            self.voter.to_master.is_connected = False
 
     def _ask(self, connection: Connection) -> None:
         if self.connection is not connection or self.follower is None:
@@ -622,6 +640,7 @@ class Node(Process):
         records: Sequence[tuple[int, Value]],
         committed: int,
         time: float,
+        may_send: bool,
     ) -> None:
         """Append what the master sends."""
         follower = self._follows_by(connection)
@@ -634,11 +653,12 @@ class Node(Process):
             self.follower = None
             self.later(0.5, self._stop_following)
             return
-        is_promised = self.voter.to_master.heard(follower.epoch, self.local())
+        is_promised = self.voter.to_master.heard(follower.epoch, self.local(), may_send=may_send)
         goes_on = follower.batches(
             first, first + len(records), committed=committed, time=time, is_promised=is_promised
         )
         if not goes_on:
+            self._acknowledge()
             self._count_commit()
             return
 
@@ -687,6 +707,7 @@ class Node(Process):
     def _look(self) -> None:
         self.later(0.1, self._look)
         self._keep_house()
+        self._say_what_has_changed()
         master, now = self.master, self.local()
         if master is None:
             return

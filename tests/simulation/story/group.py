@@ -353,7 +353,7 @@ class GroupStory:
             if kind == "handover":
                 return ask_to_hand_over(desk, GROUP, state, to=None, now=now())
             if kind == "elect":
-                return elect_master(desk, GROUP, state, send_again=None, now=now())
+                return elect_master(desk, GROUP, state, now=now())
             return set_group_min_isr(desk, GROUP, count)
 
         try:
