@@ -53,8 +53,8 @@ class NodeNews(msgspec.Struct, frozen=True, kw_only=True):
     vote_epoch: Epoch = 0
     """The epoch for which this node's vote is asked; 0: none is."""
     gone: Epoch = 0
-    """The epoch of a master of which the start is gone: what was promised to it, and to those before
-    it, is void. 0: none is known to be."""
+    """The epoch of a master of which the start is gone: what was promised to it, and to those
+    before it, is void. 0: none is known to be."""
     hand_over_to: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
     """The node to which the master is to hand the group over; empty: to none."""
 

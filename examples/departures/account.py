@@ -146,7 +146,7 @@ class Account:
     handover: MasterChange = field(default_factory=MasterChange)
     """An operator asks the master to hand over."""
     takeover: MasterChange = field(default_factory=MasterChange)
-    """The master is killed, and an operator has another node elected."""
+    """The master is killed, and another node takes over."""
     node_outage: Outage = field(default_factory=Outage)
     """Of the delay server that is killed; it does its work again when it is in sync."""
     disks: dict[str, set[str]] = field(default_factory=dict)

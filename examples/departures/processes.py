@@ -5,10 +5,9 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,31 +105,6 @@ def run_command(arguments: tuple[str, ...]) -> str:
     if found.returncode:
         raise NotReadyError(f"`{words}` failed:\n{found.stdout}{found.stderr}")
     return found.stdout
-
-
-def follow_command(arguments: tuple[str, ...], tell: Callable[[str], None]) -> None:
-    """Run a delaywheel command to its end, and tell each line of standard error as it comes.
-
-    Raises NotReadyError.
-    """
-    words, told = " ".join(("delaywheel", *arguments)), []
-    with subprocess.Popen(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as child:
-        assert child.stderr is not None
-        watchdog = threading.Timer(COMMAND_SECONDS_MAX, child.kill)
-        watchdog.start()
-        try:
-            for line in child.stderr:
-                told.append(line)
-                tell(line.rstrip())
-        finally:
-            watchdog.cancel()
-    if child.returncode:
-        raise NotReadyError(f"`{words}` failed:\n{''.join(told)}")
 
 
 def delay_group(meta: str, name: str) -> DelayGroup:

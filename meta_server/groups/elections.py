@@ -223,14 +223,16 @@ class GroupState:
             if self.may_send(record, now=now):
                 return None
             return Begins(f"{master.node_id} was not heard for {silent_s:.1f} s")
-        if found is None or now - self.changed_at < BLOCKED_AGAIN_S:
-            return None
+        return None if found is None else self._why_depose(master.node_id, found, now)
+
+    def _why_depose(self, name: str, found: Heard, now: float) -> Begins | None:
+        """Return an election's reason where the master is blocked, as it said."""
         blocked_s = found.blocked_s(now)
-        if blocked_s < (BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S):
+        least_s = BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S
+        if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
         return Begins(
-            f"{master.node_id} may not send for want of promises since {blocked_s:.1f} s",
-            deposed=master.node_id,
+            f"{name} may not send for want of promises since {blocked_s:.1f} s", deposed=name
         )
 
     def look_at(self, record: GroupRecord, *, now: float) -> float:

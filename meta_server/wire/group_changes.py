@@ -398,8 +398,7 @@ class GroupChanges:
         return cause
 
     def _consider(self, name: str, now: float) -> None:
-        """Have an election begin if there is a reason, or be looked for one when time may make it.
-        """
+        """Have an election begin if there is a reason, or note when time alone may make one."""
         group = self._registry.delay_groups.get(name)
         if group is None:
             return

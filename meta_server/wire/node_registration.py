@@ -195,9 +195,10 @@ class NodeRegistration:
             self._speakers.note(node.key, connection)
         self._group_changes.registered(connection, node.request)
         group, now = self._registry.delay_groups[node.request.group], trio.current_time()
-        if self._heard.groups.is_heard(group.name, now) and self._group_changes.may_send(group.name):
+        heard = self._heard.groups
+        if heard.is_heard(group.name, now) and self._group_changes.may_send(group.name):
             # Its master may be cut off from here alone: it is where it was.
-            self._heard.groups.hear(group.name, now)
+            heard.hear(group.name, now)
         shown = self._registry.groups.get(group.name)
         reply = NodeRegistered(
             role=registered.role,

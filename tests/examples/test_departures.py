@@ -30,7 +30,6 @@ from examples.departures.demo import DATA, SPEED_MAX, BrokerGroup, Demo, read_ca
 from examples.departures.processes import (
     NotReadyError,
     Running,
-    follow_command,
     process,
     run_command,
 )
@@ -349,10 +348,6 @@ def test_a_command_that_fails_is_told_with_its_own_words() -> None:
     told = r"^`delaywheel weight --group g` failed:\n(.|\n)*give --weight N, or --none"
     with pytest.raises(NotReadyError, match=told):
         run_command(("weight", "--group", "g"))
-    lines: list[str] = []
-    with pytest.raises(NotReadyError, match=told):
-        follow_command(("weight", "--group", "g"), lines.append)
-    assert any("give --weight N, or --none" in line for line in lines)
 
 
 @pytest.mark.process
@@ -378,7 +373,6 @@ def test_the_demo_keeps_all_promises() -> None:
     for words in (
         "hand over",
         ", the master, killed (SIGKILL)",
-        "may send for another",
         "is elected",
         "back in sync",
         "broker group heavy killed (SIGKILL)",

@@ -465,7 +465,7 @@ class MetaWitness:
         leases = self._leases.setdefault(request.group, [])
         for lease in leases:
             if lease.process is not process and lease.until_s > now:
-                self.complain(f"record: two processes hold the lease of {request.group}")
+                self.complain(f"record: two processes of {request.group} were let in")
         leases[:] = [lease for lease in leases if lease.process is not process]
         leases.append(Lease(process, sent_s + 2.5 * reply.again_ms / 1000))
 

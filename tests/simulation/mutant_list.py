@@ -1418,16 +1418,24 @@ META = {
         ),
     },
     "8 elections": {
-        # Nobody has a lease while another master may be about to be stored.
-        "a lease while the store is away": mutant(
-            swap("GroupChanges.registered", "self._committer.is_stale or ...", "False"),
-            test=f"{_GROUP_CHANGES}test_no_lease_is_given_while_a_change_of_the_group_is_being_stored",
-        ),
-        # A meta server that starts does not know which leases it has granted.
-        "no lease of the life before": mutant(
-            swap("GroupChanges.state_of", "self._began + self._lease_s", "self._began - 9"),
+        # A meta server that starts has heard nobody yet.
+        "a meta server that has begun elects": mutant(
+            swap("GroupState.why_begin", "not self._has_begun(record, now)", "False"),
             test=f"{_GROUP_CHANGES}"
-            "test_a_meta_server_that_starts_waits_out_the_leases_that_it_may_have_granted",
+            "test_a_meta_server_that_starts_elects_nobody_before_it_may_have_heard_of_all",
+        ),
+        # Silence begins an election when its time has come, and not when somebody speaks next.
+        "silence is seen when somebody speaks": mutant(
+            swap("GroupState.look_at", "min(...)", "math.inf"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # The routes of a master stay that is cut off from the meta server alone.
+        "a master that a slave hears leaves the routes": mutant(
+            swap(
+                "NodeRegistration._answer_node", "self._group_changes.may_send(group.name)", "False"
+            ),
+            test=f"{_GROUP_CHANGES}"
+            "test_the_routes_of_a_master_stay_while_a_slave_hears_that_it_may_send",
         ),
         # A start that another one has followed speaks for nobody.
         "a start of before votes": mutant(
@@ -1782,7 +1790,7 @@ SCHEDULE = {
         ),
         # The in-sync set never gets smaller than min_isr.
         "smaller than min_isr": mutant(
-            swap("InSyncSet._wanted", "len(record.in_sync) > record.min_isr", "True"),
+            swap("InSyncSet._wanted", "record.min_isr <= len(fit)", "True"),
             swap("GroupState.why_not", "len(wanted) < record.min_isr", "False"),
             seed=39,
         ),
@@ -1866,7 +1874,7 @@ SCHEDULE = {
         "who did not vote stays in sync": mutant(
             swap(
                 "GroupState.choose",
-                "{node: vote.storage for node, vote in self.votes.items()}",
+                "{node: vote.storage for node, vote in self.votes.items() if ...}",
                 "dict(record.in_sync)",
             ),
             test="meta_server/groups/test_elections.py",
@@ -1877,30 +1885,82 @@ SCHEDULE = {
             seed=8,
         ),
     },
-    "7 leases": {
-        # Nothing is sent without a lease.
-        "sent without a lease": mutant(
-            swap("Master.why_not_act", "self.members.is_alone", "True"),
-            seed=3,
+    "7 silence": {
+        # A master is not replaced while somebody hears it as one that may send.
+        "a master that slaves hear is replaced": mutant(
+            swap("GroupState.why_begin", "self.may_send(record, now=now)", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # No election begins in which nobody could vote.
+        "an election that nobody votes in": mutant(
+            swap("GroupState.why_begin", "not any(...)", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A master that cannot send for want of promises makes room for another one.
+        "a blocked master stays": mutant(
+            swap("Heard.blocked_s", "lacks_s is None", "True"),
+            test="simulation/schedule/test_schedule.py::"
+            "test_a_master_cut_off_from_its_slaves_alone_makes_room_and_stays_out",
+        ),
+        # Not again and again.
+        "a blocked master is deposed at once again": mutant(
+            swap("GroupState.why_begin", "now - self.changed_at < BLOCKED_AGAIN_S", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # The deposed one is elected last.
+        "the deposed one is elected": mutant(
+            swap(
+                "GroupState.choose",
+                "max(...)",
+                "max(self.votes, key=lambda node: _rank(node, self.votes[node]))",
+            ),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # Time in which the meta server stood still is nobody's silence.
+        "a standstill is silence": mutant(
+            drop("GroupState.stood_still", "self.heard = ..."),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A slave that is silent is dropped where nothing is written, too.
+        "silence in an idle group": mutant(
+            swap("InSyncSet._fault", "now - peer.heard_at > SILENT_S_MAX", "False"),
+            test="replication/core/test_in_sync.py",
+        ),
+    },
+    "7 promises": {
+        # Nothing is sent without the promises of all that may be elected.
+        "sent without promises": mutant(
+            swap("Master.why_not_act", "not unpromised", "True"),
+            seed=1,
+        ),
+        # Whom a proposal makes electable has promised, too.
+        "who is proposed need not promise": mutant(
+            swap("InSyncSet._wanted", "peer.lease_until > now + PROMISED_S", "True"),
+            test="replication/core/test_in_sync.py",
         ),
         # A slave votes when its promise to the master it heard has run out.
         "a promise to a master is forgotten": mutant(
             swap("Voter.asked", "wait_s > 0", "False"),
-            seed=6,
+            seed=13,
+        ),
+        # A start promises nothing away that it may have promised before it.
+        "a start votes at once": mutant(
+            swap("FollowerPromise.__init__", "now + FOLLOWER_LEASE_S * (1 + DRIFT)", "now"),
+            test="replication/core/test_master.py",
+        ),
+        # What was promised to a start that is gone is void.
+        "a start that is gone is waited for": mutant(
+            swap("FollowerPromise.asked_to_vote", "gone >= self._epoch", "False"),
+            test="replication/core/test_master.py",
+        ),
+        # One that still speaks is not gone.
+        "a master that speaks is gone": mutant(
+            swap("FollowerPromise.asked_to_vote", "self.still_hears(gone, now)", "False"),
+            test="replication/core/test_master.py",
         ),
         # Who was asked to vote promises nothing more to the present master.
         "promises go on while a vote is asked for": mutant(
             swap("FollowerPromise.heard", "self._wanted_epoch > epoch", "False"),
-            test="replication/core/test_master.py",
-        ),
-        # A lease is over some time after the master has stopped.
-        "an election during a lease": mutant(
-            swap("GroupState.lease_left", "max(...)", "0.0"),
-            seed=1,
-        ),
-        # The lease of the meta server counts from the sending, less what clocks may drift.
-        "a lease counts from when it is told": mutant(
-            swap("MetaLease.granted", "lease_s * (1 - DRIFT)", "lease_s + 1"),
             test="replication/core/test_master.py",
         ),
         # The master counts a slave's promise from before it was given.
@@ -1910,18 +1970,13 @@ SCHEDULE = {
                 "echo + FOLLOWER_LEASE_S * (1 - DRIFT)",
                 "now + FOLLOWER_LEASE_S + 1",
             ),
-            seed=47,
+            seed=3,
         ),
     },
     "7 outcomes": {
-        # Nobody waits for the outcomes of a member that is still copying the log.
-        "sending pauses for who comes back": mutant(
-            swap("InSyncSet.best_caught_up", "peer.has_caught_up", "True"),
-            test="replication/core/test_master.py",
-        ),
         # The best other member is the one that would take over.
         "sending pauses for the worst": mutant(
-            swap("InSyncSet.best_caught_up", "max(...)", "min(ends, default=None)"),
+            swap("InSyncSet.best_end", "max(...)", "min(ends, default=0)"),
             test="replication/core/test_master.py",
         ),
     },
@@ -2040,19 +2095,13 @@ GROUP = {
                 "epoch=wanted.epoch, version=wanted.version + 1, "
                 "in_sync={one.node: one.storage for one in wanted.in_sync})))",
             ),
-            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_and_acknowledges_nothing",
+            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_nothing_and_another_one_takes_over",
         ),
-        # Nothing is sent without a lease.
-        "a node sends without a lease": mutant(
+        # Nothing is sent without promises.
+        "a node sends without promises": mutant(
             swap("Leading.may_act", "not reason", "True"),
             swap("Leading.look", "master.why_not_send(now)", "''"),
-            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_and_acknowledges_nothing",
-        ),
-        # And nobody is told that anything is committed.
-        "acknowledged without a lease": mutant(
-            swap("CommitQueue.tell", "not self._may_tell()", "False"),
-            test="delay_server/accepting/test_commits.py::"
-            "test_what_is_committed_is_handed_on_and_told_when_it_may_be_told",
+            test=f"{_FAILOVER}test_a_master_that_is_cut_off_sends_nothing_and_another_one_takes_over",
         ),
         # A promise is durable before anybody hears of it.
         "a vote before the promise is durable": mutant(

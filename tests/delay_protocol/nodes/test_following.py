@@ -303,7 +303,9 @@ def test_a_head_that_counts_what_cannot_be_is_neither_read_nor_written(
 def test_a_head_that_is_cut_is_refused() -> None:
     body = encode_batches_head(HEAD)
     for size in range(HEAD_SIZE):
-        with pytest.raises(MalformedMetaError, match=f"of {size} bytes, its head alone has {HEAD_SIZE}"):
+        with pytest.raises(
+            MalformedMetaError, match=f"of {size} bytes, its head alone has {HEAD_SIZE}"
+        ):
             decode_batches(body[:size])
 
 

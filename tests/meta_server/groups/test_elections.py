@@ -176,6 +176,7 @@ def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> 
 def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.stood_still(10.0)
+    group.was_heard("b", heard(B, at=12.0))
     assert (cause(group, 12.0), group.began) == ("", -90.0)
     group.was_heard("b", heard(B, at=13.1))
     assert cause(group, 13.1) == "silent"

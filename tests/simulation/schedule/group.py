@@ -189,10 +189,10 @@ class Group:
         self.count(f"election: {kind}")
         node = self.nodes[name]
         master = node.master
-        if node.is_up and node.accepts and node.paused_until <= self.events.now:
-            if master is not None and master.record.epoch == epoch:
-                if not master.why_not_act(node.local()):
-                    self.count("election: needless")
+        runs = node.is_up and node.accepts and node.paused_until <= self.events.now
+        if runs and master is not None and master.record.epoch == epoch:
+            is_well = not master.why_not_act(node.local())
+            self.counts["election: needless"] += is_well
 
     def delivered(self, message: int, node: Node) -> None:
         """Note a delivery, and whether another node might send at this moment."""

@@ -498,9 +498,8 @@ class Node(Process):
     ) -> None:
         stream.told, stream.told_at = self.point.committed, now
         stream.connection.send(
-            *(self, stream.node.on_batches, stream.connection),
-            *(stream.next, records, stream.told, now),
-            self.master is not None and not self.master.why_not_act(now),
+            *(self, stream.node.on_batches, stream.connection, stream.next, records),
+            (stream.told, now, self.master is not None and not self.master.why_not_act(now)),
         )
 
     def on_ack(self, stream_of: Connection, slave: Member, ack: Ack) -> None:
@@ -638,11 +637,10 @@ class Node(Process):
         connection: Connection,
         first: int,
         records: Sequence[tuple[int, Value]],
-        committed: int,
-        time: float,
-        may_send: bool,
+        head: tuple[int, float, bool],
     ) -> None:
-        """Append what the master sends."""
+        """Append what comes; `head`: what is committed, the master's time, whether it may send."""
+        committed, time, may_send = head
         follower = self._follows_by(connection)
         if follower is None or not self.voter.may_follow(follower.epoch):
             return
