@@ -286,15 +286,6 @@ class Node:
         _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
         await self._runtime.executor.run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
 
-    async def set_aside(self) -> None:
-        """Put aside what the directory has, since it becomes a copy, and let go of it."""
-        kept = await self._runtime.executor.run(SCHEDULE_WORKER, self.store.set_aside)
-        _log.warning(
-            "put aside what this node had, to copy a snapshot: its log ends before the master's "
-            "begins, and its disk is not in sync",
-            kept=kept,
-        )
-
     async def become(self, checkpoint: Checkpoint) -> None:
         """Have the directory be the snapshot that was copied, and let go of it."""
         await self._runtime.executor.run(SCHEDULE_WORKER, self.store.become, checkpoint)

@@ -98,15 +98,12 @@ class Next(Enum):
     """The log was cut: all in memory has to be made anew, by the code of a start."""
     ADOPT = "adopt"
     """It has no records, and its group has another log: it takes that one's uuid."""
-    ASIDE = "aside"
-    """It needs a snapshot: its records go aside."""
     COPIED = "copied"
     """It has copied a snapshot, which becomes its directory."""
 
 
 _AFTER: Final = {
     FollowEnd.CUT: Next.START,
-    FollowEnd.ASIDE: Next.ASIDE,
     FollowEnd.COPIED: Next.COPIED,
 }
 
@@ -525,19 +522,17 @@ class Replica:
         return await self._runtime.executor.run(MESSAGE_WORKER, act)
 
     async def _behind(self, talk: Talk, follow: bytes, first: int) -> FollowEnd | str:
-        """Copy a snapshot into a directory that has no records; have those go aside else.
-
-        A disk that the record counts as in sync keeps what it has, whatever the master says.
-        """
-        store, record = self._store, self.record
+        """Copy a snapshot into a directory that has no records, and is not counted as in sync."""
+        store, record, do = self._store, self.record, ""
         if record is None or self.own.storage in record.in_sync.values():
-            return (
-                f"its log ends with record {store.message_log.next_sequence - 1} and the master's "
-                f"begins with {first}, but its disk counts as in sync, so it keeps what it has and "
-                "copies no snapshot: hand over to another node, or remove this one"
-            )
-        if store.has_records:
-            return FollowEnd.ASIDE
+            do = "its disk counts as in sync, so hand over to another node"
+        elif store.has_records:
+            do = "start it on an empty directory, into which it copies a snapshot"
+        if do:
+            last = store.message_log.next_sequence - 1
+            return f"its log ends with record {last}, and the master's begins with {first}: {do}"
+        assert self.following is not None
+        self.following.standing = "its log ends before the master's begins: it copies a snapshot"
         self.snapshot = snapshot = SnapshotCopy(
             disk=store.disk,
             log_uuid=store.identity.log_uuid,

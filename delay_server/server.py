@@ -327,8 +327,6 @@ class DelayServer:
         assert replica is not None
         if comes is Next.ADOPT and replica.other_log is not None:
             self._becomes = partial(node.adopt, replica.other_log)
-        elif comes is Next.ASIDE:
-            self._becomes = node.set_aside
         elif comes is Next.COPIED and replica.copied is not None:
             self._becomes = partial(node.become, replica.copied)
 

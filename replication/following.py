@@ -87,8 +87,6 @@ class FollowEnd(Enum):
     """It asks again soon."""
     CUT = "cut"
     """Its log was cut: all in memory has to be made anew."""
-    ASIDE = "aside"
-    """It needs a snapshot: what it has goes aside first."""
     COPIED = "copied"
     """It has copied a snapshot: the directory is to be opened anew."""
 
@@ -243,7 +241,6 @@ class Following:
             return None
         if isinstance(reply, LogBehind):
             follower.diverges(Behind(question, reply.first), end=end)
-            self.standing = "its log ends before the master's begins: it copies a snapshot"
             ended = await self._copy.behind(talk, body, reply.first)
             return self._ended(ended) if isinstance(ended, str) else ended
         return await self._other_log(reply, question)

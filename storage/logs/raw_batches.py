@@ -36,10 +36,9 @@ from storage.state.durable_end import DurableEnd, DurableEndFile
 
 DIVERGENT_DIRECTORY: Final = "divergent"
 """What was given up: ends of the message_log, a directory `<epoch>-<first sequence>` for each cut,
-in it a log file of its own, `<first sequence>.<next sequence>.log`; and all that a directory had
-before it became a copy, `snapshot-<incarnation>` (storage/node/snapshot.py). Nothing reads them."""
+in it a log file of its own, `<first sequence>.<next sequence>.log`. Nothing reads them."""
 
-_KEPT: Final = re.compile(r"[0-9]+-[0-9]+|snapshot-[0-9]+", re.ASCII)
+_KEPT: Final = re.compile(r"[0-9]+-[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,19 +95,11 @@ def read_batches_raw(
 def divergent_cuts(disk: Disk) -> list[tuple[str, int]]:
     """Return directory and bytes of each that is still kept aside. Raises OSError."""
     return [
-        (directory, _bytes_in(disk, directory))
+        (directory, sum(size_if_opened(disk, f"{directory}/{one}") for one in disk.list(directory)))
         for name in disk.list(DIVERGENT_DIRECTORY)
         if _KEPT.fullmatch(name)
         for directory in [f"{DIVERGENT_DIRECTORY}/{name}"]
     ]
-
-
-def _bytes_in(disk: Disk, directory: str) -> int:
-    """Return the bytes of what is kept in a directory: a file of a cut, or whole directories."""
-    paths = [f"{directory}/{name}" for name in disk.list(directory)]
-    if "/snapshot-" in directory:
-        paths = [f"{path}/{name}" for path in paths for name in disk.list(path)]
-    return sum(size_if_opened(disk, path) for path in paths)
 
 
 def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch]:

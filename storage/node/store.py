@@ -7,8 +7,7 @@ data directory/
   dispatch_log/             what became of it, filed alike
   seals/                    complete segments
   checkpoint/               the manifest of all that is derived
-  divergent/                ends of the message_log that another node's log has contradicted, and
-                            what was here before it became a copy
+  divergent/                ends of the message_log that another node's log has contradicted
 """
 
 import contextlib
@@ -33,7 +32,6 @@ from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, Recovery
 from storage.logs.numbered_log import list_log_files
 from storage.logs.raw_batches import divergent_cuts
 from storage.node.retention import Retention, RetentionRules, Sweep
-from storage.node.set_aside import go_on_setting_aside, set_aside
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
@@ -279,7 +277,6 @@ class Store:
         with contextlib.ExitStack() as locks:
             disk.make_directory("")
             locks.enter_context(disk.lock("lock"))
-            go_on_setting_aside(disk)
             identity = open_identity(
                 disk,
                 cluster=settings.cluster,
@@ -424,17 +421,6 @@ class Store:
                     self.disk.unlink(path)
                 self.disk.sync_directory(path.rpartition("/")[0])
             adopt_identity(self.disk, self.identity, log_uuid)
-        finally:
-            self.close()
-
-    def set_aside(self) -> str:
-        """Move all that is here of logs to a directory of its own; return it, and close the store.
-
-        It is as new when it is opened again, with the identity that it has. A crash in between is
-        made up for when it is opened. Raises StorageFullError or FatalDiskError.
-        """
-        try:
-            return set_aside(self.disk, self.identity.incarnation)
         finally:
             self.close()
 
