@@ -216,7 +216,6 @@ class Node:
             executor=self._runtime.executor,
             intervals=self._intervals,
             duty_changed=self._outside.duty_changed,
-            is_replica=self.config.is_replica,
         )
         _tell_of_recovery(self.recovery, self.store.identity)
         if not self.config.has_meta:

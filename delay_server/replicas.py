@@ -511,7 +511,7 @@ class Replica:
             connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX, who="the master"
         )
 
-    async def _cut(self, cut: Cut, committed: int) -> str | None:
+    async def _cut(self, cut: Cut, committed: int) -> range:
         """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
         applied = self._store.schedule.last_filed
         assert committed > applied, f"a cut down to {committed}, and {applied} is applied"

@@ -112,8 +112,8 @@ class Copy:
     """Returns the first record that is not filed."""
     why_full: Callable[[], str]
     """Says why nothing more can be kept; empty if it can."""
-    cut: Callable[[Cut, int], Awaitable[str | None]]
-    """Cuts the log, not below the second argument, and returns where what goes is kept."""
+    cut: Callable[[Cut, int], Awaitable[range]]
+    """Cuts the log, not below the second argument, and returns the records that went."""
     behind: Callable[[Talk, bytes, int], Awaitable[FollowEnd | str]]
     """Does what is to be done where the master's log begins later than this one ends: with a record
     of that number. Has the body that asked to follow. Returns how following ends, or why nothing
@@ -252,14 +252,15 @@ class Following:
         assert cut is not None
         try:
             with trio.CancelScope(shield=True):
-                kept = await copy.cut(cut, self._follower.committed)
+                gone = await copy.cut(cut, self._follower.committed)
         except StorageFullError as error:
-            return self._ended(f"no disk space to keep aside what is to be cut: {error}")
+            return self._ended(f"no disk space to cut the log: {error}")
         _log.warning(
             "cut the end of the message_log, which the master has not; it was never committed",
-            epoch=cut.epoch,
-            sequence=cut.end,
-            kept=kept,
+            epoch=question.epoch,
+            first=gone.start,
+            last=gone.stop - 1,
+            records=len(gone),
         )
         return FollowEnd.CUT
 

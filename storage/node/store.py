@@ -7,7 +7,6 @@ data directory/
   dispatch_log/             what became of it, filed alike
   seals/                    complete segments
   checkpoint/               the manifest of all that is derived
-  divergent/                ends of the message_log that another node's log has contradicted
 """
 
 import contextlib
@@ -30,7 +29,6 @@ from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
-from storage.logs.raw_batches import divergent_cuts
 from storage.node.retention import Retention, RetentionRules, Sweep
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
@@ -387,10 +385,6 @@ class Store:
         return sorted((dict(self.message_log.epoch_starts) | applied).items())
 
     # -- another node's log ------------------------------------------------------------------
-
-    def divergent(self) -> list[tuple[str, int]]:
-        """Return directory and bytes of each cut that is still kept aside. Raises OSError."""
-        return divergent_cuts(self.disk)
 
     @property
     def has_records(self) -> bool:

@@ -11,13 +11,10 @@ from delay_server.admin.http import application
 from delay_server.admin.metrics import take
 from delay_server.admin.numbers import NUMBERS_OF_OTHER
 from delay_server.admin.status import status_of
-from meta_server.admin.plans import Desk, elect_master
 from meta_server.groups.elections import Refused, set_min_isr
-from meta_server.known.model import Change
 from tests.asgi import Caller
 from tests.delay_server.admin.test_metrics import REPLICATION
 from tests.failover.group_rig import GROUP, Group, Machine
-from tests.simulation.faults import PowerCut
 
 LEVEL: Final = {
     "standing": "in sync",
@@ -83,8 +80,6 @@ async def test_a_master_says_how_each_other_disk_stands_and_a_slave_whom_it_foll
             "role": "master",
             "epoch": 1,
             "durable": end,
-            "divergent": {},
-            "divergent_bytes": 0,
             "committed": end,
             "messages_held": "",
             "sending_held": "",
@@ -105,8 +100,6 @@ async def test_a_master_says_how_each_other_disk_stands_and_a_slave_whom_it_foll
                 "epoch": 1,
                 "follows": master.name,
                 "trouble": "",
-                "divergent": {},
-                "divergent_bytes": 0,
                 "durable": end,
                 "applied": end,
                 "committed": end,
@@ -283,52 +276,3 @@ async def test_a_node_that_never_followed_in_this_epoch_is_shown_as_away() -> No
         values = metrics(found)
         assert values[f'replica_in_sync{{node="{slave.name}"}}'] == 0
         assert f'replica_lag{{node="{slave.name}"}}' not in values
-
-
-async def test_what_was_cut_is_shown_with_its_bytes_until_an_operator_removes_it() -> None:
-    group = Group()
-    async with group.running():
-        await group.until_in_sync("a", "b", "c")
-        master, slaves = roles(group)
-        for slave in slaves:
-            part(group, master, slave)
-        # It appends for as long as the others count as heard, and nobody gets an answer.
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(group.send, 4)
-            end = master.opened.store.message_log.next_sequence
-            await group.until(lambda: master.opened.store.message_log.next_sequence > end)
-            nursery.cancel_scope.cancel()
-        await master.kill(PowerCut)
-        # Its lease runs out, and what it sent last is lost.
-        await trio.sleep(10)
-        group.world.network.heal()
-        await elect(group)
-        await group.until_master(*(slave.name for slave in slaves))
-        master.start()
-        await group.until_in_sync("a", "b", "c", seconds=120)
-        await trio.sleep(2)
-        assert group.master() is not master
-        seen = status(master)["replication"]
-        [(path, size)] = seen["divergent"].items()
-        assert path.startswith("divergent/")
-        assert seen["divergent_bytes"] == size > 0
-        assert metrics(master)["replication_divergent_bytes"] == size
-        for slave in slaves:
-            assert status(slave)["replication"]["divergent"] == {}
-        for name in master.node.disk.list(path):
-            master.node.disk.put(f"{path}/{name}", None)
-        await trio.sleep(70)
-        assert status(master)["replication"]["divergent_bytes"] == 0
-
-
-async def elect(group: Group) -> None:
-    """Have a master elected, as an operator does."""
-    changes = group.meta_server.handlers.group_changes
-
-    def plan(desk: Desk) -> tuple[Change, ...]:
-        state = changes.state_of(GROUP)
-        return elect_master(desk, GROUP, state, send_again=None, now=trio.current_time())
-
-    await group.meta_server.administration.carry_out(
-        "operator", plan, ("group", GROUP), stored=changes.news
-    )

@@ -120,12 +120,6 @@ SERVER = {
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[0]",
         ),
-        # What is cut is durable aside before it is cut.
-        "cut and not kept": mutant(
-            drop("TailCut.keep_aside", "copy.sync()"),
-            test="storage/logs/test_raw_batches.py::"
-            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
-        ),
         # The index forgets what was cut.
         "index of what was cut": mutant(
             drop("MessageLog.cut_to", "self._index.forget(left.file_sequence)"),
@@ -1988,7 +1982,7 @@ GROUP = {
         # What the master has not is cut, whatever a start has applied of it.
         "a start applies its tail": mutant(
             swap("Replica.until_master", "point.committed", "store.message_log.next_sequence"),
-            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut",
         ),
         # It is filed up to there, wherever that lies in what came at once.
         "batches that came at once are one step": mutant(
