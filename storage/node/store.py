@@ -30,7 +30,6 @@ from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
 from storage.node.retention import Retention, RetentionRules, Sweep
-from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
 from storage.schedule.sealing import Candidate, Look, look_through
@@ -57,7 +56,6 @@ from storage.state.identity import (
     IDENTITY_PATH,
     Identity,
     adopt_identity,
-    count_start,
     open_identity,
 )
 
@@ -298,35 +296,17 @@ class Store:
         """Take over the directory's lock."""
         self._locks = locks
 
-    def start_again(self) -> None:
-        """Be as after a start, without a mastership: nothing is held, and the start is counted.
-
-        What is beyond the last record that was applied is to be applied by `apply_tail`, after a
-        cut of the log, too. Nothing else may use the store meanwhile. Raises StorageFullError or
-        FatalDiskError.
-        """
-        schedule = self.schedule
-        self._open_end = min(self._open_end, self.message_log.next_sequence)
-        schedule.end_handout()
-        if schedule.splits.active is not None:
-            # It passes on errors of the disk, to somebody who tries again.
-            schedule.splits.abandon(schedule.splits.active)
-        self.recovery.had_checkpoint = True
-        schedule.dead = DeadIndex()
-        self.identity = count_start(self.disk, self.identity)
-
     # -- the tail of the log -----------------------------------------------------------------
 
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
         """Apply the records below `committed` that were not applied yet.
 
         And have nobody send again what facts behind these tell of: they are durable here, whether
-        they are ever committed or not. To be called after a start or `start_again`, and before a
+        they are ever committed or not. To be called after a start, and before a
         mastership of a node that has followed another; nothing is handed out meanwhile. What was
         done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
-        schedule.facts.forget_known()
         summary.replayed = summary.facts = summary.known = 0
         # As in recovery: nobody else is there to try again what cannot be read, and what is written
         # has its room already.

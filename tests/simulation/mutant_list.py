@@ -126,12 +126,6 @@ SERVER = {
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
         ),
-        # Outcomes that are known are those of the log as it is.
-        "outcomes known for good": mutant(
-            drop("Store.apply_tail", "schedule.facts.forget_known()"),
-            test="storage/node/test_store.py::"
-            "test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory[0]",
-        ),
         # A replica seals nothing before it has applied what was applied before its start.
         "replica seals too early": mutant(
             swap("Store._candidates", "schedule.last_filed + 1 >= self._open_end", "True"),
@@ -1964,8 +1958,8 @@ GROUP = {
             seed=1,
         ),
         # After a cut all in memory is made anew.
-        "a cut that memory knows nothing of": mutant(
-            swap("Following._other_log", "FollowEnd.CUT", "FollowEnd.AGAIN"),
+        "a cut after which nothing is opened anew": mutant(
+            swap("Following._other_log", "FollowEnd.CHANGED", "FollowEnd.AGAIN"),
             test=f"{_FAILOVER}test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has",
         ),
         # Producers hear at once of a master that has handed over.
