@@ -30,7 +30,7 @@ from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.filing.splitter import ReadFailures, Splitter
 from delay_server.membership.registration import Registration
-from delay_server.replicas import PROMISE_WORKER, Next, Replica, queue_of
+from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
 from delay_server.sending.outlet import CONTROLS_WORKER
 from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError
@@ -50,7 +50,6 @@ from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.node.store import RecoverySummary, Store
-from storage.state.checkpoint import Checkpoint
 from storage.state.identity import Identity
 from storage.state.promise_file import Promised, PromiseFile
 
@@ -183,7 +182,12 @@ class Node:
             SCHEDULE_WORKER, self._open_store
         )
         self.recovery_seconds = trio.current_time() - began
-        self.commit_point = self._new_commit_point()
+        self.commit_point = CommitPoint(
+            durable=self.store.message_log.next_sequence,
+            # What was filed was committed before.
+            committed=self.store.schedule.last_filed + 1,
+            is_sole=not self.config.has_meta,
+        )
         self._pacer.recall(self.store.clock_known)
         asked_for, self.config = self.config, self.config.fitted_to(total)
         _tell_of_limits(asked_for, self.config, total)
@@ -216,7 +220,6 @@ class Node:
             executor=self._runtime.executor,
             intervals=self._intervals,
             duty_changed=self._outside.duty_changed,
-            is_replica=self.config.is_replica,
         )
         _tell_of_recovery(self.recovery, self.store.identity)
         if not self.config.has_meta:
@@ -228,25 +231,6 @@ class Node:
             damaged=len(self.recovery.damages),
             seconds=round(self.recovery_seconds, 3),
         )
-        await self._begin_membership()
-
-    def _new_commit_point(self) -> CommitPoint:
-        return CommitPoint(
-            durable=self.store.message_log.next_sequence,
-            # What was filed was committed before.
-            committed=self.store.schedule.last_filed + 1,
-            is_sole=not self.config.has_meta,
-        )
-
-    async def start_again(self) -> None:
-        """Be as after a start, once the tasks of a term have ended."""
-        self.take_controls = self.flush = None
-        self.leading = None
-        self.in_flight, self.on_committed = lambda: 0, lambda: None
-        self.filer.forget()
-        self.commit_point = self._new_commit_point()
-        with self._telling_where_space_is_missing():
-            await self._runtime.executor.run(SCHEDULE_WORKER, self.store.start_again)
         await self._begin_membership()
 
     async def _begin_membership(self) -> None:
@@ -281,27 +265,20 @@ class Node:
         """Return what this node has promised; raise DamagedError."""
         return PromiseFile(self._disk, self.store.identity.storage_uuid).read()
 
-    async def adopt(self, log_uuid: UUID) -> None:
-        """Give the directory, which has no records, to the log of the group, and let go of it."""
-        _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
-        await self._runtime.executor.run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
+    async def close(self) -> None:
+        """Let go of the directory; nothing of this node runs any more.
 
-    async def set_aside(self) -> None:
-        """Put aside what the directory has, since it becomes a copy, and let go of it."""
-        kept = await self._runtime.executor.run(SCHEDULE_WORKER, self.store.set_aside)
-        _log.warning(
-            "put aside what this node had, to copy a snapshot: its log ends before the master's "
-            "begins, and its disk is not in sync",
-            kept=kept,
-        )
-
-    async def become(self, checkpoint: Checkpoint) -> None:
-        """Have the directory be the snapshot that was copied, and let go of it."""
-        await self._runtime.executor.run(SCHEDULE_WORKER, self.store.become, checkpoint)
-
-    def close(self) -> None:
-        """Let go of the directory; nothing of this node runs any more."""
-        self.store.close()
+        It becomes the snapshot that was copied, if one was; or one of the log of its group.
+        """
+        run, replica = self._runtime.executor.run, self.replica
+        if replica is not None and replica.copied is not None:
+            await run(SCHEDULE_WORKER, self.store.become, replica.copied)
+        elif replica is not None and replica.other_log is not None:
+            log_uuid = replica.other_log
+            _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
+            await run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
+        else:
+            self.store.close()
 
     def _open_store(self) -> tuple[int, Store, RecoverySummary, ControlsStore]:
         """Open the data directory with what its file system can take; return its size, too."""
@@ -434,18 +411,18 @@ class Node:
             chance=self.own_chance(),
         )
 
-    async def take_epoch(self) -> Next:
+    async def take_epoch(self) -> bool:
         """Wait until the node may deliver, apply what is committed, and make its epoch durable.
 
         Where there is no meta server it may at once, and has no epoch. Meanwhile a replica follows.
+        False: the directory is to be closed and opened first.
         """
         if self.registration is None:
-            return Next.MASTER
+            return True
         if self.replica is not None:
             now_ms = self._runtime.clock.now_ms()
-            comes = await self.replica.until_master(self.commit_point, now_ms=now_ms)
-            if comes is not Next.MASTER:
-                return comes
+            if not await self.replica.until_master(self.commit_point, now_ms=now_ms):
+                return False
         epoch = await self.registration.take_epoch()
         began = trio.current_time()
         await self._begin_epoch(epoch, self.registration)
@@ -460,7 +437,7 @@ class Node:
         assert self.controls_sync is not None
         with trio.move_on_after(self.config.meta.controls_seconds_max):
             await self.controls_sync.until_heard()
-        return Next.MASTER
+        return True
 
     async def _begin_epoch(self, epoch: int, registration: Registration) -> None:
         """Begin an epoch at the end of the log.

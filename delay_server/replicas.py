@@ -6,14 +6,13 @@
     this start is the master  begins the epoch, and serves those who follow
 
 The newest record and each promise are durable before anything follows from them. Roles change in
-the process, with the directory open: from slave to master by what the log has beyond what is filed,
-back by the code of a start.
+the process: from slave to master with the directory open, by what the log has beyond what is filed;
+back by closing the directory and opening it, as after a cut and after a copy.
 """
 
 import math
 import random
 from collections.abc import Awaitable, Callable, Mapping
-from enum import Enum
 from functools import partial
 from typing import Final
 from uuid import UUID
@@ -63,7 +62,7 @@ from replication.core.handover import HandoverRequest
 from replication.core.in_sync import Proposal
 from replication.core.record import Member
 from replication.core.voter import Later, Promise, Refusal, Voter
-from replication.following import Copy, FollowEnd, Following
+from replication.following import Copy, Following
 from replication.leading import Leading, answer_of
 from replication.records import record_of
 from replication.snapshots import SnapshotCopy, SnapshotRefusedError
@@ -88,28 +87,6 @@ REPLICATION_LIMITS: Final = ConnectionLimits(
     unsent_bytes_pause=64 * 1024 * 1024,
 )
 """Of the replication port: a group has seven nodes at the most. Whoever is silent is closed."""
-
-
-class Next(Enum):
-    """What a node that follows comes to be."""
-
-    MASTER = "master"
-    """The record names this start."""
-    START = "start"
-    """The log was cut: all in memory has to be made anew, by the code of a start."""
-    ADOPT = "adopt"
-    """It has no records, and its group has another log: it takes that one's uuid."""
-    ASIDE = "aside"
-    """It needs a snapshot: its records go aside."""
-    COPIED = "copied"
-    """It has copied a snapshot, which becomes its directory."""
-
-
-_AFTER: Final = {
-    FollowEnd.CUT: Next.START,
-    FollowEnd.ASIDE: Next.ASIDE,
-    FollowEnd.COPIED: Next.COPIED,
-}
 
 
 def queue_of(
@@ -206,7 +183,7 @@ class Replica:
         self._scope = trio.CancelScope()
         self._hand_over_to = ""
         self._is_cut = False
-        """Whether the log was cut, and what is in memory of it was not made anew yet."""
+        """Whether the log was cut: what is in memory of it is not to be gone by."""
         self._group_log: UUID | None = None
 
     @property
@@ -356,10 +333,12 @@ class Replica:
 
     # -- until it is the master ------------------------------------------------------------------
 
-    async def until_master(self, point: CommitPoint, *, now_ms: int) -> Next:
-        """Follow, vote and file until the record names this start as the master, or else.
+    async def until_master(self, point: CommitPoint, *, now_ms: int) -> bool:
+        """Follow, vote and file until the record names this start as the master.
 
-        Raises CutRefusedError, with nothing changed.
+        False: the directory is to be closed and opened first, since its log was cut, it has copied
+        a snapshot, or has no records and its group has another log. Raises CutRefusedError, with
+        nothing changed.
         """
         run, store = self._runtime.executor.run, self._store
         await run(SCHEDULE_WORKER, partial(store.apply_tail, point.committed, now_ms=now_ms))
@@ -373,19 +352,17 @@ class Replica:
             nursery.cancel_scope.cancel()
         return comes
 
-    async def _follow_and_vote(self, point: CommitPoint, queue: CommitQueue) -> Next:
+    async def _follow_and_vote(self, point: CommitPoint, queue: CommitQueue) -> bool:
         while True:
             await self._take_news()
-            if self._is_cut:
-                return Next.START
+            if self._is_cut or self.copied is not None or self.other_log is not None:
+                return False
             if self._vote_epoch > self._voted and await self._vote():
                 continue
-            if self.other_log is not None:
-                return Next.ADOPT
             record = self.record
             if record is not None and self._is_master(record):
                 if queue.next >= point.committed and not self._filer.backlog_bytes:
-                    return Next.MASTER
+                    return True
                 # What is committed is filed first; meanwhile there may be another master.
                 with trio.move_on_after(_FILED_LOOK_S):
                     await self._changed.sleep()
@@ -396,9 +373,7 @@ class Replica:
                 with trio.move_on_after(_AGAIN_S):
                     await self._changed.sleep()
                 continue
-            ended = await self._follow(record, address, point, queue)
-            if ended is not FollowEnd.AGAIN:
-                return _AFTER[ended]
+            await self._follow(record, address, point, queue)
 
     def _is_master(self, record: GroupRecord) -> bool:
         """Say whether the record names this start, and nothing that it has promised forbids it."""
@@ -479,7 +454,7 @@ class Replica:
 
     async def _follow(
         self, record: GroupRecord, address: str, point: CommitPoint, queue: CommitQueue
-    ) -> FollowEnd:
+    ) -> None:
         """Follow the master of a record until there is another one, or a vote is asked."""
         store, runtime = self._store, self._runtime
         try:
@@ -487,7 +462,7 @@ class Replica:
         except AddressError as error:
             self._trouble.log(_log.error, "the master has no usable address", reason=str(error))
             await trio.sleep(_AGAIN_S)
-            return FollowEnd.AGAIN
+            return
         copy = Copy(
             log=store.message_log,
             worker=MESSAGE_WORKER,
@@ -509,17 +484,15 @@ class Replica:
             clock=runtime.clock,
             network=runtime.network,
         )
-        ended = FollowEnd.AGAIN
         try:
             with trio.CancelScope() as self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._look_for_votes)
-                    ended = await following.run(where)
+                    await following.run(where)
                     nursery.cancel_scope.cancel()
         finally:
             self._stood = following.standing or "it has stopped to"
             self.following = None
-        return ended
 
     async def _look_for_votes(self) -> None:
         """End following when a vote that was asked for may be given, or the news ask for it."""
@@ -542,8 +515,8 @@ class Replica:
             connection, secret, chance=self._chance, timeout_s=_PROOF_S_MAX, who="the master"
         )
 
-    async def _cut(self, cut: Cut, committed: int) -> str | None:
-        """Cut the log, where nothing else writes to it; the term ends, and memory is made anew."""
+    async def _cut(self, cut: Cut, committed: int) -> range:
+        """Cut the log, where nothing else writes to it; the directory is opened anew then."""
         applied = self._store.schedule.last_filed
         assert committed > applied, f"a cut down to {committed}, and {applied} is applied"
         log = self._store.message_log
@@ -552,20 +525,18 @@ class Replica:
         self._is_cut = True
         return await self._runtime.executor.run(MESSAGE_WORKER, act)
 
-    async def _behind(self, talk: Talk, follow: bytes, first: int) -> FollowEnd | str:
-        """Copy a snapshot into a directory that has no records; have those go aside else.
-
-        A disk that the record counts as in sync keeps what it has, whatever the master says.
-        """
-        store, record = self._store, self.record
+    async def _behind(self, talk: Talk, follow: bytes, first: int) -> str:
+        """Copy a snapshot into a directory that has no records, and is not counted as in sync."""
+        store, record, do = self._store, self.record, ""
         if record is None or self.own.storage in record.in_sync.values():
-            return (
-                f"its log ends with record {store.message_log.next_sequence - 1} and the master's "
-                f"begins with {first}, but its disk counts as in sync, so it keeps what it has and "
-                "copies no snapshot: hand over to another node, or remove this one"
-            )
-        if store.has_records:
-            return FollowEnd.ASIDE
+            do = "its disk counts as in sync, so hand over to another node"
+        elif store.has_records:
+            do = "start it on an empty directory, into which it copies a snapshot"
+        if do:
+            last = store.message_log.next_sequence - 1
+            return f"its log ends with record {last}, and the master's begins with {first}: {do}"
+        assert self.following is not None
+        self.following.standing = "its log ends before the master's begins: it copies a snapshot"
         self.snapshot = snapshot = SnapshotCopy(
             disk=store.disk,
             log_uuid=store.identity.log_uuid,
@@ -581,7 +552,7 @@ class Replica:
             return f"no disk space for a snapshot: {error}"
         finally:
             self.snapshot = None
-        return FollowEnd.COPIED
+        return ""
 
     def _why_full(self) -> str:
         return "free disk is below its floor" if self._disk_is_full() else ""

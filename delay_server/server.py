@@ -7,9 +7,8 @@ admission, commits, dispatch, deliveries in flight, facts, filing, a last checkp
 loses its role ends its mastership at once, and waits for a role with its directory open.
 """
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import partial
 from pathlib import Path
 
 import structlog
@@ -27,7 +26,7 @@ from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Damages, Node, Outside
 from delay_server.receiving.receivers import Receivers
-from delay_server.replicas import REPLICATION_LIMITS, Next, ReplicationPort
+from delay_server.replicas import REPLICATION_LIMITS, ReplicationPort
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_server.settings.errors import FencedError, MembershipError
@@ -116,8 +115,6 @@ class DelayServer:
         self.replication: Server | None = None
         """The replication port, where there is one."""
         self._term = trio.CancelScope()
-        self._becomes: Callable[[], Awaitable[None]] | None = None
-        """What is done with the data directory instead of only closing it."""
 
     # -- what there is now -------------------------------------------------------------------
 
@@ -273,11 +270,7 @@ class DelayServer:
             yield node
         finally:
             self._node = None
-            becomes, self._becomes = self._becomes, None
-            if becomes is None:
-                node.close()
-            else:
-                await becomes()
+            await node.close()
 
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
@@ -291,8 +284,6 @@ class DelayServer:
             if self.fenced is not None and node.flush is not None:
                 with trio.move_on_after(_FLUSH_S, shield=True):
                     await node.flush()
-        if not self.stopping:
-            await node.start_again()
 
     @asynccontextmanager
     async def master_of(self, node: Node) -> AsyncIterator[Mastership]:
@@ -320,17 +311,6 @@ class DelayServer:
             self.ingest.commit_by(None)
             self.ingest.puts_off = None
             self.follow_duty()
-
-    def leave(self, node: Node, comes: Next) -> None:
-        """Note what the data directory is to become before the next opening."""
-        replica = node.replica
-        assert replica is not None
-        if comes is Next.ADOPT and replica.other_log is not None:
-            self._becomes = partial(node.adopt, replica.other_log)
-        elif comes is Next.ASIDE:
-            self._becomes = node.set_aside
-        elif comes is Next.COPIED and replica.copied is not None:
-            self._becomes = partial(node.become, replica.copied)
 
     def take_messages(self) -> None:
         """Admit messages from now on, as far as the node's duty allows it."""
@@ -472,30 +452,23 @@ async def serve(
             )
         while not server.stopping:
             async with server.opened() as node:
-                goes_on = True
-                while goes_on:
-                    goes_on = await _serve_term(server, node, stop, task_status)
+                await _serve_term(server, node, stop, task_status)
         nursery.cancel_scope.cancel()
 
 
 async def _serve_term(
     server: DelayServer, node: Node, stop: trio.Event, task_status: trio.TaskStatus[None]
-) -> bool:
-    """Do what a node does until it is stopped or loses its role; say whether it has another term.
-
-    If not it is opened anew, unless the server stops.
-    """
+) -> None:
+    """Do what a node does until it is stopped, loses its role, or is to be opened anew."""
     async with server.term_of(node) as term:
         # What every node does.
         if node.registration is not None:
             term.start_soon(server.stay_registered, node)
             term.start_soon(server.end_without_role, stop, term.cancel_scope)
         await node.keep(term)
-        comes = await node.take_epoch()
-        if comes is not Next.MASTER:
-            server.leave(node, comes)
+        if not await node.take_epoch():
             term.cancel_scope.cancel()
-            return comes is Next.START
+            return
         # What the master does.
         async with server.master_of(node) as mastership:
             await mastership.begin(term)
@@ -507,7 +480,6 @@ async def _serve_term(
             await server.until_asked(stop)
             await server.stop()
             term.cancel_scope.cancel()
-    return not server.stopping
 
 
 async def _cancel_after(event: trio.Event, scope: trio.CancelScope) -> None:

@@ -1,8 +1,7 @@
 """Looks after an open data directory, on every node: its log, its checkpoints, and its disk."""
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import structlog
 import trio
@@ -51,16 +50,13 @@ class Upkeep:
         executor: Executor,
         intervals: Intervals,
         duty_changed: Callable[[], None],
-        is_replica: bool,
     ) -> None:
-        """is_replica: whether ends of the log may be cut, and kept aside."""
         self._store = store
         self._checkpoints = checkpoints
         self._budget = budget
         self._executor = executor
         self._intervals = intervals
         self._duty_changed = duty_changed
-        self._is_replica = is_replica
         self._appended = Wakeup()
         self._told = Wakeup()
         self._has_told = False
@@ -69,8 +65,6 @@ class Upkeep:
         self._appends = 0
         self.disk_is_full = False
         """Whether free disk is below its floor."""
-        self.divergent: Sequence[tuple[str, int]] = ()
-        """Directory and bytes of each cut that is kept aside, as it was seen last."""
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Look after log, checkpoints and disk until cancelled; starts with a look at the disk."""
@@ -106,7 +100,7 @@ class Upkeep:
         budget = self._budget
         while True:
             appends = self._appends
-            await self._executor.run(_DISK_WORKER, self._look_at_disk)
+            await self._executor.run(_DISK_WORKER, budget.look)
             self.note_disk()
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
@@ -119,14 +113,6 @@ class Upkeep:
                 # Nothing is written by us before the next commit; others are looked after slowly.
                 with trio.move_on_after(self._intervals.disk_idle_s):
                     await self._disk_checked.sleep()
-
-    def _look_at_disk(self) -> None:
-        """See how the disk is, and what is kept of cuts until an operator removes it."""
-        self._budget.look()
-        if not self._is_replica:
-            return
-        with contextlib.suppress(OSError):
-            self.divergent = self._store.divergent()
 
     def note_disk(self) -> None:
         """Have messages refused, or taken again, by what the budget says."""

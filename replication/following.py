@@ -1,8 +1,8 @@
 """A slave's side of replication: it copies the log of the master of one epoch.
 
     connect --> FOLLOW --> matches --> append what comes, fsync, ACK, hand on what is committed
-       ^          |  ^--- cut: all in memory is made anew, by the code of a start
-       +-- wait --+------ behind: a snapshot is copied, into a directory without records
+       ^          |-----> diverges: the log is cut, and the directory opened anew
+       +-- wait --+-----> behind: a snapshot is copied into one without records; likewise
 
 The core decides (`replication/core/follower.py`). What is appended is what came, byte for byte,
 after each CRC, the chain, epoch and sequence were checked. ACKs go out after each fsync, before
@@ -85,12 +85,8 @@ class FollowEnd(Enum):
 
     AGAIN = "again"
     """It asks again soon."""
-    CUT = "cut"
-    """Its log was cut: all in memory has to be made anew."""
-    ASIDE = "aside"
-    """It needs a snapshot: what it has goes aside first."""
-    COPIED = "copied"
-    """It has copied a snapshot: the directory is to be opened anew."""
+    CHANGED = "changed"
+    """Its log was cut, or a snapshot copied: the directory is to be opened anew."""
 
 
 class Received(NamedTuple):
@@ -114,12 +110,12 @@ class Copy:
     """Returns the first record that is not filed."""
     why_full: Callable[[], str]
     """Says why nothing more can be kept; empty if it can."""
-    cut: Callable[[Cut, int], Awaitable[str | None]]
-    """Cuts the log, not below the second argument, and returns where what goes is kept."""
-    behind: Callable[[Talk, bytes, int], Awaitable[FollowEnd | str]]
-    """Does what is to be done where the master's log begins later than this one ends: with a record
-    of that number. Has the body that asked to follow. Returns how following ends, or why nothing
-    can be done."""
+    cut: Callable[[Cut, int], Awaitable[range]]
+    """Cuts the log, not below the second argument, and returns the records that went."""
+    behind: Callable[[Talk, bytes, int], Awaitable[str]]
+    """Copies a snapshot, where the master's log begins later than this one ends: with a record of
+    that number. Has the body that asked to follow. Returns why nothing was copied; empty if it
+    was."""
     appended: Callable[[], None]
     """Hears that something was appended."""
 
@@ -164,12 +160,9 @@ class Following:
         """Whether its log is the same as the master's, on a connection."""
         return self._connection is not None and self._follower.has_matched
 
-    async def run(self, address: Address) -> FollowEnd:
-        """Follow until that has to end otherwise than by asking again; CutRefusedError."""
-        while True:
-            ended = await self._follow_once(address)
-            if ended is not FollowEnd.AGAIN:
-                return ended
+    async def run(self, address: Address) -> None:
+        """Follow until the directory is to be opened anew; CutRefusedError."""
+        while await self._follow_once(address) is FollowEnd.AGAIN:
             await trio.sleep(AGAIN_S)
             while reason := self._copy.why_full():
                 self._ended(reason)
@@ -243,9 +236,8 @@ class Following:
             return None
         if isinstance(reply, LogBehind):
             follower.diverges(Behind(question, reply.first), end=end)
-            self.standing = "its log ends before the master's begins: it copies a snapshot"
-            ended = await self._copy.behind(talk, body, reply.first)
-            return self._ended(ended) if isinstance(ended, str) else ended
+            reason = await self._copy.behind(talk, body, reply.first)
+            return self._ended(reason) if reason else FollowEnd.CHANGED
         return await self._other_log(reply, question)
 
     async def _other_log(self, reply: LogDiverges, question: Question) -> FollowEnd:
@@ -255,16 +247,17 @@ class Following:
         assert cut is not None
         try:
             with trio.CancelScope(shield=True):
-                kept = await copy.cut(cut, self._follower.committed)
+                gone = await copy.cut(cut, self._follower.committed)
         except StorageFullError as error:
-            return self._ended(f"no disk space to keep aside what is to be cut: {error}")
+            return self._ended(f"no disk space to cut the log: {error}")
         _log.warning(
             "cut the end of the message_log, which the master has not; it was never committed",
-            epoch=cut.epoch,
-            sequence=cut.end,
-            kept=kept,
+            epoch=question.epoch,
+            first=gone.start,
+            last=gone.stop - 1,
+            records=len(gone),
         )
-        return FollowEnd.CUT
+        return FollowEnd.CHANGED
 
     # -- what comes ------------------------------------------------------------------------------
 

@@ -377,7 +377,7 @@ class Leading:
     def begin_snapshot(
         self, connection: Connection, follow: Follow, answer: Callable[[SnapshotReply], None]
     ) -> None:
-        """Answer a slave that is far behind, once there is a checkpoint to copy."""
+        """Answer a slave that has no records, once there is a checkpoint to copy."""
         if self._nursery is None:
             answer(FollowRefused(reason="this master has not begun its epoch"))
             return

@@ -1,4 +1,4 @@
-"""Snapshots: a slave that is new or far behind copies the files that a checkpoint names.
+"""Snapshots: a slave that has no records copies the files that a checkpoint names.
 
     slave     SNAPSHOT --> the checkpoint, in pieces --> file after file --> the checkpoint, durable
     master    writes a checkpoint, and keeps what it names and its log from there on, until

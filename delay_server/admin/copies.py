@@ -92,7 +92,6 @@ def copies_of(node: Node, replica: Replica) -> dict[str, Any]:
         "role": _role_of(replica),
         "epoch": None if record is None else record.epoch,
         "durable": node.commit_point.durable - 1,
-        "divergent": dict(node.upkeep.divergent),
     }
     if leading is not None:
         return found | {

@@ -314,12 +314,6 @@ NUMBERS_OF_REPLICATION: Final[tuple[Number[Node] | Family[Node], ...]] = (
         _uncommitted,
     ),
     Number(
-        "replication.divergent_bytes",
-        "gauge",
-        "Bytes of ends of the log that were cut and are kept.",
-        lambda node: sum(size for _, size in node.upkeep.divergent),
-    ),
-    Number(
         "replication.snapshot_seconds",
         "gauge",
         "Time since the copy of a snapshot began that is under way here; 0 if none is.",

@@ -136,12 +136,6 @@ class Filer:
             self.backlog_rows += _rows_of(batch)
         self._more.wake()
 
-    def forget(self) -> None:
-        """Forget what waits: it is applied from the log before more is submitted."""
-        self._backlog.clear()
-        self.on_room = nobody_waits
-        self.backlog_bytes = self.backlog_rows = 0
-
     @property
     def has_room(self) -> bool:
         """Whether the backlog of filing is within its bound."""

@@ -227,7 +227,6 @@ _AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
         "follows",
         "matched_ms",
         "outcomes_uncommitted",
-        "divergent_bytes",
     ),
 }
 """What `render` shows: the server's plain figures under names of ours, and objects of figures."""

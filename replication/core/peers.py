@@ -21,8 +21,8 @@ BROKEN_S_MAX: Final = 0.5
 FLAPS: Final = 3
 """A member that was dropped so often within FLAPS_S joins again only after a pause."""
 FLAPS_S: Final = 600.0
-PAUSES_S: Final = (5.0, 30.0, 60.0)
-"""These pauses, one after another; the last for all further ones."""
+PAUSE_S: Final = 30.0
+"""That pause: a disk that stalls now and then holds up all commits while they wait for it."""
 _TRACE_STEP_S: Final = 0.02
 _TRACE_STEPS: Final = 64
 
@@ -100,8 +100,6 @@ class Peer:
     not_before: float = float("-inf")
     """Until then commits do not wait for it again."""
     drops: deque[float] = field(default_factory=deque)
-    pause: int = 0
-    """How many pauses it has been given."""
 
     @property
     def acked(self) -> int:
@@ -149,9 +147,6 @@ class Peer:
         self.waited_since = None
         while self.drops and now - self.drops[0] > FLAPS_S:
             self.drops.popleft()
-        if not self.drops:
-            self.pause = 0
         self.drops.append(now)
         if len(self.drops) >= FLAPS:
-            self.not_before = now + PAUSES_S[min(self.pause, len(PAUSES_S) - 1)]
-            self.pause += 1
+            self.not_before = now + PAUSE_S

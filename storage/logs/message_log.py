@@ -452,36 +452,34 @@ class MessageLog:
             return end.position
         return size_of(self._disk, file.path)
 
-    def cut_to(self, epoch: int, sequence: int, *, not_below: int) -> str | None:
-        """Give up all records of later epochs, and those from `sequence` on; keep them aside.
+    def cut_to(self, epoch: int, sequence: int, *, not_below: int) -> range:
+        """Give up all records of later epochs, and those from `sequence` on; return which.
 
         Whole batches go, and `next_sequence` says what comes next. not_below: the end of what is
-        committed, which must stay. Return the directory that has what was cut; None if there was
-        nothing to cut. Raises LogStateError, with nothing changed, if a committed
+        committed, which must stay. Raises LogStateError, with nothing changed, if a committed
         record would go; StorageFullError likewise; DamagedError where the log cannot be read;
         FatalDiskError.
         """
         self._require_usable()
         assert self._unsynced is None, "what was written is not synced yet"
         if not self.files():
-            return None
+            return range(0)
         tail = TailCut(
             self._disk,
             MESSAGE_LOG_DIRECTORY,
-            log_uuid=self._log_uuid,
             files=self.files(),
             index=self._index,
             end=self._end,
         )
         left = tail.find(epoch, sequence)
-        if left.next_sequence >= self._end.next_sequence:
-            return None
+        gone = range(left.next_sequence, self._end.next_sequence)
+        if not gone:
+            return gone
         if left.next_sequence < not_below:
             raise LogStateError(
                 f"a cut of the message_log to record {left.next_sequence} was refused: all below "
                 f"{not_below} is committed"
             )
-        aside = tail.keep_aside(left)
         with self._stopping():
             self._tail.close()
             self._files = tuple(tail.cut(left, self._durable_end))
@@ -489,7 +487,7 @@ class MessageLog:
         self._messages, self._messages_before = 0, {}
         self.epoch_starts = tuple(x for x in self.epoch_starts if x[1] < left.next_sequence)
         self._end = left
-        return aside
+        return gone
 
     def _decode(self, header: BatchHeader, data: memoryview, path: str, position: int) -> LogBatch:
         return decode_batch(header, data, seed=self._seed, path=path, position=position)

@@ -2,44 +2,26 @@
 
 read      whole batches from a sequence on, every byte checked
 decode    batches that another node sent, if they go on from the end of this log
-cut       give up the end of a log that another node's log contradicts, and keep it aside
-divergent what was cut and is still there
+cut       give up the end of a log that another node's log contradicts
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Final
-from uuid import UUID
 
 from storage.batch.batches import BatchHeader, LogBatch, contents_fault, decode_batch, decode_header
 from storage.batch.columns import RecordKind
 from storage.batch.facts import KINDS_OF_LOG
-from storage.batch.file_header import (
-    FILE_HEADER_SIZE,
-    HEADER_SIZE_MAX,
-    FileHeader,
-    LogKind,
-    encode_file_header,
-)
-from storage.disk.disk import Bytes, Disk, File, ReadableDisk, size_if_opened, size_of
+from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX
+from storage.disk.disk import Bytes, Disk, ReadableDisk, size_of
 from storage.disk.errors import (
     CopyRefusedError,
     DamagedError,
     LogStateError,
     UnsupportedFormatError,
 )
-from storage.disk.read_ahead import PIECE
 from storage.logs.numbered_log import LogFile
 from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DurableEnd, DurableEndFile
-
-DIVERGENT_DIRECTORY: Final = "divergent"
-"""What was given up: ends of the message_log, a directory `<epoch>-<first sequence>` for each cut,
-in it a log file of its own, `<first sequence>.<next sequence>.log`; and all that a directory had
-before it became a copy, `snapshot-<incarnation>` (storage/node/snapshot.py). Nothing reads them."""
-
-_KEPT: Final = re.compile(r"[0-9]+-[0-9]+|snapshot-[0-9]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,24 +75,6 @@ def read_batches_raw(
     return RawBatches(found[0][1].base_sequence, found[-1][1].next_sequence, data)
 
 
-def divergent_cuts(disk: Disk) -> list[tuple[str, int]]:
-    """Return directory and bytes of each that is still kept aside. Raises OSError."""
-    return [
-        (directory, _bytes_in(disk, directory))
-        for name in disk.list(DIVERGENT_DIRECTORY)
-        if _KEPT.fullmatch(name)
-        for directory in [f"{DIVERGENT_DIRECTORY}/{name}"]
-    ]
-
-
-def _bytes_in(disk: Disk, directory: str) -> int:
-    """Return the bytes of what is kept in a directory: a file of a cut, or whole directories."""
-    paths = [f"{directory}/{name}" for name in disk.list(directory)]
-    if "/snapshot-" in directory:
-        paths = [f"{path}/{name}" for path in paths for name in disk.list(path)]
-    return sum(size_if_opened(disk, path) for path in paths)
-
-
 def decode_copied(data: Bytes, *, after: DurableEnd, seed: int) -> list[LogBatch]:
     """Return the batches in `data` if they go on from the end of a log; every byte is checked.
 
@@ -159,10 +123,10 @@ def _fault_of_copy(
 class TailCut:
     """Gives up the end of a log, in an order that is safe at each crash.
 
-    What goes is copied aside first and fsynced; then the durable end is lowered and fsynced; then
-    the files behind the cut go from the last to the first, each with an fsync of the directory;
-    then the file with the cut is truncated and fsynced. A crash in between leaves a log of which
-    less was cut: whole batches, in order, that are cut when the cut is asked for again.
+    The durable end is lowered first and fsynced; then the files behind the cut go from the last to
+    the first, each with an fsync of the directory; then the file with the cut is truncated and
+    fsynced. A crash in between leaves a log of which less was cut: whole batches, in order, that
+    are cut when the cut is asked for again.
     """
 
     def __init__(
@@ -170,7 +134,6 @@ class TailCut:
         disk: Disk,
         directory: str,
         *,
-        log_uuid: UUID,
         files: Sequence[LogFile],
         index: SparseIndex,
         end: DurableEnd,
@@ -178,7 +141,6 @@ class TailCut:
         """Prepare for a log with these files and this end."""
         self._disk = disk
         self._directory = directory
-        self._log_uuid = log_uuid
         self._files = list(files)
         self._index = index
         self._end = end
@@ -214,38 +176,6 @@ class TailCut:
             floor_minute=kept.floor_minute,
         )
 
-    def keep_aside(self, left: DurableEnd) -> str:
-        """Copy what goes to a file of its own, durable when this returns; return its directory.
-
-        Raises StorageFullError with nothing changed, or FatalDiskError.
-        """
-        first = left.next_sequence
-        directory = f"{DIVERGENT_DIRECTORY}/{self._end.epoch}-{first}"
-        path = f"{directory}/{first:020d}.{self._end.next_sequence:020d}.log"
-        self._disk.make_directory(directory)
-        if self._disk.exists(path):
-            # Of a cut that a crash has broken off.
-            self._disk.unlink(path)
-        copy = self._disk.open(path, create=True)
-        try:
-            header = FileHeader(
-                kind=LogKind.MESSAGE_LOG,
-                log_uuid=self._log_uuid,
-                first_sequence=first,
-            )
-            at = copy.write_at(0, [encode_file_header(header)])
-            for place, file in enumerate(self._files):
-                if file.first_sequence >= left.file_sequence:
-                    is_cut = file.first_sequence == left.file_sequence
-                    begin = left.position if is_cut else FILE_HEADER_SIZE
-                    at = self._copy(file, begin, self._size_of(place), copy, at)
-            copy.sync()
-        finally:
-            copy.close()
-        for name in (directory, DIVERGENT_DIRECTORY, ""):
-            self._disk.sync_directory(name)
-        return directory
-
     def cut(self, left: DurableEnd, durable_end: DurableEndFile) -> list[LogFile]:
         """Take away what goes; return the files that are left.
 
@@ -270,13 +200,3 @@ class TailCut:
         if file.first_sequence == self._end.file_sequence and self._end.position:
             return self._end.position
         return size_of(self._disk, file.path)
-
-    def _copy(self, file: LogFile, begin: int, until: int, copy: File, at: int) -> int:
-        opened = self._disk.open_read(file.path)
-        try:
-            while begin < until and (data := opened.read_at(begin, min(PIECE, until - begin))):
-                at += copy.write_at(at, [data])
-                begin += len(data)
-        finally:
-            opened.close()
-        return at

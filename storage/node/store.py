@@ -7,8 +7,6 @@ data directory/
   dispatch_log/             what became of it, filed alike
   seals/                    complete segments
   checkpoint/               the manifest of all that is derived
-  divergent/                ends of the message_log that another node's log has contradicted, and
-                            what was here before it became a copy
 """
 
 import contextlib
@@ -31,10 +29,7 @@ from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
-from storage.logs.raw_batches import divergent_cuts
 from storage.node.retention import Retention, RetentionRules, Sweep
-from storage.node.set_aside import go_on_setting_aside, set_aside
-from storage.schedule.dead_index import DeadIndex
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
 from storage.schedule.sealing import Candidate, Look, look_through
@@ -61,7 +56,6 @@ from storage.state.identity import (
     IDENTITY_PATH,
     Identity,
     adopt_identity,
-    count_start,
     open_identity,
 )
 
@@ -279,7 +273,6 @@ class Store:
         with contextlib.ExitStack() as locks:
             disk.make_directory("")
             locks.enter_context(disk.lock("lock"))
-            go_on_setting_aside(disk)
             identity = open_identity(
                 disk,
                 cluster=settings.cluster,
@@ -303,35 +296,17 @@ class Store:
         """Take over the directory's lock."""
         self._locks = locks
 
-    def start_again(self) -> None:
-        """Be as after a start, without a mastership: nothing is held, and the start is counted.
-
-        What is beyond the last record that was applied is to be applied by `apply_tail`, after a
-        cut of the log, too. Nothing else may use the store meanwhile. Raises StorageFullError or
-        FatalDiskError.
-        """
-        schedule = self.schedule
-        self._open_end = min(self._open_end, self.message_log.next_sequence)
-        schedule.end_handout()
-        if schedule.splits.active is not None:
-            # It passes on errors of the disk, to somebody who tries again.
-            schedule.splits.abandon(schedule.splits.active)
-        self.recovery.had_checkpoint = True
-        schedule.dead = DeadIndex()
-        self.identity = count_start(self.disk, self.identity)
-
     # -- the tail of the log -----------------------------------------------------------------
 
     def apply_tail(self, committed: int, *, now_ms: int) -> None:
         """Apply the records below `committed` that were not applied yet.
 
         And have nobody send again what facts behind these tell of: they are durable here, whether
-        they are ever committed or not. To be called after a start or `start_again`, and before a
+        they are ever committed or not. To be called after a start, and before a
         mastership of a node that has followed another; nothing is handed out meanwhile. What was
         done is in `recovery`. Raises StorageFullError, UnsupportedFormatError or FatalDiskError.
         """
         schedule, summary = self.schedule, self.recovery
-        schedule.facts.forget_known()
         summary.replayed = summary.facts = summary.known = 0
         # As in recovery: nobody else is there to try again what cannot be read, and what is written
         # has its room already.
@@ -391,10 +366,6 @@ class Store:
 
     # -- another node's log ------------------------------------------------------------------
 
-    def divergent(self) -> list[tuple[str, int]]:
-        """Return directory and bytes of each cut that is still kept aside. Raises OSError."""
-        return divergent_cuts(self.disk)
-
     @property
     def has_records(self) -> bool:
         """Whether there is anything in the directory that came by a log."""
@@ -424,17 +395,6 @@ class Store:
                     self.disk.unlink(path)
                 self.disk.sync_directory(path.rpartition("/")[0])
             adopt_identity(self.disk, self.identity, log_uuid)
-        finally:
-            self.close()
-
-    def set_aside(self) -> str:
-        """Move all that is here of logs to a directory of its own; return it, and close the store.
-
-        It is as new when it is opened again, with the identity that it has. A crash in between is
-        made up for when it is opened. Raises StorageFullError or FatalDiskError.
-        """
-        try:
-            return set_aside(self.disk, self.identity.incarnation)
         finally:
             self.close()
 

@@ -76,10 +76,6 @@ class CrossingOff:
         self._known.append(facts)
         self._known_sequences = None
 
-    def forget_known(self) -> None:
-        """Forget all outcomes whose records are not applied; the log is read again."""
-        self._known, self._known_sequences = [], None
-
     def applied_to(self, record: int) -> None:
         """Forget what was known of records up to this one."""
         while self._known and int(self._known[0].record[-1]) <= record:

@@ -148,10 +148,6 @@ class ScheduleLog:
         self.handout = Handout(self)
         return self.handout
 
-    def end_handout(self) -> None:
-        """Forget what is held, as a mastership ends; nothing is handed out from now on."""
-        self.handout = None
-
     @property
     def _cursor(self) -> Key:
         """How far rows have been loaded; what is filed before that is written at once."""

@@ -96,16 +96,6 @@ def open_identity(
     return identity
 
 
-def count_start(disk: Disk, identity: Identity) -> Identity:
-    """Return the identity of a start without the directory having been closed, durable.
-
-    Raises StorageFullError or FatalDiskError.
-    """
-    identity = replace(identity, incarnation=identity.incarnation + 1)
-    _write_identity(disk, identity)
-    return identity
-
-
 def adopt_identity(disk: Disk, identity: Identity, log_uuid: UUID) -> None:
     """Replace the identity by one of another log; durable when this returns.
 

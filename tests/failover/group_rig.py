@@ -178,6 +178,13 @@ class Machine:
         return server is not None and server.is_master and server.fenced is None
 
     @property
+    def standing(self) -> str:
+        """Why it does not follow; empty if it does, or is the master, or is not open."""
+        server = self.server
+        replica = server.node.replica if server is not None and server.is_open else None
+        return "" if replica is None else replica.standing
+
+    @property
     def opened(self) -> Node:
         """Its node, which is open."""
         assert self.server is not None

@@ -84,7 +84,7 @@ async def test_a_cut_in_the_middle_of_which_the_master_changes_is_not_forgotten(
         cut = Replica._cut
         cuts: list[Cut] = []
 
-        async def struck(replica: Replica, wanted: Cut, committed: int) -> str | None:
+        async def struck(replica: Replica, wanted: Cut, committed: int) -> range:
             if replica.own.node == kept.name:
                 cuts.append(wanted)
                 # What news of another master do.

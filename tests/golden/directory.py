@@ -145,7 +145,9 @@ def slave_directory() -> dict[str, bytes]:
     _copy(first.store, slave)
     _go_on(second, epoch=log.last_epoch + 1, rounds=6)
     log.cut_to(second.store.message_log.last_epoch, end, not_below=end)
-    slave.start_again()
+    slave.close()
+    slave = unapplied(disk)
+    log = slave.message_log
     slave.apply_tail(end, now_ms=START_MS)
     _copy(second.store, slave)
     # All but the last batches are committed; the checkpoint knows of some.

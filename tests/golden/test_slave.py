@@ -1,4 +1,4 @@
-"""A slave's directory is read and written alike, its promise and what was cut among it."""
+"""A slave's directory is read and written alike, its promise among it."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,9 @@ HEX = GOLDEN / "format-2-slave.hex"
 DUMP = [json.loads(line) for line in (GOLDEN / "format-2-slave.jsonl").read_text().splitlines()]
 
 
-def test_a_promise_and_what_was_cut_are_among_the_files() -> None:
+def test_a_promise_is_among_the_files() -> None:
     paths = list(decoded(HEX.read_text()))
     assert "promise" in paths
-    [cut] = [path for path in paths if path.startswith("divergent/")]
-    assert cut.endswith(".log")
     assert {"MESSAGE", "EPOCH_START", "FACTS"} <= {str(record.get("kind")) for record in DUMP}
 
 
@@ -35,8 +33,6 @@ def test_a_node_goes_on_with_it_and_knows_what_it_promised_and_what_is_committed
     assert manifest.faults == ()
     store = unapplied(disk)
     assert PromiseFile(disk, store.identity.storage_uuid).read() == PROMISED
-    [(_, size)] = store.divergent()
-    assert size > 64
     # A start knows of its checkpoint alone that it is committed; the end of the log waits.
     assert manifest.log_next_sequence <= store.schedule.last_filed + 1
     assert store.schedule.last_filed + 1 < store.message_log.next_sequence

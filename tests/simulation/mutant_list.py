@@ -120,23 +120,11 @@ SERVER = {
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[0]",
         ),
-        # What is cut is durable aside before it is cut.
-        "cut and not kept": mutant(
-            drop("TailCut.keep_aside", "copy.sync()"),
-            test="storage/logs/test_raw_batches.py::"
-            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[2]",
-        ),
         # The index forgets what was cut.
         "index of what was cut": mutant(
             drop("MessageLog.cut_to", "self._index.forget(left.file_sequence)"),
             test="storage/logs/test_raw_batches.py::"
             "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
-        ),
-        # Outcomes that are known are those of the log as it is.
-        "outcomes known for good": mutant(
-            drop("Store.apply_tail", "schedule.facts.forget_known()"),
-            test="storage/node/test_store.py::"
-            "test_after_a_cut_a_store_says_what_one_does_that_opens_its_directory[0]",
         ),
         # A replica seals nothing before it has applied what was applied before its start.
         "replica seals too early": mutant(
@@ -2025,8 +2013,8 @@ GROUP = {
             seed=1,
         ),
         # After a cut all in memory is made anew.
-        "a cut that memory knows nothing of": mutant(
-            swap("Following._other_log", "FollowEnd.CUT", "FollowEnd.AGAIN"),
+        "a cut after which nothing is opened anew": mutant(
+            swap("Following._other_log", "FollowEnd.CHANGED", "FollowEnd.AGAIN"),
             test=f"{_FAILOVER}test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has",
         ),
         # Producers hear at once of a master that has handed over.
@@ -2043,7 +2031,7 @@ GROUP = {
         # What the master has not is cut, whatever a start has applied of it.
         "a start applies its tail": mutant(
             swap("Replica.until_master", "point.committed", "store.message_log.next_sequence"),
-            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut_and_kept_aside",
+            test=f"{_FAILOVER}test_the_tail_that_no_other_disk_has_is_cut",
         ),
         # It is filed up to there, wherever that lies in what came at once.
         "batches that came at once are one step": mutant(

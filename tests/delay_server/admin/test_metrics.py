@@ -149,7 +149,7 @@ MEMBERSHIP = """
 
 REPLICATION = """
     replication_committed replication_outcomes_uncommitted replication_faults_total
-    replication_divergent_bytes replication_snapshot_seconds
+    replication_snapshot_seconds
     replica_in_sync replica_lag replica_lag_seconds replica_filing_lag_seconds replica_drops
 """
 """Of a node of a group that is replicated (tests/failover/test_seen.py)."""

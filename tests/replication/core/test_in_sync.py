@@ -268,7 +268,7 @@ def test_the_set_does_not_get_smaller_than_min_isr() -> None:
     )
 
 
-def test_a_member_that_flaps_has_to_wait_longer_and_longer() -> None:
+def test_a_member_waits_for_30_s_after_its_third_drop_in_ten_minutes_and_each_further_one() -> None:
     rig = Rig(A, B)
     pauses = []
     for connection in range(1, 7):
@@ -283,8 +283,18 @@ def test_a_member_that_flaps_has_to_wait_longer_and_longer() -> None:
         rig.ack(B, START + 1, connection)
         standing, sentence = rig.told(B)
         pauses.append(sentence if standing is Standing.PAUSED else "")
-    often = "b is not taken in sync yet: it was dropped {} times in 600 s, next try in {:.1f} s"
-    assert pauses == ["", "", *(often.format(n, s) for n, s in ((3, 5), (4, 30), (5, 60), (6, 60)))]
+    often = "b is not taken in sync yet: it was dropped {} times in 600 s, next try in 30.0 s"
+    assert pauses == ["", "", *(often.format(n) for n in (3, 4, 5, 6))]
+    rig.now += 600
+    rig.connect(B, 7)
+    rig.ack(B, START + 1, 7)
+    rig.record(A, B)
+    rig.set.leaves(B, 7, "it stops")
+    rig.set.look(rig.now)
+    rig.record(A)
+    rig.connect(B, 7)
+    rig.ack(B, START + 1, 7)
+    assert rig.told(B)[0] is not Standing.PAUSED
 
 
 def test_messages_are_appended_only_while_enough_members_are_heard() -> None:

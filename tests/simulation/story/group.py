@@ -11,6 +11,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -269,7 +270,9 @@ class GroupStory:
 
     async def _strike_wipe(self) -> None:
         """Give a machine an empty disk that is not in sync."""
-        machine = self._some_machine()
+        await self._wipe(self._some_machine())
+
+    async def _wipe(self, machine: Machine) -> None:
         if machine.is_away or not self.group.has_record:
             return
         machine.is_away = True
@@ -280,6 +283,14 @@ class GroupStory:
             machine.wipe()
             self.result.counts["wiped"] += 1
         self._begin(machine)
+
+    async def _wipe_who_asks_for_it(self) -> None:
+        """Start a node on an empty directory where it says so, as an operator does."""
+        while True:
+            await trio.sleep(5)
+            for machine in self.group.machines.values():
+                if "on an empty directory" in machine.standing:
+                    await self._struck_by("wipe", partial(self._wipe, machine))
 
     async def _strike_partition(self) -> None:
         one = self._some_machine().name
@@ -374,6 +385,7 @@ class GroupStory:
         for machine in group.machines.values():
             machine.is_supervised = True
         async with group.running():
+            group.nursery.start_soon(self._wipe_who_asks_for_it)
             for number in range(2 if self.receives else 0):
                 group.nursery.start_soon(self._receiver(number).run)
             async with trio.open_nursery() as nursery:
@@ -471,12 +483,7 @@ class GroupStory:
             if server is None or not server.is_open:
                 parts.append(f"{name}: not open")
                 continue
-            replica = server.node.replica
-            following = None if replica is None else replica.following
-            parts.append(
-                f"{name}: {'; '.join(server.duty().why)}"
-                + ("" if following is None else f"; {following.standing}")
-            )
+            parts.append(f"{name}: {'; '.join(server.duty().why)}; {machine.standing}")
         return " | ".join(parts)
 
 

@@ -569,6 +569,6 @@ def test_the_epochs_of_a_log_are_told_by_appends_copies_cuts_and_starts() -> Non
     )
     copied.append_copied(log.read_raw(1, bytes_max=1 << 20).data)
     assert copied.epoch_starts == log.epoch_starts
-    assert log.cut_to(4, 13, not_below=1) is not None
+    assert log.cut_to(4, 13, not_below=1)
     assert list(log.epoch_starts) == [(1, 1), (4, 7)]
     assert recover(disk)[0].epoch_starts == log.epoch_starts

@@ -28,7 +28,6 @@ from storage.disk.errors import (
 )
 from storage.logs import sparse_index
 from storage.logs.message_log import MessageLog
-from storage.logs.raw_batches import DIVERGENT_DIRECTORY, divergent_cuts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, PowerCut, Trap
 from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, messages, recover
@@ -267,7 +266,7 @@ def test_a_copy_that_finds_no_space_leaves_the_log_as_it_was() -> None:
 # -- cut -------------------------------------------------------------------------------------
 
 
-def test_what_is_cut_is_kept_aside_as_a_log_of_its_own() -> None:
+def test_what_is_cut_is_gone_and_another_end_takes_its_place() -> None:
     disk = new_disk()
     log = new_log(disk)
     chance = random.Random(3)
@@ -277,18 +276,12 @@ def test_what_is_cut_is_kept_aside_as_a_log_of_its_own() -> None:
     middle = before[len(before) // 2].header
     files = len(log.files())
     end = log.next_sequence
-    directory = log.cut_to(middle.epoch, middle.base_sequence, not_below=1)
-    assert directory == f"divergent/{before[-1].header.epoch}-{middle.base_sequence}"
-    path = f"{directory}/{middle.base_sequence:020d}.{end:020d}.log"
-    assert divergent_cuts(disk) == [(directory, len(disk.contents()[path]))]
+    gone = log.cut_to(middle.epoch, middle.base_sequence, not_below=1)
+    assert gone == range(middle.base_sequence, end)
     kept = [batch for batch in before if batch.header.next_sequence <= middle.base_sequence]
     assert headers_of(log) == [batch.header for batch in kept]
     assert log.next_sequence == middle.base_sequence
     assert len(log.files()) < files
-    # All bytes of what was cut are there, one batch behind the other.
-    aside = disk.contents()[path][64:]
-    gone = [batch for batch in before if batch.header.base_sequence >= middle.base_sequence]
-    assert len(aside) == sum(batch.header.size for batch in gone)
     # What another node wrote in place of it goes on from there.
     log.start_epoch(50, append_ms=NOW_MS)
     grow(log, chance, 5)
@@ -306,7 +299,7 @@ def test_later_epochs_go_whatever_their_sequences_are() -> None:
     assert log.cut_to(4, log.next_sequence, not_below=1)
     assert log.last_epoch == 4
     assert log.next_sequence == 13
-    assert log.cut_to(9, 1000, not_below=1) is None, "there is nothing more to cut"
+    assert not log.cut_to(9, 1000, not_below=1), "there is nothing more to cut"
 
 
 def test_a_batch_that_reaches_over_the_cut_goes() -> None:
@@ -333,7 +326,7 @@ def test_what_is_committed_is_never_cut() -> None:
     assert log.cut_to(1, 7, not_below=7)
 
 
-def test_without_room_for_what_is_cut_nothing_is_cut() -> None:
+def test_without_room_for_the_lower_end_nothing_is_cut() -> None:
     disk = new_disk()
     log = new_log(disk)
     log.start_epoch(1, append_ms=NOW_MS)
@@ -371,12 +364,6 @@ def test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again(seed: int) 
     found = headers_of(log)
     assert found == [batch.header for batch in before][: len(found)]
     assert log.next_sequence >= at.base_sequence
-    if log.next_sequence < before[-1].header.next_sequence:
-        # Some of it is gone from the log: then all of it is aside.
-        gone = [batch for batch in before if batch.header.base_sequence >= at.base_sequence]
-        files = disk.contents()
-        asides = [len(files[path]) for path in files if path.startswith(DIVERGENT_DIRECTORY)]
-        assert 64 + sum(batch.header.size for batch in gone) in asides
     log.cut_to(at.epoch, at.base_sequence, not_below=at.base_sequence)
     assert log.next_sequence == at.base_sequence
     if chance.random() < 0.5:

@@ -195,32 +195,6 @@ def test_a_power_cut_at_any_call_leaves_a_copy_that_is_whole_or_nothing(seed: in
     assert at > 10
 
 
-def test_a_power_cut_at_any_call_of_setting_aside_is_made_up_for_by_the_next_start() -> None:
-    at = 0
-    while True:
-        store = master_of(7, steps=12)
-        disk = store.disk
-        assert isinstance(disk, SimDisk)
-        store.close()
-        disk = disk.revive(HARSH)
-        store = unapplied(disk, settings=SMALL)
-        before = {path for path in disk.contents(durable=True) if "_log/" in path}
-        went_off, disk = crash_in(disk, at, store.set_aside)
-        again = unapplied(disk, settings=SMALL)
-        files = disk.contents(durable=True)
-        if again.has_records:
-            assert before <= files.keys()
-            assert again.divergent() == []
-        else:
-            ((directory, size),) = again.divergent()
-            assert size > 1000
-            assert {f"{directory}/{path}" for path in before} <= files.keys()
-        if not went_off:
-            break
-        at += 1
-    assert at > 10
-
-
 def test_a_batch_that_is_damaged_at_the_master_is_named_and_copied_as_it_is() -> None:
     master = master_of(5)
     state = max(master.checkpoint.segments, key=lambda state: state.length)

@@ -371,7 +371,7 @@ class Model:
             facts.record[:] = self.next_sequence + 10**6
             self.log.facts.know(facts)
             self.outside = set(self.unnoted)
-        self.log.end_handout()
+        self.log.handout = None
         self.handout = self.log.hand_out()
         self._forget()
         self.counts["demotions"] += 1

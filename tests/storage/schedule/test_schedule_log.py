@@ -497,7 +497,7 @@ def test_only_names_of_which_a_row_is_given_out_get_a_number() -> None:
 
 def test_a_long_replay_does_not_gather_the_names_of_all_that_it_files() -> None:
     bench = Bench(ScheduleLimits(subjects_bytes_max=1024, gather_bytes_max=1))
-    bench.log.end_handout()
+    bench.log.handout = None
     for place in range(100):
         bench.log.subjects.number(b"once.%d" % place)
         bench.file([START_MS + place * MINUTE_MS])

@@ -464,20 +464,3 @@ def test_a_checkpoint_is_missed_wherever_a_log_is_left(tmp_path: Path) -> None:
     found = damage_in(written(kept, tmp_path))
     assert found["checkpoint/checkpoint"] == ["0: the file is gone"]
     assert found["identity"] == ["0: the file is gone"]
-
-
-def test_what_was_cut_is_no_part_of_the_log_to_any_tool(tmp_path: Path) -> None:
-    rig = lived_in()
-    log = rig.store.message_log
-    whole = len(list(dump_records(written(rig.disk.contents(), tmp_path / "whole"))))
-    aside = log.cut_to(log.last_epoch, log.next_sequence - 1, not_below=1)
-    assert aside is not None
-    root = written(rig.disk.contents(), tmp_path / "cut")
-    [path] = [path for path in rig.disk.contents() if path.startswith(aside)]
-    assert not any(str(report["file"]).startswith("divergent") for report in verify_files(root))
-    left, gone = list(dump_records(root)), list(dump_records(root / path))
-    assert not any(str(record.get("file")).startswith("divergent") for record in left)
-    assert gone
-    assert len(left) < whole
-    assert all("damage" not in record for record in gone)
-    assert damage_in(root / path) == {}
