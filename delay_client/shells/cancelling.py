@@ -5,7 +5,7 @@ import math
 
 import anyio
 
-_ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
+from delay_client.receiving.errors import ENDS_PROGRAM
 
 
 def ends_task(error: BaseException, *, is_ours: bool = False) -> bool:
@@ -17,7 +17,7 @@ def ends_task(error: BaseException, *, is_ours: bool = False) -> bool:
     """
     if isinstance(error, Exception):
         return False
-    if BaseExceptionGroup("", [error]).subgroup(_ENDS_PROGRAM) is not None:
+    if BaseExceptionGroup("", [error]).subgroup(ENDS_PROGRAM) is not None:
         return True
     try:
         if anyio.current_effective_deadline() == -math.inf:

@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -482,6 +482,18 @@ def test_a_time_out_around_the_block_of_a_message_puts_it_off(run: Run) -> None:
             await until(server.rests)
             again = decode_item(server.rests()[0]).attributes
             assert (again.get("qmq_times"), again["dw_putOff"]) == (None, "1")
+
+    run(main)
+
+
+def test_a_generator_is_no_handler(run: Run) -> None:
+    def handler(_: ReceivedMessage) -> Iterator[None]:
+        yield
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            with pytest.raises(TypeError, match="must not yield"):
+                await receiver.run(handler)
 
     run(main)
 
