@@ -1,6 +1,7 @@
 """Tells an exception that ends a task from one that ends only what the task does just now."""
 
 import asyncio
+import contextlib
 import math
 
 import anyio
@@ -41,8 +42,10 @@ async def take_cancellation() -> None:
         await asyncio.sleep(0)
 
 
-def forget_cancellation() -> None:
-    """Count no `task.cancel()` of this task any more: it goes on."""
+async def forget_cancellation() -> None:
+    """Count no `task.cancel()` of this task any more, whether it came or not: it goes on."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await take_cancellation()
     task = _asyncio_task()
     while task is not None and task.cancelling():
         task.uncancel()

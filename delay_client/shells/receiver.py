@@ -202,7 +202,7 @@ class Receiver(Shell[ReceiverLine]):
                 if ends_task(error, is_ours=True):
                     message.desk.settle(message, Verdict.RELEASE)
                     raise
-                forget_cancellation()
+                await forget_cancellation()
                 message.failed(error, retry)
             else:
                 message.desk.settle(message, Verdict.DONE)
@@ -215,7 +215,7 @@ class Receiver(Shell[ReceiverLine]):
             except asyncio.CancelledError as error:
                 if ends_task(error, is_ours=True):
                     raise
-                forget_cancellation()
+                await forget_cancellation()
 
     async def _next(self) -> ReceivedMessage | None:
         """Return the next message, or None once there will be none."""
