@@ -109,11 +109,11 @@ class ClientConfig:
             if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
                 raise ValueError(f"{name}_max_s must not be less than {name}_min_s")
 
-    def timeout(self, timeout_s: float | None) -> float:
+    def timeout(self, timeout_s: object) -> float:
         """Return how long a message may take, given what the call says."""
         if timeout_s is None:
             return self.timeout_s
-        if isinstance(timeout_s, bool | str) or not timeout_s > 0:
+        if type(timeout_s) is bool or not isinstance(timeout_s, int | float) or not timeout_s > 0:
             raise ValueError(f"a timeout of {timeout_s!r} s: give a positive number of seconds")
         return timeout_s
 

@@ -96,7 +96,7 @@ def encode_json(body: object) -> str:
 
 def texts_by_name(given: object, what: str) -> Mapping[str, str]:
     """Return headers or attributes as they are; raise InvalidMessage if they are none."""
-    if isinstance(given, Mapping) and all(isinstance(name, str) for name in given):
+    if isinstance(given, Mapping) and all(isinstance(x, str) for x in (*given, *given.values())):
         return given
     raise InvalidMessage(f"give {what}= as a mapping of text to text")
 

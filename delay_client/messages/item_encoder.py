@@ -9,7 +9,7 @@ import math
 import reprlib
 import struct
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
@@ -214,7 +214,7 @@ def delay_to_ms(delay: Delay) -> int:
         raise InvalidMessage(f"delay={delay} is no number of seconds: give one, or a timedelta")
     try:
         if isinstance(delay, timedelta):
-            delay_ms = -(-delay // _MS)
+            delay_ms = delay // _MS + bool(delay % _MS)
         else:
             delay_ms = math.ceil(delay * 1000 - _HAIR_MS)
     except (TypeError, ValueError, OverflowError) as error:
@@ -235,8 +235,8 @@ def _id_part(message_id: str) -> bytes:
     return part
 
 
-def _tags_part(tags: Sequence[str]) -> bytes:
-    if isinstance(tags, str) or len(tags) > TAGS_MAX:
+def _tags_part(tags: object) -> bytes:
+    if isinstance(tags, str) or not isinstance(tags, Collection) or len(tags) > TAGS_MAX:
         raise InvalidMessage(f"give tags= as a tuple of at most {TAGS_MAX} texts")
     return b"%c" % len(tags) + b"".join([_text(tag, "a tag") for tag in tags])
 

@@ -2,6 +2,8 @@
 
 # ruff: noqa: N818 (RetryLater and Reject are verdicts)
 
+from typing import Final
+
 from delay_client.messages.item_encoder import delay_to_ms
 from delay_client.messages.message import Delay
 
@@ -25,11 +27,17 @@ class Reject(Exception):
         """A text of what was given. 255 bytes of its UTF-8 are kept."""
 
 
+ENDS_PROGRAM: Final = (KeyboardInterrupt, SystemExit)
+"""Exceptions that are nobody's failure."""
+
+
 def text_of(thing: object) -> str:
     """Return `str()` of anything, or a text that says why there is none."""
     try:
         return str(thing)
-    except Exception as error:  # noqa: BLE001 (whatever a service wrote)
+    except ENDS_PROGRAM:
+        raise
+    except BaseException as error:  # noqa: BLE001 (whatever a service wrote)
         return f"{type(thing).__name__}, whose text cannot be made: {type(error).__name__}"
 
 

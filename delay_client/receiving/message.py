@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, Self
 from delay_client.messages.envelope import decode_envelope
 from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
-from delay_client.receiving.errors import Reject, RetryLater, text_of
+from delay_client.receiving.errors import ENDS_PROGRAM, Reject, RetryLater, text_of
 from delay_client.receiving.settings import RetryPolicy
 from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
@@ -159,7 +159,9 @@ class ReceivedMessage:
         """
         try:
             self._judge(error, retry or self.desk.retry)
-        except Exception as fault:  # noqa: BLE001 (errors and policies are the service's)
+        except ENDS_PROGRAM:
+            raise
+        except BaseException as fault:  # noqa: BLE001 (errors and policies are the service's)
             self._judge(fault, RetryPolicy())
 
     def _judge(self, error: BaseException, retry: RetryPolicy) -> None:

@@ -1,11 +1,12 @@
 """Tells an exception that ends a task from one that ends only what the task does just now."""
 
 import asyncio
+import contextlib
 import math
 
 import anyio
 
-_ENDS_PROGRAM = (KeyboardInterrupt, SystemExit)
+from delay_client.receiving.errors import ENDS_PROGRAM
 
 
 def ends_task(error: BaseException, *, is_ours: bool = False) -> bool:
@@ -17,7 +18,7 @@ def ends_task(error: BaseException, *, is_ours: bool = False) -> bool:
     """
     if isinstance(error, Exception):
         return False
-    if BaseExceptionGroup("", [error]).subgroup(_ENDS_PROGRAM) is not None:
+    if BaseExceptionGroup("", [error]).subgroup(ENDS_PROGRAM) is not None:
         return True
     try:
         if anyio.current_effective_deadline() == -math.inf:
@@ -41,8 +42,10 @@ async def take_cancellation() -> None:
         await asyncio.sleep(0)
 
 
-def forget_cancellation() -> None:
-    """Count no `task.cancel()` of this task any more: it goes on."""
+async def forget_cancellation() -> None:
+    """Count no `task.cancel()` of this task any more, whether it came or not: it goes on."""
+    with contextlib.suppress(asyncio.CancelledError):
+        await take_cancellation()
     task = _asyncio_task()
     while task is not None and task.cancelling():
         task.uncancel()

@@ -116,11 +116,14 @@ class Receiver(Shell[ReceiverLine]):
         A message is done when the handler returns. If it raises, the message comes again by the
         retry policy, RetryLater says when, and Reject that it does not. A handler that is no async
         function runs in threads. With `handle_signals` SIGTERM and SIGINT stop the receiver: what
-        is at work ends, the rest is given back. Raises ReceiverRefusedError.
+        is at work ends, the rest is given back. Raises ReceiverRefusedError, and TypeError for a
+        handler that is a generator.
         """
         count = self._config.concurrency if concurrency is None else concurrency
         if count < 1:
             raise ValueError(f"concurrency must be at least 1, not {count!r}")
+        if inspect.isgeneratorfunction(handler) or inspect.isasyncgenfunction(handler):
+            raise TypeError("a handler must not yield: nothing of it would run. Return instead")
         self._check_loop()
         self._reception.expect(count)
         call = _async_handler(handler, count)
@@ -199,7 +202,7 @@ class Receiver(Shell[ReceiverLine]):
                 if ends_task(error, is_ours=True):
                     message.desk.settle(message, Verdict.RELEASE)
                     raise
-                forget_cancellation()
+                await forget_cancellation()
                 message.failed(error, retry)
             else:
                 message.desk.settle(message, Verdict.DONE)
@@ -212,7 +215,7 @@ class Receiver(Shell[ReceiverLine]):
             except asyncio.CancelledError as error:
                 if ends_task(error, is_ours=True):
                     raise
-                forget_cancellation()
+                await forget_cancellation()
 
     async def _next(self) -> ReceivedMessage | None:
         """Return the next message, or None once there will be none."""

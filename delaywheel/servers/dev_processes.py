@@ -40,11 +40,12 @@ Ctrl-C stops all of it."""
 
 
 def run(*, data: Path | None, meta: str, listen: str, http: str, subjects: Sequence[str]) -> None:
-    """Run the servers, and print what comes, until Ctrl-C or SIGTERM.
+    """Run the servers, and print what comes, until Ctrl-C, SIGTERM, or the terminal closes.
 
     Raises DataDirectoryError if `data` is the directory of somebody else.
     """
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for ends in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(ends, signal.default_int_handler)
     with contextlib.ExitStack() as stack:
         if data is None:
             data = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delaywheel-dev-")))

@@ -51,6 +51,8 @@ _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
 SETS_MAX: Final = 8
 """Different sets of patterns that the members of a group may have brought. A rolling deployment has
 two. For each set that comes or goes it is looked up for all subjects which sets take them."""
+_TAKE_S: Final = 1.0
+"""Receivers that come and go with sets of their own change routes no more often than so."""
 _SHARED_MIN: Final = 16
 """Messages that are not divided among receivers: each DELIVER costs."""
 _UNSENT_BYTES_MAX: Final = 1024 * 1024
@@ -119,6 +121,10 @@ class AttachedGroup:
         )
         """The entries that wait, by who takes them, in the order of turns."""
         self._members: dict[Connection, Attachment] = {}
+        self._sets_changed = False
+        """Whether members have brought other sets than the routes go by, or will."""
+        self._take_at = -math.inf
+        """When the routes may begin to go by other sets again."""
         self._taking: Iterator[None] = iter(())
         """The steps in which the routes begin to go by what members brought."""
         self._nobody_since_ms: int | None = shared.clock.now_ms()
@@ -328,7 +334,7 @@ class AttachedGroup:
         member = Attachment(connection, attach, brought, lease_until, served=least)
         self._members[connection] = member
         if not alike:
-            self._taking = self._take_sets()
+            self._sets_changed = True
         self._nobody_since_ms = None
         _log.info("a receiver is attached", group=self.name, peer=connection.peer)
         self.wake()
@@ -360,7 +366,7 @@ class AttachedGroup:
         self._last_end = reason
         member.brought.is_there = member.brought in self._sets()
         if self._members and not member.brought.is_there:
-            self._taking = self._take_sets()
+            self._sets_changed = True
         _log.info("a receiver is gone", group=self.name, peer=member.connection.peer, reason=reason)
         for batch in self._take(member, list(member.unsettled))[0]:
             self._counts.possible_duplicates += len(batch)
@@ -437,6 +443,10 @@ class AttachedGroup:
             with self._scope:
                 while self.in_flight or not self._stopping:
                     self._end_leases()
+                    if self._sets_changed and trio.current_time() >= self._take_at:
+                        self._sets_changed = False
+                        self._take_at = trio.current_time() + _TAKE_S
+                        self._taking = self._take_sets()
                     is_taking = not self._stopping and next(self._taking, self) is None
                     if self._deliver() or is_taking:
                         if self.is_hungry:
@@ -461,6 +471,8 @@ class AttachedGroup:
     def _look_at(self) -> float:
         """Return when something may be done of which nobody tells."""
         at, now, queued = math.inf, trio.current_time(), self.queued
+        if self._sets_changed:
+            at = self._take_at
         for member in self._members.values():
             at = min(at, member.lease_until)
             if queued and member.is_choked:

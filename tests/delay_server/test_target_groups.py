@@ -3,6 +3,7 @@
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
+from unittest import mock
 
 import numpy as np
 import trio
@@ -198,3 +199,17 @@ async def test_a_set_beyond_the_limit_is_refused_with_a_sentence() -> None:
         assert isinstance(answer, AttachRefused)
         assert not answer.is_final
         assert f"brought {SETS_MAX} different sets of subjects" in answer.reason
+
+
+async def test_receivers_that_come_and_go_with_their_sets_change_routes_once_a_second() -> None:
+    async with routed_to_receivers() as (world, server), taking(world, OLD):
+        routes = server.master.targets.routes
+        assert routes is not None
+        with mock.patch.object(routes, "take_sets", wraps=routes.take_sets) as passes:
+            for n in range(30):
+                async with taking(world, (f"b.{n}",)):
+                    await trio.sleep(0.1)
+            assert 2 <= passes.call_count <= 4
+            async with taking(world, ("b.1",)) as last:
+                await send(world, "b.1", 1)
+                await until(partial(came, last, 1))

@@ -15,7 +15,7 @@ from tests.processes.real_processes import until
 pytestmark = pytest.mark.process
 
 
-@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_dev_prints_what_is_sent_and_leaves_no_process(
     tmp_path: Path, ends: signal.Signals
 ) -> None:

@@ -1,5 +1,6 @@
 """Promise: a setting or an address that cannot work is refused when it is given."""
 
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -63,7 +64,7 @@ def test_no_linger_is_a_setting() -> None:
     assert ClientConfig(linger_s=0).linger_s == 0
 
 
-@pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "1"])
+@pytest.mark.parametrize("timeout", [0, -1, float("nan"), True, "1", b"", timedelta(1)])
 def test_a_call_cannot_ask_for_no_time(timeout: Any) -> None:  # noqa: ANN401 (of any type)
     with pytest.raises(ValueError, match="timeout"):
         ClientConfig().timeout(timeout)

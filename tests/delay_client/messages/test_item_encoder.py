@@ -172,8 +172,9 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
         ({"delay": 1, "headers": {"A": "1", "a": "2"}}, InvalidMessage, "two headers named 'a'"),
         ({"delay": 1, "headers": {"": "1"}}, InvalidMessage, "without a name"),
         ({"delay": 1, "headers": {7: "1"}}, InvalidMessage, "give headers= as a mapping"),
-        ({"delay": 1, "headers": {"a": 7}}, InvalidMessage, "must be text, not int"),
+        ({"delay": 1, "headers": {"a": 7}}, InvalidMessage, "give headers= as a mapping"),
         ({"delay": 1, "headers": {"a": "x" * 32768}}, MessageTooLarge, "32767"),
+        ({"delay": timedelta.max}, DelayTooLong, "a delay of 999999999 days"),
         ({"delay": True}, InvalidMessage, "no number of seconds"),
         ({"delay": 1, "subject": "orders.*"}, IllegalSubject, "patterns of receivers"),
         ({"delay": 1, "subject": ["s"]}, InvalidMessage, "cannot be written"),
@@ -182,10 +183,10 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
         ({"delay": 1, "body": [b"x"]}, InvalidMessage, "JSON"),
         ({"delay": 1, "body": ["\ud800"]}, InvalidMessage, "Unicode"),
         ({"delay": 1, "headers": [("a", "1")]}, InvalidMessage, "mapping of text to text"),
-        ({"delay": 1, "tags": 7}, InvalidMessage, "cannot be written"),
+        ({"delay": 1, "tags": 7}, InvalidMessage, "give tags= as a tuple"),
         ({"delay": 1, "attributes": ["a"]}, InvalidMessage, "mapping of text to text"),
         ({"delay": 1, "attributes": {7: "1"}}, InvalidMessage, "mapping of text to text"),
-        ({"delay": 1, "attributes": {"n": 7}}, InvalidMessage, "must be text, not int"),
+        ({"delay": 1, "attributes": {"n": 7}}, InvalidMessage, "give attributes= as a mapping"),
         *[
             ({"delay": 1, "attributes": {name: "1"}}, InvalidMessage, "choose another name")
             for name in ("qmq_times", "qmq_createTime", "dw_putOff", "h:a", "body", "body#part0")

@@ -1,5 +1,6 @@
 """Promise: what comes again is the same message, and only its due time and its count are others."""
 
+import asyncio
 import random
 
 import pytest
@@ -150,6 +151,13 @@ class Unprintable(Exception):  # noqa: N818 (it is of a service)
     __repr__ = __str__
 
 
+class Cancelling(Exception):  # noqa: N818 (it is of a service)
+    def __str__(self) -> str:
+        raise asyncio.CancelledError
+
+    __repr__ = __str__
+
+
 class Unfinished(Reject):
     """Never calls what it inherits from."""
 
@@ -161,6 +169,12 @@ class Odd(RetryPolicy):
     def wait_s(self, attempt: int, chance: random.Random) -> float | None:
         del attempt, chance
         return float("nan")
+
+
+class Ending(RetryPolicy):
+    def wait_s(self, attempt: int, chance: random.Random) -> float | None:
+        del attempt, chance
+        raise GeneratorExit
 
 
 def bad_later() -> RetryLater:
@@ -182,6 +196,7 @@ def bad_later() -> RetryLater:
             b"Unprintable, whose text cannot be made: LookupError",
         ),
         (Unprintable(), Verdict.LATER, None),
+        (Cancelling(), Verdict.LATER, None),
         (Unfinished(), Verdict.LATER, None),
         (bad_later(), Verdict.LATER, None),
         (GeneratorExit(), Verdict.LATER, None),
@@ -191,7 +206,7 @@ def bad_later() -> RetryLater:
 def test_nothing_in_giving_a_verdict_raises(
     error: BaseException, verdict: Verdict, reason: bytes | None
 ) -> None:
-    for policy in (RetryPolicy(), Odd()):
+    for policy in (RetryPolicy(), Odd(), Ending()):
         message, desk = received(Item(FLAG_DELAY, 1, 2, "s", "m"))
         message.failed(error, policy)
         [(given_verdict, rest)] = desk.verdicts

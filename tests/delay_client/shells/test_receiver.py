@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, TypeVar
@@ -423,7 +423,13 @@ async def cancelled_itself_at_last() -> None:
 
 
 @pytest.mark.parametrize(
-    "fails", [a_cancelled_task, a_group, cancelled_itself, cancelled_itself_at_last]
+    "fails",
+    [
+        a_cancelled_task,
+        a_group,
+        cancelled_itself,
+        cancelled_itself_at_last,
+    ],
 )
 def test_a_cancellation_of_others_is_a_failure_of_the_handler_alone(
     run: Run, caplog: pytest.LogCaptureFixture, fails: Callable[[], Awaitable[None]]
@@ -482,6 +488,44 @@ def test_a_time_out_around_the_block_of_a_message_puts_it_off(run: Run) -> None:
             await until(server.rests)
             again = decode_item(server.rests()[0]).attributes
             assert (again.get("qmq_times"), again["dw_putOff"]) == (None, "1")
+
+    run(main)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_handler_that_cancels_itself_leaves_nothing_of_that_to_the_next(*, fails: bool) -> None:
+    async def handler(message: ReceivedMessage) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if message.id == "m2":
+            assert task.cancelling() == 0
+            await asyncio.sleep(0)
+        else:
+            task.cancel()
+            if fails:
+                raise ValueError
+            task.cancel()
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            server.add(*map(new_item, (1, 2)))
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(partial(receiver.run, handler, concurrency=1))
+                await until(lambda: len(server.verdicts()) == 2)
+                receiver.stop()
+            assert dict(server.verdicts()) == {"m1": Verdict.LATER, "m2": Verdict.DONE}
+
+    asyncio.run(main())
+
+
+def test_a_generator_is_no_handler(run: Run) -> None:
+    def handler(_: ReceivedMessage) -> Iterator[None]:
+        yield
+
+    async def main() -> None:
+        async with FakeDelayServer() as server, receiver_of(server) as receiver:
+            with pytest.raises(TypeError, match="must not yield"):
+                await receiver.run(handler)
 
     run(main)
 
