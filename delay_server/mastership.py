@@ -116,7 +116,7 @@ class Mastership:
         self.sender.take_stranded = self.outlet.take_stranded
         node.take_controls = self.outlet.take
         node.flush = self._flush
-        node.in_flight = lambda: self.sender.unsent().in_flight + self.fact_recorder.not_durable
+        node.in_flight = self._in_flight
 
     def _make_lanes(self) -> None:
         """Make what says which lane a message waits in, and which groups it may go to."""
@@ -244,6 +244,11 @@ class Mastership:
     def hello(self) -> Hello:
         """Return who delivers, and of which epoch."""
         return self._node.hello(self._store.message_log.last_epoch)
+
+    def _in_flight(self) -> int:
+        """Return how much is under way that a handover waits for."""
+        outcomes = self.sender.unsent().in_flight + self.fact_recorder.not_durable
+        return outcomes + self.committer.taken
 
     def _may_send(self) -> bool:
         leading = self._node.leading

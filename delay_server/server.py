@@ -225,6 +225,7 @@ class DelayServer:
         duty = self.duty()
         self.ingest.follow(duty)
         if self._mastership is not None:
+            self._mastership.committer.look_again()
             sender = self._mastership.sender
             if sender.is_paused == duty.sends:
                 (sender.resume if duty.sends else sender.pause)()

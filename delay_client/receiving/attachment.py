@@ -163,7 +163,7 @@ class Attachment(Plug):
         self._flow: Flow | None = None
         # So many verdicts go at once: the server has little left to send.
         self._full = self._config.settle_items_max
-        self._flow_said_at = 0.0
+        self._flow_said_at = self._asked_at = self._answered_at = 0.0
         self._epoch = 0
         self._lease_s = math.inf
         self._unsettled: dict[int, ReceivedMessage] = {}
@@ -245,6 +245,7 @@ class Attachment(Plug):
                     self._attach_by = math.inf
                     self._take_attach_reply(frame.code, frame.body, now)
                 elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
+                    self._answered_at = now
                     self._take_settle_reply(found[0], frame.code, frame.body, now)
             if self._decoder.fault is not None:
                 raise self._decoder.fault
@@ -282,7 +283,7 @@ class Attachment(Plug):
             flow_at = min(self._flow_said_at + self._flow_s(), self.unbegun_until())
         has_room = len(self._in_flight) < self._config.settles_in_flight_max
         flush_at = min(self._verdicts.next_at(), self._laters.next_at()) if has_room else math.inf
-        return min(flush_at, flow_at, self._answer_by())
+        return min(flush_at, flow_at, self._ask_at(), self._answer_by())
 
     # Messages and verdicts.
 
@@ -436,8 +437,9 @@ class Attachment(Plug):
             or (flow.reason, not flow.items) != (said.reason, not said.items)
         )
         is_time = now >= self._flow_said_at + self._flow_s()
-        if is_time and not self._in_flight:
-            # It is answered, though it says nothing: so a server that is silent is left.
+        if (is_time and not self._in_flight) or now >= self._ask_at():
+            # It is answered at once, since it says nothing: so a server that is silent is left.
+            self._asked_at = now
             self._in_flight[self._request(CommandCode.SETTLE, encode_settle([]))] = ([], now)
         if is_time or is_news:
             self._flow, self._flow_said_at = flow, now
@@ -468,9 +470,19 @@ class Attachment(Plug):
             waiting.flush_at = math.inf
 
     def _answer_by(self) -> float:
-        """Return when what was asked must have been answered."""
+        """Return when the server must have answered something since it was asked."""
+        answer_by = self._unanswered_since() + self._config.answer_timeout_s
+        return min(self._attach_by, answer_by)
+
+    def _ask_at(self) -> float:
+        """Return when to ask whether the server is there: verdicts may wait for its replicas."""
+        if self._asked_at > self._answered_at:
+            return math.inf
+        return self._unanswered_since() + self._config.answer_timeout_s / 2
+
+    def _unanswered_since(self) -> float:
         oldest = min((sent_at for _, sent_at in self._in_flight.values()), default=math.inf)
-        return min(self._attach_by, oldest + self._config.answer_timeout_s)
+        return max(oldest, self._answered_at)
 
     def _flow_s(self) -> float:
         return min(self._config.flow_s, self._lease_s / 3)

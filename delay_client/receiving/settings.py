@@ -83,8 +83,8 @@ class ReceiverConfig:
     """How often the receiver says what it takes, which renews the lease of all that it has."""
 
     answer_timeout_s: float = 10.0
-    """How long a delay server may take to answer; and how long leaving the block waits for answers,
-    once the handlers have ended."""
+    """How long a delay server may be silent that was asked something; and how long leaving the
+    block waits for answers, once the handlers have ended."""
 
     connecting: ClientConfig = field(default_factory=ClientConfig)
     """How connections are made and lost ones made again: its `connect_timeout_s`, `backoff_…`,

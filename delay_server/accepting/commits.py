@@ -113,6 +113,10 @@ class Replicas(Protocol):
     def follow(self) -> bool:
         """Whether anybody is there who copies it."""
 
+    @property
+    def why_not_append(self) -> str:
+        """Why no items may be appended for now; empty if they may be."""
+
     def written(self, written: Written, /) -> None:
         """Hear of what is written, and not durable yet."""
 
@@ -164,6 +168,8 @@ class Committer:
         self._on_commit = on_commit
         self._queue = queue
         self._replicas = replicas
+        self.taken = 0
+        """How many with items were taken over and are not durable yet."""
         self.commits = 0
         self.seconds = Distribution(COMMIT_BUCKETS_S)
         """How long commits took, from the encoding to the end of the fsync."""
@@ -227,15 +233,15 @@ class Committer:
         await ended.wait()
 
     def look_again(self) -> None:
-        """Go on with what had to wait for room."""
+        """Go on with what had to wait for room, or until items may be appended."""
         self._queue.look_again()
         self._more.wake()
 
     async def run(self) -> None:
         """Commit what waits; ends only by an error of the log or cancellation."""
         while True:
-            has_room = self._filer.has_room and self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX
-            ready = [one for one in self._waiting if has_room or not one.has_items]
+            takes_items = self._takes_items()
+            ready = [one for one in self._waiting if takes_items or not one.has_items]
             if not ready:
                 await self._more.sleep()
                 continue
@@ -244,15 +250,23 @@ class Committer:
                 with trio.move_on_at(begins_at):
                     await self._more.sleep()
                 continue
-            self._waiting = [one for one in self._waiting if one.has_items and not has_room]
+            self._waiting = [one for one in self._waiting if one.has_items and not takes_items]
             # Records without items come first: they have to be kept where items find no space.
             light = [_Taken(one, one.take()) for one in ready if not one.has_items]
             heavy = [_Taken(one, one.take()) for one in ready if one.has_items]
+            self.taken = len(heavy)
             if sum(one.work.blob_bytes for one in heavy) > _ITEMS_BESIDE_FACTS_MAX:
                 await self._commit_or_refuse(light, [])
                 await self._commit_or_refuse([], heavy)
             else:
                 await self._commit_or_refuse(light, heavy)
+            self.taken = 0
+
+    def _takes_items(self) -> bool:
+        if self._replicas is not None and self._replicas.why_not_append:
+            # Whoever is the master next should not find them in the log: nobody was told of them.
+            return False
+        return self._filer.has_room and self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX
 
     async def _commit_or_refuse(self, light: Sequence[_Taken], heavy: Sequence[_Taken]) -> None:
         """Make it durable; without space for all of it what has no items, and refuse the rest."""

@@ -11,8 +11,9 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
       as it may
     the node does not admit for a passing reason (duty.py), the      51 after hold_ms
       intake is full, or the commit takes too long
-    the node has lost its role while the request waited              51 at once
     the node follows another one                                     51 at once, which one as text
+    the node has lost its role, and the request was perhaps          none: the connection is closed
+      appended
     the group is retired, the disk is at its floor, or there was     0, each item code 4
       no space for the commit
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
@@ -301,12 +302,13 @@ class Ingest:
     def drop(self) -> None:
         """Acknowledge nothing that was admitted, whatever has become durable meanwhile.
 
-        It is answered 51: the producer sends it again, here or elsewhere.
+        What no commit has taken yet is held, as if it came now.
         """
-        for gathered in (*self._under_way, self._gathered):
-            self._answer_unknown(gathered.waiting)
-            gathered.waiting, gathered.intake = [], Intake()
-        self._under_way = []
+        self._close_under_way()
+        for one in self._gathered.waiting:
+            self._hold(one.connection, one.frame)
+            one.connection.done(1, len(one.frame.body))
+        self._gathered.waiting, self._gathered.intake = [], Intake()
 
     @property
     def is_serving(self) -> bool:
@@ -327,11 +329,9 @@ class Ingest:
     def commit_by(self, submit: Submit | None) -> None:
         """Have what is admitted be committed by this from now on; None: by nobody.
 
-        What the one before it has not said the end of is answered 51.
+        What the one before it has not said the end of is not answered.
         """
-        for gathered in self._under_way:
-            self._answer_unknown(gathered.waiting)
-        self._under_way = []
+        self._close_under_way()
         self._submit, self._gathered.is_submitted = submit, False
         self._offer()
 
@@ -382,11 +382,13 @@ class Ingest:
             connection.reply(b"".join(parts))
             connection.done(len(parts), sizes[connection])
 
-    def _answer_unknown(self, waiting: list[_Waiting]) -> None:
-        """Have what is perhaps kept sent again, here or elsewhere."""
-        for one in waiting:
-            one.connection.answer(one.frame, ResponseCode.BROKER_ERROR)
-            one.connection.done(1, len(one.frame.body))
+    def _close_under_way(self) -> None:
+        """Close the connections of what is perhaps kept, since no answer to it would be right."""
+        for gathered in self._under_way:
+            for one in gathered.waiting:
+                one.connection.close("what it sent may be kept or not: the node lost its role")
+                one.connection.done(1, len(one.frame.body))
+        self._under_way = []
 
     def _refuse_waiting(self, waiting: list[_Waiting]) -> None:
         for one in waiting:

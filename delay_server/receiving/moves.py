@@ -1,6 +1,6 @@
 """Records messages that a receiver wants to have later as MOVE records.
 
-    receiver settles LATER --> is appended --> is durable --> is filed, which settles the old row
+    receiver settles LATER --> is appended --> is committed --> is filed, which settles the old row
 
 Until the last step the message is held here, which counts as out of the wheel, so that no other
 part delivers it. A crash before the record is durable delivers it again; after it the message is
@@ -107,7 +107,7 @@ class Moves:
             raise NotMovableError("an item has another id than its message")
 
     def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[], None]) -> None:
-        """Have planned records appended; `on_end` hears when each is durable, or found no space."""
+        """Have planned records appended; `on_end` hears of each commit, or of a lack of space."""
         for batch, draft in planned:
             self.count += len(batch)
             self._unfiled.begin(batch.entries)

@@ -8,8 +8,9 @@
     FLOW of fewer bytes than the largest item                        the connection is closed
     SETTLE that cannot be read, or whose LATER is not its message    53, nothing of it is done
     SETTLE with a LATER while too few replicas are heard             51, nothing of it is done
-    SETTLE otherwise                                                 0 once all is durable, with how
-                                                                     many sequences were unknown
+    SETTLE otherwise                                                 0 once all is committed, with
+                                                                     how many sequences were unknown
+    SETTLE that is not committed when the node loses its role        none: the connection is closed
 
 A verdict is believed only on the connection that its message went to. A LATER that finds no disk
 space is answered as all else: its message is still there, and comes again sooner than it was to.
@@ -64,7 +65,7 @@ class _Member:
 
 @dataclass(eq=False, slots=True)
 class _Settling:
-    """A SETTLE that is answered once all that it says is durable."""
+    """A SETTLE that is answered once all that it says is committed."""
 
     connection: Connection
     frame: Frame
@@ -145,8 +146,10 @@ class Receivers:
 
     def drop(self) -> None:
         """Let all receivers go, since this node is the master no more."""
-        for settling in list(self._settling):
-            self._answer(settling, ResponseCode.BROKER_ERROR, b"this node is the master no more")
+        for settling in self._settling:
+            # The next master may know what it says, or not.
+            settling.connection.done(1, len(settling.frame.body))
+        self._settling.clear()
         for connection in list(self._members):
             connection.close("this node is the master no more")
 
@@ -226,12 +229,12 @@ class Receivers:
         connection.begin(1, len(frame.body))
         settling = _Settling(connection, frame)
         self._settling.add(settling)
-        is_durable = partial(self._ended, settling)
+        is_committed = partial(self._ended, settling)
         batches, unknown = group.take(attachment, _sequences(by_verdict[Verdict.LATER]))
         for batch in batches:
             master.sender.forget(batch.entries)
         settling.waits += len(planned)
-        master.moves.move(planned, is_durable)
+        master.moves.move(planned, is_committed)
         for one in by_verdict[Verdict.REFUSED]:
             batches, missed = group.take(attachment, [one.sequence])
             unknown += missed
@@ -240,11 +243,11 @@ class Receivers:
                 refusal = Refusal(
                     group.name, int(ItemCode.BLOCK), self._now_ms(), 1, said=_text(one)
                 )
-                _give_up(master, batch, refusal, is_durable)
+                _give_up(master, batch, refusal, is_committed)
         if done := _sequences(by_verdict[Verdict.DONE]):
             unknown += group.done(attachment, done)
             settling.waits += 1
-            master.fact_recorder.when_durable(is_durable)
+            master.fact_recorder.when_committed(is_committed)
         unknown += group.release(attachment, _sequences(by_verdict[Verdict.RELEASE]))
         for verdict, some in by_verdict.items():
             self.counts.settled[verdict.name.lower()] += len(some)
@@ -255,15 +258,11 @@ class Receivers:
     def _ended(self, settling: _Settling) -> None:
         """Hear that a part of a SETTLE is brought to its end."""
         settling.waits -= 1
-        if not settling.waits:
-            self._answer(settling, ResponseCode.SUCCESS, encode_settle_reply(settling.unknown))
-
-    def _answer(self, settling: _Settling, code: ResponseCode, body: bytes) -> None:
-        if settling not in self._settling:
+        if settling.waits or settling not in self._settling:
             return
         self._settling.discard(settling)
         connection, frame = settling.connection, settling.frame
-        connection.answer(frame, code, body)
+        connection.answer(frame, ResponseCode.SUCCESS, encode_settle_reply(settling.unknown))
         connection.done(1, len(frame.body))
         self._goes_on()
 

@@ -125,8 +125,9 @@ class FactRecorder:
         self._since_of_writing: list[tuple[float, int]] = []
         """The same of those that are being written."""
         self._told: list[Callable[[], None]] = []
-        self._told_of_writing: list[Callable[[], None]] = []
-        """Who is told when these are durable."""
+        """Who is told when what waits is committed."""
+        self._told_of_taken: deque[list[Callable[[], None]]] = deque()
+        """The same of each commit that was taken and is not committed."""
         self._not_durable = 0
         self._unapplied_bytes = 0
         self._settle = settle
@@ -160,12 +161,12 @@ class FactRecorder:
         self._first.wake()
         self._look_at_gate()
 
-    def when_durable(self, told: Callable[[], None]) -> None:
-        """Tell somebody once all outcomes that have been given are durable."""
+    def when_committed(self, told: Callable[[], None]) -> None:
+        """Tell somebody once all outcomes that have been given are committed."""
         if self._waiting:
             self._told.append(told)
-        elif self._writing:
-            self._told_of_writing.append(told)
+        elif self._told_of_taken:
+            self._told_of_taken[-1].append(told)
         else:
             told()
 
@@ -203,7 +204,8 @@ class FactRecorder:
         self._writing, self._waiting = self._waiting, []
         self._rows_writing, self._rows_waiting = self._rows_waiting, []
         self._since_of_writing, self._since = self._since, []
-        self._told_of_writing, self._told = self._told, []
+        self._told_of_taken.append(self._told)
+        self._told = []
         return Facts(self._writing)
 
     def _durable_to(self, last: int) -> None:
@@ -216,24 +218,22 @@ class FactRecorder:
         self._unapplied.append((rows, last))
         self._unapplied_bytes += _bytes_of(rows)
         self._writing, self._rows_writing, self._since_of_writing = [], [], []
-        told, self._told_of_writing = self._told_of_writing, []
-        for one in told:
-            one()
         self._look_at_gate()
         if not self._not_durable:
             self._are_durable.set()
 
     def _ended(self, was_kept: bool) -> None:  # noqa: FBT001
         if was_kept:
+            for told in self._told_of_taken.popleft():
+                told()
             return
         # The disk's floor leaves room for facts; somebody else has used it up.
         _log.error("no disk space for facts; a crash now would deliver twice")
         self._waiting = self._writing + self._waiting
         self._rows_waiting = self._rows_writing + self._rows_waiting
         self._since = self._since_of_writing + self._since
-        self._told = self._told_of_writing + self._told
+        self._told = self._told_of_taken.pop() + self._told
         self._writing, self._rows_writing, self._since_of_writing = [], [], []
-        self._told_of_writing = []
         self._offer(_FULL_RETRY_S)
 
     def applied_to(self, sequence: int) -> None:

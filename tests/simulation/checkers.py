@@ -610,12 +610,15 @@ class _Image:
             elif due_ms and due_ms != message.due_ms:
                 odd.append(f"{sequence} is due at {message.due_ms}, not {due_ms}")
         findings.broken("kept", "messages of the log are not as they were sent", odd)
+        sent = witness.attempts - witness.turned_away
         more: list[object] = [
-            f"{message_id!r}: {count} of {witness.attempts[message_id]}"
+            f"{message_id!r}: {count} of {sent[message_id]}"
             for message_id, count in copies.items()
-            if count > witness.attempts[message_id]
+            if count > sent[message_id]
         ]
-        findings.broken("once", "messages were accepted more often than they were sent", more)
+        findings.broken(
+            "once", "messages were accepted more often than they were sent and not refused", more
+        )
 
     # Segments, facts and seals.
 

@@ -1150,15 +1150,37 @@ SERVER = {
             scenario=told.RECEIVERS,
             seed=1,
         ),
-        # An answer to a SETTLE says that all of it is durable.
+        # An answer to a SETTLE says that all of it is committed.
         "done is answered at once": mutant(
             swap(
                 "Receivers._settle",
-                "master.fact_recorder.when_durable(...)",
-                "self._ended(settling, True)",
+                "master.fact_recorder.when_committed(...)",
+                "self._ended(settling)",
             ),
             scenario=told.RECEIVERS_IN_CRASHES,
             seed=5,
+        ),
+        "done is answered when durable": mutant(
+            drop("FactRecorder._take", "self._told_of_taken.append(...)"),
+            test=(
+                "delay_server/sending/test_fact_recorder.py::"
+                "test_whoever_waits_for_outcomes_is_told_once_they_are_committed"
+            ),
+        ),
+        # What was appended is refused by nobody, and what was not is not appended any more.
+        "what may be kept is answered": mutant(
+            swap(
+                "Ingest._close_under_way",
+                "one.connection.close(...)",
+                "one.connection.answer(one.frame, ResponseCode.BROKER_ERROR)",
+            ),
+            test="delay_server/accepting/test_ingest.py::"
+            "test_what_is_dropped_is_not_acknowledged_whatever_became_durable",
+        ),
+        "items are appended during a handover": mutant(
+            swap("Committer._takes_items", "self._replicas.why_not_append", '""'),
+            test="delay_server/accepting/test_commits.py::"
+            "test_items_wait_while_replicas_do_not_let_them_be_appended",
         ),
         "later is answered at once": mutant(
             drop("Receivers._settle", "settling.waits += len(planned)"),

@@ -367,6 +367,7 @@ class SimProducer:
                 witness.complain(f"serves: an indivisible request was answered {answer.code}")
             return True
         if answer.code == ResponseCode.BROKER_ERROR:
+            witness.turned_away.update(request.good)
             return False
         if answer.code != ResponseCode.SUCCESS:
             witness.complain(f"serves: a request was answered {answer.code}")

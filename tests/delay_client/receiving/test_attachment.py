@@ -123,6 +123,26 @@ def test_a_server_that_falls_silent_is_left_though_nothing_is_under_way() -> Non
     assert world.attachment.condemned.startswith("no answer within")
 
 
+def test_verdicts_that_wait_for_replicas_are_waited_for_while_the_server_answers() -> None:
+    world = World()
+    world.attached()
+    [message] = world.deliver(1)
+    world.attachment.settle(message, Verdict.DONE)
+    world.attachment.poll(1)
+    world.attachment.poll(1.1)
+    [done] = world.frames()
+    for second in range(2, 60):
+        world.attachment.poll(second)
+        for frame in world.frames():
+            if frame.code == CommandCode.SETTLE:
+                assert decode_settle(frame.body) == []
+                world.answer(frame, second)
+    assert world.attachment.condemned is None
+    assert not world.attachment.is_settled
+    world.answer(done, 59.1)
+    assert world.attachment.is_settled
+
+
 def test_a_short_lease_is_renewed_thrice_in_its_time() -> None:
     world = World()
     world.attached(lease_s=6)
@@ -169,7 +189,7 @@ def test_verdicts_wait_for_others_and_a_full_request_for_nobody() -> None:
     [second] = world.frames()
     assert len(decode_settle(second.body)) == 10
     # Two are in flight: the third goes once one is answered.
-    assert world.attachment.next_event() == 10
+    assert world.attachment.next_event() == 1.002 + CONFIG.answer_timeout_s / 2
     world.answer(first, 3)
     assert [len(decode_settle(frame.body)) for frame in world.frames()] == [10]
     assert not world.attachment.is_settled

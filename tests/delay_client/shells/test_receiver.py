@@ -725,7 +725,7 @@ def test_a_server_that_answers_no_verdicts_is_left(run: Run) -> None:
     async def main() -> None:
         config = ReceiverConfig(answer_timeout_s=0.05, connecting=FAST.connecting)
         async with FakeDelayServer() as server:
-            server.settle_codes.append(-1)
+            server.settle_codes.extend([-1, -1])
             async with receiver_of(server, config=config) as receiver:
                 server.add(new_item(1))
                 async with anyio.create_task_group() as tasks:

@@ -538,3 +538,24 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
                 await trio.sleep(1)
     assert ended == [True] * 101
     assert len(bench.log()) == 101
+
+
+async def test_items_wait_while_replicas_do_not_let_them_be_appended() -> None:
+    """A handover: the other node is not to find in the log what nobody was told to be kept."""
+    bench = Bench()
+    replicas = mock.Mock(follow=False, why_not_append="hands over to b")
+    replicas.durable = lambda end, _: bench.commit_point.durable_to(end)
+    ended: list[bool] = []
+    with mock.patch.object(bench.committer, "_replicas", replicas):
+        async with bench.running():
+            bench.committer.submit(partial(intake_of, *some_items(2)), ended.append)
+            assert await bench.committer.commit_records(cancel(1))
+            assert [entry[0] for entry in bench.log()] == [RecordKind.CANCEL]
+            assert bench.committer.taken == 0
+            replicas.why_not_append = ""
+            bench.committer.look_again()
+            await trio.testing.wait_all_tasks_blocked()
+            # What is being written is waited for.
+            assert bench.committer.taken == 1
+            await trio.sleep(1)
+            assert (ended, bench.committer.taken) == ([True], 0)

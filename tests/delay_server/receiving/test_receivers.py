@@ -344,6 +344,27 @@ async def test_a_later_is_answered_once_it_is_durable() -> None:
         assert any(item in data for path, data in durable.items() if "message_log" in path)
 
 
+@pytest.mark.parametrize("verdict", [Verdict.DONE, Verdict.LATER, Verdict.REFUSED])
+async def test_a_verdict_that_is_not_committed_is_never_answered(verdict: Verdict) -> None:
+    world = World()
+    async with attached(world) as (server, peer):
+        await deliver(world, peer, 1)
+        ((_, one),) = peer.delivered
+        server.node.commit_point.is_sole = False
+        rest = later_item(one.item, world.now_ms + 90_000) if verdict is Verdict.LATER else b""
+        async with trio.open_nursery() as nursery:
+
+            async def settle() -> None:
+                with pytest.raises(trio.BrokenResourceError):
+                    await peer.settle([Settled(one.sequence, verdict, rest)])
+
+            nursery.start_soon(settle)
+            await trio.sleep(5)
+            # Other verdicts than these need no record.
+            assert await peer.settle([Settled(10**9, Verdict.RELEASE)]) == 1
+            server.receivers.drop()
+
+
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [

@@ -332,3 +332,27 @@ async def test_a_commit_of_which_the_facts_alone_are_applied_leaves_no_outcome_b
         assert b.settled == []
         b.fact_recorder.applied_to(3)
         assert b.settled == [1, 2]
+
+
+async def test_whoever_waits_for_outcomes_is_told_once_they_are_committed() -> None:
+    b = Books()
+    b.commit_point.is_sole = False
+    told: list[str] = []
+    async with books(b):
+        b.cross_off(1)
+        b.fact_recorder.when_committed(lambda: told.append("with the first"))
+        await trio.sleep(1)
+        # Durable is not enough: the next master may lack it.
+        assert b.durable == [1]
+        b.fact_recorder.when_committed(lambda: told.append("after the first"))
+        b.cross_off(2)
+        b.fact_recorder.when_committed(lambda: told.append("with the second"))
+        await trio.sleep(1)
+        assert (b.durable, told) == ([1, 2], [])
+        for batch, words in enumerate((["with the first", "after the first"], ["with the second"])):
+            b.commit_point.commit_to(3 + batch)
+            b.committer.hand_on()
+            assert told == words
+            told.clear()
+        b.fact_recorder.when_committed(lambda: told.append("at once"))
+        assert told == ["at once"]

@@ -19,6 +19,8 @@ import structlog
 import trio
 import trio.lowlevel
 
+from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.nodes.registration import GroupRecord
 from meta_server.admin.plans import (
     Desk,
@@ -186,8 +188,11 @@ class GroupStory:
                         await trio.sleep(0.3)
                         continue
                 self.note(What.SENT, name, message_id, due_ms)
-                if await self._was_kept(stream, item):
-                    self.note(What.ACKED, self._name_at(address), message_id)
+                is_kept = await self._is_kept(stream, item)
+                if is_kept is not None:
+                    heard = What.ACKED if is_kept else What.REFUSED
+                    self.note(heard, self._name_at(address), message_id)
+                if is_kept:
                     break
                 await trio.aclose_forcefully(stream)
                 stream = None
@@ -209,10 +214,13 @@ class GroupStory:
             return stream
         return None
 
-    async def _was_kept(self, stream: trio.abc.Stream, item: bytes) -> bool:
+    async def _is_kept(self, stream: trio.abc.Stream, item: bytes) -> bool | None:
+        """Say whether an item is kept, as its answer has it; None without an answer."""
         with contextlib.suppress(*ENDS), trio.move_on_after(5):
-            return await Producer(stream).send(item) == {}
-        return False
+            producer = Producer(stream)
+            answer = await producer.answer(await producer.post(item))
+            return answer.code == ResponseCode.SUCCESS and not decode_send_reply(answer.body)
+        return None
 
     # -- what strikes ----------------------------------------------------------------------------
 
@@ -446,11 +454,16 @@ class GroupStory:
             now_ms=self.group.world.clock.now_ms,
             on_received=self._received,
             on_arrived=self._arrived,
+            on_done=self._done,
         )
 
     def _received(self, message_id: str, due_ms: int, at_ms: int) -> None:
         self.note(What.RECEIVED, "receiver", (message_id, due_ms), at_ms)
         self.result.counts["received"] += 1
+
+    def _done(self, message_id: str, due_ms: int) -> None:
+        self.note(What.DONE, "receiver", (message_id, due_ms))
+        self.result.counts["done"] += 1
 
     def _judge(self, disks: judges.Disks, record: GroupRecord, now_ms: int) -> None:
         history, logs = self.history, self.logs
@@ -460,6 +473,7 @@ class GroupStory:
             *judges.never_early(history),
             *judges.leaves(history, due_before_ms=now_ms - 5000),
             *judges.few_twice(history),
+            *judges.done_once(history),
             *judges.one_master(logs, history, disks),
             *judges.alike(logs, disks, record),
         ]

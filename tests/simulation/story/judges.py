@@ -121,8 +121,8 @@ def kept(logs: Logs, history: History, disks: Disks, record: GroupRecord) -> Ite
 
 
 def once(logs: Logs, history: History, disks: Disks) -> Iterator[str]:
-    """Promise 2: nothing was accepted more often than it was sent."""
-    sent = Counter(str(event.about) for event in history.of(What.SENT))
+    """Promise 2: nothing was accepted more often than it was sent and not refused."""
+    sent = history.perhaps_kept()
     for name, files in disks.items():
         has = Counter(one for batch in logs.batches(name, files) for one in ids_of(batch))
         often = [one for one, count in has.items() if count > sent[one]]
@@ -161,7 +161,7 @@ def few_twice(history: History) -> Iterator[str]:
     arrivals: dict[str, list[float]] = defaultdict(list)
     for event in history.of(What.ARRIVED):
         arrivals[str(event.about)].append(event.at_s)
-    copies = Counter(str(event.about) for event in history.of(What.SENT))
+    copies = history.perhaps_kept()
 
     def is_excused(first_s: float, again_s: float) -> bool:
         if any(abs(at_s - first_s) <= SOON_S for at_s in resets):
@@ -176,6 +176,19 @@ def few_twice(history: History) -> Iterator[str]:
         for first_s, again_s in zip(times, times[copies[message_id] :], strict=False):
             if not is_excused(first_s, again_s):
                 yield f"twice: {message_id} arrived at {first_s:.1f} s and {again_s:.1f} s"
+
+
+def done_once(history: History) -> Iterator[str]:
+    """Yield what a receiver was told to be done with, and what came again all the same."""
+    copies, done = history.perhaps_kept(), dict[object, float]()
+    for event in history.of(What.DONE, What.RECEIVED):
+        assert isinstance(event.about, tuple)
+        message_id, _ = event.about
+        if event.what is What.DONE:
+            done[event.about] = event.at_s
+        elif event.about in done and copies[message_id] == 1:
+            done_s = done[event.about]
+            yield f"done: {message_id} came again at {event.at_s:.1f} s, done at {done_s:.1f} s"
 
 
 def _ends_of_masters(history: History) -> Iterator[float]:

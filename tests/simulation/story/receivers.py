@@ -15,7 +15,13 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, decode_item
 from delay_protocol.receivers.attaching import Attached
-from delay_protocol.receivers.delivering import Delivered, Settled, Verdict, encode_settle
+from delay_protocol.receivers.delivering import (
+    Delivered,
+    Settled,
+    Verdict,
+    decode_settle_reply,
+    encode_settle,
+)
 from tests.receiver_peer import ReceiverPeer, later_item
 from tests.simulation.network import NodeNetwork
 
@@ -48,14 +54,20 @@ class StoryReceiver:
         now_ms: Callable[[], int],
         on_received: Callable[[str, int, int], None],
         on_arrived: Callable[[str, int, int], None],
+        on_done: Callable[[str, int], None],
     ) -> None:
-        """Take over the parts; what came and what arrived is told as id, due ms, and wall ms."""
+        """Take over the parts.
+
+        What came and what arrived is told as id, due ms, and wall ms; and what a server has
+        confirmed that this is done with as id and due ms.
+        """
         self._network = network
         self._instance = instance
         self._address = address
         self._now_ms = now_ms
         self._on_received = on_received
         self._on_arrived = on_arrived
+        self._on_done = on_done
 
     async def run(self) -> None:
         """Attach to the master again and again."""
@@ -117,5 +129,9 @@ class StoryReceiver:
         body = encode_settle([Settled(one.sequence, verdict, rest)])
         with contextlib.suppress(*_ENDS):
             # What may not be done now is said again.
-            while (await peer.ask(CommandCode.SETTLE, body)).code == ResponseCode.BROKER_ERROR:  # noqa: ASYNC110
+            while (  # noqa: ASYNC110
+                reply := await peer.ask(CommandCode.SETTLE, body)
+            ).code == ResponseCode.BROKER_ERROR:
                 await trio.sleep(1)
+            if verdict is Verdict.DONE and not decode_settle_reply(reply.body):
+                self._on_done(item.message_id, item.due_ms)
