@@ -16,7 +16,6 @@ import structlog
 import trio
 
 from delay_protocol.meta.requests import BrokerState
-from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
 from delay_server.admin.parts import Administered, Observed, Parts
@@ -108,7 +107,7 @@ class DelayServer:
         self.receivers = Receivers(
             mastership=lambda: self._mastership,
             duty=self.duty,
-            now_ms=runtime.clock.now_ms,
+            now_ms=self.pacer.trusted_ms,
             credentials=self.credentials,
         )
         self.ingest.receivers = self.receivers
@@ -282,7 +281,7 @@ class DelayServer:
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
         """Have tasks run until the node loses its role, or stops; what they had in memory goes."""
-        self.ingest.hello = encode_hello(node.hello(node.store.message_log.last_epoch))
+        self.ingest.hello = node.hello(node.store.message_log.last_epoch)
         try:
             async with trio.open_nursery() as term:
                 self._term = term.cancel_scope

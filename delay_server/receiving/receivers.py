@@ -190,7 +190,9 @@ class Receivers:
         self._members[connection] = _Member(master, group, group.attach(connection, attach))
         self.counts.attached += 1
         hello = master.hello()
-        return encode_attach_reply(Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S))
+        return encode_attach_reply(
+            Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S, now_ms=self._now_ms())
+        )
 
     def _flow(self, member: _Member, frame: Frame) -> None:
         flow = decode_flow(frame.body)
@@ -256,7 +258,8 @@ class Receivers:
         """Hear that a part of a SETTLE is brought to its end."""
         settling.waits -= 1
         if not settling.waits:
-            self._answer(settling, ResponseCode.SUCCESS, encode_settle_reply(settling.unknown))
+            body = encode_settle_reply(settling.unknown, self._now_ms())
+            self._answer(settling, ResponseCode.SUCCESS, body)
 
     def _answer(self, settling: _Settling, code: ResponseCode, body: bytes) -> None:
         if settling not in self._settling:
