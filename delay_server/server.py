@@ -12,10 +12,12 @@ from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 
+import msgspec
 import structlog
 import trio
 
 from delay_protocol.meta.requests import BrokerState
+from delay_protocol.wire.hello import encode_hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.ingest import Ingest
 from delay_server.admin.parts import Administered, Observed, Parts
@@ -201,6 +203,8 @@ class DelayServer:
         node = self._node
         replica = None if node is None else node.replica
         leading = None if node is None or self._mastership is None else node.leading
+        clock_fault = "" if registration is None else registration.clock_fault
+        held = clock_fault if leading is not None else ""
         return duty_of(
             Situation(
                 is_master=self._mastership is not None and self.fenced is None,
@@ -211,10 +215,10 @@ class DelayServer:
                 not_accepting="" if registration is None else registration.reason,
                 is_retired=registration is not None and registration.is_retired,
                 disk_is_full=self._node is not None and self._node.upkeep.disk_is_full,
-                clock_reason=self.pacer.reason,
+                clock_reason=self.pacer.reason or held,
                 master_elsewhere="" if replica is None else replica.master_elsewhere,
-                copy_fault="" if replica is None else replica.copy_fault,
-                appends_wait="" if leading is None else leading.why_not_append,
+                copy_fault="" if replica is None else clock_fault or replica.copy_fault,
+                appends_wait="" if leading is None else held or leading.why_not_append,
                 replicas_wait="" if leading is None else leading.why_not_send,
                 outcomes_wait=""
                 if self._mastership is None
@@ -281,7 +285,10 @@ class DelayServer:
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
         """Have tasks run until the node loses its role, or stops; what they had in memory goes."""
-        self.ingest.hello = node.hello(node.store.message_log.last_epoch)
+        hello = node.hello(node.store.message_log.last_epoch)
+        self.ingest.hello = lambda: encode_hello(
+            msgspec.structs.replace(hello, now_ms=self.pacer.trusted_ms())
+        )
         try:
             async with trio.open_nursery() as term:
                 self._term = term.cancel_scope

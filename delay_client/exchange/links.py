@@ -10,7 +10,6 @@ count; so it is said again while the connection is used.
 """
 
 import contextlib
-import logging
 import random
 from collections.abc import Iterator
 from enum import Enum
@@ -24,8 +23,6 @@ from delay_protocol.basics.errors import FrameSizeError, MalformedHelloError, Re
 from delay_protocol.messages.send_message import encode_send_request_body
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
-
-logger = logging.getLogger("delaywheel.client")
 
 _OPAQUE_MAX = 0x7FFF_FFFF
 _HELLO_OPAQUE = 0
@@ -145,7 +142,7 @@ class Link(Plug, Generic[RequestT]):
         self._decoder = self._new_decoder()
         self._asked_at: float | None = None
         """While it has not said who it is: when it was asked."""
-        self._clock = ServerClock(server, logger)
+        self._clock = ServerClock(server)
         self._clock_asked_at = 0.0
         self._foreign: str | None = None
         self.is_missed = False

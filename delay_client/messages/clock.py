@@ -9,6 +9,8 @@ import math
 import time
 from typing import Final
 
+logger = logging.getLogger("delaywheel.client")
+
 DIFFERS_MS: Final = 100
 """A message is made anew, before its first try, where the clocks differ by as much: it takes ten
 times as long as to send it, so it is nothing for clocks that are well."""
@@ -41,9 +43,8 @@ class ServerClock:
     nothing. It is never behind the server's, and ahead of it by no more than an answer took.
     """
 
-    def __init__(self, server: str, logger: logging.Logger) -> None:
+    def __init__(self, server: str) -> None:
         self._server = server
-        self._logger = logger
         self._lead_ms: int | None = None
         """What it shows, less `boot_ms()`; None: the server has not said."""
         self._has_logged = False
@@ -70,4 +71,4 @@ class ServerClock:
             self._lead_ms = (known_ms if is_right else latest_ms) - boot_ms()
         if (ahead_ms := self.ahead_ms()) and not self._has_logged:
             self._has_logged = True
-            self._logger.warning(_DIFFERS, self._server, ahead_ms / 1000)
+            logger.warning(_DIFFERS, self._server, ahead_ms / 1000)

@@ -152,7 +152,7 @@ class Attachment(Plug):
         self.refusal: str | None = None
         """Why the server will never let this receiver attach, once it has said so."""
         self._shared = shared
-        self._clock = ServerClock(server, logger)
+        self._clock = ServerClock(server)
         self._config = shared.config
         self._connection = 0
         self._was_refused = False
@@ -247,7 +247,7 @@ class Attachment(Plug):
                     self._attach_by = math.inf
                     self._take_attach_reply(frame, now, waited_s)
                 elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
-                    self._take_settle_reply(*found, frame, now)
+                    self._take_settle_reply(found, frame, now)
             if self._decoder.fault is not None:
                 raise self._decoder.fault
         except (RemoteProtocolError, BodyError) as error:
@@ -394,9 +394,10 @@ class Attachment(Plug):
             self._log(logging.INFO, f"attached, group {reply.group}")
 
     def _take_settle_reply(
-        self, rows: list[Settled], sent_at: float, frame: Frame, now: float
+        self, asked: tuple[list[Settled], float], frame: Frame, now: float
     ) -> None:
-        counts, code, body = self._shared.counts, frame.code, frame.body
+        (rows, sent_at), code, body = asked, frame.code, frame.body
+        counts = self._shared.counts
         are_laters = bool(rows) and rows[0].verdict == Verdict.LATER
         waiting = self._laters if are_laters else self._verdicts
         if code == ResponseCode.SUCCESS:

@@ -27,7 +27,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Protocol
 
-import msgspec
 import trio
 
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
@@ -35,7 +34,6 @@ from delay_protocol.basics.errors import IndivisibleBodyError
 from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, encode_response
-from delay_protocol.wire.hello import Hello, encode_hello
 from delay_server.accepting.admission import Admission, Failure, PutsOff
 from delay_server.accepting.intake import Intake
 from delay_server.duty import DISK_FULL_REMARK, Admits, Duty, Situation, duty_of
@@ -158,9 +156,9 @@ class Ingest:
         self._held: deque[_Held] = deque()
         self._aged = Wakeup()
         self._idle = trio.Event()
-        self.hello: Hello | None = None
-        """Set by the server when it knows who it is: what a HELLO is refused with. Who delivers
-        learns by it that this is no broker, and a client that it is a delay server."""
+        self.hello: Callable[[], bytes] = bytes
+        """Set by the server when it knows who it is: returns what a HELLO is refused with. Who
+        delivers learns by it that this is no broker, and a client that it is a delay server."""
         self.puts_off: Callable[[Connection, bytes], str | None] | None = None
         """Set by the server where first-seen subjects may have to come again later."""
         self.receivers: ReceiversHandler | None = None
@@ -175,7 +173,9 @@ class Ingest:
             return
         for frame in frames:
             if frame.code == CommandCode.HELLO:
-                self._answer_hello(connection, frame)
+                hello = self.hello()
+                code = ResponseCode.BROKER_REJECT if hello else ResponseCode.BROKER_ERROR
+                connection.answer(frame, code, hello)
             elif frame.code != CommandCode.SEND_MESSAGE:
                 self._take_other(connection, frame)
             elif self._duty.admits is Admits.ELSEWHERE:
@@ -184,13 +184,6 @@ class Ingest:
                 self._hold(connection, frame)
             else:
                 self._admit(connection, frame)
-
-    def _answer_hello(self, connection: Connection, frame: Frame) -> None:
-        if self.hello is None:
-            connection.answer(frame, ResponseCode.BROKER_ERROR)
-            return
-        hello = msgspec.structs.replace(self.hello, now_ms=self._trusted_ms())
-        connection.answer(frame, ResponseCode.BROKER_REJECT, encode_hello(hello))
 
     def _take_other(self, connection: Connection, frame: Frame) -> None:
         """Take a request that is not a producer's."""

@@ -161,6 +161,7 @@ class GroupChanges:
             end=request.last_sequence + 1,
             uncommitted=request.uncommitted,
             committed=request.committed,
+            clock_ahead_ms=request.clock_ahead_ms,
         )
         state.was_heard(request.node_id, heard)
         if not connection.is_closed:

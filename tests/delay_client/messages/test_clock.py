@@ -1,6 +1,5 @@
 """Promise: delays count by the server's clock, as far as no delay of the network explains it."""
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -34,7 +33,7 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 
 
 def new_clock() -> ServerClock:
-    return ServerClock("h:1", logging.getLogger("delaywheel.client"))
+    return ServerClock("h:1")
 
 
 @pytest.mark.parametrize(

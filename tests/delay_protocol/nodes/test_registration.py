@@ -57,7 +57,7 @@ MEMBER = GroupMember(
 )
 FULL = msgspec.structs.replace(REGISTERED, has_lease=True, log_uuid=LOG, members={"n1": MEMBER})
 
-OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted"}
+OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted", "clock_ahead_ms"}
 
 LONG = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
 LARGEST_RECORD = GroupRecord(
@@ -98,6 +98,8 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
         "has_lease": False,
         "log_uuid": None,
         "members": {},
+        "now_ms": None,
+        "clock_fault": "",
     }
     assert encode_node_reply(Refused(reason="no")) == bytes.fromhex(
         "82 a474797065 a772656675736564 a6726561736f6e a26e6f"
@@ -122,6 +124,7 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "told_in_sync": {},
         "committed": 0,
         "uncommitted": 0,
+        "clock_ahead_ms": 0,
     }
 
 
@@ -188,6 +191,8 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("committed", 2**63),
         ("uncommitted", -1),
         ("uncommitted", "2"),
+        ("clock_ahead_ms", 1.5),
+        ("clock_ahead_ms", -COUNTED_MAX - 1),
         ("address", 1),
         ("version", "v" * (NAME_LENGTH_MAX + 1)),
     ],
