@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
 import structlog
 import trio
 
@@ -107,7 +108,7 @@ class DelayServer:
         self.receivers = Receivers(
             mastership=lambda: self._mastership,
             duty=self.duty,
-            now_ms=runtime.clock.now_ms,
+            now_ms=self.pacer.trusted_ms,
             credentials=self.credentials,
         )
         self.ingest.receivers = self.receivers
@@ -199,6 +200,8 @@ class DelayServer:
         node = self._node
         replica = None if node is None else node.replica
         leading = None if node is None or self._mastership is None else node.leading
+        clock_fault = "" if registration is None else registration.clock_fault
+        held = clock_fault if leading is not None else ""
         return duty_of(
             Situation(
                 is_master=self._mastership is not None and self.fenced is None,
@@ -209,10 +212,10 @@ class DelayServer:
                 not_accepting="" if registration is None else registration.reason,
                 is_retired=registration is not None and registration.is_retired,
                 disk_is_full=self._node is not None and self._node.upkeep.disk_is_full,
-                clock_reason=self.pacer.reason,
+                clock_reason=self.pacer.reason or held,
                 master_elsewhere="" if replica is None else replica.master_elsewhere,
-                copy_fault="" if replica is None else replica.copy_fault,
-                appends_wait="" if leading is None else leading.why_not_append,
+                copy_fault="" if replica is None else clock_fault or replica.copy_fault,
+                appends_wait="" if leading is None else held or leading.why_not_append,
                 replicas_wait="" if leading is None else leading.why_not_send,
                 outcomes_wait=""
                 if self._mastership is None
@@ -276,7 +279,10 @@ class DelayServer:
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
         """Have tasks run until the node loses its role, or stops; what they had in memory goes."""
-        self.ingest.hello = encode_hello(node.hello(node.store.message_log.last_epoch))
+        hello = node.hello(node.store.message_log.last_epoch)
+        self.ingest.hello = lambda: encode_hello(
+            msgspec.structs.replace(hello, now_ms=self.pacer.trusted_ms())
+        )
         try:
             async with trio.open_nursery() as term:
                 self._term = term.cancel_scope

@@ -356,7 +356,9 @@ class Following:
         said = self._follower.ack(end=copy.log.next_sequence, applied=copy.applied())
         echo_ms = None if said.echo is None else round(said.echo * 1000)
         body = encode_acknowledged(
-            Acknowledged(end=said.end, applied=said.applied, echo_ms=echo_ms)
+            Acknowledged(
+                end=said.end, applied=said.applied, echo_ms=echo_ms, now_ms=self._clock.now_ms()
+            )
         )
         connection.tell(CommandCode.ACK, body)
 

@@ -19,6 +19,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.nodes.clocks import ahead_ms
 from delay_protocol.nodes.following import (
     Acknowledged,
     BatchesHead,
@@ -141,6 +142,8 @@ class Leading:
         self.refused = 0
         """Requests to follow that were refused."""
         self._refusals = Trouble()
+        self.clocks_ahead_s: dict[Member, float] = {}
+        """By how much the wall clocks of slaves are ahead of the one here."""
         self.protocol_faults = 0
         """Slaves that said what cannot be."""
         master.members.written(log.next_sequence, self.now)
@@ -365,6 +368,10 @@ class Leading:
             echo=echo,
             now=now,
         )
+        if echo is not None and said.now_ms is not None:
+            waited_ms = round((now - echo) * 1000)
+            found = ahead_ms(said.now_ms, self._clock.now_ms(), waited_ms=waited_ms)
+            self.clocks_ahead_s[stream.member] = found / 1000
         stream.acknowledged = said.end
         waiting = stream.unacknowledged
         while waiting and waiting[0][0] <= said.end:

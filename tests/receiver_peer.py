@@ -127,7 +127,7 @@ class ReceiverPeer:
         """Settle; return how many were unknown."""
         frame = await self.ask(CommandCode.SETTLE, encode_settle(settled))
         assert frame.code == 0, (frame.code, frame.body)
-        return decode_settle_reply(frame.body)
+        return decode_settle_reply(frame.body)[0]
 
     async def done(self, sequences: Sequence[int]) -> int:
         """Be done with messages; return how many were unknown."""

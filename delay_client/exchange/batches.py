@@ -16,9 +16,11 @@ from typing import Protocol, TypeVar
 
 from delay_client.exchange.links import Link
 from delay_client.messages.config import ClientConfig
+from delay_client.messages.due_times import due_at
 from delay_client.messages.errors import DelaywheelError, FatalError, RetryableError
-from delay_client.messages.item_encoder import EncodedItem
+from delay_client.messages.item_encoder import DUE_MS_MAX, EncodedItem
 from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_protocol.messages.items import decode_item
 
 
 class Receiver(Protocol):
@@ -231,6 +233,7 @@ class Batch:
         "avoid",
         "deadline",
         "due_ms",
+        "fixed",
         "held_for",
         "ids",
         "items",
@@ -262,6 +265,8 @@ class Batch:
         self.due_ms: list[int] = []
         self.past_due: set[str] = set()
         """Ids of those that were due before they were sent, and perhaps of others."""
+        self.fixed: set[str] = set()
+        """Ids of those that are due at a moment that the user gave, and perhaps of others."""
         self.size = 0
         """Bytes of all items."""
         self.attempts = 0
@@ -283,14 +288,26 @@ class Batch:
     def __len__(self) -> int:
         return len(self.items)
 
-    def add(self, item: bytes, message_id: str, due_ms: int, *, is_past_due: bool = False) -> None:
+    def add(self, encoded: EncodedItem, *, is_past_due: bool = False) -> None:
         """Put one more item in; its position is the caller's to add."""
+        item, message_id, due_ms, is_fixed = encoded
         if is_past_due:
             self.past_due.add(message_id)
+        if is_fixed:
+            self.fixed.add(message_id)
         self.items.append(item)
         self.ids.append(message_id)
         self.due_ms.append(due_ms)
         self.size += len(item)
+
+    def retime(self, by_ms: int) -> None:
+        """Have its delays count by another clock, which is so far ahead of the one here."""
+        for index, message_id in enumerate(self.ids):
+            if message_id not in self.fixed:
+                due_ms = min(max(self.due_ms[index] + by_ms, 0), DUE_MS_MAX)
+                self.items[index] = due_at(decode_item(self.items[index]), due_ms)
+                self.due_ms[index] = due_ms
+        self.size = sum(map(len, self.items))
 
     def keep(self, indices: Sequence[int]) -> None:
         """Forget all items but those at these indices."""
@@ -304,7 +321,7 @@ class Batch:
         """Return a batch of the items at these indices, as far on their way as this one."""
         part = Batch(self.receiver, deadline=self.deadline, lane=self.lane)
         part.positions, part.items, part.ids = self.positions, self.items, self.ids
-        part.due_ms, part.past_due = self.due_ms, self.past_due
+        part.due_ms, part.past_due, part.fixed = self.due_ms, self.past_due, self.fixed
         part.keep(indices)
         part.attempts = self.attempts
         part.maybe_kept = self.maybe_kept
@@ -319,6 +336,7 @@ class Batch:
         self.ids += other.ids
         self.due_ms += other.due_ms
         self.past_due |= other.past_due
+        self.fixed |= other.fixed
         self.size += other.size
         self.deadline = min(self.deadline, other.deadline)
 
@@ -392,7 +410,7 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
     for position, message in enumerate(messages):
         now_ms = wall_ms()
         try:
-            item, message_id, due_ms = encode(message, now_ms)
+            item, message_id, due_ms, is_fixed = encode(message, now_ms)
         except FatalError as error:
             collection.refuse(position, error)
             continue
@@ -423,6 +441,8 @@ def cut_batches(  # noqa: C901, PLR0915 (a call for each message would show)
             size = len(item)
         if due_ms < now_ms:
             batch.past_due.add(message_id)
+        if is_fixed:
+            batch.fixed.add(message_id)
         # Batch.add() spelled out.
         items.append(item)
         ids.append(message_id)

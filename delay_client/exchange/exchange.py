@@ -126,7 +126,7 @@ class Exchange:
     ) -> None:
         """Take one message that may share a request with others of its subject's lane."""
         if self._is_closed:
-            _, message_id, _ = encoded
+            _, message_id, *_ = encoded
             waiter.settle(reasons.closed_before(message_id, attempts=0))
             return
         self._trouble.expect(now)

@@ -5,15 +5,18 @@ IDLE --connect()--> CONNECTING --connected()--> UP
   +--------lost()-------+---------lost()--------+
 
 The first frame of each connection is a HELLO, and nothing is sent before its answer: a broker would
-take messages as well, and hand them out at once.
+take messages as well, and hand them out at once. Its answer has the server's clock, by which delays
+count; so it is said again while the connection is used.
 """
 
+import contextlib
 import random
 from collections.abc import Iterator
 from enum import Enum
 from typing import Generic, Protocol, TypeVar
 
 from delay_client.exchange.circuits import Circuit, pause_s
+from delay_client.messages.clock import ServerClock
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import FrameSizeError, MalformedHelloError, RemoteProtocolError
@@ -29,6 +32,9 @@ _HELLO = encode_request(
     opaque=_HELLO_OPAQUE,
     body=encode_hello(Hello(group="", epoch=0, node_id="delay_client")),
 )
+
+_CLOCK_S = 60.0
+"""After so long a server is asked for its clock again."""
 
 _HTTP = int.from_bytes(b"HTTP")
 """What the answer of an HTTP server has where a frame has its length."""
@@ -53,6 +59,9 @@ class Request(Protocol):
     deadline: float
     size: int
     items: list[bytes]
+
+    def retime(self, by_ms: int) -> None:
+        """Have its delays count by another clock, which is so far ahead of the one here."""
 
 
 RequestT = TypeVar("RequestT", bound=Request)
@@ -133,6 +142,8 @@ class Link(Plug, Generic[RequestT]):
         self._decoder = self._new_decoder()
         self._asked_at: float | None = None
         """While it has not said who it is: when it was asked."""
+        self._clock = ServerClock(server)
+        self._clock_asked_at = 0.0
         self._foreign: str | None = None
         self.is_missed = False
         """Whether messages went elsewhere for lack of a connection, so that one is made again."""
@@ -188,6 +199,10 @@ class Link(Plug, Generic[RequestT]):
         """Note that the connection stands, and ask who it is."""
         self._move(LinkState.CONNECTING, LinkState.UP)
         self.heard_at = self.used_at = self._asked_at = now
+        self._say_hello(now)
+
+    def _say_hello(self, now: float) -> None:
+        self._clock_asked_at = now
         self._outgoing.append(_HELLO)
 
     def lost(self, reason: str, now: float, chance: random.Random) -> list[RequestT]:
@@ -218,6 +233,10 @@ class Link(Plug, Generic[RequestT]):
     def send(self, batch: RequestT, now: float) -> None:
         """Put a request with this batch on the wire."""
         assert self.has_room()
+        if now >= self._clock_asked_at + _CLOCK_S:
+            self._say_hello(now)
+        if not batch.attempts and (ahead_ms := self._clock.ahead_ms()):
+            batch.retime(ahead_ms)
         batch.attempts += 1
         # Built anew for each try, from the same items.
         opaque = self._request(CommandCode.SEND_MESSAGE, encode_send_request_body(batch.items))
@@ -234,8 +253,8 @@ class Link(Plug, Generic[RequestT]):
         self.heard_at = self.used_at = now
         self._decoder.feed(data)
         for frame in self._decoder.frames():
-            if self._asked_at is not None and frame.is_response and frame.opaque == _HELLO_OPAQUE:
-                self._take_hello(frame)
+            if frame.is_response and frame.opaque == _HELLO_OPAQUE:
+                self._take_hello(frame, now)
                 continue
             found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
             if found is None:
@@ -259,7 +278,7 @@ class Link(Plug, Generic[RequestT]):
                 else f"is not a delay server ({error})"
             )
 
-    def _take_hello(self, frame: Frame) -> None:
+    def _take_hello(self, frame: Frame, now: float) -> None:
         """Take who it is: a delay server refuses the HELLO, and says which one it is."""
         self._asked_at = None
         if frame.code == ResponseCode.BROKER_ERROR:
@@ -267,15 +286,16 @@ class Link(Plug, Generic[RequestT]):
         if frame.code == ResponseCode.SUCCESS:
             self._refuse("is a broker, not a delay server")
             return
-        try:
-            is_ours = bool(decode_hello(frame.body).log_uuid)
-        except MalformedHelloError:
-            is_ours = False
-        if frame.code != ResponseCode.BROKER_REJECT or not is_ours:
+        hello = None
+        with contextlib.suppress(MalformedHelloError):
+            hello = decode_hello(frame.body)
+        if frame.code != ResponseCode.BROKER_REJECT or hello is None or not hello.log_uuid:
             self._refuse(
                 f"is not a delay server (it answers HELLO with code {frame.code}, as QMQ's brokers "
                 "and the listener of a meta server do)"
             )
+        else:
+            self._clock.heard(hello.now_ms, now - self._clock_asked_at)
 
     def _refuse(self, text: str) -> None:
         self._foreign = self.condemned = text

@@ -64,7 +64,7 @@ class Pending:
         is_past_due: bool,
     ) -> None:
         """Take one message into a batch with others of its subject's lane and of its time-out."""
-        item, message_id, due_ms = encoded
+        item, message_id, *_ = encoded
         lane = self._routing.lane_for(subject, message_id if is_id_given else None)
         if not lane.links:
             self._wake_for_routes()
@@ -90,7 +90,7 @@ class Pending:
         assert isinstance(batch.receiver, Gathering)
         batch.receiver.add(waiter)
         batch.positions = range(len(batch) + 1)
-        batch.add(item, message_id, due_ms, is_past_due=is_past_due)
+        batch.add(encoded, is_past_due=is_past_due)
         batch.deadline = now + timeout_s
 
     def add(self, batch: Batch) -> None:

@@ -35,8 +35,8 @@ from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import subject_fault, subject_size_fault
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, TAGS_MAX, ItemScan, scan_items
 
-EncodedItem = tuple[bytes, str, int]
-"""An item's bytes, its message id, its due time in ms."""
+EncodedItem = tuple[bytes, str, int, bool]
+"""An item's bytes, its message id, its due time in ms, and whether that is a given moment."""
 
 NAME_LENGTH_MAX: Final = 100
 """Characters of a subject or a message id; QMQ's own clients refuse more."""
@@ -133,7 +133,7 @@ class ItemEncoder:
                 f"{self._item_bytes_max * 7 // 10 // 1024} KiB of them fit): send less, or "
                 "raise item_bytes_max here and the server's limit"
             )
-        return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms
+        return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms, at is not None
 
     def _subject_part(self, subject: str) -> bytes:
         data = _utf8(subject, "the subject")
@@ -181,7 +181,7 @@ class ItemChecker:
                 f"the item is not of subject {subject!a}: give the subject that it has",
                 message_id=message_id,
             )
-        return data, message_id, scan.due_ms[0]
+        return data, message_id, scan.due_ms[0], True
 
 
 def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:

@@ -24,7 +24,7 @@ from typing import Any, Final
 
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
-from delay_client.messages.clock import wall_ms
+from delay_client.messages.clock import ServerClock
 from delay_client.receiving.message import ReceivedMessage, reason_of
 from delay_client.receiving.settings import ReceiverConfig
 from delay_client.receiving.tracebacks import Tracebacks
@@ -49,7 +49,7 @@ from delay_protocol.receivers.delivering import (
     decode_settle_reply,
     encode_settle,
 )
-from delay_protocol.wire.frames import FRAME_OVERHEAD, FrameDecoder, encode_one_way
+from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_one_way
 
 logger = logging.getLogger("delaywheel.receiver")
 
@@ -152,6 +152,7 @@ class Attachment(Plug):
         self.refusal: str | None = None
         """Why the server will never let this receiver attach, once it has said so."""
         self._shared = shared
+        self._clock = ServerClock(server)
         self._config = shared.config
         self._connection = 0
         self._was_refused = False
@@ -242,11 +243,12 @@ class Attachment(Plug):
                     if frame.code == CommandCode.DELIVER:
                         self._deliver(frame.body, now)
                 elif self._attach_by < math.inf:
+                    waited_s = now - self._attach_by + self._config.answer_timeout_s
                     self._attach_by = math.inf
-                    self._take_attach_reply(frame.code, frame.body, now)
+                    self._take_attach_reply(frame, now, waited_s)
                 elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
                     self._answered_at = now
-                    self._take_settle_reply(found[0], frame.code, frame.body, now)
+                    self._take_settle_reply(found, frame, now)
             if self._decoder.fault is not None:
                 raise self._decoder.fault
         except (RemoteProtocolError, BodyError) as error:
@@ -288,8 +290,8 @@ class Attachment(Plug):
     # Messages and verdicts.
 
     def now_ms(self) -> int:
-        """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
-        return wall_ms()
+        """Return the server's time, in ms since 1970 UTC: the delay of a LATER counts from it."""
+        return self._clock.now_ms()
 
     def begin(self) -> None:
         """Note that a handler has begun a message that was in `todo`."""
@@ -370,8 +372,8 @@ class Attachment(Plug):
 
     # Frames.
 
-    def _take_attach_reply(self, code: int, body: bytes, now: float) -> None:
-        epochs = self._shared.epochs
+    def _take_attach_reply(self, frame: Frame, now: float, waited_s: float) -> None:
+        epochs, code, body = self._shared.epochs, frame.code, frame.body
         reply = decode_attach_reply(body) if code == ResponseCode.SUCCESS else None
         if reply is None:
             self._was_refused = True
@@ -385,18 +387,24 @@ class Attachment(Plug):
         else:
             epochs[reply.group] = reply.epoch
             self.group, self._epoch, self._lease_s = reply.group, reply.epoch, reply.lease_s
+            self._clock.heard(reply.now_ms, waited_s)
             # The lease begins now; the FLOW goes out when this is polled.
             self._attached_at = self._flow_said_at = now
             self._shared.attached += 1
             self.trouble = None
             self._log(logging.INFO, f"attached, group {reply.group}")
 
-    def _take_settle_reply(self, rows: list[Settled], code: int, body: bytes, now: float) -> None:
+    def _take_settle_reply(
+        self, asked: tuple[list[Settled], float], frame: Frame, now: float
+    ) -> None:
+        (rows, sent_at), code, body = asked, frame.code, frame.body
         counts = self._shared.counts
         are_laters = bool(rows) and rows[0].verdict == Verdict.LATER
         waiting = self._laters if are_laters else self._verdicts
         if code == ResponseCode.SUCCESS:
-            counts.unknown += decode_settle_reply(body)
+            unknown, now_ms = decode_settle_reply(body)
+            counts.unknown += unknown
+            self._clock.heard(now_ms, now - sent_at)
             waiting.setbacks = 0
         elif code == ResponseCode.BROKER_ERROR:
             level = logging.DEBUG if waiting.setbacks else logging.WARNING

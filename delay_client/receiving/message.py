@@ -5,20 +5,20 @@ import logging
 import math
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime
 from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
+from delay_client.messages.due_times import due_at
 from delay_client.messages.envelope import decode_envelope
-from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, delay_to_ms
+from delay_client.messages.item_encoder import DUE_MS_MAX, delay_to_ms
 from delay_client.messages.message import Delay, moment
 from delay_client.receiving.errors import ENDS_PROGRAM, Reject, RetryLater, text_of
 from delay_client.receiving.settings import RetryPolicy
 from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
 from delay_protocol.basics.printable import printable
-from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item, encode_item
+from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item
 from delay_protocol.receivers.delivering import REFUSED_BYTES_MAX, Delivered, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
@@ -45,7 +45,7 @@ class Desk(Protocol):
         """Note that a handler has begun a message."""
 
     def now_ms(self) -> int:
-        """Return the time, in ms since 1970 UTC, from which the delay of a LATER counts."""
+        """Return the server's time, in ms since 1970 UTC: the delay of a LATER counts from it."""
 
     def settle(self, message: "ReceivedMessage", verdict: Verdict, rest: bytes = b"") -> None:
         """Take the verdict, unless the message has one or its connection was lost."""
@@ -86,7 +86,7 @@ class ReceivedMessage:
         """The number of the connection that it came by, the only one where a verdict counts."""
         self.sequence, self.tried, self.kept = delivered
         self.arrived_ms = arrived_ms
-        """When it arrived, in ms since 1970 UTC."""
+        """When it arrived, by the server's clock, in ms since 1970 UTC."""
         self.came_at = 0.0
         """The same, in the time of the event loop."""
         self.is_settled = False
@@ -245,7 +245,4 @@ def later_item(item: Item, due_ms: int, key: str) -> bytes:
 
     Raises LocalProtocolError for an item that only others write: with a value of 40,000 bytes, say.
     """
-    count = count_of(item.attributes, key) + 1
-    attributes = {**item.attributes, DUE_KEY: str(due_ms), key: str(count)}
-    flag = item.flag | FLAG_DELAY
-    return encode_item(replace(item, flag=flag, due_ms=due_ms, attributes=attributes))
+    return due_at(item, due_ms, **{key: str(count_of(item.attributes, key) + 1)})

@@ -85,7 +85,7 @@ class Client(Shell[Line]):
         )
         super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
         self._wall_ms = wall_ms
-        """The clock that delays count from."""
+        """The clock that delays count from until a server has said what its own shows."""
         self._calls = 0
         """Calls that have no outcome yet."""
         self._paused: list[tuple[Batch, anyio.Event]] = []

@@ -58,7 +58,7 @@ class _Exchange(Exchange):
         waiter.settle(self._schedule.take(encoded, is_past_due=is_past_due))
 
     def submit(self, batch: Batch, now: float) -> None:  # noqa: ARG002 (as Exchange)
-        rows = zip(batch.items, batch.ids, batch.due_ms, strict=True)
+        rows = zip(batch.items, batch.ids, batch.due_ms, [False] * len(batch), strict=True)
         outcomes = [self._schedule.take(row, is_past_due=row[1] in batch.past_due) for row in rows]
         batch.receiver.settle(batch.positions, outcomes)
 

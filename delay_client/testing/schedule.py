@@ -143,7 +143,7 @@ class Schedule:
 
     def take(self, encoded: EncodedItem, *, is_past_due: bool) -> Outcome:
         """Keep a message, as a delay server does; return what becomes of it."""
-        data, message_id, due_ms = encoded
+        data, message_id, due_ms, _ = encoded
         if self.why_down:
             text = f"{FAKE_SERVER} takes no messages ({self.why_down}): send it again later"
             return Unavailable(text, message_id=message_id, server=FAKE_SERVER, attempts=1)

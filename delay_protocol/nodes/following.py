@@ -125,6 +125,8 @@ class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     echo_ms: Clock | None = None
     """The newest time of the master since which the slave has promised it to vote for nobody else;
     None: it promises nothing."""
+    now_ms: Clock | None = None
+    """What the wall clock of the slave shows."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -136,6 +136,8 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Outcomes of deliveries that are durable there and not committed."""
     stands: Stands = Stands()
     """To its group."""
+    clock_ahead_ms: Annotated[int, msgspec.Meta(ge=-COUNTED_MAX, le=COUNTED_MAX)] = 0
+    """By how much its wall clock was ahead of the meta server's, by the last answer."""
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -168,6 +170,10 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     """Of the group's log: a node without records takes it for its own. None: of an older server."""
     members: Members = {}
     """All nodes of the group, the one that asked among them."""
+    now_ms: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] | None = None
+    """What the wall clock of the meta server shows."""
+    clock_fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    """Why the wall clock of the node that asked is taken for wrong; empty if it is not."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

@@ -2,11 +2,13 @@
 
     receiver                                       delay server, at the port of producers
     ATTACH {name, instance, patterns}      ---->
-                                           <----   {attached: group, epoch, lease}; or {refused}
+                                           <----   {attached: group, epoch, lease, clock}; or
+                                                   {refused}
     FLOW {items, bytes}                    ---->   one-way, again at least each FLOW_S
                                            <----   DELIVER …   one-way, as messages fall due
     SETTLE …                               ---->
-                                           <----   how many it did not know, once all is durable
+                                           <----   how many it did not know, once all is durable,
+                                                   and what its clock shows
 
 A connection is attached once. What a FLOW says stands until the next: as many items, with as many
 bytes, may be unsettled on this connection at a time. So it is no count that runs down, and a FLOW
@@ -67,6 +69,8 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached", gc=Fal
     """Of the server's mastership. A receiver that has seen a newer one of the group leaves."""
     lease_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)]
     """Seconds without a FLOW after which what is unsettled goes to others."""
+    now_ms: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] | None = None
+    """What the wall clock shows by which the server delivers."""
 
 
 class AttachRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

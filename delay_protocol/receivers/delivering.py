@@ -4,7 +4,8 @@
                        then the items one after another, as they are kept
     SETTLE             i32 count, count x (i64 sequence, i8 verdict, i32 size),
                        then what goes with each verdict, one after another
-    its answer         i32 count of sequences that were not unsettled on this connection
+    its answer         i32 count of sequences that were not unsettled on this connection,
+                       i64 what the server's wall clock shows, ms since 1970
 
     verdict       what goes with it
     1 DONE        nothing: the message is done with
@@ -31,6 +32,7 @@ REFUSED_BYTES_MAX: Final = 255
 """Bytes of the reason of a REFUSED."""
 
 _COUNT: Final = struct.Struct(">i")
+_SETTLE_REPLY: Final = struct.Struct(">iq")
 _DELIVERED: Final = struct.Struct(">qii")
 _SETTLED: Final = struct.Struct(">qbi")
 
@@ -116,19 +118,19 @@ def decode_settle(body: bytes) -> list[Settled]:
     return found
 
 
-def encode_settle_reply(unknown: int) -> bytes:
+def encode_settle_reply(unknown: int, now_ms: int) -> bytes:
     """Return the body of an answer to SETTLE."""
-    return _COUNT.pack(unknown)
+    return _SETTLE_REPLY.pack(unknown, now_ms)
 
 
-def decode_settle_reply(body: bytes) -> int:
-    """Return how many sequences were unknown; raise MalformedMetaError."""
-    if len(body) < _COUNT.size:
+def decode_settle_reply(body: bytes) -> tuple[int, int]:
+    """Return how many sequences were unknown, and the server's clock; raise MalformedMetaError."""
+    if len(body) < _SETTLE_REPLY.size:
         raise MalformedMetaError(f"an answer to SETTLE of {len(body)} bytes")
-    unknown: int = _COUNT.unpack_from(body)[0]
-    if unknown < 0:
-        raise MalformedMetaError(f"an answer to SETTLE with {unknown} unknown sequences")
-    return unknown
+    unknown, now_ms = _SETTLE_REPLY.unpack_from(body)
+    if min(unknown, now_ms) < 0:
+        raise MalformedMetaError(f"an answer to SETTLE with {unknown} unknown, at {now_ms} ms")
+    return unknown, now_ms
 
 
 def _check_verdict(sequence: int, verdict: int, size: int) -> None:

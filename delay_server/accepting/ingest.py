@@ -157,9 +157,9 @@ class Ingest:
         self._held: deque[_Held] = deque()
         self._aged = Wakeup()
         self._idle = trio.Event()
-        self.hello = b""
-        """Set by the server when it knows who it is: what a HELLO is refused with. Who delivers
-        learns by it that this is no broker, and a client that it is a delay server."""
+        self.hello: Callable[[], bytes] = bytes
+        """Set by the server when it knows who it is: returns what a HELLO is refused with. Who
+        delivers learns by it that this is no broker, and a client that it is a delay server."""
         self.puts_off: Callable[[Connection, bytes], str | None] | None = None
         """Set by the server where first-seen subjects may have to come again later."""
         self.receivers: ReceiversHandler | None = None
@@ -174,8 +174,9 @@ class Ingest:
             return
         for frame in frames:
             if frame.code == CommandCode.HELLO:
-                code = ResponseCode.BROKER_REJECT if self.hello else ResponseCode.BROKER_ERROR
-                connection.answer(frame, code, self.hello)
+                hello = self.hello()
+                code = ResponseCode.BROKER_REJECT if hello else ResponseCode.BROKER_ERROR
+                connection.answer(frame, code, hello)
             elif frame.code != CommandCode.SEND_MESSAGE:
                 self._take_other(connection, frame)
             elif self._duty.admits is Admits.ELSEWHERE:

@@ -34,6 +34,8 @@ class Other:
     filing_lag_s: float | None = None
     drops: int = 0
     """How often it was dropped lately."""
+    clock_ahead_s: float | None = None
+    """By how much its wall clock is ahead of the master's."""
 
 
 def others_of(node: Node) -> list[Other]:
@@ -82,6 +84,7 @@ def _other(leading: Leading, peer: Peer, decision: Decision, *, is_in_sync: bool
         filing_lag=max(committed - peer.filing.reached, 0) if has_said else None,
         filing_lag_s=round(peer.filing.lag(committed, now), 3),
         drops=peer.drops_lately(now),
+        clock_ahead_s=leading.clocks_ahead_s.get(peer.member),
     )
 
 

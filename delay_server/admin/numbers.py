@@ -292,6 +292,12 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number("in_sync", "gauge", "Size of the group's in-sync set.", _in_sync),
     Number("min_isr", "gauge", "Size below which the in-sync set never gets.", _min_isr),
     Number("replicas", "gauge", "Nodes of the group that are registered as replicas.", _replicas),
+    Number(
+        "clock_ahead_seconds",
+        "gauge",
+        "By how much the wall clock is ahead of the meta server's, beyond what a delay explains.",
+        lambda registration: registration.clock_ahead_ms / 1000,
+    ),
 )
 
 
@@ -354,6 +360,12 @@ NUMBERS_OF_OTHER: Final[tuple[Number[Other], ...]] = (
         "gauge",
         "Times that it was dropped from the in-sync set in the last ten minutes.",
         lambda other: other.drops,
+    ),
+    Number(
+        "clock_ahead_seconds",
+        "gauge",
+        "By how much its wall clock is ahead of the master's, beyond what a delay explains.",
+        lambda other: other.clock_ahead_s,
     ),
 )
 """Of each other node of a group, as its master sees it."""

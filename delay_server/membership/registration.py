@@ -32,6 +32,7 @@ from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.basics.printable import printable
 from delay_protocol.meta.requests import BrokerState
+from delay_protocol.nodes.clocks import DIFFERS_MS, ahead_ms
 from delay_protocol.nodes.controls_exchange import (
     HOLD_S,
     REPLY_BYTES_MAX,
@@ -176,6 +177,8 @@ class Registration:
         """Registrations that failed: no answer, or one that was not usable."""
         self._again_s = 0.0
         """After so long it is to say that it is there, by the last answer."""
+        self.clock_ahead_ms = 0
+        """By how much the wall clock is ahead of the meta server's, by its last answer."""
         self.is_authenticated = False
         """Whether the meta server that answers has proved that it has the secret."""
         self.announcer = Announcer(settings, identity.group, node=node, broker_state=broker_state)
@@ -214,6 +217,11 @@ class Registration:
     def members(self) -> Mapping[str, GroupMember]:
         """The nodes of the group, as they are registered."""
         return {} if self._reply is None else self._reply.members
+
+    @property
+    def clock_fault(self) -> str:
+        """Why the clock of this node is taken for wrong; empty if it is not."""
+        return "" if self._reply is None else self._reply.clock_fault
 
     @property
     def answered_ms_ago(self) -> int | None:
@@ -336,7 +344,7 @@ class Registration:
                     encode_node_register(said),
                     self._settings.request_seconds_max,
                 )
-                self._take(body, connection.peer)
+                self._take(body, connection.peer, sent_ms)
             except MembershipError as error:
                 return error
             except (ConfigError, TransportError, MalformedMetaError, MetaRefusedError) as error:
@@ -365,9 +373,13 @@ class Registration:
         """Return what the node says of itself now, and of whom it knows."""
         if self.permission is None:
             return self._node()
-        return msgspec.structs.replace(self._node(), told_in_sync=self.permission.record.in_sync)
+        return msgspec.structs.replace(
+            self._node(),
+            told_in_sync=self.permission.record.in_sync,
+            clock_ahead_ms=self.clock_ahead_ms,
+        )
 
-    def _take(self, body: bytes, peer: str) -> None:
+    def _take(self, body: bytes, peer: str, sent_ms: int) -> None:
         """Take an answer to NODE_REGISTER."""
         name = f"{self._identity.node_id} of {self._identity.group}"
         reply = decode_node_reply(body)
@@ -375,6 +387,11 @@ class Registration:
             raise NodeRefusedError(node=name, meta=peer, reason=reply.reason)
         self._again_s = reply.again_ms / 1000
         self.answers += 1
+        if reply.now_ms is not None:
+            waited_ms = self._clock.boot_ms() - sent_ms
+            found = -ahead_ms(reply.now_ms, self._clock.now_ms(), waited_ms=waited_ms)
+            self._must_renew |= abs(found - self.clock_ahead_ms) > DIFFERS_MS
+            self.clock_ahead_ms = found
         self._hear(reply, peer)
         if self._replica is not None:
             self._replica.told(GroupNews(reply.record, reply.members, reply.log_uuid))
@@ -396,6 +413,7 @@ class Registration:
                 f"{permission.pair[0]}, version {permission.pair[1]}; this node has seen epoch "
                 f"{before.pair[0]}, version {before.pair[1]}"
             )
+        is_news = permission != before or reply.clock_fault != self.clock_fault
         self.permission, self._reply = permission, reply
         self._note_permission(before, permission)
         if self.own_epoch and not (
@@ -405,7 +423,7 @@ class Registration:
             raise FencedError(node=name, epoch=self.own_epoch, reason=reason)
         if permission.delivers:
             self._delivers.wake()
-        if permission != before:
+        if is_news:
             self._on_changed()
 
     def _hear_of_group(self, record: GroupRecord, members: Mapping[str, GroupMember]) -> None:

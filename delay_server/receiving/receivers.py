@@ -193,7 +193,9 @@ class Receivers:
         self._members[connection] = _Member(master, group, group.attach(connection, attach))
         self.counts.attached += 1
         hello = master.hello()
-        return encode_attach_reply(Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S))
+        return encode_attach_reply(
+            Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S, now_ms=self._now_ms())
+        )
 
     def _flow(self, member: _Member, frame: Frame) -> None:
         flow = decode_flow(frame.body)
@@ -262,7 +264,8 @@ class Receivers:
             return
         self._settling.discard(settling)
         connection, frame = settling.connection, settling.frame
-        connection.answer(frame, ResponseCode.SUCCESS, encode_settle_reply(settling.unknown))
+        body = encode_settle_reply(settling.unknown, self._now_ms())
+        connection.answer(frame, ResponseCode.SUCCESS, body)
         connection.done(1, len(frame.body))
         self._goes_on()
 

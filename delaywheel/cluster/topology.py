@@ -298,7 +298,7 @@ def _note_rows(found: Json) -> Iterator[Json]:
     """Yield what is to be said of delay servers, which has lines of its own as it may be long."""
     for group, node in _nodes(found):
         outside = None if node["in_sync"] else node["note"]
-        notes = [node["lag"].get("error"), outside, node["controls_note"]]
+        notes = [node["lag"].get("error"), outside, node["controls_note"], node["clock_note"]]
         mine, current = node["controls_version"], group["controls_version"]
         if mine not in {None, current}:
             notes.append(f"applies version {mine} of the controls, the current one is {current}")

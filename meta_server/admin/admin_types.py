@@ -777,6 +777,8 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     """The version of its cluster's controls that it applies; null: none of this meta server's."""
     controls_note: str
     """Why it does not go by the present version; empty if it does."""
+    clock_note: str
+    """How its wall clock differs, and whether it is taken for wrong; empty if it is well."""
 
 
 class DelayGroupShown(Answer, frozen=True, kw_only=True):

@@ -9,6 +9,7 @@ import trio
 
 from delay_protocol.basics.subjects import real_subject
 from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_protocol.nodes.clocks import difference
 from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.metric_families import installed_version
 from meta_server.admin.admin_types import (
@@ -219,7 +220,8 @@ def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
 
 def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
     in_sync, role = group.has_in_sync(node), group.role_of(node)
-    heard = parts.handlers.group_changes.state_of(group.name).heard_of(node)
+    state = parts.handlers.group_changes.state_of(group.name)
+    heard = state.heard_of(node)
     key = (node.cluster, node.group, node.node_id)
     return NodeShown(
         node_id=node.node_id,
@@ -241,6 +243,8 @@ def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
         heard_seconds_ago=_seconds_since(parts.heard.nodes.heard_at(key)),
         controls_version=parts.telling.version_at(key),
         controls_note=parts.telling.note_of(key),
+        clock_note=state.clock_fault(node.node_id)
+        or difference(0 if heard is None else heard.clock_ahead_ms),
     )
 
 

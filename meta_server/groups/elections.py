@@ -28,6 +28,7 @@ from uuid import UUID
 
 import msgspec
 
+from delay_protocol.nodes.clocks import clock_fault
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase, Stands
 from meta_server.known.model import DelayNode
 
@@ -74,6 +75,8 @@ class Heard(NamedTuple):
     """The last record that it knows to be committed."""
     stands: Stands = Stands()
     """How it stands to its master, or as the master."""
+    clock_ahead_ms: int = 0
+    """By how much its wall clock was ahead of the meta server's."""
 
     def could_vote(self, epoch: int, now: float) -> bool:
         """Say whether it may vote now, or hears a master of this epoch that may not send."""
@@ -147,6 +150,10 @@ class GroupState:
         found = self.heard.get(node.node_id)
         own = node.storage_uuid, node.incarnation
         return found if found and (found.storage, found.incarnation) == own else None
+
+    def clock_fault(self, node: str) -> str:
+        """Return why the clock of a node is taken for wrong; empty if it is not."""
+        return clock_fault(node, {name: one.clock_ahead_ms for name, one in self.heard.items()})
 
     def _was_heard_lately(self, node: str, storage: UUID, now: float) -> bool:
         found = self.heard.get(node)
@@ -295,7 +302,11 @@ class GroupState:
         newer = _told_newer(record, self.votes)
         if newer:
             return Refused(newer)
-        best = max(self.votes, key=lambda node: (node != deposed, _rank(node, self.votes[node])))
+        fit = [node for node in sorted(self.votes) if not self.clock_fault(node)]
+        if not fit and len(record.in_sync) > 1:
+            return Refused("; ".join(self.clock_fault(node) for node in sorted(self.votes)))
+        ranks = {node: (node != deposed, _rank(node, self.votes[node])) for node in self.votes}
+        best = max(fit or self.votes, key=lambda node: ranks[node])
         chosen = self.votes[best]
         in_sync = {
             node: vote.storage
@@ -348,7 +359,9 @@ class GroupState:
         heard = [
             node
             for node, storage in sorted(record.in_sync.items())
-            if node != master.node_id and self._was_heard_lately(node, storage, now)
+            if node != master.node_id
+            and self._was_heard_lately(node, storage, now)
+            and (node == to or not self.clock_fault(node))
         ]
         if to is not None and to not in heard:
             return Refused(
@@ -356,9 +369,10 @@ class GroupState:
                 "name another member"
             )
         if not heard:
+            faults = filter(None, map(self.clock_fault, sorted(record.in_sync)))
             return Refused(
-                f"no member in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s: "
-                "start one, and wait until it is in sync"
+                f"no member in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s "
+                + "; ".join(["and has a right clock: start one, wait until it is in sync", *faults])
             )
         target = to or max(heard, key=lambda node: (self.heard[node].end, node))
         self.wish = Wish(record.epoch, target, now + WISH_S)

@@ -156,6 +156,7 @@ class GroupChanges:
             uncommitted=request.uncommitted,
             committed=request.committed,
             stands=request.stands,
+            clock_ahead_ms=request.clock_ahead_ms,
         )
         state.was_heard(request.node_id, heard)
         if not connection.is_closed:

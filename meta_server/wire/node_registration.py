@@ -207,6 +207,8 @@ class NodeRegistration:
             is_retired=shown is not None and shown.is_retired,
             log_uuid=group.log_uuid,
             members=members_of(self._registry, group),
+            now_ms=self._clock.now_ms(),
+            clock_fault=self._group_changes.state_of(group.name).clock_fault(node.request.node_id),
         )
         body = node.seal(encode_node_reply(reply))
         connection.answer(node.frame, ResponseCode.SUCCESS, body)

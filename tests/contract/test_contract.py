@@ -515,7 +515,7 @@ def test_items_are_sent_again_as_they_are(play: Play) -> None:
         got: list[ReceivedMessage] = []
         encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1000)
         message = OutgoingMessage(name, "kept", 5, message_id=f"{name}-m")
-        data, _, due_ms = encoder.encode(message, 1_700_000_000_000)
+        data, _, due_ms, _ = encoder.encode(message, 1_700_000_000_000)
         async with (
             world.client() as client,
             running(world.receiver(name, [name]), got),

@@ -10,6 +10,7 @@ from typing import Self
 import anyio
 import anyio.abc
 
+from delay_client.messages.clock import wall_ms
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item, encode_item
 from delay_protocol.receivers.attaching import (
@@ -146,6 +147,8 @@ class FakeDelayServer(FakeServer):
     """Every item that was handed out, by sequence."""
     connections: list[Connection] = field(default_factory=list)
     sequence: int = 0
+    now_ms: Callable[[], int] = wall_ms
+    """What its clock shows."""
 
     def add(self, *items: bytes, attempt: int = 1) -> None:
         self.pending.extend((attempt, item) for item in items)
@@ -205,7 +208,10 @@ class FakeDelayServer(FakeServer):
             case CommandCode.ATTACH:
                 self.attached.append(decode_attach(frame.body))
                 answer = self.answer or Attached(
-                    group=self.group, epoch=self.epoch, lease_s=self.lease_s
+                    group=self.group,
+                    epoch=self.epoch,
+                    lease_s=self.lease_s,
+                    now_ms=self.now_ms(),
                 )
                 if isinstance(answer, Attached):
                     self.connections.append(connection)
@@ -240,7 +246,7 @@ class FakeDelayServer(FakeServer):
             elif item is not None and verdict == Verdict.LATER:
                 decode_item(rest)
         self.unknown += unknown
-        body = encode_settle_reply(unknown)
+        body = encode_settle_reply(unknown, self.now_ms())
         await connection.stream.send(encode_response(frame, code=0, body=body))
         await self.hand_out()
 

@@ -14,6 +14,7 @@ import trio.testing
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
+from delay_protocol.wire.hello import decode_hello
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import AdmissionConfig, ListenerConfig, StorageConfig, WheelConfig
 from delay_transport.seams.errors import ListenError
@@ -940,3 +941,14 @@ async def test_a_kill_while_the_disk_stalls_sends_again_what_was_sent_in_a_fifth
         await trio.sleep(10)
     again = len(world.broker.ids) - count
     assert 0 < again <= 0.2 * rate + 50
+
+
+async def test_who_asks_who_it_is_is_told_what_the_clock_shows() -> None:
+    world = World()
+    async with world.serving():
+        producer = await world.connect()
+        for _ in range(2):
+            answer = await producer.answer(await producer.post(code=1001))
+            assert answer.code == 52
+            assert decode_hello(answer.body).now_ms == world.now_ms
+            await trio.sleep(10)

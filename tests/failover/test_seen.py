@@ -25,6 +25,7 @@ LEVEL: Final = {
     "filing_lag_seconds": 0.0,
     "in_sync": 1,
     "drops": 0,
+    "clock_ahead_seconds": 0.0,
 }
 """The row of a disk that has all."""
 

@@ -62,8 +62,8 @@ def receivers(data: bytes) -> None:
     if settled is not None:
         assert len(settled) <= SETTLE_ITEMS_MAX
         assert encode_settle(settled) == data
-    unknown = attempt(MalformedMetaError, decode_settle_reply, data)
-    assert unknown is None or encode_settle_reply(unknown) == data[:4]
+    reply = attempt(MalformedMetaError, decode_settle_reply, data)
+    assert reply is None or encode_settle_reply(*reply) == data[:12]
 
 
 @target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))

@@ -593,7 +593,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
                 Settled(8, Verdict.REFUSED, b"why"),
             ]
         ),
-        encode_settle_reply(2),
+        encode_settle_reply(2, 1_700_000_000_000),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "envelope": [

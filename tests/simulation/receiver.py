@@ -259,12 +259,12 @@ class SimReceiver:
         asked_s = trio.current_time()
         frame = await peer.ask(CommandCode.SETTLE, encode_settle(settled + strangers))
         if frame.code == ResponseCode.SUCCESS:
-            unknown = decode_settle_reply(frame.body)
+            unknown, _ = decode_settle_reply(frame.body)
             self._judge.answered(line, chosen, len(strangers), unknown, asked_s)
             self._on_request(answered=True)
             if again:
                 frame = await peer.ask(CommandCode.SETTLE, encode_settle(again))
-                is_known = frame.code == 0 and decode_settle_reply(frame.body) < len(again)
+                is_known = frame.code == 0 and decode_settle_reply(frame.body)[0] < len(again)
                 if is_known or frame.code not in {0, ResponseCode.BROKER_ERROR}:
                     self._witness.complain(f"settled: twice, {frame.code} {frame.body!r}")
         elif frame.code == ResponseCode.BROKER_ERROR:
@@ -287,7 +287,7 @@ class SimReceiver:
         body = encode_settle([Settled(one, verdict) for one in found])
         frame = await peer.ask(CommandCode.SETTLE, body)
         self._judge.answered(
-            line, [], len(found), decode_settle_reply(frame.body), trio.current_time()
+            line, [], len(found), decode_settle_reply(frame.body)[0], trio.current_time()
         )
 
 

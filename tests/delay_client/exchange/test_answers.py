@@ -16,7 +16,7 @@ def new_batch(*names: str, lane: Lane | None = None) -> Batch:
     batch = Batch(Collection(lambda: None), deadline=10, lane=lane or Lane([LINK]))
     batch.positions = range(5, 5 + len(names))
     for name in names:
-        batch.add(b"item", name, 2000, is_past_due=name == "late")
+        batch.add((b"item", name, 2000, False), is_past_due=name == "late")
     batch.attempts = 2
     return batch
 

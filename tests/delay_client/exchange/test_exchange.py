@@ -130,12 +130,14 @@ class World:
         start = len(collection._outcomes)
         batch.positions = collection.expect(list(range(start, start + len(names))))
         for name in names:
-            batch.add(item_of(name), name, 2000)
+            batch.add((item_of(name), name, 2000, False))
         self.exchange.submit(batch, now)
 
     def offer(self, name: str, now: float, timeout_s: float = 10.0) -> Waiter:
         waiter = Waiter(self._count)
-        self.exchange.offer((item_of(name), name, 2000), waiter, timeout_s=timeout_s, now=now)
+        self.exchange.offer(
+            (item_of(name), name, 2000, False), waiter, timeout_s=timeout_s, now=now
+        )
         return waiter
 
     def connect(self, now: float = 0.0) -> None:

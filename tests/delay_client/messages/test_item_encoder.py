@@ -83,7 +83,7 @@ def test_an_item_is_the_one_that_delay_protocol_would_write(  # noqa: PLR0917 (b
     )
     delay = timedelta(milliseconds=delay_ms)
     message = OutgoingMessage(subject, body, delay, None, message_id, tags, attributes=attributes)
-    item, encoded_id, encoded_due_ms = new_encoder().encode(message, NOW_MS)
+    item, encoded_id, encoded_due_ms, _ = new_encoder().encode(message, NOW_MS)
     assert item == encode_item(expected)
     assert (encoded_id, encoded_due_ms) == (message_id, due_ms)
     assert item_crc_ok(item)
@@ -296,13 +296,13 @@ def test_a_refused_message_is_also_a_value_error() -> None:
 def test_more_subjects_than_are_kept_are_still_right() -> None:
     encoder = new_encoder()
     for number in [*range(10_050), 0, 3]:
-        item, _, _ = encoder.encode(OutgoingMessage(f"s{number}", "", 1.0), NOW_MS)
+        item, *_ = encoder.encode(OutgoingMessage(f"s{number}", "", 1.0), NOW_MS)
         assert f"s{number}".encode() in item
 
 
 def test_an_item_that_is_whole_goes_through_as_it_is() -> None:
     item = encode(OutgoingMessage("a.b", "x", delay=7, message_id="m", tags=("t",)))
-    assert ItemChecker().encode(OutgoingItem("a.b", item), 0) == (item, "m", NOW_MS + 7000)
+    assert ItemChecker().encode(OutgoingItem("a.b", item), 0) == (item, "m", NOW_MS + 7000, True)
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,13 @@ import random
 
 import pytest
 
-from delay_client import ClientConfig, ReceivedMessage, ReceiverConfig
+from delay_client import ClientConfig, ReceivedMessage, ReceiverConfig, RetryLater
 from delay_client.exchange.links import LinkState
+from delay_client.messages import clock
+from delay_client.messages.clock import wall_ms
 from delay_client.receiving.attachment import Attachment, Shared
 from delay_protocol.basics.codes import CommandCode
+from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import (
     Attach,
     Attached,
@@ -22,7 +25,7 @@ from delay_protocol.receivers.delivering import (
     encode_settle_reply,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
-from tests.delay_client.fake_delay_server import deliver, new_item
+from tests.delay_client.fake_delay_server import DUE_MS, deliver, new_item
 
 CONFIG = ReceiverConfig(
     credit_items=100,
@@ -53,18 +56,21 @@ class World:
         self._decoder.feed(self.attachment.take_outgoing())
         return self._decoder.frames()
 
-    def attach(self, now: float = 0.0, *, lease_s: int = 30, epoch: int = 1) -> None:
+    def attach(
+        self, now: float = 0.0, *, lease_s: int = 30, epoch: int = 1, now_ms: int | None = None
+    ) -> None:
         self.attachment.connect()
         self.attachment.connected(now)
         [frame] = self.frames()
         assert frame.code == CommandCode.ATTACH
-        body = encode_attach_reply(Attached(group="g", epoch=epoch, lease_s=lease_s))
+        reply = Attached(group="g", epoch=epoch, lease_s=lease_s, now_ms=now_ms)
+        body = encode_attach_reply(reply)
         self.attachment.received(encode_response(frame, code=0, body=body), now)
         self.attachment.poll(now)
 
-    def attached(self, now: float = 0.0, *, lease_s: int = 30) -> None:
+    def attached(self, now: float = 0.0, *, lease_s: int = 30, now_ms: int | None = None) -> None:
         """Attach, and read the first FLOW."""
-        self.attach(now, lease_s=lease_s)
+        self.attach(now, lease_s=lease_s, now_ms=now_ms)
         [flow] = self.frames()
         assert decode_flow(flow.body) == TAKES
 
@@ -93,7 +99,7 @@ class World:
         return self.shared.todo.popleft()
 
     def answer(self, frame: Frame, now: float, *, code: int = 0, body: bytes | None = None) -> None:
-        data = encode_settle_reply(0) if body is None else body
+        data = encode_settle_reply(0, wall_ms()) if body is None else body
         self.attachment.received(encode_response(frame, code=code, body=data), now)
         self.attachment.poll(now)
 
@@ -225,7 +231,7 @@ def test_verdicts_that_were_not_kept_go_again_after_a_pause_before_others() -> N
     [frame] = world.frames()
     assert [row.sequence for row in decode_settle(frame.body)] == [1, 2]
     assert world.shared.counts.set_back == 1
-    world.answer(frame, again_at, body=encode_settle_reply(1))
+    world.answer(frame, again_at, body=encode_settle_reply(1, wall_ms()))
     assert world.attachment.is_settled
     assert world.shared.counts.unknown == 1
 
@@ -454,3 +460,28 @@ def test_verdicts_that_a_server_cannot_keep_do_not_take_the_place_of_messages() 
     world.answer(laters, 1, code=51, body=b"too few replicas are heard")
     [flow] = world.frames()
     assert decode_flow(flow.body).items == 32 + 64
+
+
+@pytest.mark.parametrize("behind_ms", [3_600_000, -3_600_000])
+def test_a_later_and_lateness_count_by_the_clock_of_the_server(
+    monkeypatch: pytest.MonkeyPatch, behind_ms: int
+) -> None:
+    noon_ms = DUE_MS + 200
+    monkeypatch.setattr(clock, "wall_ms", lambda: noon_ms - behind_ms)
+    monkeypatch.setattr(clock, "boot_ms", lambda: 5_000)
+    world = World()
+    world.attached(now_ms=noon_ms)
+    kept = new_item(1)
+    world.attachment.received(deliver([(1, 1, kept)]), 0.0)
+    message = world.begin()
+    message.read()
+    assert message.lateness == 0.2
+    message.failed(RetryLater(1))
+    world.attachment.poll(0.0)
+    world.attachment.poll(1.0)
+    [settle] = world.frames()
+    [settled] = decode_settle(settle.body)
+    assert (settled.verdict, decode_item(settled.rest).due_ms) == (Verdict.LATER, noon_ms + 1000)
+    # The answer says anew what the clock shows: it was set meanwhile.
+    world.answer(settle, 1.0, body=encode_settle_reply(0, noon_ms + 60_000))
+    assert world.attachment.now_ms() == noon_ms + 60_000

@@ -61,7 +61,7 @@ FOLLOW = Follow(
 )
 HEAD = BatchesHead(first=1001, behind=1003, committed=1001, time_ms=60_000, may_send=True)
 BATCHES = b"whole batches"
-ACK = Acknowledged(end=1003, applied=1001, echo_ms=60_000)
+ACK = Acknowledged(end=1003, applied=1001, echo_ms=60_000, now_ms=1_700_000_000_000)
 LEAVE = Leave(reason="no space")
 
 NEWS = NodeNews(record=RECORD, members={"n1": MEMBER}, vote_epoch=3, gone=2, hand_over_to="n2")

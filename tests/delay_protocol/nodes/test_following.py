@@ -123,8 +123,9 @@ def test_who_promises_nothing_echoes_nothing() -> None:
         "end": 1,
         "applied": 1,
         "echo_ms": None,
+        "now_ms": None,
     }
-    assert decode_acknowledged(said(silent, echo_ms=...)) == silent
+    assert decode_acknowledged(said(silent, echo_ms=..., now_ms=...)) == silent
 
 
 # Round trips

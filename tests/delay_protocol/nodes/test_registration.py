@@ -57,7 +57,14 @@ MEMBER = GroupMember(
 )
 FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 
-OPTIONAL = {"last_epoch", "told_in_sync", "committed", "uncommitted", "stands"}
+OPTIONAL = {
+    "last_epoch",
+    "told_in_sync",
+    "committed",
+    "uncommitted",
+    "stands",
+    "clock_ahead_ms",
+}
 
 LONG = "\U0001f5a5" * (NAME_LENGTH_MAX - 2)
 LARGEST_RECORD = GroupRecord(
@@ -97,6 +104,8 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
         "is_retired": False,
         "log_uuid": None,
         "members": {},
+        "now_ms": None,
+        "clock_fault": "",
     }
     assert encode_node_reply(Refused(reason="no")) == bytes.fromhex(
         "82 a474797065 a772656675736564 a6726561736f6e a26e6f"
@@ -129,6 +138,7 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
             "hears_sender": False,
             "vote_in_s": 0.0,
         },
+        "clock_ahead_ms": 0,
     }
 
 
@@ -194,6 +204,8 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("committed", 2**63),
         ("uncommitted", -1),
         ("uncommitted", "2"),
+        ("clock_ahead_ms", 1.5),
+        ("clock_ahead_ms", -COUNTED_MAX - 1),
         ("address", 1),
         ("version", "v" * (NAME_LENGTH_MAX + 1)),
     ],

@@ -38,7 +38,7 @@ ATTACH = Attach(
     weight=7,
     token="t",  # noqa: S106 (an example)
 )
-ATTACHED = Attached(group="g1", epoch=4, lease_s=30)
+ATTACHED = Attached(group="g1", epoch=4, lease_s=30, now_ms=1_700_000_000_000)
 REFUSED = AttachRefused(reason="no", is_final=True)
 FLOW = Flow(items=1000, bytes=16 << 20)
 
@@ -47,7 +47,8 @@ ATTACH_HEX = (
     "a87061747465726e73 91 a86f72646572732e2a a6776569676874 07 a5746f6b656e a174"
 )
 ATTACHED_HEX = (
-    "84 a474797065 a86174746163686564 a567726f7570 a26731 a565706f6368 04 a76c656173655f73 1e"
+    "85 a474797065 a86174746163686564 a567726f7570 a26731 a565706f6368 04 a76c656173655f73 1e"
+    "a66e6f775f6d73 cf0000018bcfe56800"
 )
 
 NAMES = st.text(min_size=1, max_size=NAME_LENGTH_MAX)
@@ -61,7 +62,11 @@ ATTACHES = st.builds(
     token=st.text(max_size=1000),
 )
 REPLIES = st.builds(
-    Attached, group=NAMES, epoch=st.integers(0, COUNTED_MAX), lease_s=st.integers(1, 86_400)
+    Attached,
+    group=NAMES,
+    epoch=st.integers(0, COUNTED_MAX),
+    lease_s=st.integers(1, 86_400),
+    now_ms=st.none() | st.integers(0, COUNTED_MAX),
 ) | st.builds(AttachRefused, reason=REASONS, is_final=st.booleans())
 FLOWS = st.builds(Flow, items=st.integers(0, 2**62), bytes=st.integers(0, 2**62), reason=REASONS)
 

@@ -65,8 +65,8 @@ def test_the_bytes_are_pinned() -> None:
     assert decode_deliver(bytes.fromhex(DELIVER_HEX)) == DELIVERED
     assert encode_settle(SETTLED) == bytes.fromhex(SETTLE_HEX)
     assert decode_settle(bytes.fromhex(SETTLE_HEX)) == SETTLED
-    assert encode_settle_reply(3) == bytes.fromhex("00000003")
-    assert decode_settle_reply(bytes.fromhex("00000003")) == 3
+    assert encode_settle_reply(3, 1_700_000_000_000) == bytes.fromhex("000000030000018bcfe56800")
+    assert decode_settle_reply(bytes.fromhex("000000030000018bcfe56800")) == (3, 1_700_000_000_000)
 
 
 @given(DELIVERIES)
@@ -79,9 +79,9 @@ def test_verdicts_are_read_as_they_were_given(rows: list[Settled]) -> None:
     assert decode_settle(encode_settle(rows)) == rows
 
 
-@given(st.integers(0, 2**31 - 1))
-def test_the_answer_is_a_count(unknown: int) -> None:
-    assert decode_settle_reply(encode_settle_reply(unknown)) == unknown
+@given(st.integers(0, 2**31 - 1), st.integers(0, 2**63 - 1))
+def test_the_answer_is_a_count_and_a_time(unknown: int, now_ms: int) -> None:
+    assert decode_settle_reply(encode_settle_reply(unknown, now_ms)) == (unknown, now_ms)
 
 
 @pytest.mark.parametrize("body", [bytes.fromhex(DELIVER_HEX), bytes.fromhex(SETTLE_HEX)])
@@ -145,7 +145,14 @@ def test_a_deliver_that_cannot_be_is_refused(rows: list[Delivered], sentence: st
         decode_deliver(deliver(rows))
 
 
-@pytest.mark.parametrize(("body", "sentence"), [(b"\0\0\0", "of 3 bytes"), (count(-1), "with -1")])
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (count(1), "of 4 bytes"),
+        (encode_settle_reply(-1, 0), "with -1"),
+        (encode_settle_reply(0, -1), "at -1 ms"),
+    ],
+)
 def test_an_answer_that_is_none_is_refused(body: bytes, sentence: str) -> None:
     with pytest.raises(MalformedMetaError, match=sentence):
         decode_settle_reply(body)

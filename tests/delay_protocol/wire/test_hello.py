@@ -19,6 +19,12 @@ def test_a_delay_server_says_which_log_it_has() -> None:
     assert decode_hello(encode_hello(Hello(group="", epoch=0, node_id=""))).log_uuid == ""
 
 
+def test_a_delay_server_says_what_its_clock_shows() -> None:
+    hello = Hello(group="dg1", epoch=3, node_id="n1", log_uuid="u", now_ms=1_700_000_000_000)
+    assert encode_hello(hello).endswith(bytes.fromhex("a66e6f775f6d73 cf0000018bcfe56800"))
+    assert decode_hello(encode_hello(hello)) == hello
+
+
 def test_a_key_from_a_newer_node_is_skipped() -> None:
     body = msgspec.msgpack.encode({"group": "dg1", "epoch": 3, "node_id": "n1", "zone": "z"})
     assert decode_hello(body) == Hello(group="dg1", epoch=3, node_id="n1")

@@ -299,7 +299,7 @@ async def test_who_asks_who_it_is_is_told_and_nothing_is_slowed_by_it() -> None:
         await stream.send_all(hello)
         (starting,) = await receive_frames(stream, 1)
         assert (starting.code, starting.body) == (51, b"")
-        b.ingest.hello = b"who it is"
+        b.ingest.hello = lambda: b"who it is"
         await stream.send_all(hello)
         (answer,) = await receive_frames(stream, 1)
         assert (answer.code, answer.body) == (52, b"who it is")

@@ -144,13 +144,14 @@ async def test_before_it_is_ready_a_server_shows_what_it_has() -> None:
 
 MEMBERSHIP = """
     meta_connected meta_away_seconds meta_answers_total meta_failures_total role accepts epoch
-    in_sync min_isr replicas controls_taken_total controls_kept
+    in_sync min_isr replicas controls_taken_total controls_kept clock_ahead_seconds
 """
 
 REPLICATION = """
     replication_committed replication_outcomes_uncommitted replication_faults_total
     replication_snapshot_seconds
     replica_in_sync replica_lag replica_lag_seconds replica_filing_lag_seconds replica_drops
+    replica_clock_ahead_seconds
 """
 """Of a node of a group that is replicated (tests/failover/test_seen.py)."""
 

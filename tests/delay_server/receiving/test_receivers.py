@@ -128,6 +128,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
             group=reply.group,
             epoch=server.node.store.message_log.last_epoch,
             lease_s=LEASE_S,
+            now_ms=world.now_ms,
         )
         await send(world, *items)
         await until(lambda: len(peer.delivered) == len(items))

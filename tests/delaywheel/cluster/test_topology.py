@@ -41,6 +41,7 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "heard_seconds_ago": 1.25 if node_id == "n1" else None,
         "controls_version": 4 if node_id == "n1" else None,
         "controls_note": "",
+        "clock_note": "",
         **more,
     }
 

@@ -177,7 +177,7 @@ class FakeClient:
         outcomes: list[Outcome] = []
         for item in items:
             # As the real one does: it has its own rules.
-            _, name, _ = ItemChecker().encode(item, START_MS)
+            _, name, *_ = ItemChecker().encode(item, START_MS)
             self.sent.append(item)
             if name in self.refuses:
                 outcomes.append(Refused(f"{name}: too late"))

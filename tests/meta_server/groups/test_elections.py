@@ -347,3 +347,49 @@ def test_no_more_disks_are_required_than_are_in_sync() -> None:
     assert set_min_isr(ACTIVE, 4) == Refused(
         "4 disks cannot be required while 3 are in sync: a, b, c"
     )
+
+
+def electing(**ahead_ms: int) -> GroupState:
+    disks = {"a": A, "b": B, "c": C}
+    return state(
+        **{name: heard(disks[name], clock_ahead_ms=by_ms) for name, by_ms in ahead_ms.items()}
+    )
+
+
+@pytest.mark.parametrize("by_ms", [10_200, 3_600_000, -3_600_000])
+def test_a_voter_whose_clock_is_wrong_is_not_chosen(by_ms: int) -> None:
+    group = electing(a=0, b=0, c=by_ms)
+    assert group.voted(ELECTING, "c", 4, vote(C, end=200), now=0.0) == ""
+    assert isinstance(group.choose(ELECTING, now=1.0), Waiting)
+    found = group.choose(ELECTING, now=4.0)
+    assert isinstance(found, Refused)
+    assert found.sentence.startswith(f"c: its clock is {abs(by_ms) / 1000} s ")
+    assert group.voted(ELECTING, "b", 4, vote(B, end=100), now=4.0) == ""
+    found = group.choose(ELECTING, now=4.1)
+    assert isinstance(found, GroupRecord)
+    assert found.master == Master(node_id="b", incarnation=2)
+    assert set(found.in_sync) == {"b", "c"}
+
+
+def test_who_alone_is_in_sync_is_chosen_whatever_its_clock_says() -> None:
+    group = electing(a=0, b=0, c=3_600_000)
+    record = msgspec.structs.replace(ELECTING, in_sync={"c": C}, min_isr=1)
+    group.voted(record, "c", 4, vote(C), now=0.0)
+    found = group.choose(record, now=0.1)
+    assert isinstance(found, GroupRecord)
+    assert found.master == Master(node_id="c", incarnation=2)
+
+
+def test_a_member_whose_clock_is_wrong_is_handed_the_group_only_by_name() -> None:
+    group = electing(a=0, b=0, c=3_600_000)
+    group.was_heard("c", heard(C, end=200, clock_ahead_ms=3_600_000))
+    assert group.ask_to_hand_over(ACTIVE, None, now=0.0) == "b"
+    assert group.ask_to_hand_over(ACTIVE, "c", now=0.0) == "c"
+    del group.heard["b"]
+    refused = group.ask_to_hand_over(ACTIVE, None, now=0.0)
+    assert isinstance(refused, Refused)
+    assert refused.sentence == (
+        "no member in sync beside a was heard within 2.5 s and has a right clock: start one, "
+        "wait until it is in sync; c: its clock is 3600.0 s ahead of the meta server's, and 0 of 2 "
+        "other clocks agree with it: set it right (chronyc makestep)"
+    )

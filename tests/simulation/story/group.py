@@ -78,6 +78,8 @@ class Story:
     """Chance that nodes keep next to nothing of their logs, so that slaves copy snapshots."""
     receives: float = 0.5
     """Chance that half of the messages go to receivers, of which there are two."""
+    clocks: bool = False
+    """Whether the clocks of nodes go slow, and are set back for a while."""
 
 
 @dataclass(slots=True)
@@ -384,6 +386,20 @@ class GroupStory:
         except MetaServerError:
             self.result.counts[f"{kind} refused"] += 1
 
+    async def _set_clocks(self) -> None:
+        """Have clocks go wrong so that nothing may be early by the right one, which judges."""
+        chance = derive(self.seed, "clocks")
+        for machine in self.group.machines.values():
+            machine.node.clock.set_drift(-chance.uniform(0, 5e-4))
+        while trio.current_time() < self.length_s - CALM_S:
+            await trio.sleep(chance.uniform(*self.story.pause_s))
+            clock = chance.choice(list(self.group.machines.values())).node.clock
+            by_ms = chance.choice((2_000, 15_000, 3_600_000))
+            self.result.faults["clock"] += 1
+            clock.step(-by_ms)
+            await trio.sleep(chance.uniform(1, 20))
+            clock.step(by_ms)
+
     # -- the end -----------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -396,6 +412,8 @@ class GroupStory:
             group.nursery.start_soon(self._wipe_who_asks_for_it)
             for number in range(2 if self.receives else 0):
                 group.nursery.start_soon(self._receiver(number).run)
+            if self.story.clocks:
+                group.nursery.start_soon(self._set_clocks)
             async with trio.open_nursery() as nursery:
                 for number in range(self.story.producers):
                     nursery.start_soon(self._produce, f"p{number}")
@@ -501,7 +519,7 @@ class GroupStory:
         return " | ".join(parts)
 
 
-STORIES: Final = {"group": Story()}
+STORIES: Final = {"group": Story(), "group-clocks": Story(clocks=True)}
 """By the name of their world."""
 
 

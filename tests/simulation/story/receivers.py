@@ -133,5 +133,5 @@ class StoryReceiver:
                 reply := await peer.ask(CommandCode.SETTLE, body)
             ).code == ResponseCode.BROKER_ERROR:
                 await trio.sleep(1)
-            if verdict is Verdict.DONE and not decode_settle_reply(reply.body):
+            if verdict is Verdict.DONE and not decode_settle_reply(reply.body)[0]:
                 self._on_done(item.message_id, item.due_ms)
