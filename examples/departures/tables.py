@@ -54,7 +54,7 @@ def pause_table(account: Account) -> Table:
     for name in ("", "took", "pause of answers", "pause of deliveries"):
         table.add_column(name, justify="right" if name else "left")
     received_ms = [one.received_ms for one in account.receptions]
-    for name, change in (("handover", account.handover), ("kill, elect", account.takeover)):
+    for name, change in (("handover", account.handover), ("master killed", account.takeover)):
         pauses = (change.pause_ms(account.answered_ms), change.pause_ms(received_ms))
         table.add_row(name, shown(change.lasted_ms), *map(shown, pauses))
     return table
