@@ -46,6 +46,8 @@ class Story:
     """Messages a second."""
     has_faults: bool = True
     has_operator: bool = True
+    is_aimed: bool = False
+    """Strikes at promises alone: the master is cut off, and nodes are started again at once."""
 
 
 class Group:
@@ -251,11 +253,43 @@ class Group:
             if self.meta.record.min_isr != min(self.story.min_isr, 2) and self.meta.is_up:
                 self.meta.set_min_isr(min(self.story.min_isr, len(self.meta.record.in_sync)))
             return
-        name = chance.choices(*zip(*_STRIKES, strict=True))[0]
+        strikes = _AIMED if self.story.is_aimed else _STRIKES
+        name = chance.choices(*zip(*strikes, strict=True))[0]
         node = chance.choice(list(self.nodes.values()))
         if getattr(self, f"_{name}")(node):
             self.faults[name.replace("_", " ")] += 1
         events.after(chance.uniform(0.5, 6), self._strike)
+
+    def _master(self) -> Node | None:
+        """Return the master of the recorded epoch."""
+        epoch = self.meta.record.epoch
+        return next(
+            (
+                node
+                for node in self.nodes.values()
+                if node.master is not None and node.master.record.epoch == epoch
+            ),
+            None,
+        )
+
+    def _master_cut_off(self, _: Node) -> bool:
+        """Cut the master off from the meta server, and from some slaves."""
+        chance, master = self.events.chance, self._master()
+        if master is None:
+            return False
+        others = [name for name in self.nodes if name != master.name and chance.random() < 0.3]
+        for other in ("meta", *others):
+            self.network.cut |= {(master.name, other), (other, master.name)}
+        self.events.after(chance.uniform(1, 10), self.network.cut.clear)
+        return True
+
+    def _short_death(self, node: Node) -> bool:
+        """Kill a node that is started again within a second."""
+        if not node.is_up:
+            return False
+        node.die()
+        self.events.after(self.events.chance.uniform(0.05, 1), node.restart)
+        return True
 
     def _partition(self, _: Node) -> bool:
         chance = self.events.chance
@@ -393,11 +427,15 @@ _STRIKES: Final = (
 )
 
 
+_AIMED: Final = (("master_cut_off", 50), ("short_death", 50))
+
+
 STORIES: Final = {
     "schedule": Story(),
     "schedule-2": Story(replicas=2),
     "schedule-5": Story(replicas=5),
     "schedule-min1": Story(min_isr=1),
+    "schedule-aimed": Story(is_aimed=True),
     "schedule-busy": Story(seconds=70, rate=3000),
 }
 """By the name of their world."""

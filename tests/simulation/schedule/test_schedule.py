@@ -19,7 +19,7 @@ def test_no_promise_is_broken_in_a_group_of_three(seed: int) -> None:
 
 
 @each_seed(8)
-@pytest.mark.parametrize("world", ["schedule-2", "schedule-5", "schedule-min1"])
+@pytest.mark.parametrize("world", ["schedule-2", "schedule-5", "schedule-min1", "schedule-aimed"])
 def test_no_promise_is_broken_in_other_groups(world: str, seed: int) -> None:
     assert run_schedule(seed, world).violations == []
 
