@@ -247,8 +247,10 @@ class Mastership:
 
     def _in_flight(self) -> int:
         """Return how much is under way that a handover waits for."""
-        outcomes = self.sender.unsent().in_flight + self.fact_recorder.not_durable
-        return outcomes + self.committer.taken
+        node, outcomes = self._node, self.sender.unsent().in_flight + self.fact_recorder.not_durable
+        # Whoever is to be told of a commit is told while this node is the master.
+        untold = max(node.commit_point.committed - node.queue.next, 0)
+        return outcomes + self.committer.taken + untold
 
     def _may_send(self) -> bool:
         leading = self._node.leading

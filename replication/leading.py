@@ -175,6 +175,9 @@ class Leading:
     def hand_over(self, node: str) -> str:
         """Begin to hand over; return why that cannot be, empty if it has begun."""
         reason = self.master.hand_over(node, self.now)
+        for stream in self._streams.values():
+            # Whoever is well answers at once.
+            self._send_empty(stream, self.now)
         self._look_now.wake()
         return reason
 
@@ -378,6 +381,8 @@ class Leading:
             stream.bytes_beyond -= waiting.popleft()[1]
         stream.more.wake()
         self._moved(before)
+        if self.master.handover is not None:
+            self._look_now.wake()
 
     # -- snapshots -------------------------------------------------------------------------------
 
@@ -483,7 +488,11 @@ class Leading:
         """Do what follows from the time."""
         now, master = self.now, self.master
         before = master.commit_point.committed
+        asked = master.handover
         wanted = master.look(now, in_flight=self._asks.in_flight())
+        if asked is not None and master.handover is None:
+            node = asked.target.node
+            _log.warning("the group is not handed over: that node does not answer", node=node)
         self._moved(before)
         if wanted is not None and not self._is_asking and self._nursery is not None:
             self._is_asking = True

@@ -1065,7 +1065,8 @@ def hand_over(session: Session, *, name: str, to: str | None) -> None:
     """Have the master of the group NAME hand it over to another member in sync.
 
     It stops, waits until that member has everything, and is a slave from then on: within a second,
-    as a rule. If the member cannot take over, the master goes on.
+    as a rule. If the member does not answer, or cannot take over, the master goes on; the exit code
+    is 7 then.
 
     \b
     Examples:
@@ -1080,8 +1081,9 @@ def hand_over(session: Session, *, name: str, to: str | None) -> None:
             ExitCode.REFUSED,
         )
     if shown["master"] == before["master"]:
-        click.echo(
-            f"{before['master']} could not hand over, and goes on: its log says why", err=True
+        raise Failure(
+            f"{before['master']} could not hand over, and goes on: its log says why",
+            ExitCode.REFUSED,
         )
     _show(session, shown)
 

@@ -1,16 +1,20 @@
 """Handing a group over to another node while both are well. Pure.
 
-The master gives out nothing more and holds requests. It waits for the outcomes that are under way,
-half a second at the most, and until the other node has everything, committed. Then it asks the meta
-server for one record: epoch + 1, the other as the master; there are no votes, since that one is in
-sync. From this question on it does nothing under the old epoch until it is told which record
-stands. If the other has not got everything within two seconds the master asks for itself.
+The other node has to answer first: one that does not within half a second is not handed over to,
+and nothing was held. Then the master gives out nothing more and holds requests. It waits for the
+outcomes that are under way, half a second at the most, and until the other node has everything,
+committed. Then it asks the meta server for one record: epoch + 1, the other as the master; there
+are no votes, since that one is in sync. From this question on it does nothing under the old epoch
+until it is told which record stands. If the other has not got everything within two seconds the
+master asks for itself.
 """
 
 from typing import Final, NamedTuple
 
 from replication.core.record import Member
 
+ANSWER_S_MAX: Final = 0.5
+"""How long the other node may take to answer before anything is held."""
 OUTCOMES_S_MAX: Final = 0.5
 """How long outcomes under way are waited for; those that come later may be sent twice."""
 TARGET_S_MAX: Final = 2.0
@@ -31,11 +35,24 @@ class Handover:
     def __init__(self, target: Member, own: Member, *, now: float) -> None:
         self.target = target
         self._own = own
-        self._began = now
+        self._asked_at = now
+        self._began: float | None = None
+        """When the other node has answered."""
         self.unanswered: int | None = None
         """Messages under way whose outcome did not come in time; None as long as it may."""
         self.has_asked = False
         """Whether the meta server may have acted on it: then nothing is done but to ask again."""
+
+    @property
+    def holds(self) -> bool:
+        """Whether it has begun: nothing more is given out or taken."""
+        return self._began is not None
+
+    def heard(self, at: float, now: float) -> bool:
+        """Begin if the other node was heard since it was asked; say if it may still answer."""
+        if self._began is None and at >= self._asked_at:
+            self._began = now
+        return self.holds or now - self._asked_at <= ANSWER_S_MAX
 
     def look(
         self, *, in_flight: int, target_end: int, end: int, committed: int, now: float
@@ -45,22 +62,24 @@ class Handover:
         in_flight: messages that brokers have not answered; the ends are that of the target's log,
         of this one, and of what is committed.
         """
-        late = now - self._began
-        if self.unanswered is None and (not in_flight or late > OUTCOMES_S_MAX):
-            self.unanswered = in_flight
+        late = self._late(now)
         if late > TARGET_S_MAX:
             self.target = self._own
-        is_there = self.target == self._own or target_end == end == committed
-        if self.unanswered is None or not is_there:
-            return None
-        self.has_asked = True
+        if not self.has_asked:
+            is_there = self.target == self._own or target_end == end == committed
+            if not is_there or (in_flight and late <= OUTCOMES_S_MAX):
+                return None
+            self.unanswered, self.has_asked = in_flight, True
         return self.target
+
+    def _late(self, now: float) -> float:
+        return 0.0 if self._began is None else now - self._began
 
     def why(self, now: float) -> str:
         """Say what it waits for."""
         if self.has_asked:
             return f"hands over to {self.target.node}: waits for the meta server"
         return (
-            f"hands over to {self.target.node}: for {now - self._began:.1f} s it has waited for "
+            f"hands over to {self.target.node}: for {self._late(now):.1f} s it has waited for "
             "outcomes, and for that node's log"
         )

@@ -311,6 +311,11 @@ class InSyncSet:
         peer = self._peers.get(member)
         return peer.acked if peer is not None else 0
 
+    def heard_at(self, member: Member) -> float:
+        """Return when something came from a member last."""
+        peer = self._peers.get(member)
+        return float("-inf") if peer is None else peer.heard_at
+
     def peers(self) -> Iterator[Peer]:
         """Yield what is known of each other disk."""
         yield from self._peers.values()

@@ -59,7 +59,7 @@ class Master:
 
     def why_not_append(self, now: float) -> str:
         """Say why no message may be appended; empty if one may be."""
-        if self.handover is not None:
+        if self.handover is not None and self.handover.holds:
             return self.handover.why(now)
         return self.members.why_not_append(now)
 
@@ -77,7 +77,7 @@ class Master:
 
     def why_not_send(self, now: float) -> str:
         """Say why nothing more may be sent; empty if it may be."""
-        if self.handover is not None:
+        if self.handover is not None and self.handover.holds:
             return self.handover.why(now)
         reason = self.why_not_act(now)
         if reason:
@@ -97,11 +97,11 @@ class Master:
 
     def look(self, now: float, *, in_flight: int) -> Proposal | HandoverRequest | None:
         """Return what the meta server is to be asked for now, again and again; None: nothing."""
-        if self.handover is not None or not self.members.unpromised(now):
+        if self._is_handing_over(now) or not self.members.unpromised(now):
             self._lacks_since = None
         elif self._lacks_since is None:
             self._lacks_since = now
-        if self.handover is None:
+        if self.handover is None or not self.handover.holds:
             return self.members.look(now)
         record = self.record
         target = self.handover.look(
@@ -113,8 +113,17 @@ class Master:
         )
         return None if target is None else HandoverRequest(record.epoch, record.version, target)
 
+    def _is_handing_over(self, now: float) -> bool:
+        """Begin a handover that was asked for, or give it up where the other does not answer."""
+        handover = self.handover
+        if handover is None:
+            return False
+        if not handover.heard(self.members.heard_at(handover.target), now):
+            self.handover = None
+        return handover.holds
+
     def hand_over(self, node: str, now: float) -> str:
-        """Begin to hand over to a node; return why that cannot be, empty if it has begun."""
+        """Hand over to a node once it answers; return why that cannot be, empty if it may."""
         if self.handover is not None:
             return self.handover.why(now)
         if node == self.own.node:
@@ -122,6 +131,7 @@ class Master:
         for member in sorted(self.record.in_sync):
             if member.node == node:
                 self.handover = Handover(member, self.own, now=now)
+                self._is_handing_over(now)
                 return ""
         names = ", ".join(sorted(one.node for one in self.record.in_sync - {self.own}))
         return f"{node} is not in sync; in sync are {names or 'no others'}"

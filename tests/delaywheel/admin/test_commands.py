@@ -11,7 +11,7 @@ from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from tests.delaywheel.json_servers import answering
 
-ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": "", "lease_seconds_left": 0.0}
+ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": ""}
 ELECTING = ACTIVE | {"phase": "electing", "master": None, "epoch": 5, "election": "waits for n2"}
 
 
@@ -21,14 +21,15 @@ class Meta:
     def __init__(self, *looks: dict[str, Any], answer: dict[str, Any] | None = None) -> None:
         self.looks = list(looks)
         self.answer = answer or looks[0]
-        self.asked: list[tuple[str, Any]] = []
+        self.asked: list[Any] = []
 
     def run(self, *words: str) -> Result:
         """Run a command of `delaywheel admin delay-group`."""
 
         def answer(method: str, target: str, _: dict[str, str], body: bytes) -> tuple[int, bytes]:
             if method == "POST":
-                self.asked.append((target.removeprefix("/api/v1/delay-groups/"), json.loads(body)))
+                target = target.removeprefix("/api/v1/delay-groups/")
+                self.asked.append((target, json.loads(body)) if body else target)
                 return 200, json.dumps(self.answer).encode()
             assert target == "/api/v1/delay-groups/d1"
             shown = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
@@ -44,35 +45,26 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(delaywheel.admin.commands, "_HANDOVER_S", 0.3)
 
 
-def test_an_election_waits_for_the_end_of_the_lease_and_for_a_master() -> None:
-    meta = Meta(
-        ACTIVE | {"lease_seconds_left": 0.02},
-        ACTIVE,
-        ELECTING,
-        ACTIVE | {"epoch": 5, "master": "n2"},
-        answer=ELECTING | {"election": ""},
-    )
-    result = meta.run("elect", "d1", "--wait", "--send-again", "9")
+def test_an_election_is_waited_for() -> None:
+    meta = Meta(ELECTING, ACTIVE | {"epoch": 5, "master": "n2"}, answer=ELECTING | {"election": ""})
+    result = meta.run("elect", "d1", "--wait")
     assert result.exit_code == 0, result.output
-    assert meta.asked == [("d1/elect", {"send_again": 9})]
-    assert "n1 may send for another 0.0 s" in result.stderr
+    assert meta.asked == ["d1/elect"]
     assert "waits for n2" in result.stderr
     assert "n2" in result.stdout
+
+
+def test_an_election_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delaywheel.admin.commands, "_ELECTED_S_MAX", 0.2)
+    result = Meta(ELECTING).run("elect", "d1", "--wait")
+    assert result.exit_code == ExitCode.REFUSED
+    assert "no master after 0 s: waits for n2. The election goes on" in result.stderr
 
 
 def test_an_election_without_waiting_asks_once() -> None:
     meta = Meta(ELECTING)
     assert meta.run("elect", "d1").exit_code == 0
-    assert meta.asked == [("d1/elect", {})]
-
-
-def test_a_master_that_renews_its_lease_is_not_waited_for() -> None:
-    meta = Meta(ACTIVE | {"lease_seconds_left": 0.01}, ACTIVE | {"lease_seconds_left": 5.5})
-    result = meta.run("elect", "d1", "--wait")
-    assert result.exit_code == ExitCode.REFUSED
-    assert "n1 lives, and has renewed its lease" in result.stderr
-    assert "delaywheel admin delay-group handover d1" in result.stderr
-    assert meta.asked == []
+    assert meta.asked == ["d1/elect"]
 
 
 def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:
@@ -81,6 +73,7 @@ def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:
     assert (result.exit_code, meta.asked) == (0, [("d1/handover", {"to": "n3"})])
     assert "n3" in result.stdout
     back = Meta(ACTIVE | {"epoch": 5}, answer=ACTIVE).run("handover", "d1")
+    assert back.exit_code == ExitCode.REFUSED
     assert "n1 could not hand over, and goes on" in back.stderr
     silent = Meta(ACTIVE).run("handover", "d1")
     assert silent.exit_code == ExitCode.REFUSED

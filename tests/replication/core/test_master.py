@@ -186,6 +186,22 @@ def test_a_handover_waits_for_outcomes_and_for_the_other_log() -> None:
     assert rig.master.handover.unanswered == 0
 
 
+def test_a_node_that_does_not_answer_is_not_handed_over_to_and_nothing_is_held() -> None:
+    rig = Rig(A, B)
+    rig.ack(B, 2, echo=rig.now)
+    rig.now += 0.4
+    for wait_s, ends in ((0.5, False), (0.6, True)):
+        assert rig.master.hand_over("b", rig.now) == ""
+        rig.master.look(rig.now + wait_s, in_flight=0)
+        assert (rig.master.handover is None) == ends
+        assert rig.master.why_not_append(rig.now) == rig.master.why_not_send(rig.now) == ""
+        rig.master.handover = None
+    assert rig.master.hand_over("b", rig.now) == ""
+    rig.now += 0.3
+    rig.ack(B, 2)
+    assert rig.master.look(rig.now, in_flight=0) == HandoverRequest(3, 7, B)
+
+
 def test_outcomes_that_do_not_come_are_counted_and_not_waited_for() -> None:
     rig = Rig(A, B)
     rig.ack(B, 2)

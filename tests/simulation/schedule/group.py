@@ -241,7 +241,7 @@ class Group:
                 if node.is_up and node.master is not None and node.accepts:
                     others = [one for one in self.nodes.values() if one is not node]
                     if others:
-                        node.master.hand_over(chance.choice(others).name, node.local())
+                        node.hand_over(chance.choice(others).name)
         elif self.story.min_isr > 1 and self.meta.is_up:
             self.meta.set_min_isr(chance.choice([1, 2]))
         self.events.after(chance.uniform(1, 12), self._operate)

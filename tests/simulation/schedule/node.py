@@ -387,6 +387,14 @@ class Node(Process):
         self.master = None
         self._forget_mastership()
 
+    def hand_over(self, to: str) -> str:
+        """Have the master hand over; return why it does not."""
+        assert self.master is not None
+        reason = self.master.hand_over(to, self.local())
+        for stream in list(self.streams.values()):
+            self._send_on(stream, always=True)
+        return reason
+
     def on_message(self, message: int) -> None:
         """Take a message of a producer, if that may be."""
         master = self.master

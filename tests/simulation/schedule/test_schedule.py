@@ -249,7 +249,7 @@ def test_a_handover_takes_a_moment_and_sends_twice_what_it_says() -> None:
     for _ in range(5):
         target = next(name for name in sorted(group.nodes) if name != node.name)
         assert node.master is not None
-        assert node.master.hand_over(target, node.local()) == ""
+        assert node.hand_over(target) == ""
         handover = node.master.handover
         calm.run(1.5)
         assert handover is not None
