@@ -33,7 +33,7 @@ FOLLOW_BYTES_MAX: Final = 8 * 1024
 FOLLOW_FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
 """Bytes of a frame on the replication port: a batch of the largest item and its columns fits."""
 
-_HEAD: Final = struct.Struct(">qqqq?")
+_HEAD: Final = struct.Struct(">qqqqB")
 HEAD_SIZE: Final = _HEAD.size
 
 Sequence = Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
@@ -196,7 +196,10 @@ def decode_batches(body: bytes) -> tuple[BatchesHead, memoryview]:
     """
     if len(body) < HEAD_SIZE:
         raise MalformedMetaError(f"a BATCHES of {len(body)} bytes, its head alone has {HEAD_SIZE}")
-    head = BatchesHead(*_HEAD.unpack_from(body))
+    first, behind, committed, time_ms, may_send = _HEAD.unpack_from(body)
+    if may_send > 1:
+        raise MalformedMetaError(f"whether the master may send is 0 or 1, not {may_send}")
+    head = BatchesHead(first, behind, committed, time_ms, may_send == 1)
     batches = memoryview(body)[HEAD_SIZE:]
     fault = _fault_of(head)
     if fault:

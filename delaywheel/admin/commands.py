@@ -117,7 +117,9 @@ def _show(session: Session, answer: Json) -> None:
     console.print(table)
     for name, value in answer.items():
         if _is_rows(value):
-            console.print(_table(value, title=_title(name)))
+            said = [key for key in value[0] if any(row[key] != "" for row in value)]
+            rows_of = [{key: row[key] for key in said} for row in value]
+            console.print(_table(rows_of, title=_title(name)))
 
 
 def _is_rows(value: object) -> bool:

@@ -46,6 +46,7 @@ DECODES: Final = re.compile(
 
 EXEMPT: Final = {
     "delay_client.exchange.batches.cut_batches": "cuts what the caller sends",
+    "delay_protocol.nodes.clocks.clock_fault": "compares numbers",
     "delay_transport.http.shared_secret.read_secrets": "divides a file of the operator into lines",
     "delay_transport.http.access.check_exposure": "looks at settings that were read already",
     "meta_server.admin.plans.check_cluster": "looks up a name that a struct of the API has",

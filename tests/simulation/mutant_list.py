@@ -185,7 +185,7 @@ SERVER = {
         # What waits to be committed is bounded.
         "any amount may wait to be committed": mutant(
             swap(
-                "delay_server:Committer.run",
+                "delay_server:Committer._takes_items",
                 "self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX",
                 "True",
             ),
@@ -204,7 +204,7 @@ SERVER = {
         ),
         # Records without items wait for no room.
         "filing that lags holds up a word": mutant(
-            swap("delay_server:Committer.run", "has_room or not one.has_items", "has_room"),
+            swap("delay_server:Committer.run", "takes_items or not one.has_items", "takes_items"),
             test="delay_server/accepting/test_commits.py::"
             "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
         ),
@@ -1800,7 +1800,11 @@ SCHEDULE = {
         ),
         # The in-sync set never gets smaller than min_isr.
         "smaller than min_isr": mutant(
-            swap("InSyncSet._wanted", "record.min_isr <= len(fit)", "True"),
+            swap(
+                "InSyncSet._wanted",
+                "record.min_isr <= len(fit) < len(record.in_sync)",
+                "fit != record.in_sync",
+            ),
             swap("GroupState.why_not", "len(wanted) < record.min_isr", "False"),
             seed=39,
         ),
@@ -1914,7 +1918,7 @@ SCHEDULE = {
         ),
         # Not again and again.
         "a blocked master is deposed at once again": mutant(
-            swap("GroupState.why_begin", "now - self.changed_at < BLOCKED_AGAIN_S", "False"),
+            swap("GroupState._why_depose", "now - self.changed_at < BLOCKED_AGAIN_S", "False"),
             test="meta_server/groups/test_elections.py",
         ),
         # The deposed one is elected last.
