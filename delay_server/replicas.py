@@ -183,7 +183,7 @@ class Replica:
         self._scope = trio.CancelScope()
         self._hand_over_to = ""
         self._is_cut = False
-        """Whether the log was cut: what is in memory of it is not to be gone by."""
+        """True once the log was cut: what is in memory of it is not to be gone by."""
         self._group_log: UUID | None = None
 
     @property

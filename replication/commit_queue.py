@@ -92,7 +92,7 @@ class CommitQueue:
         """Bytes that are durable and not committed, those of facts aside."""
         self._held_bytes = 0
         self._committed: deque[Told] = deque()
-        """Who is told of a commit next."""
+        """Those that are told of a commit next."""
         self._more = Wakeup()
         self._went_on = trio.Event()
 

@@ -157,7 +157,7 @@ class Leading:
     # -- what may be done ------------------------------------------------------------------------
 
     def may_act(self) -> bool:
-        """Say whether something may be sent at this moment."""
+        """Return True if something may be sent at this moment."""
         reason = self.master.why_not_act(self.now)
         if reason and not self.why_not_send:
             # The next look tells everybody.

@@ -301,7 +301,7 @@ class Batch:
         self.size += len(item)
 
     def retime(self, by_ms: int) -> None:
-        """Have its delays count by another clock, which is so far ahead of the one here."""
+        """Count its delays by another clock, which is so far ahead of the one here."""
         for index, message_id in enumerate(self.ids):
             if message_id not in self.fixed:
                 due_ms = min(max(self.due_ms[index] + by_ms, 0), DUE_MS_MAX)

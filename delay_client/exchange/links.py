@@ -61,7 +61,7 @@ class Request(Protocol):
     items: list[bytes]
 
     def retime(self, by_ms: int) -> None:
-        """Have its delays count by another clock, which is so far ahead of the one here."""
+        """Count its delays by another clock, which is so far ahead of the one here."""
 
 
 RequestT = TypeVar("RequestT", bound=Request)

@@ -46,7 +46,7 @@ class ServerClock:
     def __init__(self, server: str) -> None:
         self._server = server
         self._lead_ms: int | None = None
-        """What it shows, less `boot_ms()`; None: the server has not said."""
+        """Its time, less `boot_ms()`; None: the server has not said."""
         self._has_logged = False
 
     def now_ms(self) -> int:

@@ -25,7 +25,7 @@ def ahead_ms(theirs_ms: int, own_ms: int, *, waited_ms: int) -> int:
 
 
 def difference(by_ms: int) -> str:
-    """Say of a clock how far it is ahead of the meta server's; empty if it is well."""
+    """Return how far a clock is ahead of the meta server's, in words; empty if it is well."""
     if abs(by_ms) <= DIFFERS_MS:
         return ""
     way = "ahead of" if by_ms > 0 else "behind"

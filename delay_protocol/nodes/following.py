@@ -112,7 +112,7 @@ class BatchesHead(NamedTuple):
     time_ms: int
     """The master's boot clock, which an acknowledgement echoes."""
     may_send: bool
-    """Whether the master may send just now: all that it has to be promised is promised."""
+    """True if the master may send just now: all that it has to be promised is promised."""
 
 
 class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -126,7 +126,7 @@ class Acknowledged(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest time of the master since which the slave has promised it to vote for nobody else;
     None: it promises nothing."""
     now_ms: Clock | None = None
-    """What the wall clock of the slave shows."""
+    """The wall clock of the slave."""
 
 
 class Leave(msgspec.Struct, frozen=True, kw_only=True, gc=False):

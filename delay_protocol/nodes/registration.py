@@ -84,16 +84,16 @@ class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How a node stands in its group: as the master that it is, or to the master that it hears."""
 
     may_send: bool = False
-    """Whether it is the master, and all that may be elected have promised to vote for nobody else.
+    """True if it is the master, and all that may be elected have promised to vote for nobody else.
     """
     lacks_promises_s: Seconds | None = None
     """For how long it is a master that lacks promises; None: it is none, or lacks none."""
     hears_nobody: bool = False
-    """Whether it is a master that was not acknowledged anything lately."""
+    """True if it is a master that was not acknowledged anything lately."""
     hears: Count = 0
     """The epoch of the master that it heard in the last 3 s; 0: it heard none."""
     hears_sender: bool = False
-    """Whether that one may send, as it says."""
+    """True if that one may send, as it says."""
     vote_in_s: Seconds = 0.0
     """After so long what it promised is over, if it does not hear its master again."""
 
@@ -171,7 +171,7 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     members: Members = {}
     """All nodes of the group, the one that asked among them."""
     now_ms: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] | None = None
-    """What the wall clock of the meta server shows."""
+    """The wall clock of the meta server."""
     clock_fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
     """Why the wall clock of the node that asked is taken for wrong; empty if it is not."""
 

@@ -70,7 +70,7 @@ class Attached(msgspec.Struct, frozen=True, kw_only=True, tag="attached", gc=Fal
     lease_s: Annotated[int, msgspec.Meta(ge=1, le=86_400)]
     """Seconds without a FLOW after which what is unsettled goes to others."""
     now_ms: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] | None = None
-    """What the wall clock shows by which the server delivers."""
+    """The wall clock by which the server delivers."""
 
 
 class AttachRefused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

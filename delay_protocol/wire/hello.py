@@ -27,7 +27,7 @@ class Hello(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     log_uuid: str = ""
     """Of the log that a delay server has. Who answers with one is no broker."""
     now_ms: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] | None = None
-    """What the wall clock shows by which a delay server delivers, in its answers."""
+    """The wall clock by which a delay server delivers, in its answers."""
 
 
 _DECODER = msgspec.msgpack.Decoder(Hello)

@@ -107,7 +107,7 @@ class Moves:
             raise NotMovableError("an item has another id than its message")
 
     def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[], None]) -> None:
-        """Have planned records appended; `on_end` hears of each commit, or of a lack of space."""
+        """Append planned records, soon; `on_end` hears of each commit, or of a lack of space."""
         for batch, draft in planned:
             self.count += len(batch)
             self._unfiled.begin(batch.entries)

@@ -125,7 +125,7 @@ class FactRecorder:
         self._since_of_writing: list[tuple[float, int]] = []
         """The same of those that are being written."""
         self._told: list[Callable[[], None]] = []
-        """Who is told when what waits is committed."""
+        """Those that are told when what waits is committed."""
         self._told_of_taken: deque[list[Callable[[], None]]] = deque()
         """The same of each commit that was taken and is not committed."""
         self._not_durable = 0

@@ -288,7 +288,7 @@ class Demo:
                 await trio.sleep(LOOK_SECONDS)
 
     async def _change_masters(self) -> None:
-        """Have the master hand over; later kill the next one, and bring it back."""
+        """Ask the master to hand over; later kill the next one, and bring it back."""
         await self._sleep_until(HANDED_OVER_AT)
         account, admin = self.account, ("admin", "--meta", self._meta, "delay-group")
         before = (await self._group()).master

@@ -58,7 +58,7 @@ class Begins(NamedTuple):
     gone: int = 0
     """The epoch of a master whose start is gone: what was promised to it is void."""
     deposed: str = ""
-    """Who is elected only if nobody else can be, since it may not send."""
+    """The node that is elected only if nobody else can be, since it may not send."""
 
 
 class Heard(NamedTuple):
@@ -79,7 +79,7 @@ class Heard(NamedTuple):
     """By how much its wall clock was ahead of the meta server's."""
 
     def could_vote(self, epoch: int, now: float) -> bool:
-        """Say whether it may vote now, or hears a master of this epoch that may not send."""
+        """Return True if it may vote now, or hears a master of this epoch that may not send."""
         hears_idle = self.stands.hears == epoch and not self.stands.hears_sender
         return hears_idle or now - self.at >= self.stands.vote_in_s
 
@@ -167,7 +167,7 @@ class GroupState:
         }
 
     def _has_begun(self, record: GroupRecord, now: float) -> bool:
-        """Say whether elections may begin and end: all have spoken, or had the time to."""
+        """Return True if elections may begin and end: all have spoken, or had the time to."""
         return now >= self.began + SILENT_S or all(
             node in self.heard and self.heard[node].storage == storage
             for node, storage in record.in_sync.items()
@@ -190,7 +190,7 @@ class GroupState:
         return found if found.storage == record.in_sync.get(master.node_id) else None
 
     def may_send(self, record: GroupRecord, *, now: float) -> bool:
-        """Say whether the recorded master may send, by its own word or that of who hears it."""
+        """Return True if the recorded master may send, as it says, or who hears it."""
         found = self._master(record)
         if found is not None and now - found.at <= HEARD_LATELY_S and found.stands.may_send:
             return True

@@ -188,7 +188,7 @@ class RegistrationConfig:
     it, started on its disk elsewhere."""
 
     elect: Literal["automatic", "operator"] = "automatic"
-    """Who has a group elect another master in place of one that is silent: the meta server, or an
+    """How another master is elected in place of one that is silent: by the meta server, or by an
     operator (`delaywheel admin delay-group elect`). One that was started again is elected by
     itself, whatever this says."""
 

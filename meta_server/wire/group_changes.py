@@ -164,7 +164,7 @@ class GroupChanges:
         self._consider(request.group, now)
 
     def may_send(self, name: str) -> bool:
-        """Say whether the master of a group may send, by its own word or that of who hears it."""
+        """Return True if the master of a group may send, as it says, or who hears it."""
         group = self._group(name)
         return self.state_of(name).may_send(group.record, now=trio.current_time())
 
@@ -399,7 +399,7 @@ class GroupChanges:
         return cause
 
     def _consider(self, name: str, now: float) -> None:
-        """Have an election begin if there is a reason, or note when time alone may make one."""
+        """Begin an election if there is a reason, and note when time alone may make one."""
         group = self._registry.delay_groups.get(name)
         if group is None:
             return

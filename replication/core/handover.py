@@ -45,7 +45,7 @@ class Handover:
 
     @property
     def holds(self) -> bool:
-        """Whether it has begun: nothing more is given out or taken."""
+        """True once it has begun: nothing more is given out or taken."""
         return self._began is not None
 
     def heard(self, at: float, now: float) -> bool:

@@ -302,7 +302,7 @@ class InSyncSet:
         return sorted(one.node for one in others if self._peers[one].lease_until <= now)
 
     def hears_nobody(self, now: float) -> bool:
-        """Say whether no other member was heard lately, of those that there are."""
+        """Return True if no other member was heard lately, of those that there are."""
         others = self.record.in_sync - {self.own}
         return not any(self._peers[one].is_heard(now) for one in others)
 

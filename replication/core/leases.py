@@ -29,11 +29,11 @@ class FollowerPromise:
     def __init__(self, *, now: float) -> None:
         self.until = now + FOLLOWER_LEASE_S * (1 + DRIFT)
         self.is_connected = False
-        """Whether there is a connection to the master that was heard last."""
+        """True while there is a connection to the master that was heard last."""
         self._epoch = 0
         """Of that master; 0: none was heard by this start."""
         self._may_send = False
-        """Whether that one may send, as it said."""
+        """True if that one may send, as it said."""
         self._heard_at = float("-inf")
         self._wanted_epoch = 0
 
@@ -64,5 +64,5 @@ class FollowerPromise:
         return max(self.until - now, 0.0)
 
     def still_hears(self, epoch: int, now: float) -> bool:
-        """Say whether the master of an epoch speaks on an open connection."""
+        """Return True if the master of an epoch speaks on an open connection."""
         return self.is_connected and self._epoch == epoch and now - self._heard_at <= STILL_HEARD_S

@@ -1,4 +1,4 @@
-"""What the master of an epoch may do, by its members and what they promised. Pure.
+"""The rights of the master of an epoch, by its members and what they promised. Pure.
 
     it may            while
     append messages   min_isr members, itself included, are heard; it does not hand over
@@ -64,7 +64,7 @@ class Master:
         return self.members.why_not_append(now)
 
     def why_not_act(self, now: float) -> str:
-        """Say why nothing may be sent; empty if it may be."""
+        """Return why nothing may be sent; empty if it may be."""
         if self.handover is not None and self.handover.has_asked:
             return self.handover.why(now)
         unpromised = ", ".join(self.members.unpromised(now))

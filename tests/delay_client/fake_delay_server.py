@@ -148,7 +148,7 @@ class FakeDelayServer(FakeServer):
     connections: list[Connection] = field(default_factory=list)
     sequence: int = 0
     now_ms: Callable[[], int] = wall_ms
-    """What its clock shows."""
+    """The time of its clock."""
 
     def add(self, *items: bytes, attempt: int = 1) -> None:
         self.pending.extend((attempt, item) for item in items)

@@ -302,7 +302,7 @@ class Group:
         return found
 
     async def elect(self) -> None:
-        """Have an operator begin an election, as soon as the last master may not send."""
+        """Begin an election as an operator does, as soon as the last master may not send."""
         server = self.meta_server
         changes = server.handlers.group_changes
 

@@ -21,7 +21,7 @@ from tests.meta_server.memory_store import Fault
 
 
 async def operate(group: Group, what: str, to: str = "") -> None:
-    """Have an operator hand over, or set min ISR; raises why that is refused."""
+    """Hand over or set min ISR as an operator does; raises why that is refused."""
     server = group.meta_server
     changes = server.handlers.group_changes
 

@@ -74,7 +74,7 @@ class Meta(Process):
         return True
 
     def on_heard(self, node: "Node", heard: Heard) -> None:
-        """Hear what a node says of itself; answer with the record."""
+        """Take what a node says of itself; answer with the record."""
         self._wake()
         now = self.local()
         known = self.state.heard.get(node.name)

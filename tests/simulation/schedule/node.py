@@ -244,7 +244,7 @@ class Node(Process):
         self.later(1.0, self._say_alive)
 
     def _say(self) -> None:
-        """Say how this node stands, with what is known of its log."""
+        """Tell how this node stands, with what is known of its log."""
         uncommitted = self.master.outcomes.uncommitted if self.master is not None else 0
         self._said = self._stands()
         heard = Heard(
@@ -265,13 +265,13 @@ class Node(Process):
         )
 
     def _say_what_has_changed(self) -> None:
-        """Say at once that the master may send, or no more; and that a promise is over."""
+        """Tell at once that the master may send, or no more; and that a promise is over."""
         before, now = self._said, self._stands()
         if (before.may_send, before.vote_in_s > 0) != (now.may_send, now.vote_in_s > 0):
             self._say()
 
     def on_told(self, told: GroupRecord) -> None:
-        """Hear the record of the group."""
+        """Take the record of the group."""
         record, now = record_of(told), self.local()
         if self.master is not None and record.epoch == self.master.record.epoch:
             self._master_told(record, now)
@@ -388,7 +388,7 @@ class Node(Process):
         self._forget_mastership()
 
     def hand_over(self, to: str) -> str:
-        """Have the master hand over; return why it does not."""
+        """Ask the master to hand over; return why it does not."""
         assert self.master is not None
         reason = self.master.hand_over(to, self.local())
         for stream in list(self.streams.values()):

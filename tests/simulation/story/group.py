@@ -79,7 +79,7 @@ class Story:
     receives: float = 0.5
     """Chance that half of the messages go to receivers, of which there are two."""
     clocks: bool = False
-    """Whether the clocks of nodes go slow, and are set back for a while."""
+    """True if the clocks of nodes go slow, and are set back for a while."""
 
 
 @dataclass(slots=True)
@@ -217,7 +217,7 @@ class GroupStory:
         return None
 
     async def _is_kept(self, stream: trio.abc.Stream, item: bytes) -> bool | None:
-        """Say whether an item is kept, as its answer has it; None without an answer."""
+        """Return True if an item is kept, as its answer has it; None without an answer."""
         with contextlib.suppress(*ENDS), trio.move_on_after(5):
             producer = Producer(stream)
             answer = await producer.answer(await producer.post(item))
@@ -387,7 +387,7 @@ class GroupStory:
             self.result.counts[f"{kind} refused"] += 1
 
     async def _set_clocks(self) -> None:
-        """Have clocks go wrong so that nothing may be early by the right one, which judges."""
+        """Set clocks wrong so that nothing may be early by the right one, which judges."""
         chance = derive(self.seed, "clocks")
         for machine in self.group.machines.values():
             machine.node.clock.set_drift(-chance.uniform(0, 5e-4))
