@@ -490,6 +490,7 @@ class Node:
                 change_record=replica.change_record,
                 moved=self.hand_on,
                 duty_changed=self._outside.duty_changed,
+                renew=registration.renew,
                 lose=partial(self._lose, epoch),
             ),
         )

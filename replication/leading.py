@@ -139,6 +139,8 @@ class Leading:
         """Connections whose question is being answered."""
         self.why_not_append = self.why_not_send = "its epoch has not begun"
         """As the core said last."""
+        self._lacks_promises = False
+        """Whether promises were lacking at the last look."""
         self.refused = 0
         """Requests to follow that were refused."""
         self._refusals = Trouble()
@@ -499,6 +501,9 @@ class Leading:
             self._nursery.start_soon(self._ask, wanted)
         for decision in master.members.changed(now):
             _log.info(decision.sentence, standing=decision.standing.value)
+        if (lacks := master.lacks_promises_s(now) is not None) != self._lacks_promises:
+            self._lacks_promises = lacks
+            self._asks.renew()
         reasons = master.why_not_append(now), master.why_not_send(now)
         if reasons != (self.why_not_append, self.why_not_send):
             self._tell_of_reasons(*reasons)

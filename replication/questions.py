@@ -40,6 +40,8 @@ class Asks:
     """Is called when more may have become committed, or may be told."""
     duty_changed: Callable[[], None]
     """Is called when the master may do something else than before."""
+    renew: Callable[[], None]
+    """Has the meta server told at once how this node stands, and asked what is so there."""
     lose: Callable[[str], None]
     """Ends the mastership, since it cannot go on."""
 
@@ -113,8 +115,9 @@ class Questions:
         if reason := self._asks.why_not_follow(follow):
             return reason
         if follow.epoch > epoch:
-            self._asks.lose(f"{follow.node_id} follows a master of epoch {follow.epoch} already")
-            return f"this node was the master of epoch {epoch}"
+            # The meta server's word ends an epoch, and no other.
+            self._asks.renew()
+            return f"this node is the master of epoch {epoch}; it asks the meta server for a later"
         if follow.epoch < epoch:
             return f"this node is the master of epoch {epoch}, not {follow.epoch}"
         return ""

@@ -1431,8 +1431,7 @@ META = {
         # A meta server that starts has heard nobody yet.
         "a meta server that has begun elects": mutant(
             swap("GroupState.why_begin", "not self._has_begun(record, now)", "False"),
-            test=f"{_GROUP_CHANGES}"
-            "test_a_meta_server_that_starts_elects_nobody_before_it_may_have_heard_of_all",
+            test="meta_server/groups/test_elections.py",
         ),
         # Silence begins an election when its time has come, and not when somebody speaks next.
         "silence is seen when somebody speaks": mutant(

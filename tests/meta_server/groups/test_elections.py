@@ -162,6 +162,9 @@ def test_whoever_is_alone_in_sync_goes_on() -> None:
 def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> None:
     group = GroupState(100.0)
     group.was_heard("b", heard(B, at=101.0))
+    group.was_heard("a", heard(A, at=101.0, incarnation=2))
+    assert cause(group, 101.0) == "", "c has not spoken"
+    del group.heard["a"]
     group.was_heard("c", heard(C, at=101.0))
     assert cause(group, 102.9) == ""
     assert cause(group, 103.1) == "silent"
