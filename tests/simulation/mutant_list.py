@@ -197,7 +197,7 @@ SERVER = {
         # What waits to be committed is bounded.
         "any amount may wait to be committed": mutant(
             swap(
-                "delay_server:Committer.run",
+                "Committer._takes_items",
                 "self._queue.items_bytes <= UNCOMMITTED_BYTES_MAX",
                 "True",
             ),
@@ -216,7 +216,7 @@ SERVER = {
         ),
         # Records without items wait for no room.
         "filing that lags holds up a word": mutant(
-            swap("delay_server:Committer.run", "has_room or not one.has_items", "has_room"),
+            swap("delay_server:Committer.run", "takes_items or not one.has_items", "takes_items"),
             test="delay_server/accepting/test_commits.py::"
             "test_a_commit_of_items_waits_while_filing_lags_and_records_without_items_pass",
         ),
