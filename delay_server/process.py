@@ -1,6 +1,5 @@
 """A delay server as a process of its own: real clock, files and sockets, until SIGTERM."""
 
-import ctypes
 import dataclasses
 import sys
 from functools import partial
@@ -30,7 +29,6 @@ def run(config: DelayServerConfig) -> None:
     secret_of(config).check(SECRET_KEY)
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
-    _keep_freed_memory()
     config = within_file_limit(config)
     trio.run(_run_process, config)
 
@@ -67,24 +65,6 @@ def within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
 
 _OTHER_FILES = 256
 """Files open at a time beside connections and segments: logs, mappings being made, libraries."""
-
-_M_TRIM_THRESHOLD = -1
-_M_MMAP_THRESHOLD = -3
-_M_ARENA_MAX = -8
-
-
-def _keep_freed_memory() -> None:
-    """Have glibc's malloc use freed memory again instead of giving it back to the kernel.
-
-    Commits and flushes need buffers of many MiB again and again; faulting their pages in anew costs
-    more than copying into them. All threads share one arena, since Python's lock lets one of them
-    run at a time anyway. Where there is no glibc nothing happens.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:
-        mallopt(_M_ARENA_MAX, 1)
-        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
-        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 async def _run_process(config: DelayServerConfig) -> None:

@@ -21,11 +21,11 @@ from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
 from storage.logs.message_log import MessageLog
 
-HELD_BYTES_MAX: Final = 64 * 1024 * 1024
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 """Bytes of batches that are in memory though they are not committed; a commit that finds more is
 read from the log again."""
-_READ_BYTES: Final = 8 * 1024 * 1024
-"""Bytes of batches that are read from the log in one go."""
+READ_BYTES: Final = 8 * 1024 * 1024
+"""Bytes of batches that are read from the log in one go, and that may wait to be filed before."""
 READ_WORKER: Final = "message_log_reader"
 
 Told = Callable[[], None]
@@ -199,7 +199,7 @@ class CommitQueue:
                 damages.append(found)
                 continue
             header = found.header
-            if header.base_sequence >= until or size >= _READ_BYTES:
+            if header.base_sequence >= until or size >= READ_BYTES:
                 return _Read(batches, damages, min(header.base_sequence, until))
             batches.append(found)
             size += header.size

@@ -76,7 +76,7 @@ _LEAVE_S_MAX: Final = 0.5
 _LEAVE_LOOK_S: Final = 0.005
 _RECEIVE_BYTES: Final = 512 * 1024
 """Bytes that are asked of the socket at a time: a master sends batches of megabytes."""
-_APPEND_BYTES: Final = 16 * 1024 * 1024
+_APPEND_BYTES: Final = 4 * 1024 * 1024
 """Bytes that are appended in one go, where more has come."""
 
 

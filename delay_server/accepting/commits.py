@@ -24,7 +24,7 @@ from delay_server.distribution import Distribution
 from delay_server.filing.filer import Filer
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
-from replication.commit_queue import HELD_BYTES_MAX, CommitQueue
+from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
@@ -36,7 +36,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 MESSAGE_WORKER = "message_log"
 
-UNCOMMITTED_BYTES_MAX: Final = HELD_BYTES_MAX
+UNCOMMITTED_BYTES_MAX: Final = 64 * 1024 * 1024
 """Bytes that may be durable and not committed: commits of items wait beyond it. Facts do not count:
 they have a bound of their own (sending/fact_recorder.py)."""
 

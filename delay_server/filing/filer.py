@@ -88,6 +88,10 @@ def nobody_waits() -> None:
 class Taker(Protocol):
     """Whoever holds for delivery what is filed so late that it is loaded already."""
 
+    @property
+    def gather_bytes_max(self) -> float:
+        """Bytes of rows that may wait to be written together, if the node allows as many."""
+
     async def take_filed(self, filed: Filed, /) -> None:
         """Take what is due soon, and the facts."""
 
@@ -148,7 +152,8 @@ class Filer:
             if not self._backlog and not schedule.full:
                 await self._more.sleep()
                 continue
-            found = await self._access.run(self._file, list(self._backlog))
+            batches = list(self._backlog)
+            found = await self._access.run(self._file, batches, taker.gather_bytes_max)
             for _ in range(found.batches):
                 self._forget(self._backlog.popleft())
             self._room.set()
@@ -167,7 +172,7 @@ class Filer:
         self.backlog_rows -= _rows_of(batch)
         self._checkpoints.filed(batch.header.size)
 
-    def _file(self, batches: Sequence[LogBatch]) -> Filed:
+    def _file(self, batches: Sequence[LogBatch], gather_bytes_max: float) -> Filed:
         """File batches until about a step's worth of entries has to go into the wheel."""
         schedule, now_ms = self._store.schedule, self._pacer.now_ms()
         subjects = schedule.subjects
@@ -190,7 +195,8 @@ class Filer:
             found.append(schedule.flush_near(now_ms))
         # Before the flush, which forgets it: rows that are written have to be loaded all the same.
         earliest_ms = schedule.pile_earliest_ms
-        if schedule.pile_is_full or schedule.full:
+        is_much = schedule.pile_is_full or schedule.pile_bytes >= gather_bytes_max
+        if is_much or schedule.full:
             schedule.flush(now_ms)
         last, is_full = schedule.last_filed, schedule.full
         return Filed(filed, found, facts, crossed_off, last, earliest_ms, is_full)

@@ -116,6 +116,7 @@ class Loader:
         self._look_again = False
         """Something has come that run_loading may not have seen."""
         self.hour_mark = store.schedule.hour_mark
+        self.gather_bytes_max = math.inf
         self.evicted = 0
         """Entries thrown out of the wheel."""
         self.slices = 0

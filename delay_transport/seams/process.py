@@ -1,5 +1,6 @@
-"""What every server process does with its surroundings: signals, open files, the collector."""
+"""What a server process does with its surroundings: signals, open files, memory, the collector."""
 
+import ctypes
 import gc
 import resource
 import signal
@@ -18,7 +19,26 @@ make a round of the next generation. So all that came since the start is looked 
 every 2,500,000 objects more: with 10,000 connections that takes half a second in which nothing else
 is done, and finds next to nothing, since what is done with goes without the collector."""
 
+_M_TRIM_THRESHOLD: Final = -1
+_M_MMAP_THRESHOLD: Final = -3
+_M_ARENA_MAX: Final = -8
+
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+def keep_freed_memory() -> None:
+    """Have glibc's malloc use freed memory again instead of giving it back to the kernel.
+
+    Commits and flushes need buffers of many MiB again and again; faulting their pages in anew costs
+    more than copying into them. All threads share one arena, since Python's lock lets one of them
+    run at a time anyway: to be called before there is a second thread, whose own arena would be
+    shared as well, and each keeps what was freed there. Where there is no glibc nothing happens.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:
+        mallopt(_M_ARENA_MAX, 1)
+        mallopt(_M_MMAP_THRESHOLD, 1 << 30)
+        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
 
 
 async def stop_on_signals(

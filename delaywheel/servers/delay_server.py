@@ -73,6 +73,10 @@ def delay_server(
       delaywheel delay-server --config delay-server.toml
       delaywheel delay-server --config delay-server.toml --set storage.fact_sync_ms_max=0
     """
+    from delay_transport.seams.process import keep_freed_memory
+
+    # NumPy begins threads when it is imported, and so does the log.
+    keep_freed_memory()
     from delay_server.process import run
     from delay_server.settings.config_file import load_config
     from delaywheel.shared.log_output import set_up_log

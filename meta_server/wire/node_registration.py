@@ -23,7 +23,7 @@ from delay_transport.seams.runtime import Clock
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.group_records import members_of
 from meta_server.groups.liveness import Liveliness
-from meta_server.groups.roles import Registered, is_same_start, plan_end, plan_node
+from meta_server.groups.roles import Registered, plan_end, plan_node
 from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import Change
@@ -113,7 +113,6 @@ class NodeRegistration:
         except RefusedError as error:
             self._refuse_node(node, error)
             return
-        self._note_heard(node)
         if not planned.changes and not self._committer.is_pending(NODES):
             self._answer_node(node, planned)
             self._note_end(node)
@@ -136,13 +135,6 @@ class NodeRegistration:
             answer=answer,
             refuse=partial(self._refuse_node, node),
         )
-
-    def _note_heard(self, node: _Node) -> None:
-        """Note what a registered start says, however long its answer waits for the store."""
-        known = self._registry.nodes.get(node.key)
-        if known is not None and is_same_start(node.request, known):
-            self._heard.nodes.hear(node.key, trio.current_time())
-            self._group_changes.registered(node.connection, node.request)
 
     def _plan_node(self, node: _Node) -> Registered:
         now = trio.current_time()

@@ -19,7 +19,14 @@ from delay_client import BlockingClient, DelaywheelError
 from delaywheel.shared.failures import ExitCode
 from storage.tools.inspect import dump_records
 from tests.ports import closed_port
-from tests.processes.real_processes import RecordingBroker, ServerProcess, until
+from tests.processes.real_processes import (
+    Producer,
+    RecordingBroker,
+    ServerProcess,
+    make_item,
+    until,
+    wall_ms,
+)
 from tests.processes.test_nodes import Cluster, Node, epochs_in, run
 
 pytestmark = pytest.mark.process
@@ -29,6 +36,8 @@ IN_SYNC_S = 30.0
 """Seconds in which a node starts, registers, catches up and is recorded, on a busy machine."""
 ELECTED_S = 30.0
 DELIVERED_S = 15.0
+CATCH_UP_BYTES_MAX = 128 * 1024 * 1024
+"""What a slave takes while it copies and files a long log, beside what it takes when idle."""
 QUICK_TIMEOUT = ("--set", "registration.node_timeout_ms=2000")
 
 
@@ -391,6 +400,27 @@ def test_a_master_whose_disk_is_lost_is_replaced_by_an_empty_directory(group: Gr
         group.until_in_sync(*nodes)
         steady.until_more()
         check_all(group, steady, [again.data, nodes["n2"].data, nodes["n3"].data])
+
+
+def test_a_slave_that_catches_up_takes_little_memory(group: Group) -> None:
+    master = group.start("n1").process.wait_ready()
+    idle = peak_bytes(master)
+    due_ms = wall_ms() + 86_400_000
+    with Producer(master.port) as producer:
+        for number in range(400):
+            ids = range(100 * number, 100 * number + 100)
+            items = [make_item(f"m{one}", due_ms + one, value="x" * 4000) for one in ids]
+            assert producer.send(items) == {}
+    slave = group.start("n2").process
+    group.until_in_sync("n1", "n2")
+    assert peak_bytes(slave) - idle < CATCH_UP_BYTES_MAX
+
+
+def peak_bytes(server: ServerProcess) -> int:
+    """Return the most memory that a process has had."""
+    status = Path(f"/proc/{server.process.pid}/status").read_text(encoding="ascii")
+    (line,) = (one for one in status.splitlines() if one.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024
 
 
 @pytest.mark.long

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+import delay_transport.seams.process
 import delaywheel.shared.log_output
 from delay_server.settings.config import DelayServerConfig
 from delaywheel.main import main
@@ -33,6 +34,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
     server = RecordingServer()
     monkeypatch.setitem(sys.modules, "delay_server.process", server)
     monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
+    monkeypatch.setattr(delay_transport.seams.process, "keep_freed_memory", lambda: None)
     return server
 
 

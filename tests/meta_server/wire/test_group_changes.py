@@ -30,7 +30,6 @@ from delay_protocol.nodes.registration import (
     NodeRole,
     Phase,
     Stands,
-    encode_node_register,
 )
 from meta_server.known.model import Audit, Change, SaveBrokerGroup, SaveDelayGroup
 from meta_server.server import MetaServer
@@ -339,28 +338,6 @@ async def test_a_master_that_falls_silent_is_replaced_within_seconds() -> None:
         await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.5)
         [first, *_] = [row.entry for row in world.medium.audit if "elect" in row.entry.action]
         assert first.actor == "the meta server: n1 was not heard for 3.0 s"
-
-
-async def test_who_speaks_while_the_store_is_away_is_not_silent() -> None:
-    world = World()
-    async with three(world) as group:
-        world.medium.is_down = True
-        async with trio.open_nursery() as nursery:
-            # One of which the store does not know keeps the answers of all others waiting.
-            stranger = await world.connect()
-            said = encode_node_register(start(4))
-            nursery.start_soon(stranger.ask, CommandCode.NODE_REGISTER, said)
-            await trio.sleep(0.1)
-            for _ in range(5):
-                for member in group.members:
-                    said = encode_node_register(member.request)
-                    nursery.start_soon(member.peer.ask, CommandCode.NODE_REGISTER, said)
-                await trio.sleep(1)
-            world.medium.is_down = False
-            await until(lambda: not group.server.committer.is_stale)
-            nursery.cancel_scope.cancel()
-        assert group.record.phase is Phase.ACTIVE
-        assert not [action for action in actions(world) if "elect" in action]
 
 
 async def test_where_an_operator_elects_only_a_restart_begins_an_election() -> None:
