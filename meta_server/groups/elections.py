@@ -73,6 +73,8 @@ class Heard(NamedTuple):
     """Outcomes that are durable there and not committed."""
     committed: int = 0
     """The last record that it knows to be committed."""
+    epoch: int = 0
+    """The newest of its log."""
     stands: Stands = Stands()
     """How it stands to its master, or as the master."""
     clock_ahead_ms: int = 0
@@ -166,6 +168,16 @@ class GroupState:
             node: found._replace(at=found.at + seconds) for node, found in self.heard.items()
         }
 
+    def why_behind(self, record: GroupRecord) -> str:
+        """Return why the record is taken for that of an older store; empty if it is not."""
+        for node, found in sorted(self.heard.items()):
+            if found.epoch > record.epoch:
+                return (
+                    f"the log of {node} has epoch {found.epoch}, and this store epoch "
+                    f"{record.epoch}: it was set back, and elects nobody"
+                )
+        return ""
+
     def _has_begun(self, record: GroupRecord, now: float) -> bool:
         """Return True if elections may begin and end: all have spoken, or had the time to."""
         return now >= self.began + SILENT_S or all(
@@ -216,7 +228,7 @@ class GroupState:
     def why_begin(self, record: GroupRecord, *, now: float) -> Begins | None:
         """Return why an election begins now, by itself; None if none does."""
         master = record.master
-        if master is None or not self._has_begun(record, now):
+        if master is None or not self._has_begun(record, now) or self.why_behind(record):
             return None
         if self.was_restarted(record):
             return Begins(f"{master.node_id} was started again", gone=record.epoch)
@@ -293,6 +305,8 @@ class GroupState:
         since = now if self.first_vote_at is None else self.first_vote_at
         if not self._has_begun(record, now):
             return Waiting("this meta server has just begun: it waits for all members")
+        if behind := self.why_behind(record):
+            return Refused(behind)
         lately = set(self._lately(record, now))
         deposed = "" if self.cause is None else self.cause.deposed
         missing = sorted(lately - set(self.votes))
@@ -332,6 +346,8 @@ class GroupState:
         """Return the record with which an election begins, or goes on: then the record itself."""
         if not record.in_sync:
             return Refused("no disk is in sync: the group begins with the next node that registers")
+        if behind := self.why_behind(record):
+            return Refused(behind)
         if record.phase is Phase.ELECTING:
             return record
         assert record.master is not None

@@ -155,6 +155,7 @@ class GroupChanges:
             end=request.last_sequence + 1,
             uncommitted=request.uncommitted,
             committed=request.committed,
+            epoch=request.last_epoch,
             stands=request.stands,
             clock_ahead_ms=request.clock_ahead_ms,
         )

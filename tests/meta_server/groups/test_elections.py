@@ -176,6 +176,20 @@ def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> 
     assert isinstance(late.choose(ELECTING, now=103.0), GroupRecord)
 
 
+def test_a_store_that_is_older_than_a_log_elects_nobody() -> None:
+    group = state(b=heard(B, at=9.0, epoch=4), c=heard(C, at=9.0, epoch=4))
+    assert cause(group, 10.0) == ""
+    sentence = (
+        "the log of b has epoch 4, and this store epoch 3: it was set back, and elects nobody"
+    )
+    assert group.elect(ACTIVE, now=10.0) == Refused(sentence)
+    electing = msgspec.structs.replace(ELECTING, epoch=3)
+    group.voted(electing, "b", 3, vote(B), now=9.0)
+    assert group.choose(electing, now=10.0) == Refused(sentence)
+    group.heard["b"] = group.heard["c"] = heard(B, at=9.0, epoch=3)
+    assert cause(group, 10.0) == "silent"
+
+
 def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.stood_still(10.0)

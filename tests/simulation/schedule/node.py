@@ -248,7 +248,9 @@ class Node(Process):
         uncommitted = self.master.outcomes.uncommitted if self.master is not None else 0
         self._said = self._stands()
         heard = Heard(
-            0.0, self.storage, self.incarnation, self.synced, uncommitted, stands=self._said
+            *(0.0, self.storage, self.incarnation, self.synced, uncommitted),
+            epoch=self.epochs.before(self.synced),
+            stands=self._said,
         )
         self.group.network.tell(self, self.group.meta, self.group.meta.on_heard, self, heard)
 
