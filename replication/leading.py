@@ -493,8 +493,10 @@ class Leading:
         asked = master.handover
         wanted = master.look(now, in_flight=self._asks.in_flight())
         if asked is not None and master.handover is None:
-            node = asked.target.node
-            _log.warning("the group is not handed over: that node does not answer", node=node)
+            _log.warning(
+                "the group is not handed over: not all in sync answer, or have everything",
+                node=asked.target.node,
+            )
         self._moved(before)
         if wanted is not None and not self._is_asking and self._nursery is not None:
             self._is_asking = True

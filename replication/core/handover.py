@@ -1,12 +1,12 @@
 """Handing a group over to another node while both are well. Pure.
 
-The other node has to answer first: one that does not within half a second is not handed over to,
-and nothing was held. Then the master gives out nothing more and holds requests. It waits for the
-outcomes that are under way, half a second at the most, and until the other node has everything,
-committed. Then it asks the meta server for one record: epoch + 1, the other as the master; there
-are no votes, since that one is in sync. From this question on it does nothing under the old epoch
-until it is told which record stands. If the other has not got everything within two seconds the
-master asks for itself.
+All in sync have to answer first, since a commit needs them: where one does not within half a second
+nothing is handed over, and nothing was held. Then the master gives out nothing more and holds
+requests. It waits for the outcomes that are under way, half a second at the most, and until the
+other node has everything, committed; after two seconds it goes on as before. Then it asks the meta
+server for one record: epoch + 1, the other as the master; there are no votes, since that one is in
+sync. From this question on it does nothing under the old epoch until it is told which record
+stands. If none is within two seconds the master asks for itself.
 """
 
 from typing import Final, NamedTuple
@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from replication.core.record import Member
 
 ANSWER_S_MAX: Final = 0.5
-"""How long the other node may take to answer before anything is held."""
+"""How long the others may take to answer before anything is held."""
 OUTCOMES_S_MAX: Final = 0.5
 """How long outcomes under way are waited for; those that come later may be sent twice."""
 TARGET_S_MAX: Final = 2.0
@@ -37,7 +37,7 @@ class Handover:
         self._own = own
         self._asked_at = now
         self._began: float | None = None
-        """When the other node has answered."""
+        """When all others had answered."""
         self.unanswered: int | None = None
         """Messages under way whose outcome did not come in time; None as long as it may."""
         self.has_asked = False
@@ -49,10 +49,15 @@ class Handover:
         return self._began is not None
 
     def heard(self, at: float, now: float) -> bool:
-        """Begin if the other node was heard since it was asked; say if it may still answer."""
-        if self._began is None and at >= self._asked_at:
-            self._began = now
-        return self.holds or now - self._asked_at <= ANSWER_S_MAX
+        """Begin if all others were heard since they were asked; return False if it is given up.
+
+        at: when the one was heard that was heard least lately.
+        """
+        if self._began is None:
+            if at >= self._asked_at:
+                self._began = now
+            return self.holds or now - self._asked_at <= ANSWER_S_MAX
+        return self.has_asked or self._late(now) <= TARGET_S_MAX
 
     def look(
         self, *, in_flight: int, target_end: int, end: int, committed: int, now: float
@@ -63,13 +68,13 @@ class Handover:
         of this one, and of what is committed.
         """
         late = self._late(now)
-        if late > TARGET_S_MAX:
-            self.target = self._own
         if not self.has_asked:
-            is_there = self.target == self._own or target_end == end == committed
+            is_there = target_end == end == committed
             if not is_there or (in_flight and late <= OUTCOMES_S_MAX):
                 return None
             self.unanswered, self.has_asked = in_flight, True
+        elif late > TARGET_S_MAX:
+            self.target = self._own
         return self.target
 
     def _late(self, now: float) -> float:

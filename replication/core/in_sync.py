@@ -311,10 +311,9 @@ class InSyncSet:
         peer = self._peers.get(member)
         return peer.acked if peer is not None else 0
 
-    def heard_at(self, member: Member) -> float:
-        """Return when something came from a member last."""
-        peer = self._peers.get(member)
-        return float("-inf") if peer is None else peer.heard_at
+    def all_heard_at(self) -> float:
+        """Return when the one was heard that was heard least lately, of those that are needed."""
+        return min(self._peers[one].heard_at for one in self.needed() - {self.own})
 
     def peers(self) -> Iterator[Peer]:
         """Yield what is known of each other disk."""

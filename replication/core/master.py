@@ -118,8 +118,9 @@ class Master:
         handover = self.handover
         if handover is None:
             return False
-        if not handover.heard(self.members.heard_at(handover.target), now):
+        if not handover.heard(self.members.all_heard_at(), now):
             self.handover = None
+            return False
         return handover.holds
 
     def hand_over(self, node: str, now: float) -> str:

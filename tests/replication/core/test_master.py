@@ -212,11 +212,35 @@ def test_outcomes_that_do_not_come_are_counted_and_not_waited_for() -> None:
     assert rig.master.handover.unanswered == 3
 
 
-def test_a_master_whose_target_does_not_get_there_asks_for_itself() -> None:
+def test_a_master_whose_target_does_not_get_there_goes_on() -> None:
     rig = Rig(A, B)
     rig.master.hand_over("b", rig.now)
     assert rig.master.look(rig.now + 1.9, in_flight=0) is None
+    assert rig.master.why_not_append(rig.now + 1.9) != ""
+    rig.master.look(rig.now + 2.1, in_flight=0)
+    assert rig.master.handover is None
+    assert rig.master.why_not_append(rig.now) == ""
+
+
+def test_a_master_that_is_told_of_no_record_asks_for_itself() -> None:
+    rig = Rig(A, B)
+    rig.ack(B, 2)
+    rig.master.hand_over("b", rig.now)
+    assert rig.master.look(rig.now + 1.9, in_flight=0) == HandoverRequest(3, 7, B)
     assert rig.master.look(rig.now + 2.1, in_flight=0) == HandoverRequest(3, 7, A)
+
+
+def test_nothing_is_held_for_a_handover_beside_a_member_that_is_silent() -> None:
+    rig = Rig(A, B, C)
+    rig.now += 0.1
+    assert rig.master.hand_over("b", rig.now) == ""
+    rig.now += 0.2
+    rig.ack(B, 2, echo=rig.now)
+    assert rig.master.look(rig.now, in_flight=0) is None
+    assert rig.master.why_not_append(rig.now) == "", "a commit needs c as well"
+    rig.now += 0.4
+    rig.master.look(rig.now, in_flight=0)
+    assert rig.master.handover is None
 
 
 def test_a_newer_record_of_the_same_epoch_ends_a_handover() -> None:
