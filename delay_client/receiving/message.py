@@ -121,8 +121,12 @@ class ReceivedMessage:
 
     @property
     def lateness(self) -> float:
-        """Seconds from when it was due to when it arrived here, by this machine's clock."""
-        return (self.arrived_ms - self.due_ms) / 1000
+        """Seconds from when it was due to when it arrived here, by the delay server's clock.
+
+        That clock is known to 1 ms, by which nothing is early.
+        """
+        late_ms = self.arrived_ms - self.due_ms
+        return 0.0 if late_ms == -1 else late_ms / 1000
 
     def json(self) -> Any:  # noqa: ANN401 (whatever the sender sent)
         """Return what the body says as JSON; raise a ValueError where it is none."""

@@ -35,6 +35,8 @@ _HANDOVER_S = 12.0
 """For longer than this a master is not asked to hand over."""
 _ELECTED_S_MAX = 30.0
 """Seconds for which `elect --wait` waits; an election that can end has ended in seven."""
+_SILENT_S_MAX = 4.0
+"""Seconds after which a master that died a moment ago counts as silent at the meta server."""
 _LOOK_S = 0.2
 """How often it is asked whether a group has its next master."""
 
@@ -1105,10 +1107,27 @@ def elect(session: Session, *, name: str, wait: bool) -> None:
     Examples:
       delaywheel admin delay-group elect delay1 --wait
     """
-    shown = session.ask("POST", "delay-groups", name, "elect")
     if wait:
-        shown = _await_master(session, name, shown)
+        shown = _await_master(session, name, _elect_soon(session, name))
+    else:
+        shown = session.ask("POST", "delay-groups", name, "elect")
     _show(session, shown)
+
+
+def _elect_soon(session: Session, name: str) -> Json:
+    """Have an election begin, also where the master died a moment ago; it may begin by itself."""
+    before = session.ask("GET", "delay-groups", name)
+    until = time.monotonic() + _SILENT_S_MAX
+    while True:
+        try:
+            return session.ask("POST", "delay-groups", name, "elect")
+        except Failure as error:
+            shown = session.ask("GET", "delay-groups", name)
+            if shown["epoch"] > before["epoch"]:
+                return shown
+            if error.exit_code != ExitCode.REFUSED or time.monotonic() > until:
+                raise
+            time.sleep(_LOOK_S)
 
 
 def _await_master(session: Session, name: str, shown: Json) -> Json:

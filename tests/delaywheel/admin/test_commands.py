@@ -46,7 +46,8 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_election_is_waited_for() -> None:
-    meta = Meta(ELECTING, ACTIVE | {"epoch": 5, "master": "n2"}, answer=ELECTING | {"election": ""})
+    looks = (ACTIVE, ELECTING, ACTIVE | {"epoch": 5, "master": "n2"})
+    meta = Meta(*looks, answer=ELECTING | {"election": ""})
     result = meta.run("elect", "d1", "--wait")
     assert result.exit_code == 0, result.output
     assert meta.asked == ["d1/elect"]
