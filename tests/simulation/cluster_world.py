@@ -779,7 +779,7 @@ class ClusterWorld(World):
         if not registered:
             return
         self.result.faults["a copy of the disk registers"] += 1
-        if registered[0].record.epoch <= server.node.store.message_log.last_epoch:
+        if registered[0].record.epoch <= request.last_epoch:
             self.witness.complain(f"epoch: a later start was given {registered[0].record.epoch}")
         life, set_backs = self.node.lives, self.meta.set_backs
         asked_s = trio.current_time()

@@ -1954,7 +1954,7 @@ SCHEDULE = {
         # A slave votes when its promise to the master it heard has run out.
         "a promise to a master is forgotten": mutant(
             swap("Voter.asked", "wait_s > 0", "False"),
-            seed=13,
+            test="replication/core/test_voter.py",
         ),
         # A start promises nothing away that it may have promised before it.
         "a start votes at once": mutant(
@@ -2004,7 +2004,7 @@ SCHEDULE = {
             swap("Master.why_not_act", "self.handover.has_asked", "False"),
             swap("Master.why_not_send", "self.handover is not None", "False"),
             swap("Master.why_not_append", "self.handover is not None", "False"),
-            seed=8,
+            test="replication/core/test_master.py",
         ),
         # Where the other does not get there the master goes on.
         "a handover waits for ever": mutant(
