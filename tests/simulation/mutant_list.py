@@ -1289,7 +1289,7 @@ META = {
                 "(*(planned.intent for planned in batch), *waiting)",
                 "(planned.intent for planned in batch)",
             ),
-            seed=1,
+            seed=62,
         ),
     },
     "8 timestamps": {
@@ -1346,7 +1346,7 @@ META = {
             swap("_delay_groups", "taking or open_to_it or known", "taking"), seed=4
         ),
         # A route gets another group only when all it has stay away.
-        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=33),
+        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=67),
         # Groups that went off-line, or are silent, are told to nobody.
         "what is away is told": mutant(
             swap("answer_of", "group.state is not BrokerState.NRW", "True"), seed=1
@@ -2145,7 +2145,7 @@ GROUP = {
         # A start of the recorded master's disk begins an election.
         "a master that was started again is waited for": mutant(
             swap("GroupState.was_restarted", "found.incarnation > master.incarnation", "False"),
-            test=f"{_FAILOVER}test_a_master_that_loses_power_is_followed_by_another_with_every_message",
+            test="meta_server/groups/test_elections.py",
         ),
     },
     "6 receivers": {
