@@ -59,6 +59,9 @@ _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
+_RECORD_FILE = "meta_server/known/test_record_file.py"
+_SET_BACK = "meta_server/known/test_set_back.py"
+_FAILOVER_ROLES = "failover/test_roles.py::"
 
 SERVER = {
     "4 message_log": {
@@ -1282,6 +1285,15 @@ META = {
         "go on after a failed commit": mutant(
             swap("Committer._turn_stale", "self.is_stale = True", "self.is_stale = False"), seed=1
         ),
+        # An election waits for no registration.
+        "an election waits for its turn": mutant(
+            swap(
+                "Committer._plan_some",
+                "self._urgent or self._waiting",
+                "self._waiting or self._urgent",
+            ),
+            test="meta_server/known/test_commits.py",
+        ),
         # When the store fails, whoever waits for it is told.
         "what waits is forgotten": mutant(
             swap(
@@ -1425,6 +1437,54 @@ META = {
         # A log that another group has is refused.
         "the log of another group": mutant(
             swap("_check_log", "other.name != request.group", "False"), seed=2
+        ),
+    },
+    "8 set back": {
+        # A record of the file is above all that the store may have told.
+        "what was told is told again": mutant(
+            swap("_raised", "kept.record.version + VERSIONS_SKIPPED", "kept.record.version + 1"),
+            test=_RECORD_FILE,
+        ),
+        # The store takes what is newer in the file.
+        "the file is not looked at": mutant(
+            swap("RecordedStore.load", "_pair(stored[name]) < _pair(kept)", "False"),
+            test=_RECORD_FILE,
+        ),
+        # A group that the file lacks is proven by its nodes only.
+        "a backup is believed": mutant(
+            swap("RecordedStore.load", "stored.keys() - self._records.keys()", "()"),
+            test=_RECORD_FILE,
+        ),
+        # A record that is stored is in the file before anybody is told.
+        "the file comes later": mutant(
+            drop("RecordedStore.commit", "self._write(records)"), test=_RECORD_FILE
+        ),
+        # What a master says counts for the record by which it may send.
+        "a master of another record is enough": mutant(
+            swap("SetBack._may_send", "one.told.record == record", "True"), test=_SET_BACK
+        ),
+        "a master started again is enough": mutant(
+            swap("SetBack._may_send", "one.incarnation == master.incarnation", "True"),
+            test=_SET_BACK,
+        ),
+        # A disk in the place of one in sync may know less than that.
+        "another disk has spoken": mutant(
+            swap("SetBack._has_spoken", "record.in_sync.get(...) == one.storage_uuid", "True"),
+            test=_SET_BACK,
+        ),
+        # Of an empty store the nodes alone know how many there were.
+        "nodes that nobody registered": mutant(
+            drop("SetBack.newest", "known.update(one.told.nodes)"), test=_SET_BACK
+        ),
+        # Two records of one epoch and version are of two stores.
+        "another record of the same version": mutant(
+            swap("is_older", "pair < known or ...", "pair < known"), test=_SET_BACK
+        ),
+        # A node that was told more does not go back.
+        "an older record is believed": mutant(
+            swap("Replica.told", "self.newest is not None and ...", "False"),
+            test=f"{_FAILOVER_ROLES}"
+            "test_an_older_record_or_another_of_the_same_version_is_not_believed",
         ),
     },
     "8 elections": {
