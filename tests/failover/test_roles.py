@@ -129,6 +129,33 @@ async def test_a_node_that_still_files_when_it_is_named_follows_whoever_is_named
         await group.until_in_sync("a", "b", "c")
 
 
+async def test_planned_moves_while_messages_are_sent_lose_none_and_send_none_twice() -> None:
+    """Planned moves: what was acknowledged with acks=1 was lost by them (KAFKA-20554)."""
+    group = Group()
+    async with group.running():
+        master = await in_sync(group)
+
+        async def move() -> None:
+            nonlocal master
+            for _ in range(6):
+                await trio.sleep(0.7)
+                [target, _] = others_than(group, master)
+                await operate(group, "handover", target.name)
+                await group.until_master(target.name)
+                await group.until_in_sync(*group.machines)
+                master = target
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(move)
+            for _ in range(60):
+                await group.send(1, in_s=1.0)
+                await trio.sleep(0.1)
+        acknowledged = sorted(group.acknowledged)
+        await group.until(lambda: set(acknowledged) <= set(group.delivered()))
+        assert sorted(group.delivered()) == acknowledged
+        assert {machine.messages() for machine in group.machines.values()} == {60}
+
+
 async def test_an_older_record_or_another_of_the_same_version_is_not_believed() -> None:
     group = Group()
     async with group.running():
