@@ -454,8 +454,9 @@ class MetaConfig(MetaAddressLimits):
     reconnect_seconds_min: float = constant(0.1)
     """Seconds before a meta server that failed is asked again; doubles with each failure."""
 
-    reconnect_seconds_max: float = 3.0
-    """Seconds. The longest wait before a meta server that failed is asked again."""
+    reconnect_seconds_max: float = 1.0
+    """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
+    was started takes who is not heard for 3 s for dead."""
 
     offline_seconds_max: float = constant(1.0)
     """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of

@@ -234,7 +234,8 @@ class GroupState:
 
     def _why_depose(self, name: str, found: Heard, now: float) -> Begins | None:
         """Return an election's reason where the master is blocked, as it said."""
-        blocked_s = found.blocked_s(now)
+        # Before that it could not drop whoever is silent.
+        blocked_s = min(found.blocked_s(now), now - self.began)
         least_s = BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
@@ -251,7 +252,7 @@ class GroupState:
         if found is not None:
             times.append(found.at + SILENT_S)
             if found.stands.lacks_promises_s is not None:
-                since = found.at - found.stands.lacks_promises_s
+                since = max(found.at - found.stands.lacks_promises_s, self.began)
                 times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
         return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
 

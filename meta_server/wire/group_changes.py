@@ -179,6 +179,8 @@ class GroupChanges:
         """Note what a node was told; return why its group's record is not the newest, if not."""
         behind = self._set_backs.told(request)
         if behind:
+            # When it has the newest record, all nodes have as long to register as after a start.
+            self.state_of(request.group).began = trio.current_time()
             self._see(request.group, partial(self._plan_heal, request.group))
         return behind
 

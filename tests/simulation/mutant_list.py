@@ -1493,6 +1493,11 @@ META = {
             swap("GroupState.why_begin", "not self._has_begun(record, now)", "False"),
             test="meta_server/groups/test_elections.py",
         ),
+        # A master cannot drop the silent while there is no meta server.
+        "blocked since before the meta server": mutant(
+            swap("GroupState._why_depose", "min(...)", "found.blocked_s(now)"),
+            test="meta_server/groups/test_elections.py",
+        ),
         # Silence begins an election when its time has come, and not when somebody speaks next.
         "silence is seen when somebody speaks": mutant(
             swap("GroupState.look_at", "min(...)", "math.inf"),

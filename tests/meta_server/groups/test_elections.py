@@ -134,6 +134,14 @@ def test_a_blocked_master_is_deposed(stands: Stands, after_s: float | None) -> N
     assert blocked(102.4) == "", "nobody could vote"
 
 
+def test_who_could_not_ask_a_meta_server_to_drop_the_silent_is_not_blocked_yet() -> None:
+    group = state(a=heard(A, at=100.0, stands=Stands(lacks_promises_s=9.0)), b=heard(B, at=100.0))
+    group.heard["c"] = heard(C, at=100.0, stands=HEARS)
+    group.began = 99.0
+    assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
+    assert group.look_at(ACTIVE, now=101.5) <= 102.1
+
+
 def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.begin(ACTIVE, Begins("a may not send", deposed="a"))

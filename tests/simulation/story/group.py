@@ -135,6 +135,9 @@ class GroupStory:
         self._numbers = 0
         self._struck: Counter[str] = Counter()
         self._checked: tuple[int, int] = (0, 0)
+        self._newest: tuple[int, int] = (0, 0)
+        self._in_sync: set[str] = set()
+        """By the newest record, which a store that was set back may not have."""
         self.contents: list[Contents] = []
         """Of the store, after each change of the group's record."""
 
@@ -155,6 +158,8 @@ class GroupStory:
         """See that each disk that a record names has all that is acknowledged."""
         if (record.epoch, record.version) == self._checked:
             return
+        if (record.epoch, record.version) > self._newest:
+            self._newest, self._in_sync = (record.epoch, record.version), set(record.in_sync)
         self._checked = record.epoch, record.version
         self.note(What.RECORDED, "store", record)
         self.result.counts["records"] += 1
@@ -295,7 +300,7 @@ class GroupStory:
         self.note(What.ENDED, machine.name, "to be wiped")
         await machine.kill()
         await trio.sleep(self.chance.uniform(4, 12))
-        if machine.name not in self.group.record.in_sync:
+        if machine.name not in self._in_sync:
             machine.wipe()
             self.result.counts["wiped"] += 1
         self._begin(machine)
