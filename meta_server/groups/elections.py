@@ -234,9 +234,11 @@ class GroupState:
 
     def _why_depose(self, name: str, found: Heard, now: float) -> Begins | None:
         """Return an election's reason where the master is blocked, as it said."""
-        # Before that it could not drop whoever is silent.
-        blocked_s = min(found.blocked_s(now), now - self.began)
-        least_s = BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S
+        # Before that nobody could be dropped, and who was started could not follow.
+        began_s = now - self.began
+        blocked_s = min(found.blocked_s(now), began_s)
+        is_alone = found.stands.hears_nobody and began_s >= BLOCKED_S
+        least_s = BLOCKED_ALONE_S if is_alone else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
         return Begins(

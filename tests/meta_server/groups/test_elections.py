@@ -140,6 +140,9 @@ def test_who_could_not_ask_a_meta_server_to_drop_the_silent_is_not_blocked_yet()
     group.began = 99.0
     assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
     assert group.look_at(ACTIVE, now=101.5) <= 102.1
+    alone = Stands(lacks_promises_s=9.0, hears_nobody=True)
+    group.was_heard("a", heard(A, at=100.0, stands=alone))
+    assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
 
 
 def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
