@@ -48,7 +48,13 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.elections import Begins, GroupState, Heard, Refused, Voted, Waiting
-from meta_server.groups.group_records import ELECT, HAND_OVER, IN_SYNC, members_of, plan_record
+from meta_server.groups.group_records import (
+    ELECT,
+    HAND_OVER,
+    IN_SYNC,
+    members_of,
+    plan_record,
+)
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.roles import is_same_start
 from meta_server.known.commits import Committer, Intent
@@ -62,6 +68,7 @@ from meta_server.known.model import (
     SaveDelayNode,
 )
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.replies import Replies
 
@@ -71,8 +78,6 @@ _LOOK_S = 0.1
 """How often it is looked whether an election can end, while one is under way: votes are waited for
 in seconds."""
 
-_ITSELF = "the meta server"
-"""The actor of an election in the audit."""
 _NEWS = (SaveDelayGroup, SaveDelayNode, RemoveDelayGroup, RemoveDelayNode)
 """Changes after which a node may have to be told something."""
 
@@ -110,6 +115,7 @@ class GroupChanges:
         credentials: Credentials,
         clock: Clock,
         limits: RegistrationConfig,
+        set_backs: SetBacks,
     ) -> None:
         self._registry = registry
         self._committer = committer
@@ -119,6 +125,7 @@ class GroupChanges:
         self._limits = limits
         self._began = trio.current_time()
         self._states: dict[str, GroupState] = {}
+        self._set_backs = set_backs
         self._starts: dict[Connection, NodeRegister] = {}
         """By which a node registered last on each connection."""
         self._told: dict[Connection, NodeNews] = {}
@@ -149,8 +156,8 @@ class GroupChanges:
         return state
 
     def sentence_of(self, name: str) -> str:
-        """Return what an election waits for, or why it does not end; empty if none is under way."""
-        return self._sentences.get(name, "")
+        """Return what an election, or the group, waits for; empty if for nothing."""
+        return self._set_backs.why_behind(name) or self._sentences.get(name, "")
 
     # -- what becomes known ------------------------------------------------------------------
 
@@ -174,6 +181,20 @@ class GroupChanges:
             self._starts[connection] = request
         self._consider(request.group, now)
 
+    # -- a store that was set back -----------------------------------------------------------
+
+    def told(self, request: NodeRegister) -> str:
+        """Note what a node was told; return why its group's record is not the newest, if not."""
+        behind = self._set_backs.told(request)
+        if behind:
+            # When it has the newest record, all nodes have as long to register as after a start.
+            self.state_of(request.group).began = trio.current_time()
+            self._see(request.group, partial(self._plan_heal, request.group))
+        return behind
+
+    def _plan_heal(self, name: str) -> Sequence[Change]:
+        return self._set_backs.plan_heal(name, now_ms=self._clock.now_ms())
+
     def may_send(self, name: str) -> bool:
         """Return True if the master of a group may send, as it says, or who hears it."""
         group = self._group(name)
@@ -190,6 +211,8 @@ class GroupChanges:
         for change in changes:
             if isinstance(change, RemoveDelayGroup):
                 self._forget_group(change.group.name)
+            elif isinstance(change, SaveDelayGroup):
+                self._set_backs.stored(change.group)
         if any(isinstance(change, _NEWS) for change in changes):
             self.news()
 
@@ -283,7 +306,6 @@ class GroupChanges:
             last_epoch=vote.last_epoch,
             end=vote.end,
             applied=vote.applied,
-            told=vote.told,
         )
         refusal = self.state_of(group.name).voted(
             group.record, request.node_id, vote.epoch, voted, now=trio.current_time()
@@ -305,6 +327,7 @@ class GroupChanges:
             *(asked.connection, asked.frame, (("group", name),)),
             plan=plan_changes,
             answer=lambda: self._answer(asked, self._group(name).record, refusal),
+            is_urgent=True,
         )
 
     def _answer(self, asked: _Asked, record: GroupRecord, refusal: str) -> None:
@@ -323,6 +346,8 @@ class GroupChanges:
     def _plan_alter(self, asked: _Asked, change: Alter) -> tuple[Sequence[Change], str]:
         now, group = trio.current_time(), self._group(asked.request.group)
         state, record = self.state_of(group.name), group.record
+        if behind := self._set_backs.why_behind(group.name):
+            return (), behind
         pair = (change.epoch, change.version)
         found = state.alter(record, asked.own, pair, change.in_sync, now=now)
         if isinstance(found, Refused):
@@ -333,6 +358,8 @@ class GroupChanges:
 
     def _plan_hand_over(self, asked: _Asked, change: HandOver) -> tuple[Sequence[Change], str]:
         group = self._group(asked.request.group)
+        if behind := self._set_backs.why_behind(group.name):
+            return (), behind
         pair, state = (change.epoch, change.version), self.state_of(group.name)
         why, now = state.wish.why, trio.current_time()
         found = state.hand_over(group.record, asked.own, pair, change.target, now=now)
@@ -351,11 +378,11 @@ class GroupChanges:
         begun = state.begin(group.record, cause)
         _log.warning("an election begins", group=name, epoch=begun.epoch, reason=cause.sentence)
         self.begun[name, cause.kind] += 1
-        return self._named(group, begun, ELECT, _ITSELF, why=cause.sentence)
+        return self._named(group, begun, ELECT, "the meta server", why=cause.sentence)
 
     def _plan_choice(self, name: str) -> Sequence[Change]:
         group, now = self._group(name), trio.current_time()
-        if group.record.phase is not Phase.ELECTING:
+        if group.record.phase is not Phase.ELECTING or self._set_backs.why_behind(name):
             return ()
         state = self.state_of(name)
         votes = {
@@ -370,7 +397,7 @@ class GroupChanges:
         assert found.master is not None
         node, why = found.master.node_id, "" if state.cause is None else state.cause.sentence
         _log.warning("a master is elected", group=name, node=node, epoch=found.epoch, votes=votes)
-        return self._named(group, found, ELECT, _ITSELF, why=why, votes=votes)
+        return self._named(group, found, ELECT, "the meta server", why=why, votes=votes)
 
     def _say(self, name: str, sentence: str) -> None:
         if self._sentences.get(name) != sentence:
@@ -402,6 +429,8 @@ class GroupChanges:
 
     def _why_begin(self, group: DelayGroup, now: float) -> Begins | None:
         """Return why an election begins; where an operator begins them only a restart does."""
+        if self._set_backs.why_behind(group.name):
+            return None
         cause = self.state_of(group.name).why_begin(group.record, now=now)
         if cause is not None and not cause.gone and self._limits.elect == "operator":
             return None
@@ -412,14 +441,15 @@ class GroupChanges:
         group = self._registry.delay_groups.get(name)
         if group is None:
             return
+        state, behind = self.state_of(name), self._set_backs.why_behind(name)
         if self._why_begin(group, now) is not None:
             self._see(name, partial(self._plan_election, name))
-        elif (wish := self.state_of(name).must_hand_over(group.record, now=now)) is not None:
+        elif not behind and (wish := state.must_hand_over(group.record, now=now)):
             _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
             self.begun[name, "unfit"] += 1
             self.news()
         before = min(self._look_at.values(), default=math.inf)
-        self._look_at[name] = self.state_of(name).look_at(group.record, now=now)
+        self._look_at[name] = state.look_at(group.record, now=now)
         if self._look_at[name] < before:
             self._more.wake()
 
@@ -431,7 +461,9 @@ class GroupChanges:
         electing = {
             name
             for name, group in self._registry.delay_groups.items()
-            if group.record.phase is Phase.ELECTING and group.record.in_sync
+            if group.record.phase is Phase.ELECTING
+            and group.record.in_sync
+            and not self._set_backs.why_behind(name)
         }
         for name in self._sentences.keys() - electing:
             del self._sentences[name]
@@ -462,6 +494,8 @@ class GroupChanges:
 
         self._under_way.add(name)
         try:
-            self._committer.submit(Intent(keys=(("group", name),), plan=plan, done=done))
+            self._committer.submit(
+                Intent(keys=(("group", name),), plan=plan, done=done, is_urgent=True)
+            )
         except MetaServerError:
             self._under_way.discard(name)

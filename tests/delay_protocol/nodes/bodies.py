@@ -72,7 +72,7 @@ NEWS = NodeNews(
     hand_over_to="n2",
     hand_over_why="a",
 )
-VOTE = Vote(epoch=4, last_epoch=3, end=1003, applied=1001, told=None)
+VOTE = Vote(epoch=4, last_epoch=3, end=1003, applied=1001)
 ALTER = Alter(epoch=2, version=5, in_sync={"n1": DISK})
 HAND_OVER = HandOver(epoch=2, version=5, target="n2")
 CHANGED = ChangeReply(record=RECORD, refusal="no")
