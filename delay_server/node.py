@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import structlog
 import trio
 
@@ -29,6 +30,7 @@ from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.filing.splitter import ReadFailures, Splitter
+from delay_server.fitness import DISK_FULL, Condition, why_behind, why_unfit
 from delay_server.membership.registration import Registration
 from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
 from delay_server.sending.outlet import CONTROLS_WORKER
@@ -50,6 +52,8 @@ from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.node.store import RecoverySummary, Store
+from storage.state.audit_file import AUDIT_DIRECTORY
+from storage.state.controls_file import CONTROLS_PATH
 from storage.state.identity import Identity
 from storage.state.promise_file import Promised, PromiseFile
 
@@ -75,6 +79,14 @@ class Damages:
         self.first: list[Damage] = []
         """The first of them."""
         self.count = 0
+        self._of_messages = False
+        """True if messages may be in one of them."""
+
+    @property
+    def fault(self) -> str:
+        """Why the copy here is not whole; empty if it is, as far as it was read."""
+        is_whole = not self._of_messages
+        return "" if is_whole else "files of it are damaged: its log and its status name them"
 
     def note(self, damage: Damage) -> None:
         """Count and log damage; once, however often it is met."""
@@ -84,6 +96,7 @@ class Damages:
         if len(self._places) < _PLACES_KEPT:
             self._places.add(place)
         self.count += 1
+        self._of_messages |= not damage.path.startswith((AUDIT_DIRECTORY, CONTROLS_PATH))
         if len(self.first) < _DAMAGES_KEPT:
             self.first.append(damage)
             data = shlex.quote(self._data_dir)
@@ -114,6 +127,10 @@ class Outside:
     """Where clients find the node; empty without a meta server."""
     http_address: Callable[[], str]
     """Returns where people and metrics find it."""
+    is_stopping: Callable[[], bool]
+    """Returns True once the process is to stop."""
+    copied_s: Callable[[], float | None]
+    """Returns how long ago this process made the directory a copy of another; None: it did not."""
 
 
 class Node:
@@ -158,6 +175,10 @@ class Node:
         """Set by a mastership: returns how many outcomes are awaited, or not durable."""
         self.flush: Callable[[], Awaitable[None]] | None = None
         """Set by a mastership: makes the last outcomes durable when its tasks have ended."""
+        self._clock_right_at = trio.current_time()
+        """When the meta server did not take its clock for wrong last."""
+        self._unfit = ""
+        """Why another node should be the master, as it was said last."""
         # What follows stands once it is open.
         self.store: Store
         self.recovery: RecoverySummary
@@ -247,7 +268,7 @@ class Node:
             splitter=Splitter(self.store, self.access, self._pacer, failures),
             runtime=self._runtime,
             register=self._said,
-            disk_is_full=lambda: self.upkeep.disk_is_full,
+            why_full=lambda: DISK_FULL if self.upkeep.disk_is_full else "",
             appended=partial(self.upkeep.committed, True),  # noqa: FBT003
             lose=self._outside.lose,
             duty_changed=self._outside.duty_changed,
@@ -354,6 +375,39 @@ class Node:
 
     # -- its part in the group ---------------------------------------------------------------
 
+    def condition(self) -> Condition:
+        """Return what speaks for this node as the master of its group, and against it."""
+        leading, rules = self.leading, self.store.settings.retention
+        if self.registration is None or not self.registration.clock_fault:
+            self._clock_right_at = trio.current_time()
+        unfiled = self.commit_point.committed - 1 - self.store.schedule.last_filed
+        return Condition(
+            is_stopping=self._outside.is_stopping(),
+            damage=self._damages.fault,
+            disk_full_s=self.upkeep.disk_full_s,
+            clock_wrong_s=trio.current_time() - self._clock_right_at,
+            hangs="" if leading is None else leading.master.members.hangs(leading.now),
+            # A master that files late holds nobody up by that.
+            unfiled=unfiled if leading is None else 0,
+            copied_s=self._outside.copied_s(),
+            duplicates_s=rules.duplicate_window_ms / 1000,
+        )
+
+    def _stands(self) -> Stands:
+        """Return how this node stands in its group, and how fit it is to be the master."""
+        if self.replica is None:
+            return Stands()
+        condition = self.condition()
+        unfit, behind = why_unfit(condition), why_behind(condition)
+        if unfit != self._unfit:
+            log = _log.warning if unfit else _log.info
+            log(
+                "another node should be the master" if unfit else "fit to be the master again",
+                reason=unfit,
+            )
+            self._unfit = unfit
+        return msgspec.structs.replace(self.replica.stands(), unfit=unfit, behind=behind)
+
     def _said(self) -> NodeRegister:
         """Return what this start says of itself now."""
         identity, log = self.store.identity, self.store.message_log
@@ -376,7 +430,7 @@ class Node:
             if leading is None
             else leading.master.outcomes.uncommitted,
             told=None if self.replica is None else self.replica.newest,
-            stands=Stands() if self.replica is None else self.replica.stands(),
+            stands=self._stands(),
         )
 
     async def _read_secret(self) -> bytes | None:

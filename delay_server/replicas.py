@@ -132,7 +132,7 @@ class Replica:
         splitter: Splitter,
         runtime: Runtime,
         register: Callable[[], NodeRegister],
-        disk_is_full: Callable[[], bool],
+        why_full: Callable[[], str],
         appended: Callable[[], None],
         lose: Callable[[FencedError], None],
         duty_changed: Callable[[], None],
@@ -141,7 +141,8 @@ class Replica:
     ) -> None:
         """Go on from what is promised.
 
-        register: returns what this start says of itself; appended: hears of each append of a slave;
+        register: returns what this start says of itself; why_full: says why nothing more can be
+        kept, empty if it can; appended: hears of each append of a slave;
         lose: ends the mastership; duty_changed: hears that another record is durable; read_secret:
         returns what is to be proved to a master, None where nothing is.
         """
@@ -150,7 +151,7 @@ class Replica:
         self._splitter = splitter
         self._runtime = runtime
         self._register = register
-        self._disk_is_full = disk_is_full
+        self._why_full = why_full
         self._appended = appended
         self._lose = lose
         self._duty_changed = duty_changed
@@ -183,7 +184,8 @@ class Replica:
         self._trouble = Trouble()
         self._changed = Wakeup()
         self._scope = trio.CancelScope()
-        self._hand_over_to = ""
+        self._hand_over = "", ""
+        """To which node it was asked to hand over last, and why."""
         self._is_cut = False
         """True once the log was cut: what is in memory of it is not to be gone by."""
         self._group_log: UUID | None = None
@@ -202,10 +204,10 @@ class Replica:
     @property
     def master_elsewhere(self) -> str:
         """Which other node is the master, for producers; empty if none is known."""
-        record, registration = self.record, self.registration
-        if self.leading is not None or registration is None:
+        registration = self.registration
+        if registration is None or registration.permission is None:
             return ""
-        master = None if record is None else record.master
+        master = registration.permission.record.master
         if master is None or master.node_id == self.own.node:
             return ""
         member = registration.members.get(master.node_id)
@@ -245,18 +247,16 @@ class Replica:
         if self.newest is not None and is_older(news.record, self.newest.record):
             return
         self.newest = Told(record=news.record, nodes=tuple(sorted(news.members)))
-        if news.vote_epoch is not None:
-            self._vote_epoch = news.vote_epoch
-            if news.vote_epoch:
-                # Whoever asks again has forgotten the vote.
-                self._voted = min(self._voted, news.vote_epoch - 1)
-            self._gone = news.gone
-        leading = self.leading
+        asked, leading = news.asked, self.leading
         if leading is not None and news.record.epoch == leading.master.record.epoch:
             leading.recorded(record_of(news.record))
-        if news.vote_epoch is not None:
+        if asked is not None:
+            self._vote_epoch, self._gone = asked.vote_epoch, asked.gone
+            if asked.vote_epoch:
+                # Whoever asks again has forgotten the vote.
+                self._voted = min(self._voted, asked.vote_epoch - 1)
             # The next master may be in sync by this very record.
-            self._hear_of_handover(news.hand_over_to)
+            self._hear_of_handover(asked.hand_over_to, asked.hand_over_why)
         if news.log_uuid is not None:
             self._group_log = news.log_uuid
         self._news = news
@@ -269,13 +269,13 @@ class Replica:
         is_other = log_uuid not in {None, self._store.identity.log_uuid}
         return log_uuid if is_other and self._store.message_log.next_sequence == 1 else None
 
-    def _hear_of_handover(self, to: str) -> None:
-        """Begin to hand over, if an operator has asked for it; once for each time."""
-        before, self._hand_over_to = self._hand_over_to, to
-        if to and to != before and self.leading is not None:
-            reason = self.leading.hand_over(to)
-            log = _log.warning if reason else _log.info
-            log("an operator asked to hand the group over", to=to, refused=reason)
+    def _hear_of_handover(self, to: str, why: str) -> None:
+        """Begin to hand over, if that is asked; once for each time."""
+        before, self._hand_over = self._hand_over, (to, why)
+        if to and before != (to, why) and self.leading is not None:
+            refused = self.leading.hand_over(to)
+            log = _log.warning if refused else _log.info
+            log("this node is to hand the group over", to=to, reason=why, refused=refused)
 
     def stands(self) -> Stands:
         """Return how this node stands in its group."""
@@ -433,7 +433,6 @@ class Replica:
             last_epoch=log.last_epoch,
             end=log.next_sequence,
             applied=self._store.schedule.last_filed + 1,
-            fault="free disk is below its floor" if self._disk_is_full() else "",
         )
         try:
             reply = await registration.change(vote)
@@ -558,9 +557,6 @@ class Replica:
         finally:
             self.snapshot = None
         return ""
-
-    def _why_full(self) -> str:
-        return "free disk is below its floor" if self._disk_is_full() else ""
 
     # -- leading ---------------------------------------------------------------------------------
 

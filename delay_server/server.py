@@ -10,6 +10,7 @@ loses its role ends its mastership at once, and waits for a role with its direct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import structlog
@@ -43,6 +44,12 @@ from storage.disk.disk import Disk
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _TOKENS_WORKER = "tokens"
+HAND_OVER_S_MAX: Final = 3.0
+"""How long a stop waits for another master; a handover takes two seconds at the most."""
+_STOP_LOOK_S: Final = 0.1
+"""How often a stop looks whether anybody is left who could be the master."""
+_LEFT_S: Final = 0.2
+"""How long a master that has handed over and stops still answers."""
 _FLUSH_S = 2.0
 """How long the last outcomes of a mastership that was ended may take to become durable."""
 
@@ -72,6 +79,10 @@ class DelayServer:
         self.ready = trio.Event()
         """It has accepted and delivered; its duty says whether it does now."""
         self.stopping = False
+        self.leaving = False
+        """True once it is to stop: while it is the master it hands over first."""
+        self._copied_at: float | None = None
+        """When its directory became a copy of another one."""
         self._asked_to_stop = trio.Event()
         self._stop_seconds = config.node.stop_ms_max / 1000
         """How long a stop may wait for what is under way."""
@@ -262,6 +273,10 @@ class DelayServer:
                 lose=self.lose,
                 address=self._address_told() if self.config.has_meta else "",
                 http_address=lambda: self.http_address,
+                is_stopping=lambda: self.leaving,
+                copied_s=lambda: (
+                    None if self._copied_at is None else trio.current_time() - self._copied_at
+                ),
             ),
             intervals=self._intervals,
         )
@@ -273,6 +288,8 @@ class DelayServer:
         finally:
             self._node = None
             await node.close()
+            if node.replica is not None and node.replica.copied is not None:
+                self._copied_at = trio.current_time()
 
     @asynccontextmanager
     async def term_of(self, node: Node) -> AsyncIterator[trio.Nursery]:
@@ -289,6 +306,10 @@ class DelayServer:
             if self.fenced is not None and node.flush is not None:
                 with trio.move_on_after(_FLUSH_S, shield=True):
                     await node.flush()
+            if self.fenced is not None and self.leaving:
+                # Producers are told who the master is now.
+                with trio.CancelScope(shield=True):
+                    await trio.sleep(_LEFT_S)
 
     @asynccontextmanager
     async def master_of(self, node: Node) -> AsyncIterator[Mastership]:
@@ -396,6 +417,22 @@ class DelayServer:
             self.stopping = True
             term.cancel()
 
+    async def hand_over_first(self) -> None:
+        """Wait until another node in sync is the master, for a while, if there is one.
+
+        The meta server learns that this node stops, and asks it to hand over. With the role the
+        term ends, and the process with it.
+        """
+        self.leaving = True
+        leading, registration = self.leading(), self.registration
+        if leading is None or registration is None or registration.meta is None:
+            return
+        registration.renew()
+        with trio.move_on_after(min(HAND_OVER_S_MAX, self._stop_seconds)):
+            # In a group that is stopped as a whole nobody is left who could take over.
+            while leading.follow and len(leading.master.record.in_sync) > 1:  # noqa: ASYNC110 (seldom)
+                await trio.sleep(_STOP_LOOK_S)
+
     async def stop(self) -> None:
         """Bring everything under way to an end, in order; waits as long as a stop may."""
         self.stopping = True
@@ -438,7 +475,7 @@ async def serve(
             server.config.listener,
         )
         nursery.start_soon(server.ingest.run_expiry)
-        while not server.stopping:
+        while not (server.stopping or server.leaving):
             async with server.opened() as node:
                 await _serve_term(server, node, stop, task_status)
         nursery.cancel_scope.cancel()
@@ -466,6 +503,7 @@ async def _serve_term(
                 server.has_started = True
                 task_status.started()
             await server.until_asked(stop)
+            await server.hand_over_first()
             await server.stop()
             term.cancel_scope.cancel()
 

@@ -65,6 +65,8 @@ class Upkeep:
         self._appends = 0
         self.disk_is_full = False
         """Whether free disk is below its floor."""
+        self._changed_at = trio.current_time()
+        """When that changed last."""
 
     async def begin(self, nursery: trio.Nursery) -> None:
         """Look after log, checkpoints and disk until cancelled; starts with a look at the disk."""
@@ -72,6 +74,11 @@ class Upkeep:
         await nursery.start(self._watch_disk)
         nursery.start_soon(self._watch_place)
         nursery.start_soon(self._sync_durable_end)
+
+    @property
+    def disk_full_s(self) -> float | None:
+        """For how long free disk has been below its floor; None: it is not."""
+        return trio.current_time() - self._changed_at if self.disk_is_full else None
 
     def appended(self) -> None:
         """See to the disk after an append."""
@@ -119,7 +126,7 @@ class Upkeep:
         budget = self._budget
         if budget.full == self.disk_is_full:
             return
-        self.disk_is_full = budget.full
+        self.disk_is_full, self._changed_at = budget.full, trio.current_time()
         log = _log.error if budget.full else _log.warning
         log(
             "free disk is below its floor; messages are refused"

@@ -26,12 +26,12 @@ from delay_protocol.nodes.registration import (
     COUNTED_MAX,
     NAME_LENGTH_MAX,
     NODE_BODY_BYTES_MAX,
-    REASON_LENGTH_MAX,
     REPLICAS_MAX,
     Count,
     GroupRecord,
     Members,
     Name,
+    Reason,
 )
 
 WATCH_S: Final = 20.0
@@ -57,6 +57,8 @@ class NodeNews(msgspec.Struct, frozen=True, kw_only=True):
     before it, is void. 0: none is known to be."""
     hand_over_to: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)] = ""
     """The node to which the master is to hand the group over; empty: to none."""
+    hand_over_why: Reason = ""
+    """Why it is to."""
 
 
 class WatchReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,8 +78,6 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, tag="vote"):
     """Of its durable log: the first record that it lacks."""
     applied: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
     """The first record that it has not filed."""
-    fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
-    """Why it had better not be the master; empty: nothing is wrong."""
 
 
 class Alter(msgspec.Struct, frozen=True, kw_only=True, tag="alter"):
@@ -104,7 +104,7 @@ class ChangeReply(msgspec.Struct, frozen=True, kw_only=True):
 
     record: GroupRecord
     """As it is now."""
-    refusal: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    refusal: Reason = ""
     """Why the change was not made; empty if it was."""
 
 

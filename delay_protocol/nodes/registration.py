@@ -25,7 +25,7 @@ NAME_LENGTH_MAX: Final = 255
 REPLICAS_MAX: Final = 16
 """Members that an in-sync set may have; three are the recommended group."""
 REASON_LENGTH_MAX: Final = 1000
-"""Characters of a refusal's reason."""
+"""Characters of a reason."""
 
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_LENGTH_MAX)]
 Address = Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
@@ -84,6 +84,8 @@ def is_older(record: GroupRecord, than: GroupRecord) -> bool:
 
 
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+Reason = Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+"""A sentence for people; empty if there is nothing to say."""
 
 
 class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -93,7 +95,8 @@ class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if it is the master, and all that may be elected have promised to vote for nobody else.
     """
     lacks_promises_s: Seconds | None = None
-    """For how long it is a master that lacks promises; None: it is none, or lacks none."""
+    """For how long it is a master that lacks promises, or whose disk hangs; None: it is none, or
+    may send."""
     hears_nobody: bool = False
     """True if it is a master that was not acknowledged anything lately."""
     hears: Count = 0
@@ -102,6 +105,10 @@ class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if that one may send, as it says."""
     vote_in_s: Seconds = 0.0
     """After so long what it promised is over, if it does not hear its master again."""
+    unfit: Reason = ""
+    """Why another one in sync should be the master in its place; empty if it is fit."""
+    behind: Reason = ""
+    """Why another one that is fit is chosen before it; empty if there is no reason."""
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,14 +189,14 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     """All nodes of the group, the one that asked among them."""
     now_ms: Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)] | None = None
     """The wall clock of the meta server."""
-    clock_fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
+    clock_fault: Reason = ""
     """Why the wall clock of the node that asked is taken for wrong; empty if it is not."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):
     """The node does not belong here; it must not serve."""
 
-    reason: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)]
+    reason: Reason
     """For people: what is wrong, and what would mend it."""
 
 

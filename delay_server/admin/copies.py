@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from delay_server.fitness import why_behind, why_unfit
 from delay_server.node import Node
 from delay_server.replicas import Replica
 from replication.core.in_sync import Decision, Standing
@@ -90,11 +91,13 @@ def _other(leading: Leading, peer: Peer, decision: Decision, *, is_in_sync: bool
 
 def copies_of(node: Node, replica: Replica) -> dict[str, Any]:
     """Return the part of a node in its group, but for numbers that `numbers.py` has."""
-    record, leading = replica.record, node.leading
+    record, leading, condition = replica.record, node.leading, node.condition()
     found: dict[str, Any] = {
         "role": _role_of(replica),
         "epoch": None if record is None else record.epoch,
         "durable": node.commit_point.durable - 1,
+        "why_unfit": why_unfit(condition),
+        "why_behind": why_behind(condition),
     }
     if leading is not None:
         return found | {

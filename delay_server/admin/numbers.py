@@ -23,6 +23,7 @@ from delay_server.admin.copies import Other, faults_of
 from delay_server.admin.explain import counts
 from delay_server.admin.parts import Observed, Parts
 from delay_server.distribution import Distribution
+from delay_server.fitness import why_unfit
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
@@ -324,6 +325,12 @@ NUMBERS_OF_REPLICATION: Final[tuple[Number[Node] | Family[Node], ...]] = (
         "gauge",
         "Time since the copy of a snapshot began that is under way here; 0 if none is.",
         _snapshot_s,
+    ),
+    Number(
+        "replication.unfit",
+        "gauge",
+        "1 while another node in sync should be the master.",
+        lambda node: bool(why_unfit(node.condition())),
     ),
     Family(
         "replication.faults",

@@ -43,6 +43,7 @@ from delay_protocol.nodes.group_changes import (
     WATCH_S,
     ChangeReply,
     GroupChange,
+    NodeNews,
     NodeWatch,
     decode_change_reply,
     decode_watch_reply,
@@ -97,11 +98,8 @@ class GroupNews(NamedTuple):
     members: Mapping[str, GroupMember]
     log_uuid: UUID | None = None
     """Of the group's log, where it was said."""
-    vote_epoch: int | None = None
-    """The epoch for which this node is to vote, 0: for none; None: it was not said."""
-    hand_over_to: str = ""
-    gone: int = 0
-    """The epoch of a master of which the start is gone; 0: none is known to be."""
+    asked: NodeNews | None = None
+    """What is asked of this node; None: nothing was said of that."""
 
 
 class GroupListener(Protocol):
@@ -440,12 +438,7 @@ class Registration:
                 )
                 news = decode_watch_reply(body).news
                 if news is not None:
-                    self._replica.told(
-                        GroupNews(
-                            *(news.record, news.members, None),
-                            *(news.vote_epoch, news.hand_over_to, news.gone),
-                        )
-                    )
+                    self._replica.told(GroupNews(news.record, news.members, asked=news))
                     self._hear_of_group(news.record, news.members)
             except TransportError as error:
                 talk.connection.close(str(error))

@@ -39,6 +39,8 @@ _SILENT_S_MAX = 4.0
 """Seconds after which a master that died a moment ago counts as silent at the meta server."""
 _LOOK_S = 0.2
 """How often it is asked whether a group has its next master."""
+_HISTORY_MAX = 100
+"""Elections and handovers that `show --history` lists."""
 
 
 @click.group(short_help="Show and change groups, routes and limits of a meta server.")
@@ -992,15 +994,75 @@ def list_delay_groups(session: Session, *, limit: int, everything: bool) -> None
 
 @delay_group.command("show", short_help="Show a delay group and its nodes.")
 @click.argument("name")
+@click.option(
+    "--history", is_flag=True, help=f"Its last {_HISTORY_MAX} elections and handovers in its place."
+)
 @_json_option
-def show_delay_group(session: Session, *, name: str) -> None:
-    """Show a delay group and its nodes.
+def show_delay_group(session: Session, *, name: str, history: bool) -> None:
+    """Show a delay group and its nodes, or its elections and handovers, newest first.
 
     \b
     Examples:
       delaywheel admin delay-group show delay1
+      delaywheel admin delay-group show delay1 --history
     """
-    _show(session, session.ask("GET", "delay-groups", name))
+    shown = session.ask("GET", "delay-groups", name)
+    if history:
+        _show_history(session, f"{shown['cluster']}/{name}")
+    else:
+        _show(session, shown)
+
+
+def _show_history(session: Session, target: str) -> None:
+    """Show the elections and handovers of a group, which are entries of the audit."""
+    found = [
+        row
+        for action in ("delay-group.elect", "delay-group.hand-over")
+        for row in _audit_rows(session, {"action": action, "target": target}, _HISTORY_MAX)
+    ]
+    found.sort(key=lambda row: row["number"], reverse=True)
+    began = {
+        row["after"]["record"]["epoch"]: row["at_ms"] for row in found if _event(row) == _BEGINS
+    }
+    rows = [_history_row(row, began) for row in found[:_HISTORY_MAX]]
+    if session.as_json:
+        for row in rows:
+            click.echo(msgspec.json.encode(row))
+    elif rows:
+        wide_console().print(_table(rows))
+    else:
+        click.echo("none")
+
+
+_BEGINS = "an election begins"
+
+
+def _event(row: Json) -> str:
+    """Return what an entry of the audit is in the history of a group."""
+    before, after = row["before"], row["after"]
+    if "record" not in after:
+        return f"an operator wants {after['to']} as the master"
+    if row["action"] == "delay-group.elect":
+        return _BEGINS if after["record"]["master"] is None else "elected"
+    masters = [one["record"]["master"]["node_id"] for one in (before, after)]
+    return "could not hand over" if masters[0] == masters[1] else f"{masters[0]} hands over"
+
+
+def _history_row(row: Json, began: Mapping[int, int]) -> Json:
+    """Return an election or a handover; began: when the election of an epoch did."""
+    event, after = _event(row), row["after"]
+    record = after.get("record", row["before"])
+    master, began_ms = record["master"], began.get(record["epoch"], row["at_ms"])
+    votes = after.get("votes", {})
+    return {
+        "when_ms": row["at_ms"],
+        "event": event,
+        "epoch": record["epoch"],
+        "master": None if master is None else master["node_id"],
+        "after_seconds": (row["at_ms"] - began_ms) / 1000 if event == "elected" else None,
+        "why": after.get("why") or f"by {row['actor']}",
+        "votes": "; ".join(f"{node}: {said}" for node, said in votes.items()),
+    }
 
 
 @delay_group.command("remove", short_help="Remove a delay server that is stopped.")
@@ -1287,15 +1349,7 @@ def audit(session: Session, *, since: Any, until: Any, limit: int, **query: obje
         "since_ms": None if since is None else int(since.timestamp() * 1000),
         "until_ms": None if until is None else int(until.timestamp() * 1000),
     }
-    rows: list[Json] = []
-    before: int | None = None
-    while len(rows) < limit:
-        size = min(1000, limit - len(rows))
-        page = session.ask("GET", "audit", query={**query, "before": before, "limit": size})
-        rows += page["items"]
-        before = page["next"]
-        if before is None:
-            break
+    rows = _audit_rows(session, query, limit)
     if session.as_json:
         for row in rows:
             click.echo(msgspec.json.encode(row))
@@ -1317,6 +1371,20 @@ def audit(session: Session, *, since: Any, until: Any, limit: int, **query: obje
             ]
         )
     )
+
+
+def _audit_rows(session: Session, query: Mapping[str, object], limit: int) -> list[Json]:
+    """Return entries of the audit, newest first."""
+    rows: list[Json] = []
+    before: int | None = None
+    while len(rows) < limit:
+        size = min(1000, limit - len(rows))
+        page = session.ask("GET", "audit", query={**query, "before": before, "limit": size})
+        rows += page["items"]
+        before = page["next"]
+        if before is None:
+            break
+    return rows
 
 
 def _difference(before: object, after: object) -> str:

@@ -33,6 +33,14 @@ NODES_TIMEOUT_S: Final = 10.0
 STATUS_BYTES_MAX: Final = 4 << 20
 """Bytes of one node's status."""
 
+_FITNESS: Final = {
+    "behind": "others become the master before it",
+    "last": "all others become the master before it",
+    "unfit": "another one should be the master",
+    "excluded": "it cannot become the master",
+}
+"""What follows for a node from how fit it is."""
+
 _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
 """The used part of a node's status, beside what has no route."""
 
@@ -297,8 +305,9 @@ def _more_node_rows(found: Json) -> Iterator[Json]:
 def _note_rows(found: Json) -> Iterator[Json]:
     """Yield what is to be said of delay servers, which has lines of its own as it may be long."""
     for group, node in _nodes(found):
-        outside = None if node["in_sync"] else node["note"]
-        notes = [node["lag"].get("error"), outside, node["controls_note"], node["clock_note"]]
+        notes = [node["lag"].get("error"), _fitness(node), node["controls_note"]]
+        if node["clock_note"] not in node["fitness_note"]:
+            notes.append(node["clock_note"])
         mine, current = node["controls_version"], group["controls_version"]
         if mine not in {None, current}:
             notes.append(f"applies version {mine} of the controls, the current one is {current}")
@@ -306,6 +315,12 @@ def _note_rows(found: Json) -> Iterator[Json]:
         notes += map(str, unrouted.get("examples", ())) if isinstance(unrouted, dict) else ()
         if said := "; ".join(note for note in notes if note):
             yield {"group": group["name"], "node": node["node_id"], "note": said}
+
+
+def _fitness(node: Json) -> str:
+    """Return why a node is not fit to be the master; empty if it is."""
+    note = node["fitness_note"]
+    return f"{_FITNESS[node['fitness']]}: {note}" if note else ""
 
 
 def _controls(group: Json, node: Json) -> str:

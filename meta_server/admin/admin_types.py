@@ -44,6 +44,7 @@ Ext = Annotated[
 ]
 Kind = Literal["normal", "delay", "receiver"]
 State = Literal["RW", "R", "W", "NRW"]
+Fit = Literal["fit", "behind", "last", "unfit", "excluded"]
 EnteredRole = Literal[
     "MASTER", "SLAVE", "BACKUP", "DELAY", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP"
 ]
@@ -778,7 +779,12 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     controls_note: str
     """Why it does not go by the present version; empty if it does."""
     clock_note: str
-    """How its wall clock differs, and whether it is taken for wrong; empty if it is well."""
+    """How its wall clock differs; empty if it is well."""
+    fitness: Fit
+    """Who becomes the master: of those that are fit the one with the longest log, then of those
+    that rank behind, and so on; who is excluded never, unless it is alone in sync."""
+    fitness_note: str
+    """Why it is not fit; empty if it is."""
 
 
 class DelayGroupShown(Answer, frozen=True, kw_only=True):

@@ -17,6 +17,9 @@ from meta_server.admin.parts import Parts
 GROUPS_SHOWN_MAX: Final = 200
 """Broker groups that get labels of their own; of further ones only the number in a state shows."""
 
+ELECTION_KINDS: Final = ("restarted", "silent", "blocked", "unfit")
+"""Why: the master was started again, was not heard, could not send, or was to hand over."""
+
 Labelled = Mapping[tuple[str, ...], float]
 """Numbers by the values of their labels."""
 
@@ -234,9 +237,23 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
     ),
 )
 
+
+def _elections(parts: Parts) -> Labelled:
+    begun = parts.handlers.group_changes.begun
+    groups = _shown(parts.registry.delay_groups)
+    return {(name, kind): begun[name, kind] for name in groups for kind in ELECTION_KINDS}
+
+
 NUMBERS_OF_ROWS: Final[tuple[Family, ...]] = (
     Family("groups", "gauge", "Groups, by state.", ("state",), _groups_by_state),
     Family("group_up", "gauge", "1 unless the group is NRW.", ("group", "kind"), _groups_up),
     Family("epoch", "gauge", "Epoch.", ("group",), _epochs),
+    Family(
+        "elections",
+        "counter",
+        "Elections and handovers that no operator asked for.",
+        ("group", "reason"),
+        _elections,
+    ),
     Family("controls_version", "gauge", "Counted up by changes.", ("cluster",), _controls_versions),
 )

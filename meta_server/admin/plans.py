@@ -987,7 +987,10 @@ def elect_master(desk: Desk, name: str, state: GroupState, *, now: float) -> tup
     """Begin an election of a master; nothing changes while one is under way."""
     group = _newest_of(desk, name)
     begun = _recorded(name, state.elect(group.record, now=now))
-    return () if begun == group.record else _planned(desk, group, begun, ELECT)
+    if begun == group.record:
+        return ()
+    why = "" if state.cause is None else state.cause.sentence
+    return _planned(desk, group, begun, ELECT, why=why)
 
 
 def ask_to_hand_over(
@@ -1042,13 +1045,16 @@ def _recorded(name: str, record: GroupRecord | Refused) -> GroupRecord:
     return record
 
 
-def _planned(desk: Desk, group: DelayGroup, record: GroupRecord, action: str) -> tuple[Change, ...]:
+def _planned(
+    desk: Desk, group: DelayGroup, record: GroupRecord, action: str, **more: object
+) -> tuple[Change, ...]:
     return plan_record(
         *(desk.registry, group, record),
         action=action,
         actor=desk.actor,
         by_node=False,
         now_ms=desk.now_ms,
+        more=more,
     )
 
 

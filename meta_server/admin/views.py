@@ -19,6 +19,7 @@ from meta_server.admin.admin_types import (
     ControlsAtNode,
     ControlsShown,
     DelayGroupShown,
+    Fit,
     Kind,
     NodeShown,
     PrefixRouteShown,
@@ -222,6 +223,7 @@ def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
     in_sync, role = group.has_in_sync(node), group.role_of(node)
     state = parts.handlers.group_changes.state_of(group.name)
     heard = state.heard_of(node)
+    rank, sentence = state.fitness(group.record, node.node_id, now=trio.current_time())
     key = (node.cluster, node.group, node.node_id)
     return NodeShown(
         node_id=node.node_id,
@@ -243,8 +245,9 @@ def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
         heard_seconds_ago=_seconds_since(parts.heard.nodes.heard_at(key)),
         controls_version=parts.telling.version_at(key),
         controls_note=parts.telling.note_of(key),
-        clock_note=state.clock_fault(node.node_id)
-        or difference(0 if heard is None else heard.clock_ahead_ms),
+        clock_note=difference(0 if heard is None else heard.clock_ahead_ms),
+        fitness=cast("Fit", rank.name.lower()),
+        fitness_note=sentence,
     )
 
 

@@ -7,8 +7,16 @@
                          somebody could vote
                          when an operator asks, and the master is not heard as one that may send
     is under way         as long as the record has no master: after a restart, too
-    ends                 when all members heard lately have voted, or some after a while: the
-                         longest log becomes the master, those who voted are in sync
+    ends                 when all members heard lately have voted, or some after a while: of the
+                         fittest the one with the longest log becomes the master, those who voted
+                         are in sync
+
+    a member is          where
+    never the master     its disk is not in sync, or its clock is wrong and it is not alone
+    unfit                it says so: an unfit master is asked to hand over to one that is not
+    the last             it is the one deposed, or was elected three times within ten minutes
+    behind               it says so
+
 
 Every member of the in-sync set has every acknowledged message, so that one vote is enough to lose
 none. Nothing here keeps two nodes from sending: that is what voters have promised
@@ -21,7 +29,9 @@ version up as well: so none comes true later.
 """
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
+from enum import IntEnum
 from typing import Final, NamedTuple
 from uuid import UUID
 
@@ -48,6 +58,28 @@ _BEHIND_S: Final = 0.001
 """Behind a time at which something may have changed: then it has."""
 WISH_S: Final = 10.0
 """Seconds for which a master is asked to hand over: one that can has done so in two."""
+ELECTED_MAX: Final = 3
+"""Who was elected so often within ELECTED_S does not stay, and is elected last…"""
+ELECTED_S: Final = 600.0
+"""… since a master that ends soon after its start has the longest log each time."""
+
+
+class Rank(IntEnum):
+    """Who is chosen before whom: the greater one."""
+
+    EXCLUDED = 0
+    UNFIT = 1
+    LAST = 2
+    BEHIND = 3
+    FIT = 4
+
+
+class Fitness(NamedTuple):
+    """How fit a member is to be the master."""
+
+    rank: Rank
+    sentence: str = ""
+    """Why it is not fit, or who is chosen before it."""
 
 
 class Begins(NamedTuple):
@@ -58,6 +90,8 @@ class Begins(NamedTuple):
     """The epoch of a master whose start is gone: what was promised to it is void."""
     deposed: str = ""
     """The node that is elected only if nobody else can be, since it may not send."""
+    kind: str = "asked"
+    """In a word, for metrics: restarted, silent, blocked or asked."""
 
 
 class Heard(NamedTuple):
@@ -98,16 +132,15 @@ class Voted(NamedTuple):
     last_epoch: int
     end: int
     applied: int
-    fault: str
-    """Why it had better not be the master; empty if nothing is wrong."""
 
 
 class Wish(NamedTuple):
-    """An operator wants the master of an epoch to hand the group over."""
+    """The master of an epoch is to hand the group over; that of epoch 0: none is."""
 
-    epoch: int
-    to: str
-    until: float
+    epoch: int = 0
+    to: str = ""
+    why: str = ""
+    until: float = math.inf
     """The master has heard of it by then, or is not asked any more."""
 
 
@@ -137,7 +170,9 @@ class GroupState:
     """Why the present election began; None: that is not known any more."""
     changed_at: float = float("-inf")
     """When another master was recorded last."""
-    wish: Wish | None = None
+    wish: Wish = field(default_factory=Wish)
+    elected: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=100))
+    """Who was elected, and when."""
 
     # -- who was heard -----------------------------------------------------------------------
 
@@ -154,6 +189,24 @@ class GroupState:
     def clock_fault(self, node: str) -> str:
         """Return why the clock of a node is taken for wrong; empty if it is not."""
         return clock_fault(node, {name: one.clock_ahead_ms for name, one in self.heard.items()})
+
+    def fitness(self, record: GroupRecord, node: str, *, now: float) -> Fitness:
+        """Return how fit a node is to be the master, and why it is not."""
+        found, storage = self.heard.get(node), record.in_sync.get(node)
+        is_other = storage is None or (found is not None and found.storage != storage)
+        stands, fault = Stands() if found is None else found.stands, self.clock_fault(node)
+        is_deposed = record.master is None and self.cause and self.cause.deposed == node
+        times = sum(name == node and now - at <= ELECTED_S for name, at in self.elected)
+        rows = (
+            (is_other, Rank.EXCLUDED, "its disk is not in sync, and may lack messages"),
+            (fault, Rank.EXCLUDED, fault.removeprefix(f"{node}: ")),
+            (stands.unfit, Rank.UNFIT, stands.unfit),
+            (is_deposed, Rank.LAST, "it is deposed, since it may not send"),
+            (times >= ELECTED_MAX, Rank.LAST, f"it was elected {times} times in 10 minutes"),
+            (stands.behind, Rank.BEHIND, stands.behind),
+            (True, Rank.FIT, ""),
+        )
+        return next(Fitness(rank, sentence) for is_so, rank, sentence in rows if is_so)
 
     def _was_heard_lately(self, node: str, storage: UUID, now: float) -> bool:
         found = self.heard.get(node)
@@ -219,7 +272,7 @@ class GroupState:
         if master is None or not self._has_begun(record, now):
             return None
         if self.was_restarted(record):
-            return Begins(f"{master.node_id} was started again", gone=record.epoch)
+            return Begins(f"{master.node_id} was started again", record.epoch, kind="restarted")
         lately = self._lately(record, now)
         lately.pop(master.node_id, None)
         if not any(one.could_vote(record.epoch, now) for one in lately.values()):
@@ -229,7 +282,7 @@ class GroupState:
         if silent_s > SILENT_S:
             if self.may_send(record, now=now):
                 return None
-            return Begins(f"{master.node_id} was not heard for {silent_s:.1f} s")
+            return Begins(f"{master.node_id} was not heard for {silent_s:.1f} s", kind="silent")
         return None if found is None else self._why_depose(master.node_id, found, now)
 
     def _why_depose(self, name: str, found: Heard, now: float) -> Begins | None:
@@ -241,9 +294,9 @@ class GroupState:
         least_s = BLOCKED_ALONE_S if is_alone else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
-        return Begins(
-            f"{name} may not send for want of promises since {blocked_s:.1f} s", deposed=name
-        )
+        why = found.stands.unfit or "others have not promised to vote for nobody else"
+        sentence = f"{name} may not send since {blocked_s:.1f} s: {why}"
+        return Begins(sentence, deposed=name, kind="blocked")
 
     def look_at(self, record: GroupRecord, *, now: float) -> float:
         """Return when time alone may change what `why_begin` says; infinite if it does not."""
@@ -297,27 +350,26 @@ class GroupState:
         if not self._has_begun(record, now):
             return Waiting("this meta server has just begun: it waits for all members")
         lately = set(self._lately(record, now))
-        deposed = "" if self.cause is None else self.cause.deposed
         missing = sorted(lately - set(self.votes))
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
             names = ", ".join(missing or sorted(record.in_sync))
             return Waiting(f"waits for votes of {names}")
-        fit = [node for node in sorted(self.votes) if not self.clock_fault(node)]
-        if not fit and len(record.in_sync) > 1:
-            return Refused("; ".join(self.clock_fault(node) for node in sorted(self.votes)))
-        ranks = {node: (node != deposed, _rank(node, self.votes[node])) for node in self.votes}
-        best = max(fit or self.votes, key=lambda node: ranks[node])
+        fits = {node: self.fitness(record, node, now=now) for node in sorted(self.votes)}
+        if len(record.in_sync) > 1 and not any(one.rank for one in fits.values()):
+            return Refused(_told(fits))
+        best = max(fits, key=lambda node: (fits[node].rank, _rank(node, self.votes[node])))
         chosen = self.votes[best]
         in_sync = {
             node: vote.storage
             for node, vote in self.votes.items()
-            if node != deposed or node == best
+            if fits[node].rank not in _LEAVES or node == best
         }
-        for node in sorted(record.in_sync, key=lambda one: (one not in lately, one)):
+        for node in (*fits, *sorted(lately), *sorted(record.in_sync)):
             if len(in_sync) < record.min_isr:
                 in_sync.setdefault(node, record.in_sync[node])
         self.begin_again()
         self.changed_at = now
+        self.elected.append((best, now))
         return msgspec.structs.replace(
             record,
             version=record.version + 1,
@@ -342,53 +394,54 @@ class GroupState:
             return Refused(f"{name} alone is in sync, so nobody else can be elected: start it")
         return self.begin(record, self.why_begin(record, now=now) or Begins("an operator asked"))
 
-    def ask_to_hand_over(self, record: GroupRecord, to: str | None, *, now: float) -> str | Refused:
+    def ask_to_hand_over(
+        self, record: GroupRecord, to: str | None, *, why: str = "an operator asked", now: float
+    ) -> str | Refused:
         """Have the master hand the group over; return to which node.
 
-        Without `to` it is the one with the longest log of those in sync that were heard lately.
+        Without `to` it is the fittest of those in sync that were heard lately. Whoever has a wrong
+        clock takes over only by name, who is unfit never.
         """
         master = record.master
         if master is None:
             return Refused("there is no master who could hand over: an election is under way")
-        if to == master.node_id:
-            return Refused(f"{to} is the master: name another member in sync, or none")
-        if to is not None and to not in record.in_sync:
+        others = sorted(set(self._lately(record, now)) - {master.node_id})
+        if to is not None and to not in others:
             return Refused(
-                f"{to} is not in sync, as {', '.join(sorted(record.in_sync))} are: wait until it is"
+                f"{to} is none of those in sync beside {master.node_id} that were heard within "
+                f"{HEARD_LATELY_S} s ({', '.join(others)}): start it, wait until it is in sync"
             )
-        heard = [
-            node
-            for node, storage in sorted(record.in_sync.items())
-            if node != master.node_id
-            and self._was_heard_lately(node, storage, now)
-            and (node == to or not self.clock_fault(node))
-        ]
-        if to is not None and to not in heard:
+        asked = others if to is None else [to]
+        fits = {node: self.fitness(record, node, now=now) for node in asked}
+        never = {Rank.UNFIT, Rank.EXCLUDED} if to is None else {Rank.UNFIT}
+        takers = [node for node in fits if fits[node].rank not in never]
+        if not takers:
             return Refused(
-                f"{to} was not heard within {HEARD_LATELY_S} s with its disk in sync: start it, or "
-                "name another member"
+                f"nobody in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s and "
+                f"is fit: start one, wait until it is in sync; {_told(fits)}".removesuffix("; ")
             )
-        if not heard:
-            faults = filter(None, map(self.clock_fault, sorted(record.in_sync)))
-            return Refused(
-                f"no member in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s "
-                + "; ".join(["and has a right clock: start one, wait until it is in sync", *faults])
-            )
-        target = to or max(heard, key=lambda node: (self.heard[node].end, node))
-        self.wish = Wish(record.epoch, target, now + WISH_S)
+        target = max(takers, key=lambda node: (fits[node].rank, self.heard[node].end, node))
+        self.wish = Wish(record.epoch, target, why, now + WISH_S)
         return target
 
-    def wished(self, record: GroupRecord, *, now: float) -> str:
-        """Return to which node the master is to hand over; empty if to none."""
-        wish = self.wish
-        is_open = wish is not None and wish.epoch == record.epoch and now < wish.until
-        return wish.to if wish is not None and is_open else ""
+    def must_hand_over(self, record: GroupRecord, *, now: float) -> Wish | None:
+        """Have an unfit master hand over to a member that is not; None: there is no new wish.
+
+        One that may not send could not: it is deposed.
+        """
+        found, asked = self._master(record), (self.wish.epoch, self.wish.why)
+        stands = Stands() if found is None else found.stands
+        why = stands.unfit if stands.lacks_promises_s is None else ""
+        if not why or asked == (record.epoch, why):
+            return None
+        target = self.ask_to_hand_over(record, None, why=why, now=now)
+        return None if isinstance(target, Refused) else self.wish
 
     def forget_wish(self, now: float) -> bool:
         """Forget a wish whose time is up; say whether there was one."""
-        if self.wish is None or now < self.wish.until:
+        if now < self.wish.until:
             return False
-        self.wish = None
+        self.wish = Wish()
         return True
 
     # -- what a master asks for --------------------------------------------------------------
@@ -436,24 +489,39 @@ class GroupState:
         *,
         now: float,
     ) -> GroupRecord | Refused:
-        """Return the record in which another member in sync, or the same, is the master."""
+        """Return the record in which another member in sync, or the same, is the master.
+
+        One that is unfit leaves the set with that, if enough are left: it stops, or joins again.
+        """
         if record.master != master or (record.epoch, record.version) != pair:
             return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
         found = self.heard.get(target)
         if found is None or record.in_sync.get(target) != found.storage:
             return Refused(f"{target} is not in sync, or was not heard")
+        in_sync, own = dict(record.in_sync), self.fitness(record, master.node_id, now=now)
+        if target != master.node_id and own.rank in _LEAVES and len(in_sync) > record.min_isr:
+            del in_sync[master.node_id]
         self.changed_at = now
         return msgspec.structs.replace(
             record,
             epoch=record.epoch + 1,
             version=record.version + 1,
             master=Master(node_id=target, incarnation=found.incarnation),
+            in_sync=in_sync,
         )
 
 
-def _rank(node: str, vote: Voted) -> tuple[int, int, bool, int, str]:
+_LEAVES: Final = frozenset({Rank.UNFIT, Rank.LAST})
+"""Who ranks so is left out of a new master's set, if enough others are there: it joins again."""
+
+
+def _rank(node: str, vote: Voted) -> tuple[int, int, int, str]:
     """Return what the longest log is greatest in; among equal ones the one that has filed most."""
-    return vote.last_epoch, vote.end, not vote.fault, vote.applied, node
+    return vote.last_epoch, vote.end, vote.applied, node
+
+
+def _told(fits: dict[str, Fitness]) -> str:
+    return "; ".join(f"{node}: {one.sentence}" for node, one in sorted(fits.items()))
 
 
 def set_min_isr(record: GroupRecord, count: int) -> GroupRecord | Refused:

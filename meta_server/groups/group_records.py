@@ -4,7 +4,7 @@ The address belongs to the record: whoever becomes the master, its address becom
 the same commit. The group takes messages when its master says so (BROKER_REGISTER).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import msgspec
@@ -54,9 +54,11 @@ def plan_record(
     actor: str,
     by_node: bool,
     now_ms: int,
+    more: Mapping[str, object],
 ) -> tuple[Change, ...]:
     """Return what stores another record of a group; an empty action is not worth an audit entry.
 
+    more: what the entry has beside the group: why, and the votes.
     Raises RefusedError where another disk has registered in the place of the new master's.
     """
     after = replace(group, record=record)
@@ -71,7 +73,7 @@ def plan_record(
             action=action,
             target=f"{group.cluster}/{group.name}",
             before=msgspec.json.encode(group).decode(),
-            after=msgspec.json.encode(after).decode(),
+            after=msgspec.json.encode(msgspec.to_builtins(after) | dict(more)).decode(),
             by_node=by_node,
         )
         changes.append(Audit(entry))

@@ -13,6 +13,7 @@ said anew.
 """
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -96,6 +97,11 @@ class _Asked:
         """The start that asks, as a record would name it."""
         return Master(node_id=self.request.node_id, incarnation=self.request.incarnation)
 
+    @property
+    def actor(self) -> str:
+        """Who asks, as the audit names it."""
+        return f"node {self.request.node_id} at {self.request.address}"
+
 
 class GroupChanges:
     """The states of all delay groups, the nodes that wait for news, and the task that elects."""
@@ -130,6 +136,8 @@ class GroupChanges:
         self._look_at: dict[str, float] = {}
         """By group, when time alone may begin an election; in trio time."""
         self._more = Wakeup()
+        self.begun: Counter[tuple[str, str]] = Counter()
+        """Elections, and handovers that no operator asked for, by group and kind of reason."""
 
     def set_limits(self, limits: RegistrationConfig) -> None:
         """Hold to other limits from now on."""
@@ -267,13 +275,14 @@ class GroupChanges:
         is_asked = record.in_sync.get(
             request.node_id
         ) == request.storage_uuid and request.node_id in state.asks(record)
-        wished = state.wished(record, now=trio.current_time())
+        is_wished = record.master == own and state.wish.epoch == record.epoch
         return NodeNews(
             record=record,
             members=members_of(self._registry, group),
             vote_epoch=record.epoch if is_asked else 0,
             gone=state.cause.gone if is_asked and state.cause is not None else 0,
-            hand_over_to=wished if record.master == own else "",
+            hand_over_to=state.wish.to if is_wished else "",
+            hand_over_why=state.wish.why if is_wished else "",
         )
 
     def change(self, connection: Connection, frame: Frame) -> None:
@@ -297,7 +306,6 @@ class GroupChanges:
             last_epoch=vote.last_epoch,
             end=vote.end,
             applied=vote.applied,
-            fault=vote.fault,
         )
         refusal = self.state_of(group.name).voted(
             group.record, request.node_id, vote.epoch, voted, now=trio.current_time()
@@ -345,21 +353,20 @@ class GroupChanges:
         if isinstance(found, Refused):
             return (), found.sentence
         is_other = found.in_sync != record.in_sync
-        changes = self._plan(group, found, IN_SYNC if is_other else "", asked.request)
+        changes = self._named(group, found, IN_SYNC if is_other else "", asked.actor)
         return changes, state.why_not(record, change.in_sync, now=now)
 
     def _plan_hand_over(self, asked: _Asked, change: HandOver) -> tuple[Sequence[Change], str]:
         group = self._group(asked.request.group)
         if behind := self._set_backs.why_behind(group.name):
             return (), behind
-        pair = (change.epoch, change.version)
-        found = self.state_of(group.name).hand_over(
-            group.record, asked.own, pair, change.target, now=trio.current_time()
-        )
+        pair, state = (change.epoch, change.version), self.state_of(group.name)
+        why, now = state.wish.why, trio.current_time()
+        found = state.hand_over(group.record, asked.own, pair, change.target, now=now)
         if isinstance(found, Refused):
             return (), found.sentence
         try:
-            return self._plan(group, found, HAND_OVER, asked.request), ""
+            return self._named(group, found, HAND_OVER, asked.actor, why=why), ""
         except RefusedError as error:
             return (), str(error)
 
@@ -370,37 +377,35 @@ class GroupChanges:
             return ()
         begun = state.begin(group.record, cause)
         _log.warning("an election begins", group=name, epoch=begun.epoch, reason=cause.sentence)
-        return self._named(group, begun, ELECT, f"the meta server: {cause.sentence}")
+        self.begun[name, cause.kind] += 1
+        return self._named(group, begun, ELECT, "the meta server", why=cause.sentence)
 
     def _plan_choice(self, name: str) -> Sequence[Change]:
         group, now = self._group(name), trio.current_time()
         if group.record.phase is not Phase.ELECTING or self._set_backs.why_behind(name):
             return ()
-        found = self.state_of(name).choose(group.record, now=now)
+        state = self.state_of(name)
+        votes = {
+            node: f"record {vote.end - 1} of epoch {vote.last_epoch}; "
+            + (state.fitness(group.record, node, now=now).sentence or "fit")
+            for node, vote in sorted(state.votes.items())
+        }
+        found = state.choose(group.record, now=now)
         if not isinstance(found, GroupRecord):
             self._say(name, found.sentence)
             return ()
         assert found.master is not None
-        chosen = self._registry.nodes.get((group.cluster, name, found.master.node_id))
-        where = "" if chosen is None else chosen.address
-        _log.warning(
-            "a master is elected", group=name, node=found.master.node_id, epoch=found.epoch
-        )
-        return self._named(group, found, ELECT, f"node {found.master.node_id} at {where}")
+        node, why = found.master.node_id, "" if state.cause is None else state.cause.sentence
+        _log.warning("a master is elected", group=name, node=node, epoch=found.epoch, votes=votes)
+        return self._named(group, found, ELECT, "the meta server", why=why, votes=votes)
 
     def _say(self, name: str, sentence: str) -> None:
         if self._sentences.get(name) != sentence:
             self._sentences[name] = sentence
             _log.info("an election goes on", group=name, reason=sentence)
 
-    def _plan(
-        self, group: DelayGroup, record: GroupRecord, action: str, request: NodeRegister
-    ) -> Sequence[Change]:
-        actor = f"node {request.node_id} at {request.address}"
-        return self._named(group, record, action, actor)
-
     def _named(
-        self, group: DelayGroup, record: GroupRecord, action: str, actor: str
+        self, group: DelayGroup, record: GroupRecord, action: str, actor: str, **more: object
     ) -> Sequence[Change]:
         return plan_record(
             *(self._registry, group, record),
@@ -408,6 +413,7 @@ class GroupChanges:
             actor=actor,
             by_node=True,
             now_ms=self._clock.now_ms(),
+            more=more,
         )
 
     # -- elections ---------------------------------------------------------------------------
@@ -435,10 +441,15 @@ class GroupChanges:
         group = self._registry.delay_groups.get(name)
         if group is None:
             return
+        state, behind = self.state_of(name), self._set_backs.why_behind(name)
         if self._why_begin(group, now) is not None:
             self._see(name, partial(self._plan_election, name))
+        elif not behind and (wish := state.must_hand_over(group.record, now=now)):
+            _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
+            self.begun[name, "unfit"] += 1
+            self.news()
         before = min(self._look_at.values(), default=math.inf)
-        self._look_at[name] = self.state_of(name).look_at(group.record, now=now)
+        self._look_at[name] = state.look_at(group.record, now=now)
         if self._look_at[name] < before:
             self._more.wake()
 
@@ -466,7 +477,7 @@ class GroupChanges:
         over = [name for name, state in self._states.items() if state.forget_wish(now)]
         if over:
             self._held.changed()
-        is_waiting = bool(electing) or any(state.wish for state in self._states.values())
+        is_waiting = bool(electing) or any(state.wish.to for state in self._states.values())
         return now + _LOOK_S if is_waiting else math.inf
 
     def _see(self, name: str, plan: Callable[[], Sequence[Change]]) -> None:

@@ -4,7 +4,7 @@
     append messages   min_isr members, itself included, are heard; it does not hand over
     acknowledge       it is committed: then it is on every disk that may be elected
     send              all others that may be elected have promised to vote for nobody else; nobody
-                      has to where it is alone in sync
+                      has to where it is alone in sync; its own disk does not hang
     send more         the best other member in sync lacks few outcomes
 
 The shell tells what happens (the log grew, was synced, a slave acknowledged, a record was told) and
@@ -44,7 +44,7 @@ class Master:
         self.commit_point = commit_point
         self.handover: Handover | None = None
         self._lacks_since: float | None = None
-        """Since when it lacks promises; None if it does not."""
+        """Since when it may not send for that; None if it may."""
 
     @property
     def record(self) -> Record:
@@ -69,7 +69,7 @@ class Master:
             return self.handover.why(now)
         unpromised = ", ".join(self.members.unpromised(now))
         if not unpromised:
-            return ""
+            return self.members.hangs(now)
         return (
             f"{unpromised} may be elected and did not promise lately to vote for nobody else: it "
             "goes on when that is heard again or dropped, which set --min-isr may allow"
@@ -92,12 +92,12 @@ class Master:
         return ""
 
     def lacks_promises_s(self, now: float) -> float | None:
-        """Return for how many seconds it could not send for want of promises; None: it may."""
+        """Return for how many seconds it lacks promises, or its disk hangs; None: it may send."""
         return None if self._lacks_since is None else now - self._lacks_since
 
     def look(self, now: float, *, in_flight: int) -> Proposal | HandoverRequest | None:
         """Return what the meta server is to be asked for now, again and again; None: nothing."""
-        if self._is_handing_over(now) or not self.members.unpromised(now):
+        if self._is_handing_over(now) or not self.why_not_act(now):
             self._lacks_since = None
         elif self._lacks_since is None:
             self._lacks_since = now

@@ -7,6 +7,7 @@ import trio
 
 from delay_protocol.nodes.clocks import difference
 from meta_server.groups.elections import Refused
+from storage.batch.batches import Damage
 from tests.failover.group_rig import GROUP, Group
 from tests.failover.test_seen import metrics, readiness, status
 from tests.simulation.clock import SimClock
@@ -64,7 +65,7 @@ async def test_a_slave_whose_clock_is_wrong_is_not_chosen(by_ms: int) -> None:
 
 
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
-async def test_a_master_whose_clock_is_wrong_holds_until_it_is_right(by_ms: int) -> None:
+async def test_a_master_whose_clock_is_wrong_holds_and_hands_over(by_ms: int) -> None:
     group = Group()
     async with group.running():
         await group.until_in_sync("a", "b", "c")
@@ -81,11 +82,38 @@ async def test_a_master_whose_clock_is_wrong_holds_until_it_is_right(by_ms: int)
         held = fault(group, master.name)
         assert f"messages are held: {held}" in failing
         assert any("delivery is held" in one for one in failing)
-        await trio.sleep(120)
+        await trio.sleep(2)
+        assert group.master() is master, "it may have been set for a moment"
+        await group.until_master(*group.machines.keys() - {master.name})
         assert group.delivered() == []
+        await group.until(group.delivered, seconds=70)
+        await group.send()
+        master.node.clock.step(-by_ms)
+        await group.until_in_sync("a", "b", "c")
+        await trio.sleep(3)
+        assert await readiness(master) == (200, [])
+
+
+@pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
+async def test_a_master_whose_clock_is_wrong_holds_where_nobody_takes_over(by_ms: int) -> None:
+    group = Group(names=("a", "b"))
+    async with group.running():
+        await group.until_in_sync("a", "b")
+        master = group.master()
+        assert master is not None
+        (slave,) = (one for one in group.machines.values() if one is not master)
+        await group.send(in_s=60)
+        assert slave.server is not None
+        slave.server.damages.note(Damage("segments/minutes/1.data", 0, 1, "flipped"))
+        master.node.clock.is_synchronised = False
+        master.node.clock.step(by_ms)
+        await group.until(lambda: fault(group, master.name), seconds=10)
+        await trio.sleep(120)
+        assert (group.master(), group.delivered()) == (master, [])
         master.node.clock.step(-by_ms)
         await group.until(group.delivered, seconds=30)
         await group.send()
+        await trio.sleep(3)
         assert await readiness(master) == (200, [])
 
 

@@ -1876,7 +1876,7 @@ SCHEDULE = {
                 "fit != record.in_sync",
             ),
             swap("GroupState.why_not", "len(wanted) < record.min_isr", "False"),
-            seed=39,
+            seed=15,
         ),
         # A disk that answers and gets no further is dropped.
         "who answers is in sync": mutant(
@@ -1938,7 +1938,7 @@ SCHEDULE = {
         "anybody votes": mutant(
             swap("GroupState.voted", "record.in_sync.get(node) != vote.storage", "False"),
             swap("GroupState.asks", "record.in_sync", "self.heard"),
-            seed=1,
+            seed=2,
         ),
         # The longest log becomes the master.
         "the shortest log": mutant(
@@ -1963,10 +1963,44 @@ SCHEDULE = {
             ),
             test="meta_server/groups/test_elections.py",
         ),
+        # Who is fit goes before the length of logs.
+        "an unfit one with a longer log is elected": mutant(
+            swap(
+                "GroupState.choose",
+                "(fits[node].rank, _rank(...))",
+                "_rank(node, self.votes[node])",
+            ),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A clock that is wrong excludes.
+        "who is excluded is elected": mutant(
+            swap("GroupState.choose", "not any(...)", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A master that ends soon after its start has the longest log each time.
+        "who was elected again and again stays first": mutant(
+            swap("GroupState.fitness", "times >= ELECTED_MAX", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # Nobody waits for a master that stops.
+        "an unfit master stays in the set": mutant(
+            swap("GroupState.hand_over", "own.rank in _LEAVES", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # The set never gets smaller than min ISR.
+        "an unfit master leaves whatever is left": mutant(
+            swap("GroupState.hand_over", "len(in_sync) > record.min_isr", "True"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # The group is not handed on to a member that is unfit as well.
+        "an unfit member takes over": mutant(
+            swap("GroupState.ask_to_hand_over", "{Rank.UNFIT, Rank.EXCLUDED}", "set()"),
+            test="meta_server/groups/test_elections.py",
+        ),
         # A proposal is for one version of the record.
         "an old proposal comes true": mutant(
             swap("GroupState.alter", "(record.epoch, record.version) != pair", "False"),
-            seed=8,
+            seed=3,
         ),
     },
     "7 silence": {
@@ -1999,6 +2033,16 @@ SCHEDULE = {
                 "max(self.votes, key=lambda node: _rank(node, self.votes[node]))",
             ),
             test="meta_server/groups/test_elections.py",
+        ),
+        # A master whose disk hangs makes room: it could not hand over.
+        "a master whose disk hangs stays": mutant(
+            swap("InSyncSet.hangs", "now - self._written_at <= FSYNC_S_MAX", "True"),
+            test="replication/core/test_master.py",
+        ),
+        # An fsync that ends in time is no hang, whatever comes after it.
+        "a busy disk hangs": mutant(
+            swap("InSyncSet.written", "self.end <= self._commit_point.durable", "False"),
+            test="replication/core/test_master.py",
         ),
         # Time in which the meta server stood still is nobody's silence.
         "a standstill is silence": mutant(
@@ -2217,6 +2261,31 @@ GROUP = {
         "a master that was started again is waited for": mutant(
             swap("GroupState.was_restarted", "found.incarnation > master.incarnation", "False"),
             test="meta_server/groups/test_elections.py",
+        ),
+        # A master that is unfit is asked to hand over.
+        "an unfit master is not asked": mutant(
+            swap("GroupState.must_hand_over", "not why", "True"),
+            test="failover/test_fitness.py",
+        ),
+        # A stop begins with a handover.
+        "a stop hands nothing over": mutant(
+            swap("DelayServer.hand_over_first", "leading.follow", "False"),
+            test="failover/test_fitness.py",
+        ),
+        # One that may not send is not asked, and deposed.
+        "a master that may not send is asked": mutant(
+            swap("GroupState.must_hand_over", "stands.lacks_promises_s is None", "True"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # Another reason, or another epoch, is another wish.
+        "one wish for all reasons": mutant(
+            swap("GroupState.must_hand_over", "asked == (record.epoch, why)", "bool(self.wish.to)"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A clock that is wrong for a moment is no reason.
+        "a clock that was set hands over": mutant(
+            swap("why_unfit", "now.clock_wrong_s >= LASTS_S", "now.clock_wrong_s > 0"),
+            test="delay_server/test_fitness.py",
         ),
     },
     "6 receivers": {

@@ -78,6 +78,7 @@ WATCHES = st.builds(
         members=st.dictionaries(NAMES, MEMBERS, max_size=4),
         vote_epoch=EPOCHS,
         hand_over_to=ADDRESSES,
+        hand_over_why=REASONS,
     ),
 )
 CHANGES = st.one_of(
@@ -87,7 +88,6 @@ CHANGES = st.one_of(
         last_epoch=EPOCHS,
         end=SEQUENCES,
         applied=SEQUENCES,
-        fault=REASONS,
     ),
     st.builds(
         Alter,
@@ -131,10 +131,11 @@ RECORD_HEX = (
         ("changed", "82 a67265636f7264" + RECORD_HEX + "a77265667573616c a26e6f"),
         (
             "news",
-            "81 a46e657773 85 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 84"
+            "81 a46e657773 86 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 84"
             "ac73746f726167655f75756964" + DISK_HEX + "ab696e6361726e6174696f6e 03"
             "a7626f6f745f6964" + BOOT_HEX + "a761646472657373 a3683a31"
-            "aa766f74655f65706f6368 03 a4676f6e65 02 ac68616e645f6f7665725f746f a26e32",
+            "aa766f74655f65706f6368 03 a4676f6e65 02 ac68616e645f6f7665725f746f a26e32"
+            "ad68616e645f6f7665725f776879 a161",
         ),
     ],
 )
@@ -172,7 +173,6 @@ def test_an_answer_is_read_as_it_was_given(record: GroupRecord, refusal: str) ->
 
 
 def test_what_has_a_default_may_be_left_out() -> None:
-    assert decode_group_change(said(VOTE, fault=...)) == VOTE
     news = msgspec.msgpack.decode(said(NEWS, vote_epoch=..., gone=..., hand_over_to=...))
     found = decode_watch_reply(said(WatchReply(), news=news)).news
     assert found is not None
@@ -195,7 +195,6 @@ AT_MOST = f"Expected `int` <= {COUNTED_MAX}"
         ("vote", "last_epoch", True, "Expected `int`, got `bool` - at `$.last_epoch`"),
         ("vote", "end", 0, "Expected `int` >= 1 - at `$.end`"),
         ("vote", "applied", 0, "Expected `int` >= 1 - at `$.applied`"),
-        ("vote", "fault", "x" * 1001, "`str` of length <= 1000 - at `$.fault`"),
         ("alter", "in_sync", {}, "Expected `object` of length >= 1 - at `$.in_sync`"),
         ("alter", "in_sync", TOO_MANY, "Expected `object` of length <= 16 - at `$.in_sync`"),
         ("alter", "in_sync", {"n1": "x"}, "Invalid UUID - at `$.in_sync[...]`"),
@@ -222,6 +221,7 @@ def test_what_says_something_else_is_refused(
     [
         ("vote_epoch", -1, AT_LEAST_0 + " - at `$.news.vote_epoch`"),
         ("hand_over_to", "n" * 256, "`str` of length <= 255 - at `$.news.hand_over_to`"),
+        ("hand_over_why", "x" * 1001, "`str` of length <= 1000 - at `$.news.hand_over_why`"),
         ("members", {"n1": {}}, "missing required field `storage_uuid` - at `$.news.members[...]`"),
         (
             "members",
@@ -244,6 +244,7 @@ def test_the_largest_bodies_there_can_be_fit() -> None:
         members=LARGEST_MEMBERS,
         vote_epoch=COUNTED_MAX,
         hand_over_to=name,
+        hand_over_why=reason,
     )
     told = WatchReply(news=news)
     assert decode_watch_reply(encode_watch_reply(told)) == told
@@ -252,7 +253,6 @@ def test_the_largest_bodies_there_can_be_fit() -> None:
         last_epoch=COUNTED_MAX,
         end=COUNTED_MAX,
         applied=COUNTED_MAX,
-        fault=reason,
     )
     assert decode_group_change(encode_group_change(vote)) == vote
     reply = ChangeReply(record=LARGEST_RECORD, refusal=reason)
@@ -266,7 +266,7 @@ def test_the_largest_bodies_there_can_be_fit() -> None:
         ("news", {"news": msgspec.structs.replace(NEWS, hand_over_to="n" * 256)}),
         ("vote", {"epoch": 2**70}),
         ("vote", {"end": 0}),
-        ("vote", {"fault": "\ud800"}),
+        ("changed", {"refusal": "\ud800"}),
         ("alter", {"in_sync": {}}),
         ("alter", {"in_sync": {f"n{n}": UUID(int=n) for n in range(REPLICAS_MAX + 1)}}),
         ("hand over", {"target": ""}),

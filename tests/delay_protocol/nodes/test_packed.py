@@ -53,7 +53,7 @@ def test_a_body_made_to_hurt_is_refused(body: Body, bad: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key"), [("vote", "fault"), ("follow", "group"), ("leave", "reason")]
+    ("name", "key"), [("hand over", "target"), ("follow", "group"), ("leave", "reason")]
 )
 def test_a_text_that_is_no_utf_8_is_refused(name: str, key: str) -> None:
     body = BODIES[name]

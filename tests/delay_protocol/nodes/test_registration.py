@@ -132,6 +132,8 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
             "hears": 0,
             "hears_sender": False,
             "vote_in_s": 0.0,
+            "unfit": "",
+            "behind": "",
         },
         "clock_ahead_ms": 0,
     }

@@ -175,3 +175,55 @@ def test_a_receiver_is_approved_as_what_it_is_a_group_without_an_address() -> No
         result = CliRunner().invoke(main, ["admin", *words])
     assert result.exit_code == 0, result.output
     assert asked == [("POST", "/api/v1/broker-groups/mail/approve", {"address": ""})]
+
+
+def test_the_history_of_a_group_is_its_entries_of_the_audit() -> None:
+    def group(master: str | None, epoch: int, **more: object) -> dict[str, Any]:
+        named = None if master is None else {"node_id": master, "incarnation": 1}
+        return {"record": {"epoch": epoch, "master": named}, **more}
+
+    def entry(number: int, at_ms: int, action: str, before: object, after: object) -> Any:  # noqa: ANN401
+        return {
+            "number": number,
+            "at_ms": at_ms,
+            "actor": "alice",
+            "action": f"delay-group.{action}",
+            "target": "c1/d1",
+            "before": before,
+            "after": after,
+        }
+
+    why = "n1 was not heard for 3.0 s"
+    rows = [
+        entry(9, 9_000, "hand-over", group("n2", 2), group("n2", 3, why="its disk is full")),
+        entry(8, 8_000, "hand-over", group("n1", 1), group("n2", 2, why="it is being stopped")),
+        entry(7, 7_000, "hand-over", group("n1", 1)["record"], {"to": "n2"}),
+        entry(6, 4_250, "elect", group(None, 1), group("n1", 1, why=why, votes={"n1": "fit"})),
+        entry(5, 3_000, "elect", group("n0", 0), group(None, 1, why=why)),
+    ]
+
+    def answer(_: str, target: str, __: dict[str, str], ___: bytes) -> tuple[int, bytes]:
+        if "audit" not in target:
+            return 200, json.dumps(ACTIVE | {"cluster": "c1"}).encode()
+        assert "target=c1%2Fd1" in target
+        action = "elect" if "delay-group.elect" in target else "hand-over"
+        items = [row for row in rows if row["action"] == f"delay-group.{action}"]
+        return 200, json.dumps({"items": items, "next": None}).encode()
+
+    def show(*words: str) -> str:
+        with answering(answer) as address:
+            words = ("admin", "--meta", address, *words, "delay-group", "show", "d1", "--history")
+            result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    found = [json.loads(line) for line in show("--json").splitlines()]
+    assert [(row["event"], row["epoch"], row["master"], row["why"]) for row in found] == [
+        ("could not hand over", 3, "n2", "its disk is full"),
+        ("n1 hands over", 2, "n2", "it is being stopped"),
+        ("an operator wants n2 as the master", 1, "n1", "by alice"),
+        ("elected", 1, "n1", why),
+        ("an election begins", 1, None, why),
+    ]
+    assert (found[3]["after_seconds"], found[3]["votes"]) == (1.25, "n1: fit")
+    assert why in show()

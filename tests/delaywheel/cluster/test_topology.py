@@ -34,7 +34,7 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "node_id": node_id,
         "role": "master" if node_id == "n1" else "slave",
         "in_sync": node_id == "n1",
-        "note": "" if node_id == "n1" else "has no copy",
+        "note": "" if node_id == "n1" else "in sync",
         "address": "10.0.0.1:20801",
         "http_address": http_address,
         "liveness": "heard" if node_id == "n1" else "none",
@@ -42,6 +42,8 @@ def node(node_id: str, http_address: str, **more: object) -> dict[str, object]:
         "controls_version": 4 if node_id == "n1" else None,
         "controls_note": "",
         "clock_note": "",
+        "fitness": "fit" if node_id == "n1" else "excluded",
+        "fitness_note": "" if node_id == "n1" else "it has no copy",
         **more,
     }
 
@@ -227,7 +229,7 @@ def test_it_is_shown_for_people() -> None:
         "2520 d 18 h 52 min",
         "silent",
         "applies version 4 of the controls, the current one is 5",
-        "has no copy",
+        "it cannot become the master: it has no copy",
         "does not answer",
         "1,002 subjects whose messages no broker group takes",
         "g9 is retired",

@@ -48,7 +48,7 @@ from meta_server.admin.plans import (
     set_subject,
 )
 from meta_server.groups.broker_groups import plan_register
-from meta_server.groups.elections import GroupState, Heard
+from meta_server.groups.elections import GroupState, Heard, Wish
 from meta_server.groups.roles import Registered, plan_node
 from meta_server.groups.routing import RoutingLimits, plan_route
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
@@ -775,24 +775,24 @@ def test_an_election_begins_unless_the_master_may_send_and_a_second_one_joins_it
 @pytest.mark.parametrize(
     ("to", "reason"),
     [
-        ("n1", "n1 is the master"),
-        ("n4", "n4 is not in sync, as n1, n2, n3 are"),
-        ("n3", "n3 was not heard within 2.5 s with its disk in sync: start it"),
+        ("n1", "n1 is none of those in sync beside n1 that were heard within 2.5 s"),
+        ("n4", "n4 is none of those in sync beside n1 that were heard within 2.5 s .n2.: start it"),
+        ("n3", "n3 is none of those in sync beside n1 that were heard within 2.5 s .n2.: start it"),
     ],
 )
 def test_a_handover_that_cannot_be_is_refused_with_what_to_do(to: str, reason: str) -> None:
     registry = cluster("n2", "n3", "n4", in_sync=("n1", "n2", "n3"))
     state = GroupState(-100.0)
-    with pytest.raises(StateError, match="no member in sync beside n1 was heard"):
+    with pytest.raises(StateError, match="nobody in sync beside n1 was heard"):
         ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
     state.was_heard("n2", Heard(9.0, uuid(101), 1, 50, 0))
     with pytest.raises(StateError, match=reason):
         ask_to_hand_over(desk_on(registry), "d1", state, to=to, now=9.0)
-    assert state.wish is None
+    assert not state.forget_wish(99.0), "there is none"
     changes = ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)
     assert entry_of(changes)[:2] == ("delay-group.hand-over", "c1/d1")
-    record = registry.delay_groups["d1"].record
-    assert [state.wished(record, now=now) for now in (9.0, 18.9, 19.1)] == ["n2", "n2", ""]
+    assert state.wish == Wish(4, "n2", "an operator asked", until=19.0)
+    assert (state.forget_wish(18.9), state.forget_wish(19.1)) == (False, True)
     registry.apply(elected(registry))
     with pytest.raises(StateError, match="an election is under way"):
         ask_to_hand_over(desk_on(registry), "d1", state, to=None, now=9.0)

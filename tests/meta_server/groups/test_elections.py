@@ -12,9 +12,11 @@ from meta_server.groups.elections import (
     Begins,
     GroupState,
     Heard,
+    Rank,
     Refused,
     Voted,
     Waiting,
+    Wish,
     set_min_isr,
 )
 
@@ -41,7 +43,6 @@ def vote(storage: UUID, *, end: int = 100, **others: object) -> Voted:
         "incarnation": 2,
         "last_epoch": 3,
         "applied": end,
-        "fault": "",
     }
     return Voted(storage=storage, end=end, **(values | others))
 
@@ -69,7 +70,8 @@ def test_a_start_of_the_masters_disk_begins_an_election_at_once() -> None:
     group = state(a=heard(A, stands=SENDS), b=heard(B, stands=HEARS), c=heard(C, stands=HEARS))
     assert cause(group, 0.1) == ""
     group.was_heard("a", heard(A, incarnation=2))
-    assert group.why_begin(ACTIVE, now=0.1) == Begins("a was started again", gone=3)
+    begins = Begins("a was started again", gone=3, kind="restarted")
+    assert group.why_begin(ACTIVE, now=0.1) == begins
     assert group.begin(ACTIVE, Begins("a was started again", gone=3)) == ELECTING
     group.was_heard("a", heard(UUID(int=9), incarnation=2))
     assert cause(group, 0.1) == "", "another disk proves nothing"
@@ -240,7 +242,6 @@ def test_the_longest_log_becomes_the_master_and_who_voted_is_in_sync() -> None:
         ({"last_epoch": 2, "end": 200}, {"last_epoch": 3, "end": 100}, "c"),
         ({"end": 101}, {"end": 100, "applied": 100}, "b"),
         ({"applied": 50}, {"applied": 60}, "c"),
-        ({"fault": "its clock is off", "applied": 90}, {"applied": 10}, "c"),
     ],
 )
 def test_votes_are_ranked(b: dict[str, Any], c: dict[str, Any], best: str) -> None:
@@ -382,7 +383,165 @@ def test_a_member_whose_clock_is_wrong_is_handed_the_group_only_by_name() -> Non
     refused = group.ask_to_hand_over(ACTIVE, None, now=0.0)
     assert isinstance(refused, Refused)
     assert refused.sentence == (
-        "no member in sync beside a was heard within 2.5 s and has a right clock: start one, "
-        "wait until it is in sync; c: its clock is 3600.0 s ahead of the meta server's, and 0 of 2 "
+        "nobody in sync beside a was heard within 2.5 s and is fit: start one, wait until it is "
+        "in sync; c: its clock is 3600.0 s ahead of the meta server's, and 0 of 2 "
         "other clocks agree with it: set it right (chronyc makestep)"
     )
+
+
+# -- who is fit to be the master -----------------------------------------------------------------
+
+
+UNFIT, BEHIND = Stands(unfit="files of it are damaged"), Stands(behind="free disk is low")
+
+
+def elected(group: GroupState, now: float, **ends: int) -> GroupRecord:
+    """Return the record after an election in which these vote, with logs of these ends."""
+    group.began = -100.0
+    for name, end in ends.items():
+        group.voted(ELECTING, name, 4, vote({"a": A, "b": B, "c": C}[name], end=end), now=now)
+    chosen = group.choose(ELECTING, now=now + 2.0)
+    assert isinstance(chosen, GroupRecord), chosen
+    return chosen
+
+
+def master_of(record: GroupRecord) -> str:
+    assert record.master is not None
+    return record.master.node_id
+
+
+def test_how_fit_a_node_is_has_a_rank_and_a_sentence() -> None:
+    group = state(a=heard(A), b=heard(B, stands=UNFIT), c=heard(UUID(int=9)))
+    group.was_heard("a", heard(A, stands=BEHIND))
+
+    def fitness(node: str, record: GroupRecord = ACTIVE) -> tuple[Rank, str]:
+        return group.fitness(record, node, now=0.0)
+
+    outside = "its disk is not in sync, and may lack messages"
+    assert fitness("a") == (Rank.BEHIND, "free disk is low")
+    assert fitness("b") == (Rank.UNFIT, "files of it are damaged")
+    assert fitness("c") == fitness("d") == (Rank.EXCLUDED, outside)
+    group.was_heard("c", heard(C))
+    assert fitness("c") == (Rank.FIT, "")
+    group.begin(ACTIVE, Begins("c may not send", deposed="c"))
+    assert fitness("c", ELECTING) == (Rank.LAST, "it is deposed, since it may not send")
+    assert fitness("c") == (Rank.FIT, ""), "of that election alone"
+    group.was_heard("c", heard(C, clock_ahead_ms=3_600_000))
+    rank, sentence = fitness("c")
+    assert (rank, sentence[:23]) == (Rank.EXCLUDED, "its clock is 3600.0 s a")
+
+
+@pytest.mark.parametrize(
+    ("b", "c", "best", "in_sync"),
+    [
+        (UNFIT, Stands(), "c", "ac"),
+        (UNFIT, BEHIND, "c", "ac"),
+        (UNFIT, UNFIT, "a", "ab"),
+        (BEHIND, Stands(), "c", "abc"),
+        (BEHIND, BEHIND, "b", "abc"),
+    ],
+)
+def test_who_is_unfit_or_behind_is_elected_after_others_whatever_its_log_has(
+    b: Stands, c: Stands, best: str, in_sync: str
+) -> None:
+    a = Stands() if best == "a" else BEHIND
+    group = state(a=heard(A, stands=a), b=heard(B, stands=b), c=heard(C, stands=c))
+    chosen = elected(group, 0.0, a=90, b=200, c=100)
+    assert master_of(chosen) == best
+    # min ISR is 2: of two that are unfit one is needed.
+    assert "".join(sorted(chosen.in_sync)) == in_sync
+
+
+def test_where_all_are_unfit_the_longest_log_is_the_master() -> None:
+    group = state(b=heard(B, stands=UNFIT), c=heard(C, stands=UNFIT))
+    assert master_of(elected(group, 0.0, b=90, c=100)) == "c"
+
+
+def test_who_was_elected_three_times_within_ten_minutes_ranks_behind_all() -> None:
+    group = state(b=heard(B), c=heard(C, stands=BEHIND))
+    for at in (0.0, 10.0, 599.0):
+        group.stood_still(10.0)
+        assert master_of(elected(group, at, b=200, c=100)) == "b"
+    assert group.fitness(ACTIVE, "b", now=600.0) == (
+        Rank.LAST,
+        "it was elected 3 times in 10 minutes",
+    )
+    assert group.fitness(ACTIVE, "b", now=602.1).rank is Rank.FIT
+    assert master_of(elected(group, 599.5, b=200, c=100)) == "c"
+
+
+def unfit_master(why: str = "it is being stopped", **others: Stands) -> GroupState:
+    disks = {"b": B, "c": C}
+    group = state(a=heard(A, stands=Stands(may_send=True, unfit=why)))
+    for name, stands in others.items():
+        group.was_heard(name, heard(disks[name], stands=stands))
+    return group
+
+
+def test_an_unfit_master_is_to_hand_over_to_the_fittest() -> None:
+    group = unfit_master(b=BEHIND, c=Stands())
+    assert group.must_hand_over(ACTIVE, now=0.1) == Wish(3, "c", "it is being stopped", 10.1)
+    assert group.must_hand_over(ACTIVE, now=0.2) is None, "it is asked once"
+    group.was_heard("a", heard(A, stands=Stands(unfit="files of it are damaged")))
+    assert group.must_hand_over(ACTIVE, now=0.3) == Wish(3, "c", "files of it are damaged", 10.3)
+    assert group.forget_wish(10.3)
+    group.was_heard("c", heard(C, at=10.0, stands=UNFIT))
+    group.was_heard("b", heard(B, at=10.0, stands=BEHIND))
+    assert group.must_hand_over(ACTIVE, now=10.4) == Wish(3, "b", "files of it are damaged", 20.4)
+
+
+@pytest.mark.parametrize("b", [UNFIT, Stands(unfit="it is being stopped")])
+def test_an_unfit_master_stays_where_nobody_is_fit(b: Stands) -> None:
+    group = unfit_master(b=b)
+    assert group.must_hand_over(ACTIVE, now=0.1) is None
+    group.was_heard("c", heard(C))
+    assert group.must_hand_over(ACTIVE, now=2.6) is None, "nothing was heard of it for 2.5 s"
+    assert group.must_hand_over(ACTIVE, now=2.5) is not None
+
+
+def test_a_master_that_may_not_send_is_not_asked_but_deposed() -> None:
+    group = unfit_master(b=Stands())
+    hangs = Stands(lacks_promises_s=3.0, unfit="its disk hangs")
+    group.was_heard("a", heard(A, stands=hangs))
+    assert group.must_hand_over(ACTIVE, now=0.1) is None
+    begins = group.why_begin(ACTIVE, now=0.1)
+    assert begins is not None
+    assert (begins.deposed, begins.kind) == ("a", "blocked")
+    assert begins.sentence == "a may not send since 3.1 s: its disk hangs"
+
+
+def test_an_unfit_member_is_not_handed_the_group_not_even_by_name() -> None:
+    group = state(a=heard(A), b=heard(B, stands=UNFIT, end=200), c=heard(C))
+    assert group.ask_to_hand_over(ACTIVE, None, now=0.0) == "c"
+    refused = group.ask_to_hand_over(ACTIVE, "b", now=0.0)
+    assert isinstance(refused, Refused)
+    assert refused.sentence.endswith("; b: files of it are damaged")
+
+
+@pytest.mark.parametrize(
+    ("stands", "target", "min_isr", "left"),
+    [
+        (UNFIT, "b", 2, "bc"),
+        (UNFIT, "b", 3, "abc"),
+        (UNFIT, "a", 2, "abc"),
+        (Stands(), "b", 2, "abc"),
+    ],
+)
+def test_an_unfit_master_that_hands_over_leaves_the_set_if_enough_are_left(
+    stands: Stands, target: str, min_isr: int, left: str
+) -> None:
+    group = state(a=heard(A, stands=stands), b=heard(B), c=heard(C))
+    record = msgspec.structs.replace(ACTIVE, min_isr=min_isr)
+    changed = group.hand_over(record, MASTER, (3, 7), target, now=1.0)
+    assert isinstance(changed, GroupRecord)
+    assert "".join(sorted(changed.in_sync)) == left
+
+
+def test_a_wish_is_for_the_master_of_one_epoch() -> None:
+    group = unfit_master(b=Stands(), c=Stands())
+    assert group.must_hand_over(ACTIVE, now=0.1) == Wish(3, "c", "it is being stopped", 10.1)
+    # The next one is stopped soon after, as in a rolling restart.
+    changed = group.hand_over(ACTIVE, MASTER, (3, 7), "b", now=0.2)
+    assert isinstance(changed, GroupRecord)
+    group.was_heard("b", heard(B, stands=Stands(unfit="it is being stopped")))
+    assert group.must_hand_over(changed, now=0.3) == Wish(4, "c", "it is being stopped", 10.3)

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -337,7 +337,17 @@ async def test_a_master_that_falls_silent_is_replaced_within_seconds() -> None:
             await member.peer.change(vote(2, 11))
         await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.5)
         [first, *_] = [row.entry for row in world.medium.audit if "elect" in row.entry.action]
-        assert first.actor == "the meta server: n1 was not heard for 3.0 s"
+        assert first.actor == "the meta server"
+        # Why, and who voted how, is in the audit.
+        begun, chosen = (
+            msgspec.json.decode(row.entry.after)
+            for row in world.medium.audit
+            if "elect" in row.entry.action
+        )
+        assert begun["why"] == chosen["why"] == "n1 was not heard for 3.0 s"
+        voted = "record 10 of epoch 1; fit"
+        assert chosen["votes"] == {"n2": voted, "n3": voted}
+        assert group.server.handlers.group_changes.begun == {("d1", "silent"): 1}
 
 
 async def test_where_an_operator_elects_only_a_restart_begins_an_election() -> None:
@@ -405,6 +415,34 @@ async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
         unknown = HandOver(epoch=3, version=reply.record.version, target="n9")
         refused = await group.members[2].peer.change(unknown)
         assert refused.refusal == "n9 is not in sync, or was not heard"
+
+
+@pytest.mark.parametrize("elect", ["automatic", "operator"])
+async def test_an_unfit_master_is_asked_to_hand_over_also_where_an_operator_elects(
+    elect: Literal["automatic", "operator"],
+) -> None:
+    world = World()
+    async with three(world) as group:
+        limits = group.server.config.registration
+        changes = group.server.handlers.group_changes
+        changes.set_limits(dataclasses.replace(limits, elect=elect))
+        for member in group.members:
+            await member.register()
+        assert (await group.members[0].news()).hand_over_to == ""
+        why = "files of it are damaged"
+        await group.members[0].register(stands=Stands(may_send=True, unfit=why))
+        news = await group.members[0].news()
+        assert (news.hand_over_to, news.hand_over_why) == ("n3", why)
+        record = group.record
+        wish = HandOver(epoch=record.epoch, version=record.version, target="n3")
+        reply = await group.members[0].peer.change(wish)
+        assert sorted(reply.record.in_sync) == ["n2", "n3"]
+        entry = world.medium.audit[-1].entry
+        assert entry.action == "delay-group.hand-over"
+        assert msgspec.json.decode(entry.after)["why"] == why
+        assert changes.begun == {("d1", "unfit"): 1}
+        await group.members[2].register()
+        assert (await group.members[2].news()).hand_over_to == "", "the next one is not asked"
 
 
 async def test_a_watch_is_answered_after_a_while_if_nothing_is_new() -> None:

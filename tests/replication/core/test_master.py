@@ -80,6 +80,39 @@ def test_it_says_since_when_it_lacks_promises() -> None:
     assert rig.master.lacks_promises_s(rig.now) is None
 
 
+def test_where_an_fsync_takes_longer_than_ten_seconds_it_may_not_send() -> None:
+    rig = Rig(A, B)
+    members, master = rig.master.members, rig.master
+    hangs = "nothing became durable for 10 s: its disk hangs"
+
+    def at(now: float) -> str:
+        rig.now = now
+        rig.ack(B, 2, echo=now)
+        return master.why_not_act(now)
+
+    for now in range(100, 120):
+        # A busy disk is behind with something all the time.
+        members.written(members.end + 1, now)
+        assert at(now) == ""
+        members.durable(members.end)
+    members.written(members.end + 1, 120.0)
+    members.written(members.end + 1, 129.0)
+    assert at(130.0) == ""
+    assert at(130.1) == hangs
+    master.look(130.1, in_flight=0)
+    assert master.lacks_promises_s(133.1) == pytest.approx(3.0)
+    members.durable(members.end)
+    assert at(133.2) == ""
+    master.look(133.2, in_flight=0)
+    assert master.lacks_promises_s(133.3) is None
+
+
+def test_alone_in_sync_it_goes_on_though_an_fsync_hangs() -> None:
+    rig = Rig(A)
+    rig.master.members.written(3, 100.0)
+    assert rig.master.why_not_act(200.0) == ""
+
+
 def test_a_promise_to_a_master_is_kept_longer_than_the_master_counts_on_it() -> None:
     promise = FollowerPromise(now=0.0)
     assert promise.asked_to_vote(4, 0.0) == pytest.approx(3.06), "a start forgets what it promised"

@@ -109,6 +109,16 @@ class Meta(Process):
         if self._store(set_min_isr(self.record, count)):
             self.group.count("min_isr changed")
 
+    def _ask_to_hand_over(self) -> None:
+        """Ask a master that is unfit to hand over."""
+        now, master = self.local(), self.record.master
+        self.state.forget_wish(now)
+        wish = self.state.must_hand_over(self.record, now=now)
+        if wish is not None and master is not None:
+            self.group.count("an unfit master asked")
+            node = self.group.nodes[master.node_id]
+            self.group.network.tell(self, node, node.on_wish, wish.epoch, wish.to)
+
     def _look(self) -> None:
         """Begin and end elections."""
         self.later(0.1, self._look)
@@ -129,6 +139,7 @@ class Meta(Process):
         record, now = self.record, self.local()
         cause = self.state.why_begin(record, now=now)
         if cause is None:
+            self._ask_to_hand_over()
             return
         assert record.master is not None
         kind = "gone" if cause.gone else "blocked" if cause.deposed else "silent"

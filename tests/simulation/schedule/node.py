@@ -256,14 +256,23 @@ class Node(Process):
 
     def _stands(self) -> Stands:
         now, master, promise = self.local(), self.master, self.voter.to_master
+        unfit = "full" if self.events.now < self.cannot_append_until else ""
+        behind = "files slowly" if self.events.now < self.files_slowly_until else ""
         if master is None:
             hears, hears_sender = promise.hears(now)
-            vote_in_s = max(promise.until - now, 0.0)
-            return Stands(hears=hears, hears_sender=hears_sender, vote_in_s=vote_in_s)
+            return Stands(
+                hears=hears,
+                hears_sender=hears_sender,
+                vote_in_s=max(promise.until - now, 0.0),
+                unfit=unfit,
+                behind=behind,
+            )
         return Stands(
             may_send=self.accepts and not master.why_not_act(now),
             lacks_promises_s=master.lacks_promises_s(now),
             hears_nobody=master.members.hears_nobody(now),
+            unfit=unfit,
+            behind=behind,
         )
 
     def _say_what_has_changed(self) -> None:
@@ -335,7 +344,6 @@ class Node(Process):
                     last_epoch=self.epochs.before(self.synced),
                     end=self.synced,
                     applied=self.applied,
-                    fault="",
                 ),
             )
 
@@ -394,6 +402,11 @@ class Node(Process):
         for stream in list(self.streams.values()):
             self._send_on(stream, always=True)
         return reason
+
+    def on_wish(self, epoch: int, to: str) -> None:
+        """Hand over, as the meta server asks the master of an epoch to."""
+        if self.master is not None and self.accepts and self.master.record.epoch == epoch:
+            self.hand_over(to)
 
     def on_message(self, message: int) -> None:
         """Take a message of a producer, if that may be."""

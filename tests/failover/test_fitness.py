@@ -1,0 +1,183 @@
+"""A master that is not fit has another one in sync take its place, by itself and with a reason."""
+
+import msgspec
+import pytest
+import trio
+
+from delay_protocol.basics.codes import ResponseCode
+from delay_protocol.wire.frames import Frame
+from storage.batch.batches import Damage
+from tests.delay_server.server_rig import HOST, Producer, make_item
+from tests.failover.group_rig import Group, Machine
+from tests.failover.test_seen import metrics, readiness, roles, status
+from tests.simulation.faults import FaultPlan
+
+FLOOR_BYTES = 1024 * 1024
+"""The least floor of free disk that there is."""
+DAMAGE = Damage("segments/minutes/1.data", 0, 1, "flipped")
+
+
+def reasons(group: Group, action: str = "delay-group.hand-over") -> list[str]:
+    """Return why the group was handed over, or had elections, by the audit."""
+    entries = [row.entry for row in group.meta.medium.audit]
+    return [msgspec.json.decode(one.after)["why"] for one in entries if one.action == action]
+
+
+async def test_a_master_that_is_stopped_hands_over_first() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, slaves = roles(group)
+        gap_s, sent_at = 0.0, trio.current_time()
+
+        async def go_on_sending() -> None:
+            nonlocal gap_s, sent_at
+            while True:
+                await group.send()
+                gap_s, sent_at = max(gap_s, trio.current_time() - sent_at), trio.current_time()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(go_on_sending)
+            await trio.sleep(1)
+            began = trio.current_time()
+            await master.shut_down()
+            assert trio.current_time() - began < 1.0
+            await trio.sleep(5)
+            nursery.cancel_scope.cancel()
+        assert gap_s < 0.5
+        # Nobody waits for the one that stopped.
+        assert set(group.record.in_sync) == {one.name for one in slaves}
+        assert (group.record.epoch, reasons(group)) == (2, ["it is being stopped"])
+        master.start()
+        await group.until_in_sync("a", "b", "c")
+
+
+async def test_requests_to_a_master_that_stops_are_answered_with_the_next_one() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, _ = roles(group)
+        producer = Producer(await group.clients.connect(HOST, master.port))
+        master.stop.set()
+        answers: list[Frame] = []
+        with trio.fail_after(1.0):
+            while not answers or answers[-1].code == ResponseCode.SUCCESS:
+                item = make_item(f"x{len(answers)}", group.world.now_ms + 3_600_000)
+                answers.append(await producer.answer(await producer.post(item)))
+        assert b"the master of this group is c at " in answers[-1].body
+        await trio.aclose_forcefully(producer.stream)
+        await master.ended.wait()
+
+
+async def test_a_sole_master_stops_at_once() -> None:
+    group = Group()
+    async with group.running("a"):
+        master = await group.until_master("a")
+        began = trio.current_time()
+        await master.shut_down()
+        assert trio.current_time() - began < 1.0
+
+
+@pytest.mark.parametrize("missing", ["slaves", "meta"])
+async def test_a_master_that_cannot_hand_over_stops_all_the_same(missing: str) -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, slaves = roles(group)
+        if missing == "meta":
+            group.world.network.block(master.name, "meta")
+        else:
+            for slave in slaves:
+                await slave.kill()
+        began = trio.current_time()
+        await master.shut_down()
+        took_s = trio.current_time() - began
+        assert 3.0 <= took_s < 6.0 if missing == "meta" else took_s < 1.0
+        assert reasons(group) == []
+
+
+def fill(machine: Machine) -> None:
+    """Leave less free than the floor, and enough for what is no message."""
+    disk = machine.node.disk
+    disk.capacity_bytes = disk.medium.used + FLOOR_BYTES // 2
+
+
+async def test_a_master_whose_disk_is_full_for_five_seconds_hands_over_to_one_with_room() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, (full, roomy) = roles(group)
+        fill(full)
+        fill(master)
+        await trio.sleep(61)
+        # It is looked at the disk once a minute where nothing is written.
+        await group.until_master(roomy.name)
+        assert reasons(group) == ["free disk has been below its floor for 5 s"]
+        await group.send()
+        master.node.disk.capacity_bytes = full.node.disk.capacity_bytes = 1 << 40
+        await group.until_in_sync("a", "b", "c", seconds=120)
+
+
+async def test_a_master_with_damaged_files_hands_over_and_is_not_chosen_again() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, slaves = roles(group)
+        assert master.server is not None
+        master.server.damages.note(Damage("audit/1.log", 0, 1, "no message is lost by that"))
+        await trio.sleep(3)
+        assert group.master() is master
+        master.server.damages.note(DAMAGE)
+        await group.until(lambda: group.master() in slaves)
+        why = "files of it are damaged: its log and its status name them"
+        assert reasons(group) == [why]
+        assert status(master)["replication"]["why_unfit"] == why
+        assert metrics(master)["replication_unfit"] == 1
+        await group.until_in_sync("a", "b", "c")
+        await group.send()
+        # Its log is as long as that of the other one.
+        killed = group.master()
+        assert killed is not None
+        await killed.kill()
+        (left,) = (one for one in slaves if one is not killed)
+        assert await group.until_master(*group.machines) is left
+
+
+@pytest.mark.parametrize("others", ["damaged", "gone"])
+async def test_an_unfit_master_goes_on_where_nobody_is_fit(others: str) -> None:
+    group = Group(names=("a", "b"))
+    async with group.running():
+        await group.until_in_sync("a", "b")
+        master, (slave,) = roles(group)
+        for machine in (slave, master):
+            assert machine.server is not None
+            machine.server.damages.note(DAMAGE)
+        if others == "gone":
+            await slave.kill()
+        await trio.sleep(15)
+        assert group.master() is master
+        await group.send()
+        assert reasons(group) == []
+
+
+async def test_a_master_whose_fsync_hangs_gives_its_role_up() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        master, slaves = roles(group)
+        master.node.disk.plan = FaultPlan(slow_sync=1.0, slow_sync_s=(60.0, 60.0))
+        began = trio.current_time()
+        with trio.move_on_after(1):
+            await group.send()
+        await trio.sleep(8)
+        assert (group.master(), await readiness(master)) == (master, (200, []))
+        await group.until(lambda: group.master() in slaves)
+        assert 13.0 < trio.current_time() - began < 20.0
+        begun, chosen = reasons(group, "delay-group.elect")
+        assert begun == chosen
+        assert begun.endswith(" s: nothing became durable for 10 s: its disk hangs")
+        assert set(group.record.in_sync) == {one.name for one in slaves}
+        await group.send()
+        # When the fsync has ended it is a slave, and has what the others have.
+        master.node.disk.plan = FaultPlan()
+        await group.until_in_sync("a", "b", "c", seconds=120)
