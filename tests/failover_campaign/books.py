@@ -58,7 +58,11 @@ class Books:
     """What has come and producers have not yet written down: they keep some lines back."""
 
     def strike(self, at_us: int) -> None:
-        """Enter the moment of a fault, before which something may come twice."""
+        """Enter the moment of a fault, or of its end.
+
+        What came just before a fault may come again. What the old master's kernel still had comes
+        when links and processes are back, and may have come from the new one.
+        """
         self.ledger.deaths.append(Death(at_us * 1000, WINDOW_S))
 
     def read(

@@ -19,7 +19,7 @@ from tests.failover_campaign.plan import Failover
 from tests.failover_campaign.site import NODES, Node, Site, StuckError
 from tests.processes.real_processes import ROOT
 
-NEW_MASTER_S: Final = 30.0
+NEW_MASTER_S: Final = 20.0
 """For another master, before the fault is healed without one."""
 BACK_S: Final = 60.0
 """For all to be in sync, once it is healed."""
@@ -152,6 +152,7 @@ class Round:
             kind.strike(blow)
             self._await_another(kind.elects, before["epoch"], one, began)
             time.sleep(max(began + kind.lasts_s - time.monotonic(), 0))
+            self._books.strike(now_us())
             kind.heal(blow)
             healed = time.monotonic()
             site.until_in_sync(*NODES, seconds=BACK_S)

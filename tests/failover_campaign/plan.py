@@ -4,7 +4,7 @@ What the plan cannot fix is the machine's own timing, and with it who is elected
 """
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +12,10 @@ from tests.failover_campaign.faults import KINDS, Kind
 
 PER_ROUND: Final = 20
 """Failovers of one group, before its directories are looked at and another group begins."""
+CUTS_PER_ROUND: Final = 5
+"""Power cuts of one group: before each, all that its disk was ever told is replayed."""
+POWER: Final = "power"
+"""What a kind needs that has rounds of its own, since a journal of the disk is written for it."""
 CALM_S: Final = (1.0, 12.0)
 """Between two failovers: an election that was not begun by a death keeps 10 s from the last."""
 
@@ -33,8 +37,8 @@ def kinds_with(has: Collection[str]) -> list[Kind]:
     return [kind for kind in KINDS if not kind.needs or kind.needs in has]
 
 
-def plan(seed: int, count: int, kinds: Collection[Kind]) -> list[Failover]:
-    """Return failovers: each kind as often as any other, in an order of the seed's."""
+def plan(seed: int, count: int, kinds: Collection[Kind]) -> list[list[Failover]]:
+    """Return rounds of failovers: each kind as often as any other, in an order of the seed's."""
     chance = random.Random(seed)
     bag: list[Kind] = []
     found = []
@@ -43,4 +47,11 @@ def plan(seed: int, count: int, kinds: Collection[Kind]) -> list[Failover]:
             bag = list(kinds)
             chance.shuffle(bag)
         found.append(Failover(number, bag.pop(), chance.uniform(*CALM_S), chance.random()))
-    return found
+    cuts = [one for one in found if one.kind.needs == POWER]
+    others = [one for one in found if one.kind.needs != POWER]
+    return [*_divided(others, PER_ROUND), *_divided(cuts, CUTS_PER_ROUND)]
+
+
+def _divided(failovers: list[Failover], count: int) -> Iterator[list[Failover]]:
+    for first in range(0, len(failovers), count):
+        yield failovers[first : first + count]

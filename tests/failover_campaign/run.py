@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.crash.disk_layer import Unavailable, build_layer
 from tests.failover_campaign.campaign_round import Reckoning, Round
 from tests.failover_campaign.network import INSIDE, Loopback, Namespaces, enter, why_no_namespaces
-from tests.failover_campaign.plan import PER_ROUND, kinds_with, plan
+from tests.failover_campaign.plan import POWER, kinds_with, plan
 from tests.failover_campaign.summary import broken_bars, describe
 
 _tell = functools.partial(print, flush=True)
@@ -57,7 +57,7 @@ def _run(options: argparse.Namespace) -> int:
     library = None
     try:
         library = build_layer(directory)
-        has.add("fsync")
+        has |= {"fsync", POWER}
     except Unavailable as reason:
         _tell(f"kinds that fail fsyncs are skipped: {reason}")
     words = options.only.split()
@@ -65,11 +65,17 @@ def _run(options: argparse.Namespace) -> int:
         kind for kind in kinds_with(has) if not words or any(word in kind.name for word in words)
     ]
     total, began = Reckoning(), time.monotonic()
-    failovers = plan(options.seed, options.failovers, kinds)
-    for first in range(0, len(failovers), PER_ROUND):
-        folder = directory / f"round-{first // PER_ROUND + 1}"
-        one = Round(folder, network, rate=options.rate, library=library, tell=_teller(options))
-        found = one.run(failovers[first : first + PER_ROUND])
+    for number, failovers in enumerate(plan(options.seed, options.failovers, kinds), 1):
+        folder = directory / f"round-{number}"
+        one = Round(
+            folder,
+            network,
+            rate=options.rate,
+            library=library,
+            cuts_power=failovers[0].kind.needs == POWER,
+            tell=_teller(options),
+        )
+        found = one.run(failovers)
         total.add(found)
         for violation in found.violations[:10]:
             _tell(f"VIOLATION {violation}")

@@ -57,6 +57,7 @@ class Node:
         """Writes down what the processes do to their disk, if power is to be cut."""
         self._journals: list[Path] = []
         """Of lives that have ended and are not replayed."""
+        self._folder = folder
         self._options = options
         self._process: ServerProcess | None = None
 
@@ -79,6 +80,7 @@ class Node:
             options=self._options,
             wrapper=self.place.wrapper,
             environment=self._environment(),
+            log=self._folder / "server.log",
         )
 
     def signal(self, number: signal.Signals) -> None:

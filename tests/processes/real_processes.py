@@ -177,11 +177,12 @@ class ServerProcess:
         options: Sequence[str] = (),
         wrapper: Sequence[str] = (),
         environment: Mapping[str, str] = MappingProxyType({}),
+        log: Path | None = None,
     ) -> None:
         """Start it; `wrapper` is a command that runs it, in another network namespace, say."""
-        self.log_path = data.parent / "server.log"
+        self.log_path = log or data.parent / "server.log"
         brokers = () if broker_port is None else ("--broker", f"g1=127.0.0.1:{broker_port}")
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("ab") as log_file:
             self.process = subprocess.Popen(
                 [
                     *(*wrapper, sys.executable, "-m", "delaywheel", command),
@@ -193,7 +194,7 @@ class ServerProcess:
                 cwd=ROOT,
                 env=os.environ | environment,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log_file,
                 text=True,
             )
         self.port = 0
