@@ -16,7 +16,7 @@ from tests.failover_campaign.books import Books, longest_gap_ms
 from tests.failover_campaign.faults import Blow
 from tests.failover_campaign.network import Loopback
 from tests.failover_campaign.plan import Failover
-from tests.failover_campaign.site import NODES, Node, Site, StuckError
+from tests.failover_campaign.site import NODES, PRODUCERS, Node, Site, StuckError
 from tests.processes.real_processes import ROOT
 
 NEW_MASTER_S: Final = 20.0
@@ -126,6 +126,7 @@ class Round:
         with site:
             site.begin()
             try:
+                self._await_answers()
                 for failover in failovers:
                     if not self._fail_over(failover):
                         break
@@ -136,6 +137,18 @@ class Round:
                 site.nodes[name].kill()
         self._reckon()
         return found
+
+    def _await_answers(self) -> None:
+        """Wait until each producer is answered and everybody gets messages."""
+        producers = {how for how, _ in PRODUCERS}
+
+        def are_answered() -> bool:
+            self._read()
+            names = {name.split("-")[0] for name in self._books.ledger.acknowledged}
+            return names == producers and all(self._books.delivered_us.values())
+
+        if not self._site.until(are_answered, BACK_S):
+            raise StuckError("not all producers are answered, and not everybody gets messages")
 
     def _fail_over(self, failover: Failover) -> bool:
         """Run one; return whether the group is well again."""

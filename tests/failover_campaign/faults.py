@@ -63,6 +63,8 @@ class Kind:
     """What it needs: "links", "fsync", "disk" or "power"; nothing else than processes if empty."""
     elects: bool = True
     """False if the group is to go on with its master."""
+    is_quick: bool = False
+    """True if it is over within seconds."""
 
 
 def _nothing(_: Blow) -> None:
@@ -194,14 +196,14 @@ def _cut_power(blow: Blow) -> None:
 
 
 KINDS: Final = (
-    Kind("kill, restarted", _kill_and_restart, _nothing),
-    Kind("kill, gone", _kill, _start),
+    Kind("kill, restarted", _kill_and_restart, _nothing, is_quick=True),
+    Kind("kill, gone", _kill, _start, is_quick=True),
     Kind("SIGSTOP for 12 s", _stop, _continue, lasts_s=STOPPED_S),
-    Kind("SIGTERM, restarted", _terminate, _nothing),
-    Kind("handover", _hand_over, _nothing),
+    Kind("SIGTERM, restarted", _terminate, _nothing, is_quick=True),
+    Kind("handover", _hand_over, _nothing, is_quick=True),
     Kind("kill, meta server killed in the election", _kill_with_meta, _start),
-    Kind("link down", _link_down, _link_up, needs="links"),
-    Kind("one-way partition", *_cutting(_one_way), needs="links"),
+    Kind("link down", _link_down, _link_up, needs="links", is_quick=True),
+    Kind("one-way partition", *_cutting(_one_way), needs="links", is_quick=True),
     Kind(
         "cut off from slaves",
         *_cutting(lambda blow: _both_ways(blow, *blow.slaves)),
@@ -214,7 +216,7 @@ KINDS: Final = (
         needs="links",
         elects=False,
     ),
-    Kind("fsync fails", _fail_fsync, _nothing, needs="fsync"),
+    Kind("fsync fails", _fail_fsync, _nothing, needs="fsync", is_quick=True),
     Kind("fsync hangs", _hang_fsync, _end_hang, lasts_s=HANG_S, needs="fsync"),
     Kind("disk full", _fill, _make_room, lasts_s=FULL_S, needs="disk"),
     Kind("power cut", _cut_power, _nothing, needs="power"),

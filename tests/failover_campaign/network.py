@@ -6,8 +6,10 @@ after Ctrl-C and SIGKILL. Each place is a star's point: its link ends at this pr
 which forwards. What is cut is dropped there without a word, as a network does it.
 """
 
+import ctypes
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,7 @@ INSIDE: Final = "DELAYWHEEL_CAMPAIGN_INSIDE"
 _NEEDED: Final = ("ip", "unshare", "nsenter", "mount")
 _DISK_BYTES: Final = 3 * 1024**3
 """Of a node's disk; a file with holes."""
+_PR_SET_PDEATHSIG: Final = 1
 _NAMED: Final = Path("/run/netns")
 
 
@@ -61,14 +64,23 @@ def why_no_namespaces() -> str:
 def enter(arguments: list[str]) -> int:
     """Run this program again in namespaces of its own; return its exit code."""
     with subprocess.Popen(
-        _unshared(sys.executable, *arguments), env=os.environ | {INSIDE: "1"}
+        _unshared(sys.executable, *arguments),
+        env=os.environ | {INSIDE: "1"},
+        preexec_fn=_die_with_parent,  # noqa: PLW1509 (there are no threads yet)
     ) as child:
+        # The first process of a namespace takes no SIGTERM; the last one takes all with it.
+        signal.signal(signal.SIGTERM, lambda *_: child.kill())
         while True:
             try:
                 return child.wait()
             except KeyboardInterrupt:
                 # It was told too: it ends what it has begun.
                 continue
+
+
+def _die_with_parent() -> None:
+    """Have the kernel end this process when the one that started it ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 class Place:
@@ -99,6 +111,9 @@ class Loopback:
         """Make a folder for the data of one node."""
         folder.mkdir(parents=True)
 
+    def leave_disks(self) -> None:
+        """Let go of all folders that were made so, so that they can be removed."""
+
 
 class Namespaces(Loopback):
     """A namespace for each place. Only for a process that `enter` has started."""
@@ -106,6 +121,7 @@ class Namespaces(Loopback):
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._places: dict[str, Place] = {}
+        self._disks: list[Path] = []
         if os.environ.get(INSIDE) != "1":
             raise NoNamespacesError("this process is not in namespaces of its own")
         _NAMED.mkdir(parents=True, exist_ok=True)
@@ -126,6 +142,13 @@ class Namespaces(Loopback):
             # There are no loop devices for it here: in memory, then, where fsyncs cost nothing.
             image.unlink()
             _run("mount", "-t", "tmpfs", "-o", f"size={_DISK_BYTES}", "none", str(folder))
+        self._disks.append(folder)
+
+    def leave_disks(self) -> None:
+        """Take file systems from their folders; those in memory are gone."""
+        for folder in self._disks:
+            _run("umount", str(folder))
+        self._disks.clear()
 
     def place(self, name: str) -> Place:
         """Make a place with a link to here; the same name is the same place."""

@@ -18,6 +18,8 @@ POWER: Final = "power"
 """What a kind needs that has rounds of its own, since a journal of the disk is written for it."""
 CALM_S: Final = (1.0, 12.0)
 """Between two failovers: an election that was not begun by a death keeps 10 s from the last."""
+QUICK_CALM_S: Final = (0.2, 0.5)
+"""The same where all has to be over soon."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,9 @@ def kinds_with(has: Collection[str]) -> list[Kind]:
     return [kind for kind in KINDS if not kind.needs or kind.needs in has]
 
 
-def plan(seed: int, count: int, kinds: Collection[Kind]) -> list[list[Failover]]:
+def plan(
+    seed: int, count: int, kinds: Collection[Kind], calm_s: tuple[float, float] = CALM_S
+) -> list[list[Failover]]:
     """Return rounds of failovers: each kind as often as any other, in an order of the seed's."""
     chance = random.Random(seed)
     bag: list[Kind] = []
@@ -46,7 +50,7 @@ def plan(seed: int, count: int, kinds: Collection[Kind]) -> list[list[Failover]]
         if not bag:
             bag = list(kinds)
             chance.shuffle(bag)
-        found.append(Failover(number, bag.pop(), chance.uniform(*CALM_S), chance.random()))
+        found.append(Failover(number, bag.pop(), chance.uniform(*calm_s), chance.random()))
     cuts = [one for one in found if one.kind.needs == POWER]
     others = [one for one in found if one.kind.needs != POWER]
     return [*_divided(others, PER_ROUND), *_divided(cuts, CUTS_PER_ROUND)]

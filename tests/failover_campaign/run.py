@@ -12,12 +12,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from tests.crash.disk_layer import Unavailable, build_layer
 from tests.failover_campaign.campaign_round import Reckoning, Round
+from tests.failover_campaign.drawing import draw
 from tests.failover_campaign.network import INSIDE, Loopback, Namespaces, enter, why_no_namespaces
-from tests.failover_campaign.plan import POWER, kinds_with, plan
+from tests.failover_campaign.plan import CALM_S, POWER, QUICK_CALM_S, kinds_with, plan
 from tests.failover_campaign.summary import broken_bars, describe
+
+PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.png"
 
 _tell = functools.partial(print, flush=True)
 
@@ -33,6 +37,11 @@ def main() -> int:
     parser.add_argument("--only", default="", help="kinds with one of these words in their names")
     parser.add_argument("--output", type=Path, help="also append the lines to this file")
     parser.add_argument("--work", type=Path, help="directory on the disk to use")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="kinds that are soon over, one after the other; no bars",
+    )
     parser.add_argument("--keep", action="store_true", help="keep the directories of all rounds")
     options = parser.parse_args()
     if INSIDE not in os.environ:
@@ -50,7 +59,7 @@ def main() -> int:
 def _run(options: argparse.Namespace) -> int:
     directory = Path(tempfile.mkdtemp(prefix="delaywheel-failover-", dir=options.work))
     has: set[str] = set()
-    network = Loopback()
+    network: Loopback = Loopback()
     if INSIDE in os.environ:
         network = Namespaces()
         has |= {"links", "disk"}
@@ -62,27 +71,40 @@ def _run(options: argparse.Namespace) -> int:
         _tell(f"kinds that fail fsyncs are skipped: {reason}")
     words = options.only.split()
     kinds = [
-        kind for kind in kinds_with(has) if not words or any(word in kind.name for word in words)
+        kind
+        for kind in kinds_with(has)
+        if (not words or any(word in kind.name for word in words))
+        and (kind.is_quick or not options.quick)
     ]
+    calm_s = QUICK_CALM_S if options.quick else CALM_S
+    rounds = plan(options.seed, options.failovers, kinds, calm_s)
     total, began = Reckoning(), time.monotonic()
-    for number, failovers in enumerate(plan(options.seed, options.failovers, kinds), 1):
-        folder = directory / f"round-{number}"
-        one = Round(
-            folder,
-            network,
-            rate=options.rate,
-            library=library,
-            cuts_power=failovers[0].kind.needs == POWER,
-            tell=_teller(options),
-        )
-        found = one.run(failovers)
-        total.add(found)
-        for violation in found.violations[:10]:
-            _tell(f"VIOLATION {violation}")
-        if not found.violations and not options.keep:
-            shutil.rmtree(folder)
-    broken = broken_bars(total)
+    try:
+        for number, failovers in enumerate(rounds, 1):
+            folder = directory / f"round-{number}"
+            one = Round(
+                folder,
+                network,
+                rate=options.rate,
+                library=library,
+                cuts_power=failovers[0].kind.needs == POWER,
+                tell=_teller(options),
+            )
+            found = one.run(failovers)
+            total.add(found)
+            network.leave_disks()
+            for violation in found.violations[:10]:
+                _tell(f"VIOLATION {violation}")
+            if not found.violations and not options.keep:
+                shutil.rmtree(folder)
+    except KeyboardInterrupt:
+        network.leave_disks()
+        shutil.rmtree(directory)
+        raise
+    broken = [] if options.quick else broken_bars(total)
     _tell(describe(total, broken, time.monotonic() - began))
+    draw(total.failovers, PICTURE)
+    _tell(f"the picture: {PICTURE.relative_to(PICTURE.parents[1])}")
     if total.violations or options.keep:
         _tell(f"what there was is in {directory}")
     else:

@@ -41,16 +41,17 @@ BARS: Final = {
 """By kind. What is not here is measured and has no bar: it begins with a wait of its own."""
 
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "answers": "no_answers_ms",
     "deliveries": "no_deliveries_ms",
     "receptions": "no_receptions_ms",
 }
+"""For how long there were none of these, and where that is in an outcome."""
 
 
 def _felt_ms(one: Outcome) -> int:
     """Return how long anybody felt it; where the meta server was away, from its return."""
-    felt_ms: int = max(getattr(one, name) for name in _COLUMNS.values())
+    felt_ms: int = max(getattr(one, name) for name in COLUMNS.values())
     return felt_ms - one.meta_away_ms
 
 
@@ -89,19 +90,19 @@ def broken_bars(total: Reckoning) -> list[str]:
 
 def describe(total: Reckoning, broken: list[str], seconds: float) -> str:
     """Return the figures of a campaign, for people."""
-    head = "".join(f"{name:>24}" for name in _COLUMNS)
+    head = "".join(f"{name:>24}" for name in COLUMNS)
     lines = [
         f"{len(total.failovers)} failovers in {seconds:.0f} s, {len(total.violations)} violations",
         f"  messages: {total.acknowledged} acknowledged, {total.failed} failed",
-        f"  delivered: {total.delivered}, and {total.twice} of them again; "
-        f"the oldest {total.oldest_twice_ms:.0f} ms before a fault",
+        f"  delivered: {total.delivered}",
+        f"  delivered again: {total.twice}, first {total.oldest_twice_ms:.0f} ms before a fault",
         f"  stored twice: {total.stored_twice}",
         f"  tries of acknowledged messages: {dict(sorted(total.attempts.items()))}",
         f"  failed sends: {dict(total.maybe_kept)}",
         f"  {'ms without, p50 / p99 / max':42} {'n':>4}{head}",
     ]
     for kind, outcomes in by_kind(total.failovers).items():
-        columns = [[getattr(one, name) for one in outcomes] for name in _COLUMNS.values()]
+        columns = [[getattr(one, name) for one in outcomes] for name in COLUMNS.values()]
         texts = (
             f"{quantile(column, 0.5)} / {quantile(column, 0.99)} / {max(column)}"
             for column in columns
