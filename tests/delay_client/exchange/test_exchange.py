@@ -589,6 +589,25 @@ def test_another_server_is_asked_after_one_failed(how: str) -> None:
     assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 2)]
 
 
+def test_a_server_whose_answers_to_probes_come_too_late_is_taken_back() -> None:
+    # A backlog as long as the deadline: each probe is a message that has hardly any time left.
+    world = World()
+    (wire,) = world.wires
+    world.submit("full", timeout_s=0.2)
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    wire.fail(request, 0.0, ("full", 4, "BROKER_READ_ONLY"))
+    due = wire.link.circuit.last_resort_at
+    world.submit("probe", now=due - 0.01, timeout_s=0.012)
+    world.exchange.poll(due)
+    (probe,) = wire.requests()
+    world.exchange.poll(due + 0.003)
+    world.submit("next", now=due + 0.004)
+    assert wire.requests() == []
+    wire.answer(probe, due + 0.005)
+    assert [ids_in(request) for request in wire.requests()] == [["next"]]
+
+
 def test_a_server_in_another_role_is_spared_for_a_while_and_probed_later() -> None:
     world = World("a:1", "b:1")
     first, second = world.wires
