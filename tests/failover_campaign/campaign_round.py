@@ -12,6 +12,7 @@ from typing import Final
 
 from storage.tools.inspect import dump_records
 from tests.crash.ledger import Ledger
+from tests.crash.stall_watch import StallWatch
 from tests.failover_campaign.books import Books, longest_gap_ms
 from tests.failover_campaign.faults import Blow
 from tests.failover_campaign.network import Loopback
@@ -28,6 +29,8 @@ DELIVERED_S: Final = 60.0
 _AFTER_S: Final = 1.0
 """In which what was in flight comes."""
 NOT_THE_MASTER: Final = 51
+TWICE_MAX: Final = 50_000
+"""Deliveries of a failover of what had come before."""
 
 
 @dataclass(slots=True)
@@ -56,6 +59,8 @@ class Outcome:
     """Requests that were answered so."""
     twice: int = 0
     """Deliveries of what had come before."""
+    stall_ms: int = 0
+    """The longest that this machine made a process wait for its turn and an fsync."""
     note: str = ""
     stuck: str = ""
 
@@ -119,11 +124,12 @@ class Round:
         self._tell = tell
         self._books = Books(Ledger(record=folder / "nothing"))
         self._found = Reckoning()
+        self._stalls = StallWatch(folder / "stall")
 
     def run(self, failovers: Sequence[Failover]) -> Reckoning:
         """Go through failovers; whatever happens, all processes are gone afterwards."""
         site, found = self._site, self._found
-        with site:
+        with site, self._stalls:
             site.begin()
             try:
                 self._await_answers()
@@ -161,6 +167,7 @@ class Round:
         began_us = now_us()
         began = time.monotonic()
         self._books.strike(began_us)
+        self._stalls.take_worst_s()
         try:
             kind.strike(blow)
             self._await_another(kind.elects, before["epoch"], one, began)
@@ -194,6 +201,7 @@ class Round:
         one.new = record["master"] or ""
         one.epochs = record["epoch"] - epoch
         one.note = blow.note
+        one.stall_ms = round(self._stalls.take_worst_s() * 1000)
         one.meta_away_ms = round(blow.meta_away_s * 1000)
         delivered = books.delivered_us
         gap = longest_gap_ms
@@ -204,6 +212,8 @@ class Round:
         one.refused_51 = sum(
             code == NOT_THE_MASTER and at_us >= began_us for at_us, code in books.refused
         )
+        if one.twice > TWICE_MAX:
+            self._found.violations.append(f"twice: {one.twice} messages after {one.number}")
         one.failed = len(books.failed) - sum(past.failed for past in self._found.failovers)
         self._found.failovers.append(one)
         self._tell(one.line)
