@@ -844,6 +844,23 @@ def test_while_nothing_can_go_out_messages_gather_until_there_is_room() -> None:
     assert [ids_in(frame) for frame in wire.requests()] == [["m1", "m2"]]
 
 
+def test_while_a_server_is_spared_messages_gather() -> None:
+    # Else an outage leaves a request for each call, and these go out a few at a time.
+    world = World()
+    (wire,) = world.wires
+    world.submit("full", timeout_s=0.01)
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    wire.fail(request, 0.0, ("full", 4, "BROKER_READ_ONLY"))
+    due = wire.link.circuit.last_resort_at
+    world.offer("m1", due - 0.015)
+    world.run(due - 0.015)
+    world.offer("m2", due - 0.01)
+    world.run(due - 0.01)
+    world.run(due + 0.01)
+    assert [ids_in(frame) for frame in wire.requests()] == [["m1", "m2"]]
+
+
 def test_a_full_request_lets_nobody_in() -> None:
     world = World()
     for number in range(4):
