@@ -29,6 +29,8 @@ DELIVERED_S: Final = 60.0
 _AFTER_S: Final = 1.0
 """In which what was in flight comes."""
 NOT_THE_MASTER: Final = 51
+_INCOMPLETE: Final = 2
+"""Exit code of a reconciliation without findings, of input that is not complete."""
 TWICE_MAX: Final = 50_000
 """Deliveries of a failover of what had come before."""
 
@@ -125,6 +127,8 @@ class Round:
         self._books = Books(Ledger(record=folder / "nothing"))
         self._found = Reckoning()
         self._stalls = StallWatch(folder / "stall")
+        self._has_been_full = False
+        """True once a disk was filled."""
 
     def run(self, failovers: Sequence[Failover]) -> Reckoning:
         """Go through failovers; whatever happens, all processes are gone afterwards."""
@@ -164,6 +168,7 @@ class Round:
         master = site.nodes[before["master"]]
         one = Outcome(failover.number, kind.name, round(failover.draw, 4), time.time(), master.name)
         blow = Blow(site, master, failover.draw)
+        self._has_been_full |= kind.needs == "disk"
         began_us = now_us()
         began = time.monotonic()
         self._books.strike(began_us)
@@ -271,7 +276,8 @@ class Round:
                 found.violations.append(f"log: {name} lacks {len(missing)} acknowledged: {some}")
             if logs[name] != logs[NODES[0]]:
                 found.violations.append(f"log: those of {name} and {NODES[0]} are not equal")
-        found.violations += _reconcile([self._site.nodes[name].data for name in NODES])
+        roots = [self._site.nodes[name].data for name in NODES]
+        found.violations += _reconcile(roots, may_lack_files=self._has_been_full)
 
 
 def _messages_in(node: Node) -> list[str]:
@@ -288,8 +294,11 @@ def _is_stored_twice(fault: str, twice: set[str]) -> bool:
     return fault.startswith("twice: ") and fault.split(" ")[1] in twice
 
 
-def _reconcile(roots: list[Path]) -> list[str]:
-    """Return what `delaywheel spark reconcile` finds on the directories, if anything is wrong."""
+def _reconcile(roots: list[Path], *, may_lack_files: bool) -> list[str]:
+    """Return what `delaywheel spark reconcile` finds on the directories, if anything is wrong.
+
+    A node deletes what it needs no more when its disk is full: then the input is not complete.
+    """
     words = [word for root in roots for word in ("--root", str(root))]
     done = subprocess.run(
         [
@@ -302,6 +311,6 @@ def _reconcile(roots: list[Path]) -> list[str]:
         timeout=600,
         check=False,
     )
-    if done.returncode == 0:
+    if done.returncode == 0 or (may_lack_files and done.returncode == _INCOMPLETE):
         return []
     return [f"reconcile: exit code {done.returncode}: {(done.stdout + done.stderr)[-2000:]}"]
