@@ -112,8 +112,6 @@ class Outside:
     """Ends the mastership."""
     address: str
     """Where clients find the node; empty without a meta server."""
-    sync_address: str
-    """Where replicas find it; empty where it is none."""
     http_address: Callable[[], str]
     """Returns where people and metrics find it."""
 
@@ -151,7 +149,7 @@ class Node:
         self.take_controls: Callable[[Controls, AuditEntry], Awaitable[None]] | None = None
         """Set by a mastership: makes controls durable and has them hold."""
         self.replica: Replica | None = None
-        """Its part in the group; None where it copies nothing."""
+        """Its part in the group; None where there is no meta server."""
         self.leading: Leading | None = None
         """Who follows it, while it is the master and may be followed."""
         self.on_committed: Callable[[], None] = lambda: None
@@ -241,25 +239,22 @@ class Node:
             )
             return
         self._boot_id = UUID(int=self._runtime.chance.getrandbits(128), version=4)
-        if self.config.is_replica:
-            failures = ReadFailures(self.store, self.config.filing_limits(), self.access)
-            self.replica = Replica(
-                store=self.store,
-                promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
-                filer=self.filer,
-                splitter=Splitter(self.store, self.access, self._pacer, failures),
-                runtime=self._runtime,
-                register=self._said,
-                disk_is_full=lambda: self.upkeep.disk_is_full,
-                appended=partial(self.upkeep.committed, True),  # noqa: FBT003
-                lose=self._outside.lose,
-                duty_changed=self._outside.duty_changed,
-                read_secret=self._read_secret,
-                chance=self.own_chance(),
-            )
-        self.registration = self._make_registration()
-        if self.replica is not None:
-            self.replica.registration = self.registration
+        failures = ReadFailures(self.store, self.config.filing_limits(), self.access)
+        self.replica = Replica(
+            store=self.store,
+            promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
+            filer=self.filer,
+            splitter=Splitter(self.store, self.access, self._pacer, failures),
+            runtime=self._runtime,
+            register=self._said,
+            disk_is_full=lambda: self.upkeep.disk_is_full,
+            appended=partial(self.upkeep.committed, True),  # noqa: FBT003
+            lose=self._outside.lose,
+            duty_changed=self._outside.duty_changed,
+            read_secret=self._read_secret,
+            chance=self.own_chance(),
+        )
+        self.registration = self.replica.registration = self._make_registration(self.replica)
 
     def _read_promise(self) -> Promised:
         """Return what this node has promised; raise DamagedError."""
@@ -374,13 +369,13 @@ class Node:
             last_sequence=log.next_sequence - 1,
             last_epoch=log.last_epoch,
             address=self._outside.address,
-            sync_address=self._outside.sync_address,
             http_address=self._outside.http_address(),
             version=installed_version(),
             committed=self.commit_point.committed - 1,
             uncommitted=self.store.recovery.known
             if leading is None
             else leading.master.outcomes.uncommitted,
+            told=None if self.replica is None else self.replica.newest,
             stands=Stands() if self.replica is None else self.replica.stands(),
         )
 
@@ -392,7 +387,7 @@ class Node:
         await self._runtime.executor.run(_SECRETS_WORKER, partial(secret.check, SECRET_KEY))
         return secret.secrets[0]
 
-    def _make_registration(self) -> Registration:
+    def _make_registration(self, replica: Replica) -> Registration:
         self.controls_sync = ControlsSync(
             self.controls, take=self._take_controls, clock=self._runtime.clock
         )
@@ -405,7 +400,7 @@ class Node:
             on_changed=self._outside.duty_changed,
             read_secret=self._read_secret,
             controls_sync=self.controls_sync,
-            replica=self.replica,
+            replica=replica,
             network=self._runtime.network,
             clock=self._runtime.clock,
             chance=self.own_chance(),
@@ -417,15 +412,14 @@ class Node:
         Where there is no meta server it may at once, and has no epoch. Meanwhile a replica follows.
         False: the directory is to be closed and opened first.
         """
-        if self.registration is None:
+        if self.registration is None or self.replica is None:
             return True
-        if self.replica is not None:
-            now_ms = self._runtime.clock.now_ms()
-            if not await self.replica.until_master(self.commit_point, now_ms=now_ms):
-                return False
+        now_ms = self._runtime.clock.now_ms()
+        if not await self.replica.until_master(self.commit_point, now_ms=now_ms):
+            return False
         epoch = await self.registration.take_epoch()
         began = trio.current_time()
-        await self._begin_epoch(epoch, self.registration)
+        await self._begin_epoch(epoch, self.registration, self.replica)
         self.recovery_seconds += trio.current_time() - began
         self._tell_of_tail()
         _log.info(
@@ -439,7 +433,7 @@ class Node:
             await self.controls_sync.until_heard()
         return True
 
-    async def _begin_epoch(self, epoch: int, registration: Registration) -> None:
+    async def _begin_epoch(self, epoch: int, registration: Registration, replica: Replica) -> None:
         """Begin an epoch at the end of the log.
 
         Where nobody else has to have what is durable that makes it committed, and it is applied.
@@ -450,14 +444,7 @@ class Node:
         await self._runtime.executor.run(
             SCHEDULE_WORKER, self._begin_epoch_of, epoch, is_alone, self.commit_point.committed
         )
-        replica, point = self.replica, self.commit_point
-        if replica is None:
-            point.is_sole = True
-            point.durable_to(log.next_sequence)
-            self.queue = queue_of(
-                self.store, self.filer, self.commit_point, executor=self._runtime.executor
-            )
-            return
+        point = self.commit_point
         master = Master(
             replica.own,
             record_of(record),

@@ -24,7 +24,6 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.nodes.following import (
-    FOLLOW_FRAME_BYTES_MAX,
     Asked,
     Follow,
     FollowRefused,
@@ -32,7 +31,14 @@ from delay_protocol.nodes.following import (
     encode_follow_reply,
 )
 from delay_protocol.nodes.group_changes import Alter, HandOver, Vote
-from delay_protocol.nodes.registration import GroupMember, GroupRecord, NodeRegister, Stands
+from delay_protocol.nodes.registration import (
+    GroupMember,
+    GroupRecord,
+    NodeRegister,
+    Stands,
+    Told,
+    is_older,
+)
 from delay_protocol.nodes.snapshots import (
     decode_snapshot_read,
     encode_read_reply,
@@ -45,8 +51,7 @@ from delay_server.filing.filer import Filed, Filer
 from delay_server.filing.splitter import Splitter
 from delay_server.membership.registration import GroupNews, Registration
 from delay_server.settings.errors import FencedError
-from delay_transport.connections.connection import CloseReason, Connection
-from delay_transport.connections.limits import ConnectionLimits
+from delay_transport.connections.connection import Connection
 from delay_transport.connections.request_client import RequestConnection
 from delay_transport.http.credentials import Credentials, UnauthenticatedError
 from delay_transport.meta.requests import MetaRefusedError
@@ -77,16 +82,6 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 PROMISE_WORKER: Final = "promise"
 _AGAIN_S: Final = 0.5
 """Pause before something is asked again of a meta server, or of a master that is not there."""
-
-REPLICATION_LIMITS: Final = ConnectionLimits(
-    connections_max=64,
-    connections_per_address_max=64,
-    frame_bytes_max=FOLLOW_FRAME_BYTES_MAX,
-    idle_seconds_max=45.0,
-    # So much may be under way to a slave, and its acknowledgements are read all the same.
-    unsent_bytes_pause=64 * 1024 * 1024,
-)
-"""Of the replication port: a group has seven nodes at the most. Whoever is silent is closed."""
 
 
 GATHER_BYTES_MAX: Final = 8 * 1024 * 1024
@@ -162,9 +157,9 @@ class Replica:
         self._read_secret = read_secret
         self._chance = chance
         self._file = PromiseFile(store.disk, store.identity.storage_uuid)
-        self._newest = msgspec.json.decode(promised.told, type=GroupRecord | None)
-        """The newest record that this disk was told, durably."""
-        told = None if self._newest is None else record_of(self._newest)
+        self.newest = self._kept = msgspec.json.decode(promised.told, type=Told | None)
+        """What this disk was told last, and what of that is durable here."""
+        told = None if self._kept is None else record_of(self._kept.record)
         self.voter = Voter(Promise(promised.epoch, told), now=self.now)
         self.registration: Registration | None = None
         """Set once there is one."""
@@ -242,7 +237,14 @@ class Replica:
     # -- what the meta server says ---------------------------------------------------------------
 
     def told(self, news: GroupNews) -> None:
-        """Hear of the group; acted upon once it is durable."""
+        """Hear of the group; acted upon once it is durable.
+
+        An older record, or another one of the same epoch and version, is that of a store that was
+        set back: nothing said with it is taken.
+        """
+        if self.newest is not None and is_older(news.record, self.newest.record):
+            return
+        self.newest = Told(record=news.record, nodes=tuple(sorted(news.members)))
         if news.vote_epoch is not None:
             self._vote_epoch = news.vote_epoch
             if news.vote_epoch:
@@ -321,22 +323,20 @@ class Replica:
     async def _take_news(self) -> None:
         """Make what was told durable, and act by it from now on."""
         while (news := self._news) is not None:
-            self._news = None
+            self._news, told = None, self.newest
             change = self.voter.told(record_of(news.record))
-            if change is not None:
-                await self._keep(change, news.record)
-            newest = self.voter.promise.told
-            if newest is not None and newest.pair == _pair(news.record):
-                # An older one is of a store that was set back.
-                self.record = news.record
+            if told != self._kept:
+                await self._keep(change or self.voter.promise, told)
+            before, self.record = self.record, news.record
+            if news.record != before:
                 self._duty_changed()
 
-    async def _keep(self, promise: Promise, told: GroupRecord | None) -> None:
+    async def _keep(self, promise: Promise, told: Told | None) -> None:
         """Make a promise durable; StorageFullError ends the process, which must not forget it."""
         kept = Promised(epoch=promise.epoch, told=msgspec.Raw(msgspec.json.encode(told)))
         with trio.CancelScope(shield=True):
             await self._runtime.executor.run(PROMISE_WORKER, self._file.write, kept)
-        self._newest = told
+        self._kept = told
 
     # -- until it is the master ------------------------------------------------------------------
 
@@ -400,7 +400,7 @@ class Replica:
         member = self.registration.members.get(name)
         if member is None or name == self.own.node or not self.voter.may_follow(record.epoch):
             return ""
-        return member.sync_address
+        return member.address
 
     # -- votes -----------------------------------------------------------------------------------
 
@@ -426,15 +426,13 @@ class Replica:
             return True
         if isinstance(answer, Later) or registration is None:
             return False
-        told = self._newest
-        await self._keep(answer, told)
+        await self._keep(answer, self._kept)
         log, identity = self._store.message_log, self._store.identity
         vote = Vote(
             epoch=epoch,
             last_epoch=log.last_epoch,
             end=log.next_sequence,
             applied=self._store.schedule.last_filed + 1,
-            told=told,
             fault="free disk is below its floor" if self._disk_is_full() else "",
         )
         try:
@@ -606,27 +604,26 @@ _PROOF_S_MAX: Final = 5.0
 _NO_MASTER: Final = FollowRefused(reason="this node is not the master of its group")
 
 
-class ReplicationPort:
-    """The handler of the replication port: hands each slave to whoever leads."""
+class Slaves:
+    """Takes what slaves say on the port of producers: hands each one to whoever leads."""
 
     def __init__(self, leading: Callable[[], Leading | None], credentials: Credentials) -> None:
         self._leading = leading
         self._credentials = credentials
         self._unproven = Trouble(again_s=60.0)
 
-    def frames(self, connection: Connection, frames: list[Frame]) -> None:
-        """Take what slaves say."""
-        for frame in frames:
-            try:
-                self._take(connection, frame)
-            except UnauthenticatedError as error:
-                connection.fault()
-                why = str(error)
-                self._unproven.log(connection.warn, "a slave does not prove the secret", reason=why)
-                connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
-            except MalformedMetaError as error:
-                connection.fault()
-                connection.close(str(error))
+    def take(self, connection: Connection, frame: Frame) -> None:
+        """Take what a slave says."""
+        try:
+            self._take(connection, frame)
+        except UnauthenticatedError as error:
+            connection.fault()
+            why = str(error)
+            self._unproven.log(connection.warn, "a slave does not prove the secret", reason=why)
+            connection.answer(frame, ResponseCode.UNAUTHENTICATED, why.encode())
+        except MalformedMetaError as error:
+            connection.fault()
+            connection.close(str(error))
 
     def _take(self, connection: Connection, frame: Frame) -> None:
         leading = self._leading()
@@ -662,16 +659,12 @@ class ReplicationPort:
             read = answer_of(connection, frame, seal, encode_read_reply)
             leading.read_snapshot(connection, decode_snapshot_read(body), read)
 
-    def closed(self, connection: Connection, reason: CloseReason) -> None:
-        """Hear that a slave's connection is gone."""
+    def closed(self, connection: Connection, reason: str) -> None:
+        """Hear that a connection is gone."""
         self._credentials.forget(connection)
         leading = self._leading()
         if leading is not None:
-            leading.closed(connection, reason.value)
-
-
-def _pair(record: GroupRecord) -> tuple[int, int]:
-    return record.epoch, record.version
+            leading.closed(connection, reason)
 
 
 def question_of(said: NodeRegister, epoch: int, asked: Asked) -> Follow:

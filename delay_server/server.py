@@ -27,7 +27,7 @@ from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Damages, Node, Outside
 from delay_server.receiving.receivers import Receivers
-from delay_server.replicas import REPLICATION_LIMITS, ReplicationPort
+from delay_server.replicas import Slaves
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_server.settings.errors import FencedError, MembershipError
@@ -112,9 +112,8 @@ class DelayServer:
             credentials=self.credentials,
         )
         self.ingest.receivers = self.receivers
+        self.ingest.slaves = Slaves(self.leading, self.credentials)
         self.listener: Server | None = None
-        self.replication: Server | None = None
-        """The replication port, where there is one."""
         self._term = trio.CancelScope()
 
     # -- what there is now -------------------------------------------------------------------
@@ -262,7 +261,6 @@ class DelayServer:
                 secret=self._secret,
                 lose=self.lose,
                 address=self._address_told() if self.config.has_meta else "",
-                sync_address=self._sync_address_told(),
                 http_address=lambda: self.http_address,
             ),
             intervals=self._intervals,
@@ -364,16 +362,6 @@ class DelayServer:
             where = format_address(address)
             raise AddressError(text=where, reason=str(error)) from error
 
-    def _sync_address_told(self) -> str:
-        """Return the address that other nodes of the group get; empty where it is no replica."""
-        if self.replication is None:
-            return ""
-        address = self.replication.address
-        try:
-            return self.config.replication.told(address)
-        except ValueError as error:
-            raise AddressError(text=format_address(address), reason=str(error)) from error
-
     def leading(self) -> Leading | None:
         """Return who serves slaves; None while this node is no master."""
         return None if self._node is None else self._node.leading
@@ -422,9 +410,10 @@ class DelayServer:
         with trio.move_on_at(deadline):
             # While they can still say what they are done with.
             await self.receivers.stop()
+        # Slaves are served until all is committed.
+        await self.master.stop(deadline)
         assert self.listener is not None
         self.listener.stop()
-        await self.master.stop(deadline)
 
 
 async def serve(
@@ -449,14 +438,6 @@ async def serve(
             server.config.listener,
         )
         nursery.start_soon(server.ingest.run_expiry)
-        if server.config.is_replica:
-            server.replication = await nursery.start(
-                serve_connections,
-                server.runtime.network,
-                parse_address(server.config.replication.listen),
-                ReplicationPort(server.leading, server.credentials),
-                REPLICATION_LIMITS,
-            )
         while not server.stopping:
             async with server.opened() as node:
                 await _serve_term(server, node, stop, task_status)

@@ -16,10 +16,12 @@ from meta_server.admin.entrance import tokens_of
 from meta_server.admin.http import application
 from meta_server.admin.openapi import document_json, page
 from meta_server.known.model import MetaStore
+from meta_server.known.record_file import record_document
 from meta_server.server import MetaServer, secret_of, serve
 from meta_server.settings.config import HttpConfig, MetaServerConfig
 from meta_server.settings.exposure import warn_of_exposure
 from meta_server.sql.store import open_store
+from storage.disk.disk import DirectoryDisk
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -74,7 +76,8 @@ async def _run_process(config: MetaServerConfig) -> None:
     def open_it() -> MetaStore:
         return open_store(settings, now_ms=runtime.clock.now_ms(), chance=runtime.chance)
 
-    server = MetaServer(config, runtime, open_it)
+    record_file = record_document(DirectoryDisk(config.node.data_dir))
+    server = MetaServer(config, runtime, open_it, record_file)
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(

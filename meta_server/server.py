@@ -48,7 +48,9 @@ from meta_server.known.model import (
     SetLimit,
     UnsetLimit,
 )
+from meta_server.known.record_file import RecordedStore, RecordFile
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
 from meta_server.wire.clients import SeenClients
@@ -96,9 +98,13 @@ class MetaServer:
     """
 
     def __init__(
-        self, config: MetaServerConfig, runtime: Runtime, open_store: Callable[[], MetaStore]
+        self,
+        config: MetaServerConfig,
+        runtime: Runtime,
+        open_store: Callable[[], MetaStore],
+        record_file: RecordFile,
     ) -> None:
-        """Open the store in the executor, when it is served."""
+        """Open the store in the executor, when it is served; beside it records are kept again."""
         self.config = config
         self.runtime = runtime
         self._started_ms = runtime.clock.now_ms()
@@ -110,15 +116,17 @@ class MetaServer:
             self.secret, is_needed=config.registration.secret_needed, chance=runtime.chance
         )
         self._open_store = open_store
+        self._record_file = record_file
         self.look_s = _LOOK_S
         """Seconds between two looks at who is silent, and at what is to be stored meanwhile."""
         self.listener: Server | None = None
         self._parts: Parts | None = None
         # The rest stands when the store is open.
-        self.store: MetaStore
+        self.store: RecordedStore
         self.registry: Registry
         self.timestamps: Timestamps
         self.committer: Committer
+        self.set_backs: SetBacks
         self.heard: Liveliness
         self.handlers: Handlers
         self.pusher: Pusher
@@ -155,6 +163,7 @@ class MetaServer:
             entrance=self.entrance,
             store=self.store,
             registry=self.registry,
+            set_backs=self.set_backs,
             committer=self.committer,
             heard=self.heard,
             silence=self.silence,
@@ -208,6 +217,9 @@ class MetaServer:
             subscriptions_max=config.push.subscriptions_max,
             per_connection_max=config.push.subscriptions_per_connection_max,
         )
+        self.set_backs = SetBacks(
+            self.registry, unproven=self.store.unproven, groups_max=limits.groups_max
+        )
         self.telling = ControlsPusher(self.registry, store_uuid=lambda: self.store.uuid)
         self.handlers = Handlers(
             registry=self.registry,
@@ -223,6 +235,7 @@ class MetaServer:
             telling=self.telling,
             prefix_routes_max=config.admin.prefix_routes_max,
             patterns_end=config.patterns_end,
+            set_backs=self.set_backs,
         )
         self.silence = SilenceWatch(
             registry=self.registry,
@@ -254,8 +267,8 @@ class MetaServer:
             config.audit, clock=runtime.clock, reading=self.administration, commit=self._commit
         )
 
-    def _load(self) -> tuple[MetaStore, Registry]:
-        store = self._open_store()
+    def _load(self) -> tuple[RecordedStore, Registry]:
+        store = RecordedStore(self._open_store(), self._record_file)
         try:
             return store, Registry(store.load())
         except BaseException:

@@ -1,7 +1,7 @@
 """The master's side of replication: who follows, what they are sent, and what they acknowledge.
 
 The core decides (`replication/core/master.py`); this has the connections, the clock and the log. A
-slave connects to the replication port and asks (`delay_protocol/nodes/following.py`). Once its log
+slave connects to the port of producers and asks (`delay_protocol/nodes/following.py`). Once its log
 matches it is sent what is written, before that is durable here, from the bytes of the commit; what
 it lacks from before is read from the log. At most WINDOW_BYTES are sent beyond what it has
 acknowledged.

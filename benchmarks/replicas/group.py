@@ -60,7 +60,7 @@ class Group:
             place,
             broker_port=self._broker_ports or free_port(),
             meta_port=self.meta.http_port,
-            settings=(f"replication.listen=127.0.0.1:{free_port()}", *self._settings),
+            settings=self._settings,
             node_id=name,
             is_awaited=False,
         )

@@ -86,7 +86,7 @@ class ClientConfig:
     """The pause before a lost meta server is connected to again, drawn between nothing and all of
     it. It doubles with each try. Messages go on meanwhile, by the routes that are known."""
 
-    meta_backoff_max_s: float = 10.0
+    meta_backoff_max_s: float = 2.5
     """The longest such pause, and the longest until a refused subject is asked for again."""
 
     servers_max: int = 1000

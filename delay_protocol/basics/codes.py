@@ -37,7 +37,7 @@ class CommandCode(IntEnum):
     GROUP_CHANGE = 1014
     """A delay server votes, proposes an in-sync set, or hands its group over."""
     FOLLOW = 1020
-    """A slave asks its master, at the replication port, whether their logs are the same."""
+    """A slave asks its master, at the port of producers, whether their logs are the same."""
     BATCHES = 1021
     """One-way, to a slave that follows: batches of the message_log."""
     ACK = 1022

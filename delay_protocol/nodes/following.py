@@ -1,6 +1,6 @@
 """FOLLOW (1020) and what comes after it: a slave copies the log of its master. Ours, not QMQ's.
 
-    slave                                              master, at its replication port
+    slave                                              master, at its port
     FOLLOW {start, log, epoch, question}       ---->
                                                <----   {matches}; or {diverges}, {behind}, …
                                                <----   BATCHES head, batches    one-way, again and
@@ -31,7 +31,7 @@ from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX, Na
 FOLLOW_BYTES_MAX: Final = 8 * 1024
 """Bytes of any body but that of BATCHES; a larger one is refused unread."""
 FOLLOW_FRAME_BYTES_MAX: Final = 8 * 1024 * 1024
-"""Bytes of a frame on the replication port: a batch of the largest item and its columns fits."""
+"""Bytes of a frame to a slave: a batch of the largest item and its columns fits."""
 
 _HEAD: Final = struct.Struct(">qqqqB")
 HEAD_SIZE: Final = _HEAD.size

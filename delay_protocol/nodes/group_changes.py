@@ -76,8 +76,6 @@ class Vote(msgspec.Struct, frozen=True, kw_only=True, tag="vote"):
     """Of its durable log: the first record that it lacks."""
     applied: Annotated[int, msgspec.Meta(ge=1, le=COUNTED_MAX)]
     """The first record that it has not filed."""
-    told: GroupRecord | None
-    """The newest record that it was told."""
     fault: Annotated[str, msgspec.Meta(max_length=REASON_LENGTH_MAX)] = ""
     """Why it had better not be the master; empty: nothing is wrong."""
 

@@ -77,6 +77,12 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase
 
 
+def is_older(record: GroupRecord, than: GroupRecord) -> bool:
+    """Return True if a record is older, or another one with the same epoch and version."""
+    pair, known = (record.epoch, record.version), (than.epoch, than.version)
+    return pair < known or (pair == known and record != than)
+
+
 Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
@@ -96,6 +102,14 @@ class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """True if that one may send, as it says."""
     vote_in_s: Seconds = 0.0
     """After so long what it promised is over, if it does not hear its master again."""
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a node was told of its group last, durable there or not."""
+
+    record: GroupRecord
+    nodes: Annotated[tuple[Name, ...], msgspec.Meta(max_length=REPLICAS_MAX)] = ()
+    """All nodes of the group, in sync or not."""
 
 
 class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -120,16 +134,14 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The newest epoch in its log; 0: it is empty. A group that the meta server does not know, or
     has forgotten, begins above it."""
     address: Address
-    """host:port for producers."""
-    sync_address: Address
-    """host:port for replicas; empty where it is no replica."""
+    """host:port for producers, receivers, and the other nodes of its group."""
     http_address: Address
     """host:port for people and metrics; empty if it has none."""
     version: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
     """Of delaywheel."""
-    told_in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
-    """The in-sync set of the newest record that this start was told; empty: it was told none. A
-    meta server that has lost the record learns by it whom to wait for."""
+    told: Told | None = None
+    """None: it was told nothing. A meta server whose store was set back learns by it what it lost,
+    and whom to wait for."""
     committed: Count = 0
     """The last record that it knows to be committed; 0: none."""
     uncommitted: Count = 0
@@ -147,9 +159,7 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     incarnation: Count
     boot_id: UUID
     address: Address
-    """host:port for producers."""
-    sync_address: Address
-    """host:port for replicas; empty where it is no replica."""
+    """host:port for producers, receivers, and the other nodes of its group."""
 
 
 Members = Annotated[dict[Name, GroupMember], msgspec.Meta(max_length=REPLICAS_MAX)]

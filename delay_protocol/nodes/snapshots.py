@@ -1,6 +1,6 @@
 """SNAPSHOT (1024) and SNAPSHOT_READ (1025): a slave that is far behind copies files. Ours.
 
-    slave                                              master, at its replication port
+    slave                                              master, at its port
     FOLLOW …                                   ---->
                                                <----   {behind}
     SNAPSHOT: a FOLLOW again                   ---->   writes a checkpoint, and keeps what it names

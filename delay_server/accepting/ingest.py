@@ -19,7 +19,8 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
     another command                                                  3 UNKNOWN_CODE
 
-What receivers say (ATTACH, FLOW, SETTLE) goes to delay_server/receiving/receivers.py.
+What receivers say (ATTACH, FLOW, SETTLE) goes to delay_server/receiving/receivers.py, what slaves
+say to delay_server/replicas.py::Slaves.
 """
 
 from collections import Counter, deque
@@ -67,13 +68,23 @@ class IngestLimits:
 
 
 _OF_RECEIVERS = frozenset({CommandCode.ATTACH, CommandCode.FLOW, CommandCode.SETTLE})
+_OF_SLAVES = frozenset(
+    {
+        CommandCode.NODE_CHALLENGE,
+        CommandCode.FOLLOW,
+        CommandCode.SNAPSHOT,
+        CommandCode.SNAPSHOT_READ,
+        CommandCode.ACK,
+        CommandCode.LEAVE,
+    }
+)
 
 
-class ReceiversHandler(Protocol):
-    """Who takes what receivers say."""
+class OtherHandler(Protocol):
+    """Who takes what is not of producers."""
 
     def take(self, connection: Connection, frame: Frame) -> None:
-        """Take an ATTACH, a FLOW or a SETTLE."""
+        """Take a frame of theirs."""
 
     def closed(self, connection: Connection, reason: str) -> None:
         """Hear that a connection is gone."""
@@ -162,8 +173,10 @@ class Ingest:
         delivers learns by it that this is no broker, and a client that it is a delay server."""
         self.puts_off: Callable[[Connection, bytes], str | None] | None = None
         """Set by the server where first-seen subjects may have to come again later."""
-        self.receivers: ReceiversHandler | None = None
+        self.receivers: OtherHandler | None = None
         """Set by the server: takes what receivers say."""
+        self.slaves: OtherHandler | None = None
+        """Set by the server: takes what the other nodes of the group say."""
         self.counts = IngestCounts()
 
     # -- FrameHandler ------------------------------------------------------------------------
@@ -188,17 +201,19 @@ class Ingest:
 
     def _take_other(self, connection: Connection, frame: Frame) -> None:
         """Take a request that is not a producer's."""
-        if frame.code in _OF_RECEIVERS and self.receivers is not None:
-            self.receivers.take(connection, frame)
-            return
+        for codes, handler in ((_OF_RECEIVERS, self.receivers), (_OF_SLAVES, self.slaves)):
+            if frame.code in codes and handler is not None:
+                handler.take(connection, frame)
+                return
         self.counts.unknown_commands += 1
         connection.fault()
         connection.answer(frame, ResponseCode.UNKNOWN_CODE)
 
     def closed(self, connection: Connection, reason: CloseReason) -> None:
         """Let held requests of the connection go when their time comes; nobody waits for them."""
-        if self.receivers is not None:
-            self.receivers.closed(connection, reason.value)
+        for handler in (self.receivers, self.slaves):
+            if handler is not None:
+                handler.closed(connection, reason.value)
 
     def _puts_off_of(self, connection: Connection) -> PutsOff | None:
         return None if self.puts_off is None else partial(self.puts_off, connection)

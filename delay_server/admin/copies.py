@@ -125,7 +125,7 @@ def _of_slave(node: Node, replica: Replica) -> dict[str, Any]:
 
 
 def faults_of(node: Node) -> dict[str, int]:
-    """Return how often something came on the replication port, or from it, that may not."""
+    """Return how often something came of a slave, or of the master, that may not."""
     leading = node.leading
     following = None if node.replica is None else node.replica.following
     return {

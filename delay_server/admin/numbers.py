@@ -172,7 +172,7 @@ def _min_isr(registration: Registration) -> Value:
 
 
 def _replicas(registration: Registration) -> int:
-    return sum(bool(member.sync_address) for member in list(registration.members.values()))
+    return len(registration.members)
 
 
 def _uncommitted(node: Node) -> int:
@@ -291,7 +291,7 @@ NUMBERS_OF_REGISTRATION: Final[tuple[Number[Registration] | Family[Registration]
     Number("epoch", "gauge", "Epoch of the group.", _epoch),
     Number("in_sync", "gauge", "Size of the group's in-sync set.", _in_sync),
     Number("min_isr", "gauge", "Size below which the in-sync set never gets.", _min_isr),
-    Number("replicas", "gauge", "Nodes of the group that are registered as replicas.", _replicas),
+    Number("replicas", "gauge", "Nodes of the group that are registered.", _replicas),
     Number(
         "clock_ahead_seconds",
         "gauge",

@@ -44,6 +44,8 @@ _APPLIED_WAIT_S: Final = 10.0
 """How long a change waits until its records are applied: they are durable, and will be."""
 _READ_WITHIN_S: Final = 3.0
 """How long a request waits for the index: a start reads it beside everything else."""
+_READ_AFTER_S: Final = 1.0
+"""Time from the begin of a mastership until the index is read: what is due is loaded first."""
 _READ_AGAIN_S: Final = 10.0
 """Least time between two readings of the index."""
 _INDEXED_MIN: Final = 1000
@@ -154,6 +156,7 @@ class DeadLetters:
     async def run(self) -> None:
         """Read the index, and again when there is room in it for dead letters that it has not."""
         rows_max = max(self.config.pending_max, _INDEXED_MIN)
+        await trio.sleep(_READ_AFTER_S)
         while True:
             try:
                 await self._access.run(self._schedule.read_dead, rows_max)

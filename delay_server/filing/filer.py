@@ -184,6 +184,7 @@ class Filer:
                 break
             filed += 1
             applied = schedule.apply(batch, now_ms=now_ms)
+            schedule.waiting.join_pile()
             found.append(applied.entries)
             count += len(applied.entries)
             if applied.facts is not None:

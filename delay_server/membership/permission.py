@@ -1,21 +1,7 @@
 """What a node may do in its group, from what a meta server answered. Pure.
 
-    the record says                                  accepts   delivers
-    this node is the master, this start of it,
-      in sync alone, min_isr 1                       yes       yes
-      in sync alone, min_isr above 1                 no        yes
-      others are in sync, or this disk is not        no        no
-    another node, or another start, is the master    no        no
-    electing                                         no        no
-    an epoch below that of the log                   no        no
-
-That is so where nothing is replicated (`replication.listen` is empty); where it is, the master of
-the record accepts and delivers, as far as the core of replication lets it (replication/core).
-
-Being the only in-sync replica matters twice. A message may be acknowledged once all in-sync
-replicas have it. And no other node can become the master, so the last answer stays true however
-long no meta server is available: only an in-sync replica can be elected, and only the master
-changes the in-sync set.
+The master of the record accepts and delivers, as far as the core of replication lets it
+(replication/core): how many are in sync, and heard, is asked there at each request.
 """
 
 from dataclasses import dataclass
@@ -30,15 +16,16 @@ class Permission:
 
     role: NodeRole
     record: GroupRecord
-    accepts: bool
-    """Whether messages may be acknowledged."""
-    delivers: bool
-    """Whether messages may be sent to brokers."""
     reason: str
-    """Why it does not accept; empty if it does."""
+    """Why it is not the master; empty if it is."""
     is_retired: bool = False
     """Whether messages are to be refused for good, instead of held, while what is there goes out.
     """
+
+    @property
+    def delivers(self) -> bool:
+        """Whether messages may be acknowledged, and sent, as far as replicas allow it."""
+        return not self.reason
 
     @property
     def pair(self) -> tuple[int, int]:
@@ -47,39 +34,20 @@ class Permission:
 
 
 def permission_of(
-    reply: NodeRegistered,
-    identity: Identity,
-    *,
-    log_epoch: int,
-    own_epoch: int,
-    is_replica: bool = False,
+    reply: NodeRegistered, identity: Identity, *, log_epoch: int, own_epoch: int
 ) -> Permission:
     """Return what the node of this identity may do by an answer to its NODE_REGISTER.
 
     log_epoch: the newest epoch in its log; own_epoch: the one that this start of it has begun, 0 if
-    it has begun none; is_replica: whether it has its messages copied by others.
+    it has begun none.
     """
     record = reply.record
     obstacle = _not_master(reply, identity) or _not_ahead(record, log_epoch, own_epoch)
     obstacle = obstacle or _not_in_sync(record, identity)
-    if not is_replica:
-        obstacle = obstacle or _not_alone(record, identity)
-    if is_replica and not obstacle:
-        # How many are in sync, and heard, is asked at each request (replication/core/master.py).
-        accepts, delivers, reason = True, True, ""
-    elif obstacle:
-        accepts, delivers, reason = False, False, obstacle
-    elif len(record.in_sync) < record.min_isr:
-        accepts, delivers = False, True
-        reason = f"{record.min_isr} disks must be in sync to accept messages, only this one is"
-    else:
-        accepts, delivers, reason = True, True, ""
     return Permission(
         role=reply.role,
         record=record,
-        accepts=accepts,
-        delivers=delivers,
-        reason=reason,
+        reason=obstacle,
         is_retired=reply.is_retired,
     )
 
@@ -114,14 +82,4 @@ def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
 def _not_in_sync(record: GroupRecord, identity: Identity) -> str:
     if record.in_sync.get(identity.node_id) != identity.storage_uuid:
         return f"the disk of this node is not in sync with {identity.group}"
-    return ""
-
-
-def _not_alone(record: GroupRecord, identity: Identity) -> str:
-    others = sorted(set(record.in_sync) - {identity.node_id})
-    if others:
-        return (
-            f"{', '.join(others)} must have every message too, and this node copies nothing to "
-            "them: set replication.listen"
-        )
     return ""

@@ -59,6 +59,7 @@ from delay_protocol.nodes.registration import (
     Refused,
     decode_node_reply,
     encode_node_register,
+    is_older,
 )
 from delay_server.controls.meta_sync import ControlsSync
 from delay_server.membership.announcer import Announcer
@@ -133,7 +134,7 @@ class Registration:
         on_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
         controls_sync: ControlsSync,
-        replica: GroupListener | None,
+        replica: GroupListener,
         network: Network,
         clock: Clock,
         chance: random.Random,
@@ -199,7 +200,7 @@ class Registration:
     @property
     def accepts(self) -> bool:
         """Whether messages may be acknowledged."""
-        return self.permission is not None and self.permission.accepts
+        return self.permission is not None and self.permission.delivers
 
     @property
     def is_retired(self) -> bool:
@@ -357,13 +358,11 @@ class Registration:
                 self._note_found(connection.peer)
                 nursery.start_soon(self.announcer.run, connection)
                 nursery.start_soon(self._follow, talk)
-                if self._replica is not None:
-                    nursery.start_soon(self._watch, talk)
+                nursery.start_soon(self._watch, talk)
             # Not all nodes at the same time, whatever they have been through together.
             renew_s = min(max(self._again_s, _RENEW_S_MIN), _RENEW_S_MAX)
             renew_s *= 0.9 + 0.1 * self._chance.random()
-            if self._replica is not None:
-                renew_s = min(renew_s, self._replica.says_else_in())
+            renew_s = min(renew_s, self._replica.says_else_in())
             if self._must_renew:
                 continue
             with trio.move_on_after(renew_s):
@@ -371,13 +370,7 @@ class Registration:
 
     def _said(self) -> NodeRegister:
         """Return what the node says of itself now, and of whom it knows."""
-        if self.permission is None:
-            return self._node()
-        return msgspec.structs.replace(
-            self._node(),
-            told_in_sync=self.permission.record.in_sync,
-            clock_ahead_ms=self.clock_ahead_ms,
-        )
+        return msgspec.structs.replace(self._node(), clock_ahead_ms=self.clock_ahead_ms)
 
     def _take(self, body: bytes, peer: str, sent_ms: int) -> None:
         """Take an answer to NODE_REGISTER."""
@@ -393,21 +386,16 @@ class Registration:
             self._must_renew |= abs(found - self.clock_ahead_ms) > DIFFERS_MS
             self.clock_ahead_ms = found
         self._hear(reply, peer)
-        if self._replica is not None:
-            self._replica.told(GroupNews(reply.record, reply.members, reply.log_uuid))
+        self._replica.told(GroupNews(reply.record, reply.members, reply.log_uuid))
 
     def _hear(self, reply: NodeRegistered, peer: str) -> None:
         """Take what the group is now; raise FencedError where this node has lost its role."""
         name = f"{self._identity.node_id} of {self._identity.group}"
         permission = permission_of(
-            reply,
-            self._identity,
-            log_epoch=self._log_epoch(),
-            own_epoch=self.own_epoch,
-            is_replica=self._replica is not None,
+            reply, self._identity, log_epoch=self._log_epoch(), own_epoch=self.own_epoch
         )
         before = self.permission
-        if before is not None and permission.pair < before.pair:
+        if before is not None and is_older(permission.record, before.record):
             raise MetaRefusedError(
                 f"the meta server at {peer} has an old record of {self._identity.group}: epoch "
                 f"{permission.pair[0]}, version {permission.pair[1]}; this node has seen epoch "
@@ -444,7 +432,6 @@ class Registration:
 
     async def _watch(self, talk: Talk) -> None:
         """Hear of the group whenever something of it changes."""
-        assert self._replica is not None
         settings, asked = self._settings, encode_node_watch(NodeWatch())
         while True:
             try:
@@ -527,7 +514,7 @@ class Registration:
                 else "this group is in service again",
                 group=self._identity.group,
             )
-        is_ordinary = permission.accepts or permission.role is NodeRole.SLAVE
+        is_ordinary = permission.delivers or permission.role is NodeRole.SLAVE
         if permission != before:
             self._waits.over()
         elif is_ordinary:
@@ -535,7 +522,7 @@ class Registration:
         self._waits.log(
             _log.info if is_ordinary else _log.warning,
             "registered"
-            if permission.accepts
+            if permission.delivers
             else "registered; this node does not accept messages",
             group=self._identity.group,
             node_id=self._identity.node_id,
@@ -544,5 +531,5 @@ class Registration:
             role=permission.role.value,
             epoch=permission.record.epoch,
             version=permission.record.version,
-            **({} if permission.accepts else {"reason": permission.reason}),
+            **({} if permission.delivers else {"reason": permission.reason}),
         )

@@ -454,8 +454,9 @@ class MetaConfig(MetaAddressLimits):
     reconnect_seconds_min: float = constant(0.1)
     """Seconds before a meta server that failed is asked again; doubles with each failure."""
 
-    reconnect_seconds_max: float = 3.0
-    """Seconds. The longest wait before a meta server that failed is asked again."""
+    reconnect_seconds_max: float = 1.0
+    """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
+    was started takes who is not heard for 3 s for dead."""
 
     offline_seconds_max: float = constant(1.0)
     """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
@@ -513,35 +514,13 @@ class MetaConfig(MetaAddressLimits):
 class ReplicationConfig:
     """Copies of this node's messages on the other nodes of its group. Needs a meta server."""
 
-    listen: str = ""
-    """host:port at which the node serves the others of its group while it is the master; port 0 for
-    any free port. Empty: the node copies nothing and is the only one of its group."""
-
-    advertised: str = ""
-    """host:port that the other nodes get from the meta server. Empty: the address that it listens
-    on. Needed if that is every address of the machine."""
-
     lag_ms_max: int = 2500
     """Milliseconds. A replica that is further behind leaves the in-sync set, so that commits wait
     for it no longer."""
 
     def __post_init__(self) -> None:
-        """Refuse addresses that cannot be read, and a lag that every fsync would exceed."""
+        """Refuse a lag that every fsync would exceed."""
         require_at_least(self, 100, "lag_ms_max")
-        if self.listen:
-            parse_address(self.listen)
-        if self.advertised and not parse_address(self.advertised)[1]:
-            raise ValueError(f"advertised must have a port, not {self.advertised!r}")
-
-    def told(self, listening: Address) -> str:
-        """Return the address that other nodes get; ValueError if they cannot use it."""
-        told = self.advertised or format_address(listening)
-        if parse_address(told)[0] in _ALL_ADDRESSES:
-            raise ValueError(
-                "replication.advertised must be set: the other nodes of the group cannot use "
-                f"{told}"
-            )
-        return told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -650,10 +629,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         elif not self.brokers:
             raise ValueError("brokers must name at least one broker group to deliver to")
         self._check_own_addresses()
-        if self.replication.listen:
-            if not self.has_meta:
-                raise ValueError("replication.listen needs a meta server: set meta.addresses")
-            self.replication.told(parse_address(self.replication.listen))
         if self.storage.minute_horizon_minutes * 60_000 < 2 * self.wheel.load_ahead_ms:
             raise ValueError(
                 "wheel.load_ahead_ms must be at most half of the "
@@ -688,11 +663,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     def has_meta(self) -> bool:
         """Whether a meta server says what this node is."""
         return bool(self.meta.http_addresses())
-
-    @property
-    def is_replica(self) -> bool:
-        """Whether the node copies the messages of others, or has its own copied."""
-        return bool(self.replication.listen)
 
     @property
     def has_routes(self) -> bool:

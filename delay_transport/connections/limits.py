@@ -47,8 +47,9 @@ class ConnectionLimits:
     in_flight_bytes_max: int = constant(16 * MIB)
     """Bytes of one connection's waiting requests. At this many nothing is read from the peer."""
 
-    unsent_bytes_pause: int = constant(4 * MIB)
-    """Bytes of answers that one peer has not taken. At this many nothing more is read from it."""
+    unsent_bytes_pause: int = constant(32 * MIB)
+    """Bytes of answers that one peer has not taken. At this many nothing more is read from it. More
+    than what may be under way to a slave, whose acknowledgements are read all the same."""
 
     unsent_bytes_max: int = constant(64 * MIB)
     """Bytes of answers that one peer has not taken. Beyond this the connection is closed."""

@@ -1061,6 +1061,24 @@ def accept_older(session: Session, *, name: str, node_id: str, **body: object) -
     _show(session, session.ask("POST", *path, body=body))
 
 
+@delay_group.command("recover", short_help="Go on with a group whose record was lost.")
+@click.argument("name")
+@click.option("--lose-messages", is_flag=True, help="Although nodes are missing.")
+@_json_option
+def recover(session: Session, *, name: str, **body: object) -> None:
+    """Have the group NAME go on without the nodes that have not spoken.
+
+    For a meta server whose store was set back or lost. It goes on by itself when the master says
+    that it may send, or all nodes have spoken; `delaywheel topology` names who is missing. Messages
+    that only those have are lost, so it needs --lose-messages. An election follows.
+
+    \b
+    Examples:
+      delaywheel admin delay-group recover delay1 --lose-messages
+    """
+    _show(session, session.ask("POST", "delay-groups", name, "recover", body=body))
+
+
 @delay_group.command("handover", short_help="Have another node become the master.")
 @click.argument("name")
 @click.option("--to", metavar="NODE", help="The next master; else the one with the longest log.")

@@ -53,6 +53,7 @@ def meta_server(
     import structlog
 
     from delaywheel.shared.log_output import set_up_log
+    from meta_server.known.record_file import RECORDS_PATH
     from meta_server.process import run
     from meta_server.settings.config_file import load_config
     from storage.disk.disk import DirectoryDisk, make_private_directory
@@ -61,7 +62,7 @@ def meta_server(
     set_up_log(level=config.log.level, form=config.log.format)
     data, group_may_read = config.node.data_dir, config.node.group_may_read
     file = config.store.settings(data).file
-    own = {"meta.db", file.name} if file else {"meta.db"}
+    own = {"meta.db", RECORDS_PATH} | ({file.name} if file else set())
     with contextlib.ExitStack() as locked:
         for directory in dict.fromkeys((data, file.parent if file else data)):
             if warning := make_private_directory(directory, group_may_read=group_may_read, own=own):

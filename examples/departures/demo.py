@@ -227,8 +227,7 @@ class Demo:
         self._nodes[name] = await self._start(
             "delay-server", "--data", str(self._data_of(name)), "--listen", self._places[name],
             "--http", "127.0.0.1:0", "--meta", self._meta, "--group", DELAY_GROUP,
-            "--node-id", name, "--set", "replication.listen=127.0.0.1:0",
-            log=name, gets_ready=gets_ready,
+            "--node-id", name, log=name, gets_ready=gets_ready,
         )  # fmt: skip
 
     def _data_of(self, name: str) -> Path:

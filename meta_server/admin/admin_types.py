@@ -1021,7 +1021,7 @@ class Topology(Answer, frozen=True, kw_only=True):
     ready: bool
     """It answers everything."""
     failing: list[str]
-    """The missing parts, if it is not complete."""
+    """The missing parts, if it is not complete, and delay groups whose newest record it lacks."""
     broker_groups: list[BrokerGroupShown]
     """All groups."""
     waiting: list[WaitingGroupShown]

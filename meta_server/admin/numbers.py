@@ -154,6 +154,12 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
         lambda parts: parts.pusher.counts.delayed,
     ),
     Number(
+        "groups_set_back",
+        "gauge",
+        "Delay groups whose newest record the store lacks, or may lack.",
+        lambda parts: len(parts.set_backs.all_behind()),
+    ),
+    Number(
         "controls_told",
         "counter",
         "Controls told to delay servers.",

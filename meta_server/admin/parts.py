@@ -16,6 +16,7 @@ from meta_server.groups.liveness import Liveliness
 from meta_server.known.commits import Committer
 from meta_server.known.model import MetaStore
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
 from meta_server.wire.clients import SeenClients
 from meta_server.wire.handlers import Handlers
@@ -34,6 +35,7 @@ class Parts:
     entrance: Entrance
     store: MetaStore
     registry: Registry
+    set_backs: SetBacks
     committer: Committer
     heard: Liveliness
     silence: SilenceWatch

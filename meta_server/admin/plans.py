@@ -868,7 +868,8 @@ def _silent_node(
     group, node = _node_of(registry, name, node_id)
     if is_heard:
         raise StateError(
-            f"{node_id} at {node.address} is alive: stop it, and wait for the time-out"
+            f"{node_id} at {node.address} was heard lately: stop it, and try again when it was "
+            "silent for registration.node_timeout_ms (15 s)"
         )
     return group, node
 

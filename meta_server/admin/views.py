@@ -359,7 +359,10 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
         version=installed_version(),
         now_ms=parts.clock.now_ms(),
         ready=not failing,
-        failing=failing,
+        failing=[
+            *failing,
+            *(f"{name}: {why}" for name, why in parts.set_backs.all_behind().items()),
+        ],
         broker_groups=groups,
         waiting=[
             WaitingGroupShown(

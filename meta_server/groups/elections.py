@@ -9,7 +9,6 @@
     is under way         as long as the record has no master: after a restart, too
     ends                 when all members heard lately have voted, or some after a while: the
                          longest log becomes the master, those who voted are in sync
-    is refused           where a voter was told a newer record than this store has
 
 Every member of the in-sync set has every acknowledged message, so that one vote is enough to lose
 none. Nothing here keeps two nodes from sending: that is what voters have promised
@@ -99,7 +98,6 @@ class Voted(NamedTuple):
     last_epoch: int
     end: int
     applied: int
-    told: GroupRecord | None
     fault: str
     """Why it had better not be the master; empty if nothing is wrong."""
 
@@ -168,16 +166,6 @@ class GroupState:
             node: found._replace(at=found.at + seconds) for node, found in self.heard.items()
         }
 
-    def why_behind(self, record: GroupRecord) -> str:
-        """Return why the record is taken for that of an older store; empty if it is not."""
-        for node, found in sorted(self.heard.items()):
-            if found.epoch > record.epoch:
-                return (
-                    f"the log of {node} has epoch {found.epoch}, and this store epoch "
-                    f"{record.epoch}: it was set back, and elects nobody"
-                )
-        return ""
-
     def _has_begun(self, record: GroupRecord, now: float) -> bool:
         """Return True if elections may begin and end: all have spoken, or had the time to."""
         return now >= self.began + SILENT_S or all(
@@ -228,7 +216,7 @@ class GroupState:
     def why_begin(self, record: GroupRecord, *, now: float) -> Begins | None:
         """Return why an election begins now, by itself; None if none does."""
         master = record.master
-        if master is None or not self._has_begun(record, now) or self.why_behind(record):
+        if master is None or not self._has_begun(record, now):
             return None
         if self.was_restarted(record):
             return Begins(f"{master.node_id} was started again", gone=record.epoch)
@@ -246,8 +234,11 @@ class GroupState:
 
     def _why_depose(self, name: str, found: Heard, now: float) -> Begins | None:
         """Return an election's reason where the master is blocked, as it said."""
-        blocked_s = found.blocked_s(now)
-        least_s = BLOCKED_ALONE_S if found.stands.hears_nobody else BLOCKED_S
+        # Before that nobody could be dropped, and who was started could not follow.
+        began_s = now - self.began
+        blocked_s = min(found.blocked_s(now), began_s)
+        is_alone = found.stands.hears_nobody and began_s >= BLOCKED_S
+        least_s = BLOCKED_ALONE_S if is_alone else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
         return Begins(
@@ -263,7 +254,7 @@ class GroupState:
         if found is not None:
             times.append(found.at + SILENT_S)
             if found.stands.lacks_promises_s is not None:
-                since = found.at - found.stands.lacks_promises_s
+                since = max(found.at - found.stands.lacks_promises_s, self.began)
                 times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
         return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
 
@@ -305,17 +296,12 @@ class GroupState:
         since = now if self.first_vote_at is None else self.first_vote_at
         if not self._has_begun(record, now):
             return Waiting("this meta server has just begun: it waits for all members")
-        if behind := self.why_behind(record):
-            return Refused(behind)
         lately = set(self._lately(record, now))
         deposed = "" if self.cause is None else self.cause.deposed
         missing = sorted(lately - set(self.votes))
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
             names = ", ".join(missing or sorted(record.in_sync))
             return Waiting(f"waits for votes of {names}")
-        newer = _told_newer(record, self.votes)
-        if newer:
-            return Refused(newer)
         fit = [node for node in sorted(self.votes) if not self.clock_fault(node)]
         if not fit and len(record.in_sync) > 1:
             return Refused("; ".join(self.clock_fault(node) for node in sorted(self.votes)))
@@ -346,8 +332,6 @@ class GroupState:
         """Return the record with which an election begins, or goes on: then the record itself."""
         if not record.in_sync:
             return Refused("no disk is in sync: the group begins with the next node that registers")
-        if behind := self.why_behind(record):
-            return Refused(behind)
         if record.phase is Phase.ELECTING:
             return record
         assert record.master is not None
@@ -470,20 +454,6 @@ class GroupState:
 def _rank(node: str, vote: Voted) -> tuple[int, int, bool, int, str]:
     """Return what the longest log is greatest in; among equal ones the one that has filed most."""
     return vote.last_epoch, vote.end, not vote.fault, vote.applied, node
-
-
-def _told_newer(record: GroupRecord, votes: dict[str, Voted]) -> str:
-    """Say whether a voter was told what this store does not know; empty if none was."""
-    pair = record.epoch, record.version
-    for node, vote in sorted(votes.items()):
-        told = vote.told
-        if told is None or (told.epoch, told.version) < pair or told == record:
-            continue
-        return (
-            f"{node} was told of epoch {told.epoch}, version {told.version}, and this store has "
-            f"epoch {record.epoch}, version {record.version}: it is an older copy, or another one"
-        )
-    return ""
 
 
 def set_min_isr(record: GroupRecord, count: int) -> GroupRecord | Refused:

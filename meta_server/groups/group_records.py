@@ -40,7 +40,6 @@ def members_of(registry: Registry, group: DelayGroup) -> dict[str, GroupMember]:
             incarnation=node.incarnation,
             boot_id=node.boot_id,
             address=node.address,
-            sync_address=node.sync_address,
         )
         for node in registry.nodes_in(group.cluster, group.name)
     }

@@ -29,13 +29,13 @@ the same incarnation.
     records with another log uuid        they would have to be cut away; without any it is told the
                                          group's, which is its own from then on
     a log uuid that another group has    it is that group's log
-    one that knows of others in sync     … for now: a group that is not known begins with those
+    any, where the store was set back    … for now: until it has the newest record (`set_back.py`)
 
 Whether a node is the master follows from the record alone. A record is only ever changed by
 compare-and-set on its epoch and version.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -78,6 +78,7 @@ def plan_node(
     *,
     is_heard: bool,
     is_present: bool,
+    why_behind: Callable[[NodeRegister], str],
     groups_max: int,
     now_ms: int,
 ) -> Registered:
@@ -85,12 +86,16 @@ def plan_node(
 
     `is_heard` says whether this cluster's and group's node of that id was heard within the
     time-out; `is_present` whether what registered as it last has a connection, not the one that
-    this came by, and was heard on it within its lease. Raises NotNowError where it is to try again.
+    this came by, and was heard on it within its lease; `why_behind` why the group's record is not
+    the newest, if it is not, by what a node that belongs to it was told. Raises NotNowError where
+    it is to try again.
     """
     _check_texts(request)
     _check_group(registry, request, groups_max=groups_max)
     _check_log(registry, request)
     _check_copy(registry, request)
+    if behind := why_behind(request):
+        raise NotNowError(behind)
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
     _check_identity(registry, request, known, is_heard=is_heard)
     _check_start(registry, request, known, is_heard=is_heard, is_present=is_present)
@@ -98,7 +103,6 @@ def plan_node(
         _check_place(registry, request)
     group = registry.delay_groups.get(request.group)
     if group is None:
-        _check_beginning(request)
         changed_group: DelayGroup | None = _new_group(request)
     elif not group.record.in_sync:
         changed_group = _begun_again(request, group)
@@ -127,9 +131,8 @@ def _check_texts(request: NodeRegister) -> None:
     for what in ("cluster", "group", "node_id"):
         check_name(what.replace("_", " "), getattr(request, what))
     check_address(request.address)
-    for address in (request.sync_address, request.http_address):
-        if address:
-            check_address(address)
+    if request.http_address:
+        check_address(request.http_address)
 
 
 def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) -> None:
@@ -271,18 +274,6 @@ def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> N
     )
 
 
-def _check_beginning(request: NodeRegister) -> None:
-    """Refuse to begin a group, for now, with a node that knows of others with its messages."""
-    in_sync = request.told_in_sync
-    if not in_sync or in_sync.get(request.node_id) == request.storage_uuid:
-        return
-    raise NotNowError(
-        f"the group {request.group} is not known here, and this node was told that "
-        f"{', '.join(sorted(in_sync))} had its messages, which it has not: the group begins with "
-        "who was in sync. If that is lost for good, restart this node"
-    )
-
-
 def _is_in_sync(request: NodeRegister, group: DelayGroup) -> bool:
     return group.record.in_sync.get(request.node_id) == request.storage_uuid
 
@@ -364,7 +355,6 @@ def _node(
         last_sequence=end[1],
         last_epoch=end[0],
         address=request.address,
-        sync_address=request.sync_address,
         http_address=request.http_address,
         software=request.version,
         registered_ms=before.registered_ms if before else now_ms,

@@ -61,6 +61,8 @@ class Intent:
     """Returns the changes, on what is known at that moment; may raise RefusedError."""
     done: Callable[[MetaServerError | None], None]
     """Is told once: None when the changes are stored and known, else why they are not."""
+    is_urgent: bool = False
+    """Whether it has its turn before all that is not: an election waits for no registration."""
 
 
 class _Planned(NamedTuple):
@@ -93,6 +95,7 @@ class Committer:
         self._on_changed = on_changed
         self._on_loaded = on_loaded
         self._waiting: deque[Intent] = deque()
+        self._urgent: deque[Intent] = deque()
         self._storing = 0
         self._pending: Counter[Hashable] = Counter()
         self._more = Wakeup()
@@ -110,12 +113,12 @@ class Committer:
     @property
     def waiting(self) -> int:
         """Intents that wait for their turn."""
-        return len(self._waiting)
+        return len(self._waiting) + len(self._urgent)
 
     @property
     def unapplied(self) -> int:
         """Intents that wait or are being stored; their changes are not visible yet."""
-        return len(self._waiting) + self._storing
+        return self.waiting + self._storing
 
     def is_pending(self, *keys: Hashable) -> bool:
         """Say whether an intent about one of these waits or is being stored."""
@@ -125,9 +128,10 @@ class Committer:
         """Queue an intent; raise StoreUnavailableError or RefusedError at once."""
         if self.is_stale:
             raise StoreUnavailableError("the store cannot be reached")
-        if len(self._waiting) >= self._waiting_max:
+        queue = self._urgent if intent.is_urgent else self._waiting
+        if len(queue) >= self._waiting_max:
             raise RefusedError(f"{self._waiting_max} requests wait for the store")
-        self._waiting.append(intent)
+        queue.append(intent)
         self._pending.update(intent.keys)
         self._more.wake()
 
@@ -136,7 +140,7 @@ class Committer:
         while True:
             if self.is_stale:
                 await self._load()
-            elif not self._waiting:
+            elif not self.waiting:
                 await self._more.sleep()
             else:
                 await self._commit_some()
@@ -200,11 +204,12 @@ class Committer:
         taken: set[Hashable] = set()
         looked_at = 0
         until = trio.current_time() + _PLANNING_S_MAX
-        while self._waiting and looked_at < self._batch_max and trio.current_time() < until:
-            intent = self._waiting[0]
+        while self.waiting and looked_at < self._batch_max and trio.current_time() < until:
+            queue = self._urgent or self._waiting
+            intent = queue[0]
             if not taken.isdisjoint(intent.keys):
                 break
-            self._waiting.popleft()
+            queue.popleft()
             looked_at += 1
             try:
                 planned = intent.plan()
@@ -235,7 +240,9 @@ class Committer:
     async def _turn_stale(self, batch: Sequence[_Planned], error: StoreError) -> None:
         """Refuse what was being stored and what waits: nothing can be planned any more."""
         self.is_stale = True
-        waiting, self._waiting = self._waiting, deque()
+        waiting = [*self._urgent, *self._waiting]
+        self._urgent.clear()
+        self._waiting.clear()
         await self._end_all((*(planned.intent for planned in batch), *waiting), error)
 
     async def _load(self) -> None:

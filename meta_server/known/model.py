@@ -221,9 +221,7 @@ class DelayNode:
     last_epoch: int = 0
     """The newest epoch in its log, as this start has reported it; 0 while that is empty."""
     address: str
-    """host:port for producers."""
-    sync_address: str = ""
-    """host:port for replicas; "" while it has none."""
+    """host:port for producers, receivers, and the other nodes of its group."""
     http_address: str = ""
     """host:port of metrics and status; "" if it has none."""
     software: str = ""

@@ -192,7 +192,6 @@ DELAY_NODE = Table(
     _number("last_sequence"),
     _number("last_epoch"),
     _text("address"),
-    _text("sync_address"),
     _text("http_address"),
     _text("software"),
     _number("registered_ms"),

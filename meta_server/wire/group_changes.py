@@ -47,7 +47,13 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.elections import Begins, GroupState, Heard, Refused, Voted, Waiting
-from meta_server.groups.group_records import ELECT, HAND_OVER, IN_SYNC, members_of, plan_record
+from meta_server.groups.group_records import (
+    ELECT,
+    HAND_OVER,
+    IN_SYNC,
+    members_of,
+    plan_record,
+)
 from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.roles import is_same_start
 from meta_server.known.commits import Committer, Intent
@@ -61,6 +67,7 @@ from meta_server.known.model import (
     SaveDelayNode,
 )
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.replies import Replies
 
@@ -102,6 +109,7 @@ class GroupChanges:
         credentials: Credentials,
         clock: Clock,
         limits: RegistrationConfig,
+        set_backs: SetBacks,
     ) -> None:
         self._registry = registry
         self._committer = committer
@@ -111,6 +119,7 @@ class GroupChanges:
         self._limits = limits
         self._began = trio.current_time()
         self._states: dict[str, GroupState] = {}
+        self._set_backs = set_backs
         self._starts: dict[Connection, NodeRegister] = {}
         """By which a node registered last on each connection."""
         self._told: dict[Connection, NodeNews] = {}
@@ -139,8 +148,8 @@ class GroupChanges:
         return state
 
     def sentence_of(self, name: str) -> str:
-        """Return what an election waits for, or why it does not end; empty if none is under way."""
-        return self._sentences.get(name, "")
+        """Return what an election, or the group, waits for; empty if for nothing."""
+        return self._set_backs.why_behind(name) or self._sentences.get(name, "")
 
     # -- what becomes known ------------------------------------------------------------------
 
@@ -164,6 +173,20 @@ class GroupChanges:
             self._starts[connection] = request
         self._consider(request.group, now)
 
+    # -- a store that was set back -----------------------------------------------------------
+
+    def told(self, request: NodeRegister) -> str:
+        """Note what a node was told; return why its group's record is not the newest, if not."""
+        behind = self._set_backs.told(request)
+        if behind:
+            # When it has the newest record, all nodes have as long to register as after a start.
+            self.state_of(request.group).began = trio.current_time()
+            self._see(request.group, partial(self._plan_heal, request.group))
+        return behind
+
+    def _plan_heal(self, name: str) -> Sequence[Change]:
+        return self._set_backs.plan_heal(name, now_ms=self._clock.now_ms())
+
     def may_send(self, name: str) -> bool:
         """Return True if the master of a group may send, as it says, or who hears it."""
         group = self._group(name)
@@ -180,6 +203,8 @@ class GroupChanges:
         for change in changes:
             if isinstance(change, RemoveDelayGroup):
                 self._forget_group(change.group.name)
+            elif isinstance(change, SaveDelayGroup):
+                self._set_backs.stored(change.group)
         if any(isinstance(change, _NEWS) for change in changes):
             self.news()
 
@@ -272,7 +297,6 @@ class GroupChanges:
             last_epoch=vote.last_epoch,
             end=vote.end,
             applied=vote.applied,
-            told=vote.told,
             fault=vote.fault,
         )
         refusal = self.state_of(group.name).voted(
@@ -295,6 +319,7 @@ class GroupChanges:
             *(asked.connection, asked.frame, (("group", name),)),
             plan=plan_changes,
             answer=lambda: self._answer(asked, self._group(name).record, refusal),
+            is_urgent=True,
         )
 
     def _answer(self, asked: _Asked, record: GroupRecord, refusal: str) -> None:
@@ -313,6 +338,8 @@ class GroupChanges:
     def _plan_alter(self, asked: _Asked, change: Alter) -> tuple[Sequence[Change], str]:
         now, group = trio.current_time(), self._group(asked.request.group)
         state, record = self.state_of(group.name), group.record
+        if behind := self._set_backs.why_behind(group.name):
+            return (), behind
         pair = (change.epoch, change.version)
         found = state.alter(record, asked.own, pair, change.in_sync, now=now)
         if isinstance(found, Refused):
@@ -323,6 +350,8 @@ class GroupChanges:
 
     def _plan_hand_over(self, asked: _Asked, change: HandOver) -> tuple[Sequence[Change], str]:
         group = self._group(asked.request.group)
+        if behind := self._set_backs.why_behind(group.name):
+            return (), behind
         pair = (change.epoch, change.version)
         found = self.state_of(group.name).hand_over(
             group.record, asked.own, pair, change.target, now=trio.current_time()
@@ -345,7 +374,7 @@ class GroupChanges:
 
     def _plan_choice(self, name: str) -> Sequence[Change]:
         group, now = self._group(name), trio.current_time()
-        if group.record.phase is not Phase.ELECTING:
+        if group.record.phase is not Phase.ELECTING or self._set_backs.why_behind(name):
             return ()
         found = self.state_of(name).choose(group.record, now=now)
         if not isinstance(found, GroupRecord):
@@ -394,6 +423,8 @@ class GroupChanges:
 
     def _why_begin(self, group: DelayGroup, now: float) -> Begins | None:
         """Return why an election begins; where an operator begins them only a restart does."""
+        if self._set_backs.why_behind(group.name):
+            return None
         cause = self.state_of(group.name).why_begin(group.record, now=now)
         if cause is not None and not cause.gone and self._limits.elect == "operator":
             return None
@@ -419,7 +450,9 @@ class GroupChanges:
         electing = {
             name
             for name, group in self._registry.delay_groups.items()
-            if group.record.phase is Phase.ELECTING and group.record.in_sync
+            if group.record.phase is Phase.ELECTING
+            and group.record.in_sync
+            and not self._set_backs.why_behind(name)
         }
         for name in self._sentences.keys() - electing:
             del self._sentences[name]
@@ -450,6 +483,8 @@ class GroupChanges:
 
         self._under_way.add(name)
         try:
-            self._committer.submit(Intent(keys=(("group", name),), plan=plan, done=done))
+            self._committer.submit(
+                Intent(keys=(("group", name),), plan=plan, done=done, is_urgent=True)
+            )
         except MetaServerError:
             self._under_way.discard(name)

@@ -38,6 +38,7 @@ from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import ClientSeen
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.broker_registration import BrokerRegistration
 from meta_server.wire.client_answers import ClientAnswers
@@ -73,6 +74,7 @@ class Handlers:
         telling: ControlsPusher,
         prefix_routes_max: int,
         patterns_end: bool,
+        set_backs: SetBacks,
     ) -> None:
         """`is_open` says whether groups come into being that no operator knows of.
 
@@ -119,6 +121,7 @@ class Handlers:
             credentials=credentials,
             clock=clock,
             limits=limits,
+            set_backs=set_backs,
         )
         self.receivers = ReceiverRegistration(
             registry=registry,

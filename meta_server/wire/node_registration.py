@@ -134,6 +134,7 @@ class NodeRegistration:
             plan=plan,
             answer=answer,
             refuse=partial(self._refuse_node, node),
+            is_urgent=True,
         )
 
     def _plan_node(self, node: _Node) -> Registered:
@@ -143,6 +144,7 @@ class NodeRegistration:
             node.request,
             is_heard=self._heard.nodes.is_heard(node.key, now),
             is_present=self._is_present(node, now),
+            why_behind=self._group_changes.told,
             groups_max=self._limits.groups_max,
             now_ms=self._clock.now_ms(),
         )

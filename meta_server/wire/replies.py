@@ -74,6 +74,7 @@ class Replies:
         answer: Callable[[], None],
         refuse: Callable[[MetaServerError], None] | None = None,
         patience: Patience | None = None,
+        is_urgent: bool = False,
     ) -> None:
         """Answer when the store has what is planned, or 51 when that takes too long."""
         size = len(frame.body)
@@ -99,7 +100,7 @@ class Replies:
                     connection.fault()
                 self.refuse(connection, frame, str(error))
 
-        self._committer.submit(Intent(keys=keys, plan=plan, done=done))
+        self._committer.submit(Intent(keys=keys, plan=plan, done=done, is_urgent=is_urgent))
         connection.begin(1, size)
         if patience is not None:
             self._patient[patience] = give_up

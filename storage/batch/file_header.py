@@ -57,6 +57,7 @@ class LogKind(IntEnum):
     IDENTITY = 8
     CONTROLS = 10
     PROMISE = 11
+    RECORDS = 12
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,6 +91,7 @@ class MessageLog:
         end: DurableEnd,
         durable_end: DurableEndFile,
         file_bytes_max: int,
+        index: SparseIndex,
         first_sequence: int = 1,
         epoch_starts: Sequence[tuple[int, int]] = (),
     ) -> None:
@@ -113,7 +114,7 @@ class MessageLog:
         self.epoch_starts = tuple(epoch_starts)
         """Epoch and sequence of each EPOCH_START that recovery has met, or that came since: of all
         beyond the checkpoint, and of some before it."""
-        self._index = SparseIndex(disk, seed=self._seed)
+        self._index = index
         self._durable_end_behind = False
         self._failure: BaseException | None = None
         self.bytes_written = 0
@@ -151,11 +152,13 @@ class MessageLog:
         StorageFullError; then nothing that was kept is lost.
         """
         durable_end = DurableEndFile(disk, MESSAGE_LOG_DIRECTORY, log_uuid=log_uuid)
+        index = SparseIndex(disk, seed=log_seed(log_uuid, LogKind.MESSAGE_LOG))
         files, end, report = recover_message_log(
             disk,
             MESSAGE_LOG_DIRECTORY,
             log_uuid=log_uuid,
             durable_end=durable_end,
+            index=index,
             checkpoint_sequence=checkpoint_sequence,
             known_sequence=known_sequence,
             had_checkpoint=had_checkpoint,
@@ -170,6 +173,7 @@ class MessageLog:
             end=end,
             durable_end=durable_end,
             file_bytes_max=file_bytes_max,
+            index=index,
             first_sequence=first_sequence,
             epoch_starts=report.epoch_starts,
         )
@@ -390,15 +394,18 @@ class MessageLog:
         if from_sequence >= end.next_sequence or not files:
             return
         files = tuple(files_from(files, from_sequence))
+        counted = end.position if files[0].first_sequence == end.file_sequence else None
+        place = self._index.place_of(files[0], from_sequence, counted)
         walk = LogWalk(
             self._disk,
             files,
             log_uuid=self._log_uuid,
             kind=LogKind.MESSAGE_LOG,
-            first_sequence=min(files[0].first_sequence, from_sequence),
+            first_sequence=min(place.sequence, from_sequence),
             until=end.next_sequence,
             check=self._decode,
             skip_below=from_sequence,
+            start=place.position,
             end=end.position or None,
         )
         for found in walk:
@@ -471,7 +478,7 @@ class MessageLog:
             index=self._index,
             end=self._end,
         )
-        left = tail.find(epoch, sequence)
+        left = tail.find(epoch, sequence, not_below)
         gone = range(left.next_sequence, self._end.next_sequence)
         if not gone:
             return gone

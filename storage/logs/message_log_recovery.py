@@ -38,6 +38,7 @@ from storage.logs.numbered_log import (
     list_log_files,
     without_strays,
 )
+from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndFile
 
 
@@ -65,6 +66,7 @@ def recover_message_log(
     *,
     log_uuid: UUID,
     durable_end: DurableEndFile,
+    index: SparseIndex,
     checkpoint_sequence: int,
     known_sequence: int,
     had_checkpoint: bool,
@@ -82,7 +84,7 @@ def recover_message_log(
     bound = max(checkpoint_sequence, known_sequence) + 1
     recovery = _Recovery(disk, directory, log_uuid, bound, first_sequence)
     recovery.hear(durable_end, had_checkpoint=had_checkpoint, copied_end=copied_end)
-    end = recovery.run(checkpoint_sequence, checkpoint_epoch)
+    end = recovery.run(checkpoint_sequence, checkpoint_epoch, index)
     durable_end.write(end)
     durable_end.sync()
     return recovery.files, end, recovery.report
@@ -163,11 +165,13 @@ class _Recovery:
             self._bound = max(self._bound, witness.next_sequence)
             self._epoch, self._floor = witness.epoch, witness.floor_minute
 
-    def run(self, checkpoint_sequence: int, checkpoint_epoch: int) -> DurableEnd:
+    def run(
+        self, checkpoint_sequence: int, checkpoint_epoch: int, index: SparseIndex
+    ) -> DurableEnd:
         """Walk, keep, cut and make durable; return the end of the log."""
         try:
             if self.files:
-                self._walk(checkpoint_sequence)
+                self._walk(checkpoint_sequence, index)
             elif self._bound > self._first_sequence:
                 self._miss_all(checkpoint_sequence)
             elif self._bound > 1:
@@ -190,10 +194,11 @@ class _Recovery:
         self.report.damages.append(Damage(self._directory, 0, 0, reason, None, first, self._bound))
         self._next, self._crc = self._bound, None
 
-    def _walk(self, checkpoint_sequence: int) -> None:
+    def _walk(self, checkpoint_sequence: int, index: SparseIndex) -> None:
         """Walk the log from the checkpoint on; what lies before it is not looked at."""
         files = files_from(self.files, checkpoint_sequence)
-        self._next = min(files[0].first_sequence, checkpoint_sequence + 1)
+        place = index.place_of(files[0], checkpoint_sequence)
+        self._next = min(place.sequence, checkpoint_sequence + 1)
         walk = LogWalk(
             self._disk,
             files,
@@ -202,6 +207,7 @@ class _Recovery:
             first_sequence=self._next,
             until=self._bound,
             check=self._intact,
+            start=place.position,
         )
         self._crc = walk.previous_crc
         for found in walk:

@@ -203,13 +203,15 @@ class LogWalk(Generic[T]):
         until: int,
         check: Check[T],
         skip_below: int = 0,
+        start: int = FILE_HEADER_SIZE,
         end: int | None = None,
     ) -> None:
         """Prepare a walk over files that should hold the records from `first_sequence` to `until`.
 
         `until` is exclusive; there may be more. Batches whose records are all below `skip_below`
-        are not checked and not yielded. `end` is the size up to which the last file is read; None
-        for all of it.
+        are not checked and not yielded. `start` is where the batch with `first_sequence`
+        begins in the first file: what lies before is not looked at. `end` is the size up to which
+        the last file is read; None for all of it.
         """
         self._disk = disk
         self._files = files
@@ -219,6 +221,7 @@ class LogWalk(Generic[T]):
         self._until = until
         self._check = check
         self._skip_below = skip_below
+        self._start = start
         self._last_end = end
         self._open_gap: Damage | None = None
         self._strays: list[tuple[int, BatchHeader]] | None = None
@@ -257,7 +260,8 @@ class LogWalk(Generic[T]):
         return max(after, first + 1) > self._skip_below
 
     def _walk_file(self, file: LogFile) -> Iterator[PlacedBatch[T] | Damage]:
-        if file.first_sequence < self.next_sequence:
+        is_entered = self._start > FILE_HEADER_SIZE
+        if file.first_sequence < self.next_sequence and not is_entered:
             reason = f"file begins again at {file.first_sequence}, {self.next_sequence} comes next"
             yield self._damage(file, 0, 0, reason, lost=0)
             return
@@ -273,12 +277,13 @@ class LogWalk(Generic[T]):
             if self._last_end is not None and file is self._files[-1]:
                 size = min(size, self._last_end)
             window = ReadAhead(opened, end=size, unreadable=self.unreadable)
-            yield from self._walk_window(file, window, size)
+            start, self._start = self._start, FILE_HEADER_SIZE
+            yield from self._walk_window(file, window, start, size)
         finally:
             opened.close()
 
     def _walk_window(
-        self, file: LogFile, window: ReadAhead, size: int
+        self, file: LogFile, window: ReadAhead, start: int, size: int
     ) -> Iterator[PlacedBatch[T] | Damage]:
         self.end = size
         self._strays = None
@@ -287,7 +292,7 @@ class LogWalk(Generic[T]):
             yield self._damage(file, 0, min(size, FILE_HEADER_SIZE), fault, lost=0)
         for found in walk_batches(
             window.view,
-            start=FILE_HEADER_SIZE,
+            start=start,
             end=size,
             seed=self._seed,
             path=file.path,

@@ -19,7 +19,7 @@ from storage.disk.errors import (
     LogStateError,
     UnsupportedFormatError,
 )
-from storage.logs.numbered_log import LogFile
+from storage.logs.numbered_log import LogFile, files_from
 from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DurableEnd, DurableEndFile
 
@@ -145,27 +145,43 @@ class TailCut:
         self._index = index
         self._end = end
 
-    def find(self, epoch: int, sequence: int) -> DurableEnd:
+    def find(self, epoch: int, sequence: int, not_below: int) -> DurableEnd:
         """Return the end that is left if all is cut of later epochs, or from `sequence` on.
 
-        Whole batches only: one that holds a record on either side goes. Raises DamagedError where
-        the log cannot be walked that far, OSError.
+        Whole batches only: one that holds a record on either side goes. not_below: as a rule what
+        lies before this record is not cut. Raises DamagedError where the log cannot be walked that
+        far, OSError.
         """
+        first = self._files[0].first_sequence
+        near = max(min(sequence, not_below) - 1, first)
+        left = self._find_from(near, epoch, sequence)
+        if left is None and near > first:
+            left = self._find_from(first, epoch, sequence)
+        if left is None:
+            raise LogStateError(
+                "nothing would be left of the message_log: the cut is before its first record"
+            )
+        return left
+
+    def _find_from(self, first: int, epoch: int, sequence: int) -> DurableEnd | None:
+        """Return the same, walking from a record on; None if that goes as well."""
         kept: BatchHeader | None = None
-        file, position = self._files[0], FILE_HEADER_SIZE
-        for place, current in enumerate(self._files):
-            until = self._size_of(place)
-            for at, header in self._index.headers_from(current, current.first_sequence, until):
+        files = list(files_from(self._files, first))
+        file, position = files[0], FILE_HEADER_SIZE
+        for current in files:
+            begin = max(first, current.first_sequence)
+            until = self._size_of(current)
+            for at, header in self._index.headers_from(current, begin, until):
                 if header.epoch > epoch or header.next_sequence > sequence:
                     return self._end_behind(kept, file, position)
                 kept, file, position = header, current, at + header.size
         return self._end_behind(kept, file, position)
 
-    def _end_behind(self, kept: BatchHeader | None, file: LogFile, position: int) -> DurableEnd:
+    def _end_behind(
+        self, kept: BatchHeader | None, file: LogFile, position: int
+    ) -> DurableEnd | None:
         if kept is None:
-            raise LogStateError(
-                "nothing would be left of the message_log: the cut is before its first record"
-            )
+            return None
         return replace(
             self._end,
             next_sequence=kept.next_sequence,
@@ -194,9 +210,8 @@ class TailCut:
             file.close()
         return self._files
 
-    def _size_of(self, place: int) -> int:
+    def _size_of(self, file: LogFile) -> int:
         """Return how many bytes of a file count."""
-        file = self._files[place]
         if file.first_sequence == self._end.file_sequence and self._end.position:
             return self._end.position
         return size_of(self._disk, file.path)

@@ -3,54 +3,94 @@
     file 1     entry (sequence, position) | ~1 MiB | entry | ~1 MiB | entry ...
     file 2     entry ...
 
-Entries of the file that is being written are noted as it grows. Those of an older file are made by
-one walk over its headers, when somebody reads from it for the first time.
+Entries of the file that is being written are noted as it grows, others when a place is looked up.
+Between two entries a place is found by halving the bytes between them: whatever has the header of a
+batch says which half to go on in. As a message may hold the image of a batch, nothing that is
+found so is believed by itself. It is believed if the headers behind it follow one another, by
+sequence, size and CRC, up to the record that is looked for and for as many bytes as a batch has at
+most: no image goes on behind the batch that it lies in.
 """
 
 import bisect
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
-from storage.batch.batches import BatchHeader, decode_header
+from storage.batch.batches import BATCH_BYTES_MAX, BatchHeader, decode_header, find_batch
 from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX
-from storage.disk.disk import ReadableDisk
-from storage.disk.errors import DamagedError
+from storage.disk.disk import ReadableDisk, size_of
+from storage.disk.errors import DamagedError, UnsupportedFormatError
 from storage.disk.read_ahead import ReadAhead
 from storage.logs.numbered_log import LogFile
 
 ENTRY_BYTES: Final = 1024 * 1024
-"""Bytes of a file from one entry to the next: what is walked at the most to find a batch."""
+"""Bytes of a file from one entry to the next."""
+
+BELIEVED_BYTES: Final = BATCH_BYTES_MAX
+"""Bytes of batches that follow one another, from which on their first is no image in a message."""
 
 _PIECE: Final = 64 * 1024
 """Bytes read at a time: headers lie far apart, and are hopped between."""
 
-_Entries = list[tuple[int, int]]
-"""First sequence and position of some batches, ascending; never empty."""
+
+class Place(NamedTuple):
+    """Where a batch begins, and its first record."""
+
+    sequence: int
+    position: int
 
 
 class SparseIndex:
-    """Positions of batches, an entry a MiB. One thread appends; others may look up meanwhile."""
+    """Positions of batches. One thread appends; others may look up meanwhile.
+
+    The entries of a file are replaced as a whole. Of two threads that add some at once one may be
+    in vain: they are noted again when they are looked up again.
+    """
 
     def __init__(self, disk: ReadableDisk, *, seed: int) -> None:
         """Begin without entries; `seed`: of the CRCs of the log."""
         self._disk = disk
         self._seed = seed
-        self._entries: dict[int, _Entries] = {}
-        """By the first sequence of the file."""
+        self._entries: dict[int, tuple[Place, ...]] = {}
+        """By the first sequence of the file; ascending, the beginning of the file first."""
 
     def appended(self, file: LogFile, position: int, header: BatchHeader) -> None:
         """Note a batch that was appended to a file, if the one noted before it is far away."""
-        entries = self._entries.get(file.first_sequence)
-        if entries is None:
-            if position == FILE_HEADER_SIZE:
-                self._entries[file.first_sequence] = [(header.base_sequence, position)]
-        elif position - entries[-1][1] >= ENTRY_BYTES:
-            entries.append((header.base_sequence, position))
+        entries = self._entries_of(file)
+        if position - entries[-1].position >= ENTRY_BYTES:
+            place = Place(header.base_sequence, position)
+            self._entries[file.first_sequence] = (*entries, place)
 
     def forget(self, first_sequence: int) -> None:
         """Forget the files from this one on: they were cut."""
         for first in [first for first in self._entries if first >= first_sequence]:
             del self._entries[first]
+
+    def place_of(self, file: LogFile, sequence: int, end: int | None = None) -> Place:
+        """Return where a batch begins that has a record, or lies less than ENTRY_BYTES before it.
+
+        It is farther where that is not sure, as behind damage, or in a file that cannot be read:
+        whoever walks on from the place meets it. end: bytes of the file that count; None for all.
+        """
+        entries = self._entries_of(file)
+        after = max(bisect.bisect_right(entries, sequence, key=lambda one: one.sequence), 1)
+        known, behind = entries[after - 1], entries[after : after + 1]
+        try:
+            end = size_of(self._disk, file.path) if end is None else end
+            until = behind[0].position if behind else end
+            if until - known.position <= ENTRY_BYTES:
+                return known
+            start = self._start(file, known, sequence, until)
+            place = self._walk_to(file, start, sequence, end)
+        except (DamagedError, UnsupportedFormatError, OSError):
+            return known
+        is_near = start == known.position
+        if place is None or not (is_near or place.position - start >= BELIEVED_BYTES):
+            return known
+        gaps = [place.position - known.position, *(x.position - place.position for x in behind)]
+        if min(gaps) >= ENTRY_BYTES:
+            entries = tuple(sorted({*self._entries_of(file), place}))
+            self._entries[file.first_sequence] = entries
+        return place
 
     def headers_from(
         self, file: LogFile, sequence: int, end: int
@@ -60,21 +100,58 @@ class SparseIndex:
         end: bytes of the file that count. Raises DamagedError where a header is not as it was
         written, or does not follow; OSError.
         """
-        entries = self._entries.get(file.first_sequence)
-        if entries is None:
-            entries = self._made(file, end)
-            self._entries[file.first_sequence] = entries
-        place = bisect.bisect_right(entries, (sequence, end)) - 1
-        for position, header in self._walk(file, entries[max(place, 0)][1], end):
+        place = self.place_of(file, sequence, end)
+        for position, header in self._walk(file, place.position, end):
             if header.next_sequence > sequence:
                 yield position, header
 
-    def _made(self, file: LogFile, end: int) -> _Entries:
-        entries: _Entries = []
-        for position, header in self._walk(file, FILE_HEADER_SIZE, end):
-            if not entries or position - entries[-1][1] >= ENTRY_BYTES:
-                entries.append((header.base_sequence, position))
-        return entries or [(file.first_sequence, FILE_HEADER_SIZE)]
+    def _entries_of(self, file: LogFile) -> tuple[Place, ...]:
+        beginning = Place(file.first_sequence, FILE_HEADER_SIZE)
+        return self._entries.get(file.first_sequence, (beginning,))
+
+    def _start(self, file: LogFile, known: Place, sequence: int, behind: int) -> int:
+        """Return where to walk from to a record between two entries: the first, or far before it.
+
+        What is far before it need not be a batch.
+        """
+        opened = self._disk.open_read(file.path)
+        try:
+            window = ReadAhead(opened, end=behind, unreadable=[], piece=_PIECE)
+            low, high = known.position, behind
+            while high - low > ENTRY_BYTES:
+                middle = (low + high) // 2
+                found = self._batch_from(window, file, middle, high)
+                if found is not None and found.sequence <= sequence:
+                    low = found.position
+                else:
+                    high = middle
+            # One batch begins in the first half of these bytes, so the second is walked over.
+            far = self._batch_from(window, file, low - 2 * BELIEVED_BYTES, low)
+        finally:
+            opened.close()
+        return known.position if far is None or far.position < known.position else far.position
+
+    def _batch_from(self, window: ReadAhead, file: LogFile, start: int, end: int) -> Place | None:
+        """Return what may be the first batch from a position on; None if none is near."""
+        if start < FILE_HEADER_SIZE:
+            return None
+        # A batch begins and ends in so many bytes.
+        end = min(end, start + 2 * BELIEVED_BYTES)
+        position = find_batch(
+            window.view, start=start, end=end, seed=self._seed, path=file.path, any_order=True
+        )
+        if position >= end:
+            return None
+        head = window.view(position, HEADER_SIZE_MAX)
+        header = decode_header(head, seed=self._seed, path=file.path, position=position)
+        return Place(header.base_sequence, position)
+
+    def _walk_to(self, file: LogFile, start: int, sequence: int, end: int) -> Place | None:
+        """Return the first batch with a record from `sequence` on; None if the file ends before."""
+        for position, header in self._walk(file, start, end):
+            if header.next_sequence > sequence:
+                return Place(header.base_sequence, position)
+        return None
 
     def _walk(self, file: LogFile, start: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
         opened = self._disk.open_read(file.path)

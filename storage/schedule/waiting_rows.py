@@ -44,7 +44,7 @@ class WaitingRows:
         self.pile_earliest_ms = earliest if known is None else min(known, earliest)
 
     def join_pile(self) -> None:
-        """Make one block of the pile if it has many: in a replay it is searched for each fact."""
+        """Make one block of the pile if it has many: it may be searched for each batch of facts."""
         if len(self.pile) > _PILE_BLOCKS_MAX:
             self.pile = [join_blocks(self.pile)]
 

@@ -32,7 +32,7 @@ from meta_server.server import serve as serve_meta
 from meta_server.settings.config import MetaServerConfig
 from meta_server.settings.config import NodeConfig as MetaNodeConfig
 from tests.delay_server.server_rig import HOST, World, make_config
-from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.simulation.executor import SimExecutor
 from tests.simulation.faults import Kill
 from tests.simulation.network import NodeNetwork
@@ -222,6 +222,7 @@ class RealMeta:
         """Run with these sections in place of the default settings."""
         self.world = world
         self.medium = Medium()
+        self.record_file = MemoryRecordFile()
         self.open_store: Callable[[], MetaStore] = lambda: MemoryStore(self.medium)
         self._sections = sections
         self._life = trio.CancelScope()
@@ -239,7 +240,7 @@ class RealMeta:
         )
         node = MetaNodeConfig(data_dir=Path("unused"), stop_ms_max=100)
         config = MetaServerConfig(node=node, **self._sections)  # type: ignore[arg-type]
-        server = MetaServer(config, runtime, self.open_store)
+        server = MetaServer(config, runtime, self.open_store, self.record_file)
         async with trio.open_nursery() as nursery:
             self._life = nursery.cancel_scope
             nursery.start_soon(serve_meta, server, trio.Event())

@@ -27,7 +27,12 @@ FIRST_BROKER_PORT = 30000
 
 State = tuple[str, BrokerState]
 
-_OF_NODES = {CommandCode.NODE_REGISTER, CommandCode.NODE_CONTROLS, CommandCode.BROKER_REGISTER}
+_OF_NODES = {
+    CommandCode.NODE_REGISTER,
+    CommandCode.NODE_WATCH,
+    CommandCode.NODE_CONTROLS,
+    CommandCode.BROKER_REGISTER,
+}
 
 
 class ScriptedMeta:

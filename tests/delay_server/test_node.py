@@ -10,6 +10,7 @@ import pytest
 import trio
 
 from delay_server.server import DelayServer, serve
+from replication.core.commit_point import CommitPoint
 from storage.node.store import Store
 from tests.delay_server.meta_stub import FakeMeta, meta_config
 from tests.delay_server.server_rig import MINUTE_MS, Producer, World, make_config, make_item, until
@@ -93,10 +94,10 @@ async def test_a_start_applies_what_is_beyond_the_checkpoint_when_its_role_has_t
     async with FakeMeta(world).running() as meta:
         async with world.serving(meta_config()) as server:
             producer = await world.connect()
-            server.node.commit_point.is_sole = False
-            await producer.post(make_item("m", world.now_ms + MINUTE_MS))
-            await trio.sleep(10)
-            server.ingest.drop()
+            with mock.patch.object(CommitPoint, "commit_to"):
+                await producer.post(make_item("m", world.now_ms + MINUTE_MS))
+                await trio.sleep(10)
+                server.ingest.drop()
         meta.say = lambda _: None
         server, stop = world.server(meta_config()), trio.Event()
         async with trio.open_nursery() as nursery:

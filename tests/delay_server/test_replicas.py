@@ -1,4 +1,4 @@
-"""Who cannot prove the secret at a replication port hears of a master; the log has few lines."""
+"""Who cannot prove the secret to a master hears of a master; the log has few lines."""
 
 import random
 from pathlib import Path
@@ -7,13 +7,16 @@ import trio
 from structlog.testing import capture_logs
 
 from delay_protocol.basics.codes import CommandCode
-from delay_server.replicas import ReplicationPort
+from delay_server.accepting.admission import Admission, AdmissionLimits
+from delay_server.accepting.ingest import Ingest, IngestLimits
+from delay_server.replicas import Slaves
 from delay_transport.connections.request_client import RequestConnection
 from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.meta.requests import MetaRefusedError
 from delay_transport.meta.talk import prove
 from tests.delay_transport.peers import ADDRESS, StreamNetwork, serving, virtual_time
+from tests.simulation.clock import SimClock
 
 
 async def refusal_of(network: StreamNetwork, secret: bytes) -> str:
@@ -34,13 +37,25 @@ async def refusal_of(network: StreamNetwork, secret: bytes) -> str:
     return refused
 
 
+def ingest_with(secret: SharedSecret) -> Ingest:
+    """Return the handler of the port of a node that is no master."""
+    ingest = Ingest(
+        admission=Admission(AdmissionLimits()),
+        limits=IngestLimits(),
+        clock=SimClock(),
+        trusted_ms=lambda: 0,
+        why_not=str,
+    )
+    credentials = Credentials(secret, is_needed=True, chance=random.Random(2))
+    ingest.slaves = Slaves(lambda: None, credentials)
+    return ingest
+
+
 @virtual_time
 async def test_a_slave_without_the_secret_hears_of_the_master_and_is_logged_once_a_minute() -> None:
     secret = SharedSecret(Path("secret"))
     secret.secrets = (b"s" * 32,)
-    port = ReplicationPort(
-        lambda: None, Credentials(secret, is_needed=True, chance=random.Random(2))
-    )
+    port = ingest_with(secret)
     refused = ""
     with capture_logs() as logs:
         async with serving(port) as (_, network):
@@ -55,10 +70,7 @@ async def test_a_slave_without_the_secret_hears_of_the_master_and_is_logged_once
 
 @virtual_time
 async def test_a_master_that_has_no_secret_yet_does_not_say_that_the_files_differ() -> None:
-    port = ReplicationPort(
-        lambda: None,
-        Credentials(SharedSecret(Path("none")), is_needed=True, chance=random.Random(2)),
-    )
+    port = ingest_with(SharedSecret(Path("none")))
     async with serving(port) as (_, network):
         refused = await refusal_of(network, b"t" * 32)
     assert "the files differ" not in refused

@@ -20,7 +20,6 @@ from delay_server.settings.config import (
     ListenerConfig,
     MetaConfig,
     NodeConfig,
-    ReplicationConfig,
 )
 from delay_server.settings.errors import MembershipError
 from delay_transport.seams.errors import TransportError
@@ -82,7 +81,6 @@ class Machine:
         self.group = group
         self.name = name
         self.port = PORT + place
-        self.replication_port = PORT + 100 + place
         self.node = self._new_node()
         self.server: DelayServer | None = None
         self.stop = trio.Event()
@@ -119,7 +117,6 @@ class Machine:
             storage=TRIMMED if trims else ROOMY,
             listener=ListenerConfig(address=f"{HOST}:{self.port}"),
             meta=MetaConfig(addresses=f"{HOST}:{HTTP_PORT}"),
-            replication=ReplicationConfig(listen=f"{HOST}:{self.replication_port}"),
         )
 
     def start(self) -> None:

@@ -89,6 +89,7 @@ async def test_a_master_that_loses_power_is_followed_by_another_with_every_messa
 
 
 async def test_what_is_due_is_delivered_by_the_next_master_too() -> None:
+    """Replicated schedules: nats-server 8423."""
     group = Group()
     async with group.running():
         await group.until_in_sync("a", "b", "c")
@@ -168,6 +169,7 @@ async def test_what_is_committed_is_not_cut_for_a_master_on_an_older_copy_of_a_d
 
 
 async def test_a_master_that_is_cut_off_sends_nothing_and_another_one_takes_over() -> None:
+    """An isolated old master: what one had acknowledged was lost (rocketmq 7017)."""
     group = Group()
     async with group.running():
         await group.until_in_sync("a", "b", "c")
@@ -184,6 +186,11 @@ async def test_a_master_that_is_cut_off_sends_nothing_and_another_one_takes_over
         await trio.sleep(20)
         assert master.opened.leading is not None
         assert group.delivered() == ids
+        # Nobody hears from it that a message is kept.
+        stream = await group.clients.connect(HOST, master.port)
+        late = [make_item("late", group.world.now_ms + 1000)]
+        with trio.move_on_after(20):
+            assert await Producer(stream).send(*late) != {}
         group.world.network.heal()
         await group.until_in_sync("a", "b", "c")
         await trio.sleep(5)

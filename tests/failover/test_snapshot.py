@@ -143,6 +143,7 @@ def has_copied(machine: Machine, least: int) -> bool:
 async def test_renewals_and_acknowledgements_go_on_while_a_snapshot_is_copied_for_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """A catch-up that silences heartbeats: strimzi 11736."""
     monkeypatch.setattr(snapshots, "READ_BYTES_MAX", 200)
     ask = snapshots.SnapshotCopy._ask
 

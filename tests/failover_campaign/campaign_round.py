@@ -134,8 +134,8 @@ class Round:
         """Go through failovers; whatever happens, all processes are gone afterwards."""
         site, found = self._site, self._found
         with site, self._stalls:
-            site.begin()
             try:
+                site.begin()
                 self._await_answers()
                 for failover in failovers:
                     if not self._fail_over(failover):
@@ -143,9 +143,11 @@ class Round:
                 self._wind_up()
             except StuckError as error:
                 found.violations.append(f"stuck: {error}")
-            for name in NODES:
-                site.nodes[name].kill()
-        self._reckon()
+            has_begun = len(site.nodes) == len(NODES)
+            for node in site.nodes.values():
+                node.kill()
+        if has_begun:
+            self._reckon()
         return found
 
     def _await_answers(self) -> None:

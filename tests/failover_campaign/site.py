@@ -317,7 +317,6 @@ class Site:
         options: tuple[str, ...] = (
             *("--listen", place.address("listen"), "--http", place.address("http")),
             *("--meta", self.meta_http, "--group", GROUP, "--node-id", name),
-            *("--set", f"replication.listen={place.address('sync')}"),
         )
         if place.wrapper:
             options += ("--set", f"admin.token_file={self.folder / 'tokens.json'}")

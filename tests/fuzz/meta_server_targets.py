@@ -85,7 +85,15 @@ def _contents() -> Contents:
             ),
         )
     )
-    node = plan_node(registry, REQUEST, is_heard=False, is_present=False, groups_max=9, now_ms=1)
+    node = plan_node(
+        registry,
+        REQUEST,
+        is_heard=False,
+        is_present=False,
+        why_behind=lambda _: "",
+        groups_max=9,
+        now_ms=1,
+    )
     registry.apply(node.changes)
     return registry.contents()
 

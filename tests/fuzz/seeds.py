@@ -63,6 +63,7 @@ from delay_protocol.nodes.registration import (
     NodeRole,
     Phase,
     Refused,
+    Told,
     encode_node_register,
 )
 from delay_protocol.nodes.snapshots import (
@@ -213,7 +214,7 @@ def _peer_requests() -> list[bytes]:
         *(
             (7, encode_group_change(change))
             for change in (
-                Vote(epoch=2, last_epoch=1, end=5, applied=5, told=REGISTERED.record),
+                Vote(epoch=2, last_epoch=1, end=5, applied=5),
                 Alter(epoch=1, version=1, in_sync={REQUEST.node_id: REQUEST.storage_uuid}),
                 HandOver(epoch=1, version=1, target=REQUEST.node_id),
             )
@@ -542,14 +543,14 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
             msgspec.msgpack.encode,
             (
                 REQUEST,
-                msgspec.structs.replace(REQUEST, told_in_sync={"n2": OTHER_UUID}),
+                msgspec.structs.replace(REQUEST, told=Told(record=_ELECTING, nodes=("n1", "n2"))),
                 Challenge(nonce=bytes(32)),
                 REGISTERED,
                 msgspec.structs.replace(
                     REGISTERED, role=NodeRole.SLAVE, record=_ELECTING, is_retired=True
                 ),
                 Refused(reason="another log"),
-                Vote(epoch=2, last_epoch=1, end=5, applied=5, told=_ELECTING),
+                Vote(epoch=2, last_epoch=1, end=5, applied=5),
                 HandOver(epoch=1, version=1, target="n2"),
                 WatchReply(news=NodeNews(record=_ELECTING, members={}, vote_epoch=2)),
                 ChangeReply(record=REGISTERED.record, refusal="n2 is not in sync"),
@@ -560,8 +561,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "group_changes": [
         *_bodies("watch", "news", "vote", "alter", "hand over", "changed"),
-        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, told=RECORD, fault="slow disk")),
-        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, told=_ELECTING)),
+        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, fault="slow disk")),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "following": [
@@ -745,7 +745,7 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'{"schema":2}',
         b'{"schema":1,"more":' + b"[" * 2000,
     ],
-    "promise_file": [b'{"epoch":7,"told":{"epoch":7,"version":2}}', b'{"epoch":0}', b"{}", b""],
+    "promise_file": [b'{"epoch":7,"told":{"record":{}}}', b'{"epoch":0}', b"{}", b""],
     "controls_file": [b'{"version":1,"subjects":{"*":{"paused":true},"b":{}}}', b"{}", b""],
     "overrides": [
         b"wheel.slot_ms=32\0brokers.g2=[::1]:5\0node.group=x",

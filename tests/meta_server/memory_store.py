@@ -3,9 +3,12 @@
 A Medium is what survives; a MemoryStore is one process's way to it.
 """
 
+import errno
 from collections.abc import Sequence
 from enum import Enum
 from uuid import UUID
+
+import msgspec
 
 from meta_server.known.errors import StoreRefusedError, StoreUnavailableError
 from meta_server.known.model import (
@@ -119,6 +122,26 @@ class MemoryStore:
         assert not self.is_closed
         if self._medium.is_down:
             raise StoreUnavailableError("told to be down")
+
+
+class MemoryRecordFile:
+    """The file beside a store; durable as the Medium is."""
+
+    def __init__(self, contents: Contents | None = None) -> None:
+        groups = () if contents is None else contents.delay_groups
+        self.document: bytes | None = msgspec.json.encode({group.name: group for group in groups})
+        self.is_full = False
+        """Whether nothing can be written."""
+
+    def read(self) -> bytes | None:
+        """Return what was written last."""
+        return self.document
+
+    def write(self, document: bytes, /) -> None:
+        """Replace it."""
+        if self.is_full:
+            raise OSError(errno.ENOSPC, "told to be full")
+        self.document = document
 
 
 def _conforms(store: MemoryStore) -> MetaStore:

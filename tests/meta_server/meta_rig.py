@@ -39,6 +39,7 @@ from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
     Refused,
+    Told,
     decode_node_reply,
     encode_node_register,
 )
@@ -46,7 +47,7 @@ from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_transport.seams.runtime import Runtime
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import MetaServerConfig, NodeConfig
-from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.simulation.clock import SimClock
 from tests.simulation.executor import ExecutorPlan, SimExecutor
 from tests.simulation.faults import Kill
@@ -76,7 +77,7 @@ def node(
     address: str = "10.0.0.5:20801",
     cluster: str = "c1",
     boot: int | None = None,
-    told_in_sync: dict[str, UUID] | None = None,
+    told: Told | None = None,
 ) -> NodeRegister:
     """Return the registration of a delay server; None: the one boot of this start of this disk."""
     return NodeRegister(
@@ -90,10 +91,9 @@ def node(
         last_sequence=last_sequence,
         last_epoch=last_epoch,
         address=address,
-        sync_address="",
         http_address="",
         version="1.0",
-        told_in_sync=told_in_sync or {},
+        told=told,
     )
 
 
@@ -225,6 +225,7 @@ class World:
         self.chance = random.Random(seed)
         self.clock = SimClock()
         self.medium = medium or Medium()
+        self.record_file = MemoryRecordFile(self.medium.contents)
         self.network = SimNetwork(
             self.chance, plan=NetworkPlan(delay_s=(0.0001, 0.0001), slow_chance=0)
         )
@@ -249,7 +250,7 @@ class World:
             executor=self.executor,
             chance=self.chance,
         )
-        return MetaServer(config or make_config(), runtime, self._open_store)
+        return MetaServer(config or make_config(), runtime, self._open_store, self.record_file)
 
     def _open_store(self) -> MemoryStore:
         self.stores.append(MemoryStore(self.medium))

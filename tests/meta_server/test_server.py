@@ -20,7 +20,7 @@ from meta_server.known.model import (
 )
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import ListenerConfig
-from tests.meta_server.memory_store import Medium, MemoryStore
+from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.meta_server.meta_rig import World, broker, make_config, names, state_of, until
 from tests.simulation.clock import event_clock
 
@@ -56,7 +56,7 @@ def on_a_real_socket(
             chance=random.Random(1),
         )
         config = make_config(listener=ListenerConfig(address="127.0.0.1:0"))
-        server = MetaServer(config, runtime, lambda: MemoryStore(medium))
+        server = MetaServer(config, runtime, lambda: MemoryStore(medium), MemoryRecordFile())
         stop = trio.Event()
         with trio.fail_after(10):
             async with trio.open_nursery() as nursery:

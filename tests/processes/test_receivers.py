@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from delay_client import BlockingClient, OutgoingMessage, Receipt, ReceiverConfig
-from tests.ports import closed_port
 from tests.processes.real_processes import ROOT, ServerProcess, meta_server, server, until
 
 pytestmark = pytest.mark.process
@@ -229,7 +228,6 @@ def test_receivers_follow_a_handover_and_the_death_of_a_master(tmp_path: Path) -
         for number in (1, 2, 3):
             options = (
                 *("--meta", meta.http, "--group", "d1", "--node-id", f"n{number}"),
-                *("--set", f"replication.listen=127.0.0.1:{closed_port()}"),
                 *("--set", "meta.reconnect_seconds_max=0.5"),
             )
             data = tmp_path / f"n{number}" / "data"

@@ -48,17 +48,14 @@ class Group:
         self.cluster = cluster
         self._meta = meta
         self._stack = stack
-        self._places: dict[str, tuple[int, int, int]] = {}
+        self._places: dict[str, tuple[int, int]] = {}
 
-    def start(self, name: str, *, folder: str = "", is_replica: bool = True) -> Node:
+    def start(self, name: str, *, folder: str = "") -> Node:
         """Start a node; its ports and, unless told otherwise, its directory are those of before."""
-        places = self._places.setdefault(name, (closed_port(), closed_port(), closed_port()))
-        port, http, sync = places
-        listen = f"127.0.0.1:{sync}" if is_replica else ""
+        port, http = self._places.setdefault(name, (closed_port(), closed_port()))
         return self._stack.enter_context(
             self.cluster.node(
                 *(folder or name, "--node-id", name, "--group", GROUP),
-                *("--set", f"replication.listen={listen}"),
                 port=port,
                 http=http,
             )
@@ -173,15 +170,10 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 
 @pytest.mark.long
-def test_a_sole_node_becomes_three_with_one_restart(group: Group) -> None:
-    sole = group.start("n1", is_replica=False)
-    sole.process.wait_ready()
+def test_a_sole_node_becomes_three(group: Group) -> None:
+    first = group.start("n1")
+    first.process.wait_ready()
     with Steady(group.cluster) as steady:
-        steady.until_more()
-        # The one restart: with replication.listen.
-        sole.process.terminate()
-        first = group.start("n1")
-        first.process.wait_ready()
         steady.until_more()
         second = group.start("n2")
         group.until_in_sync("n1", "n2")
@@ -190,7 +182,7 @@ def test_a_sole_node_becomes_three_with_one_restart(group: Group) -> None:
         steady.until_more()
         check_all(group, steady, [first.data, second.data, third.data])
     assert group.shown()["master"] == "n1"
-    assert epochs_in(third.data) == epochs_in(second.data) == epochs_in(first.data) == [1, 2]
+    assert epochs_in(third.data) == epochs_in(second.data) == epochs_in(first.data) == [1]
 
 
 def test_a_killed_master_is_succeeded_when_it_is_started_again(group: Group) -> None:

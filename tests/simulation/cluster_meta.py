@@ -35,6 +35,7 @@ from meta_server.settings.config import (
     RegistrationConfig,
     RoutingConfig,
 )
+from tests.meta_server.memory_store import MemoryRecordFile
 from tests.simulation.broker import SimBroker
 from tests.simulation.clock import SimClock, event_clock
 from tests.simulation.cluster_judge import Wellness
@@ -69,6 +70,8 @@ ODD_ADDRESSES = (
 )
 SET_BACK = "store set back"
 """The trouble that this is to whoever knows of later."""
+_RESTORED = 0.5
+"""Of the stores that are set back so many lose the file of records beside them."""
 _LOOK_S = 5.0
 """How often the meta server looks at silence: idle hours are cheaper this way. How exactly it does
 is seen in its own world."""
@@ -150,6 +153,7 @@ class SimMeta:
         """Draw its settings; tell `well` when it does not answer."""
         shape = derive(seed, "meta shape")
         self.medium = Medium()
+        self.record_file = MemoryRecordFile()
         self.faults = StoreFaults()
         self.config = MetaServerConfig(
             node=NodeConfig(data_dir=Path("unused"), stop_ms_max=500),
@@ -223,7 +227,7 @@ class SimMeta:
             store.on_loaded = partial(self._well.note, SET_BACK, is_on=False)
             return store
 
-        server = MetaServer(self.config, life.runtime, open_store)
+        server = MetaServer(self.config, life.runtime, open_store, self.record_file)
         server.look_s = _LOOK_S
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._serve_http, life, server)
@@ -260,6 +264,8 @@ class SimMeta:
         """Have the store be what it was so long ago; `is_another`: it counts as a new one."""
         number = self.medium.number_at(trio.current_time() - by_s)
         self.set_backs += 1
+        if self._chance.random() < _RESTORED:
+            self.record_file.document = None
         self._well.note(SET_BACK, is_on=True)
         self.witness.store_set_back()
         # A server that runs learns it when it stores the next thing.

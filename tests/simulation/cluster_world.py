@@ -758,7 +758,6 @@ class ClusterWorld(World):
             last_sequence=server.node.store.message_log.next_sequence - 1,
             last_epoch=server.node.store.message_log.last_epoch,
             address=format_address(SERVER_ADDRESS),
-            sync_address="",
             http_address="",
             version="1.0",
         )

@@ -374,7 +374,6 @@ class SimHostile(Process):
             boot_id=UUID(int=self.chance.getrandbits(128)),
             last_sequence=0,
             address=f"10.66.2.1:{number + 1}",
-            sync_address="",
             http_address="",
             version="1.0",
         )

@@ -760,7 +760,6 @@ class SimDelayNode(Process):
             last_sequence=directory.last_sequence,
             last_epoch=directory.last_epoch,
             address=self.address,
-            sync_address="",
             http_address="",
             version="1.0",
         )

@@ -48,6 +48,7 @@ from meta_server.settings.config import (
     RoutingConfig,
 )
 from tests.fuzz.corpus import read_corpus
+from tests.meta_server.memory_store import MemoryRecordFile
 from tests.simulation.clock import SimClock, event_clock
 from tests.simulation.crash import Life, SimNode
 from tests.simulation.determinism import derive, run_deterministic
@@ -142,6 +143,7 @@ class MetaWorld:
         )
         self.config, self.is_ample = draw_settings(derive(seed, "settings"))
         self.medium = Medium()
+        self.record_file = MemoryRecordFile()
         self.store_faults = StoreFaults()
         self.witness = MetaWitness(self.medium, rules_of(self.config))
         self.server: MetaServer | None = None
@@ -343,6 +345,7 @@ class MetaWorld:
                 tally=self.result.faults,
                 later=later,
             ),
+            self.record_file,
         )
         self.server = server
         async with trio.open_nursery() as nursery:

@@ -59,6 +59,9 @@ _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
+_RECORD_FILE = "meta_server/known/test_record_file.py"
+_SET_BACK = "meta_server/known/test_set_back.py"
+_FAILOVER_ROLES = "failover/test_roles.py::"
 
 SERVER = {
     "4 message_log": {
@@ -124,7 +127,13 @@ SERVER = {
         "index of what was cut": mutant(
             drop("MessageLog.cut_to", "self._index.forget(left.file_sequence)"),
             test="storage/logs/test_raw_batches.py::"
-            "test_a_crash_in_a_cut_leaves_whole_batches_that_can_be_cut_again[5]",
+            "test_what_is_cut_is_gone_and_another_end_takes_its_place",
+        ),
+        # A place is believed when more follows it than fits into a message.
+        "image of a batch is believed": mutant(
+            swap("SparseIndex.place_of", "place.position - start >= BELIEVED_BYTES", "True"),
+            test="storage/logs/test_sparse_index.py::"
+            "test_images_of_what_is_looked_for_are_not_taken_for_it",
         ),
         # A replica seals nothing before it has applied what was applied before its start.
         "replica seals too early": mutant(
@@ -1282,6 +1291,15 @@ META = {
         "go on after a failed commit": mutant(
             swap("Committer._turn_stale", "self.is_stale = True", "self.is_stale = False"), seed=1
         ),
+        # An election waits for no registration.
+        "an election waits for its turn": mutant(
+            swap(
+                "Committer._plan_some",
+                "self._urgent or self._waiting",
+                "self._waiting or self._urgent",
+            ),
+            test="meta_server/known/test_commits.py",
+        ),
         # When the store fails, whoever waits for it is told.
         "what waits is forgotten": mutant(
             swap(
@@ -1427,10 +1445,63 @@ META = {
             swap("_check_log", "other.name != request.group", "False"), seed=2
         ),
     },
+    "8 set back": {
+        # A record of the file is above all that the store may have told.
+        "what was told is told again": mutant(
+            swap("_raised", "kept.record.version + VERSIONS_SKIPPED", "kept.record.version + 1"),
+            test=_RECORD_FILE,
+        ),
+        # The store takes what is newer in the file.
+        "the file is not looked at": mutant(
+            swap("RecordedStore.load", "_pair(stored[name]) < _pair(kept)", "False"),
+            test=_RECORD_FILE,
+        ),
+        # A group that the file lacks is proven by its nodes only.
+        "a backup is believed": mutant(
+            swap("RecordedStore.load", "stored.keys() - self._records.keys()", "()"),
+            test=_RECORD_FILE,
+        ),
+        # A record that is stored is in the file before anybody is told.
+        "the file comes later": mutant(
+            drop("RecordedStore.commit", "self._write(records)"), test=_RECORD_FILE
+        ),
+        # What a master says counts for the record by which it may send.
+        "a master of another record is enough": mutant(
+            swap("SetBack._may_send", "one.told.record == record", "True"), test=_SET_BACK
+        ),
+        "a master started again is enough": mutant(
+            swap("SetBack._may_send", "one.incarnation == master.incarnation", "True"),
+            test=_SET_BACK,
+        ),
+        # A disk in the place of one in sync may know less than that.
+        "another disk has spoken": mutant(
+            swap("SetBack._has_spoken", "record.in_sync.get(...) == one.storage_uuid", "True"),
+            test=_SET_BACK,
+        ),
+        # Of an empty store the nodes alone know how many there were.
+        "nodes that nobody registered": mutant(
+            drop("SetBack.newest", "known.update(one.told.nodes)"), test=_SET_BACK
+        ),
+        # Two records of one epoch and version are of two stores.
+        "another record of the same version": mutant(
+            swap("is_older", "pair < known or ...", "pair < known"), test=_SET_BACK
+        ),
+        # A node that was told more does not go back.
+        "an older record is believed": mutant(
+            swap("Replica.told", "self.newest is not None and ...", "False"),
+            test=f"{_FAILOVER_ROLES}"
+            "test_an_older_record_or_another_of_the_same_version_is_not_believed",
+        ),
+    },
     "8 elections": {
         # A meta server that starts has heard nobody yet.
         "a meta server that has begun elects": mutant(
             swap("GroupState.why_begin", "not self._has_begun(record, now)", "False"),
+            test="meta_server/groups/test_elections.py",
+        ),
+        # A master cannot drop the silent while there is no meta server.
+        "blocked since before the meta server": mutant(
+            swap("GroupState._why_depose", "min(...)", "found.blocked_s(now)"),
             test="meta_server/groups/test_elections.py",
         ),
         # Silence begins an election when its time has come, and not when somebody speaks next.

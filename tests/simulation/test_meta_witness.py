@@ -177,7 +177,6 @@ def node(node_id: str = "n1", incarnation: int = 1) -> NodeRegister:
         boot_id=UUID(int=1000 + incarnation),
         last_sequence=0,
         address="d:1",
-        sync_address="",
         http_address="",
         version="1",
     )

@@ -103,7 +103,6 @@ STATEMENTS: Final = (
         last_sequence {number} NOT NULL,
         last_epoch {number} NOT NULL,
         address TEXT NOT NULL,
-        sync_address TEXT NOT NULL,
         http_address TEXT NOT NULL,
         software TEXT NOT NULL,
         registered_ms {number} NOT NULL,

@@ -65,7 +65,7 @@ ACK = Acknowledged(end=1003, applied=1001, echo_ms=60_000, now_ms=1_700_000_000_
 LEAVE = Leave(reason="no space")
 
 NEWS = NodeNews(record=RECORD, members={"n1": MEMBER}, vote_epoch=3, gone=2, hand_over_to="n2")
-VOTE = Vote(epoch=4, last_epoch=3, end=1003, applied=1001, told=None)
+VOTE = Vote(epoch=4, last_epoch=3, end=1003, applied=1001)
 ALTER = Alter(epoch=2, version=5, in_sync={"n1": DISK})
 HAND_OVER = HandOver(epoch=2, version=5, target="n2")
 CHANGED = ChangeReply(record=RECORD, refusal="no")

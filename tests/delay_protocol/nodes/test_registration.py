@@ -39,7 +39,6 @@ REQUEST = NodeRegister(
     last_sequence=7,
     last_epoch=2,
     address="h:1",
-    sync_address="",
     http_address="h:2",
     version="0.1",
 )
@@ -52,14 +51,12 @@ RECORD = GroupRecord(
     phase=Phase.ACTIVE,
 )
 REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, again_ms=5000)
-MEMBER = GroupMember(
-    storage_uuid=DISK, incarnation=3, boot_id=BOOT, address="h:1", sync_address="h:3"
-)
+MEMBER = GroupMember(storage_uuid=DISK, incarnation=3, boot_id=BOOT, address="h:1")
 FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 
 OPTIONAL = {
     "last_epoch",
-    "told_in_sync",
+    "told",
     "committed",
     "uncommitted",
     "stands",
@@ -82,7 +79,6 @@ LARGEST_MEMBERS = dict.fromkeys(
         incarnation=2**63 - 1,
         boot_id=BOOT,
         address="\U0001f5a5" * NAME_LENGTH_MAX,
-        sync_address="\U0001f5a5" * NAME_LENGTH_MAX,
     ),
 )
 
@@ -124,10 +120,9 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "last_sequence": 7,
         "last_epoch": 2,
         "address": "h:1",
-        "sync_address": "",
         "http_address": "h:2",
         "version": "0.1",
-        "told_in_sync": {},
+        "told": None,
         "committed": 0,
         "uncommitted": 0,
         "stands": {
@@ -152,7 +147,6 @@ def test_the_bytes_of_what_replication_needs_are_pinned() -> None:
                 "incarnation": 3,
                 "boot_id": "00000000-0000-0000-0000-000000000003",
                 "address": "h:1",
-                "sync_address": "h:3",
             }
         },
     }
@@ -198,8 +192,8 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("log_uuid", "1"),
         ("log_uuid", b"\0" * 15),
         ("boot_id", ""),
-        ("told_in_sync", {"n1": 1}),
-        ("told_in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
+        ("told", {"record": None}),
+        ("told", {"record": msgspec.to_builtins(RECORD), "nodes": ["n"] * (REPLICAS_MAX + 1)}),
         ("committed", -1),
         ("committed", 2**63),
         ("uncommitted", -1),

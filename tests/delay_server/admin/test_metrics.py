@@ -153,7 +153,7 @@ REPLICATION = """
     replica_in_sync replica_lag replica_lag_seconds replica_filing_lag_seconds replica_drops
     replica_clock_ahead_seconds
 """
-"""Of a node of a group that is replicated (tests/failover/test_seen.py)."""
+"""Of its part in a group (tests/failover/test_seen.py)."""
 
 
 def figures_of(server: DelayServer) -> dict[str, float]:
@@ -166,7 +166,7 @@ async def test_a_member_of_a_group_shows_what_it_is_and_whether_anybody_can_be_a
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
         text = take(server.observe()).render()
-        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split()}
+        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split(), *REPLICATION.split()}
         values = figures_of(server)
         roles = [values[f'role{{role="{role}"}}'] for role in ("master", "slave")]
         assert roles == [1, 0]
@@ -185,7 +185,12 @@ async def test_a_node_that_asks_for_routes_shows_how_many_wait_and_how_many_may(
     world = RouteWorld()
     async with world.routing() as (server, _):
         text = take(server.observe()).render()
-        assert shown(text) == {*NAMES.split(), *MEMBERSHIP.split(), *ROUTES.split()}
+        assert shown(text) == {
+            *NAMES.split(),
+            *MEMBERSHIP.split(),
+            *REPLICATION.split(),
+            *ROUTES.split(),
+        }
         values = figures_of(server)
         assert values["unrouted_subjects_max"] == 100_000
         assert (values["unrouted_subjects"], values["subjects_put_off_total"]) == (0, 0)

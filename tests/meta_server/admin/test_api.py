@@ -305,7 +305,7 @@ async def test_a_delay_server_that_is_stopped_is_removed_and_a_dead_disk_is_give
         assert (code, "only disk" in error["message"]) == (409, True)
         give_up = ("POST", "/delay-groups/d1/nodes/n1/give-up")
         code, error = await http.refused(*give_up, {"lose_messages": True})
-        assert (code, "is alive" in error["message"]) == (409, True)
+        assert (code, "was heard lately" in error["message"]) == (409, True)
         await trio.sleep(16)
         code, error = await http.refused(*give_up, {})
         assert (code, "only disk" in error["message"]) == (409, True)

@@ -15,6 +15,7 @@ NAMES = """
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
     meta_controls_told_total meta_controls_version meta_controls_nodes_behind
     meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
+    meta_groups_set_back
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
     meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total

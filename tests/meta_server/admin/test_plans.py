@@ -614,7 +614,7 @@ def test_a_disk_in_sync_is_not_removed_and_what_to_do_first_is_said() -> None:
 
 def test_a_node_that_lives_is_not_given_up() -> None:
     registry = cluster("n2")
-    with pytest.raises(StateError, match="is alive"):
+    with pytest.raises(StateError, match="was heard lately"):
         give_up_node(desk_on(registry), "d1", "n1", is_heard=True, lose_messages=True)
     for name, node_id in (("d9", "n1"), ("d1", "n9")):
         with pytest.raises(NotFoundError):
@@ -639,7 +639,13 @@ def test_after_that_the_next_node_begins_the_group_again_in_a_later_epoch() -> N
     registry.apply(given_up(registry, "n1", lose=True))
     request = node("n2", log=2, storage=101, last_epoch=3, address="10.0.0.1:20801", incarnation=2)
     registered = plan_node(
-        registry, request, is_heard=False, is_present=False, groups_max=9, now_ms=5
+        registry,
+        request,
+        is_heard=False,
+        is_present=False,
+        why_behind=lambda _: "",
+        groups_max=9,
+        now_ms=5,
     )
     registry.apply(registered.changes)
     assert registered.role is NodeRole.MASTER
@@ -648,7 +654,15 @@ def test_after_that_the_next_node_begins_the_group_again_in_a_later_epoch() -> N
     # The one that was given up comes back with its messages: they are not the group's any more.
     old = node("n1", log=1, storage=100, last_epoch=4, address="10.0.0.0:20801", incarnation=2)
     with pytest.raises(RefusedError, match="it has records of the log"):
-        plan_node(registry, old, is_heard=False, is_present=False, groups_max=9, now_ms=6)
+        plan_node(
+            registry,
+            old,
+            is_heard=False,
+            is_present=False,
+            why_behind=lambda _: "",
+            groups_max=9,
+            now_ms=6,
+        )
 
 
 def older_taken(
@@ -664,11 +678,19 @@ def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_
     older = node(storage=100, last_sequence=0, address="10.0.0.0:20801", incarnation=2)
 
     def plan() -> Registered:
-        return plan_node(registry, older, is_heard=False, is_present=False, groups_max=9, now_ms=5)
+        return plan_node(
+            registry,
+            older,
+            is_heard=False,
+            is_present=False,
+            why_behind=lambda _: "",
+            groups_max=9,
+            now_ms=5,
+        )
 
     with pytest.raises(RefusedError, match="older copy"):
         plan()
-    with pytest.raises(StateError, match="is alive"):
+    with pytest.raises(StateError, match="was heard lately"):
         older_taken(registry, is_heard=True)
     with pytest.raises(StateError, match="n1 had record 1 in epoch 0: what an older"):
         older_taken(registry, lose=False)
@@ -682,14 +704,30 @@ def test_an_older_directory_is_taken_only_if_messages_may_be_lost_and_the_newer_
     assert (registered.role, registered.record.epoch) == (NodeRole.MASTER, 5)
     registry.apply(registered.changes)
     begun = msgspec.structs.replace(older, last_epoch=5, last_sequence=1)
-    again = plan_node(registry, begun, is_heard=True, is_present=False, groups_max=9, now_ms=6)
+    again = plan_node(
+        registry,
+        begun,
+        is_heard=True,
+        is_present=False,
+        why_behind=lambda _: "",
+        groups_max=9,
+        now_ms=6,
+    )
     registry.apply(again.changes)
     # The newer directory, with all that it had, is refused from now on.
     newer = msgspec.structs.replace(
         older, incarnation=3, boot_id=uuid(77), last_epoch=4, last_sequence=99
     )
     with pytest.raises(RefusedError, match="it lacks that epoch"):
-        plan_node(registry, newer, is_heard=False, is_present=False, groups_max=9, now_ms=7)
+        plan_node(
+            registry,
+            newer,
+            is_heard=False,
+            is_present=False,
+            why_behind=lambda _: "",
+            groups_max=9,
+            now_ms=7,
+        )
 
 
 def test_one_of_several_copies_is_given_up_only_where_no_master_could_drop_it() -> None:

@@ -115,7 +115,13 @@ def test_no_broker_is_let_in_at_a_delay_servers_address(what: BrokerRequestType)
     delay = node(address="10.0.0.5:20801")
     registry.apply(
         plan_node(
-            registry, delay, is_heard=False, is_present=False, groups_max=10, now_ms=1
+            registry,
+            delay,
+            is_heard=False,
+            is_present=False,
+            why_behind=lambda _: "",
+            groups_max=10,
+            now_ms=1,
         ).changes
     )
     with pytest.raises(RefusedError, match="is the address of the delay server n1 of d1"):
@@ -133,7 +139,14 @@ def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() 
     qmqs = broker("d2", address="10.0.0.5:20801", role=BrokerRole.DELAY)
     with pytest.raises(RefusedError, match="is the address of the broker group g1"):
         plan(registry, qmqs)
-    ours = partial(plan_node, is_heard=False, is_present=False, groups_max=10, now_ms=1)
+    ours = partial(
+        plan_node,
+        is_heard=False,
+        is_present=False,
+        why_behind=lambda _: "",
+        groups_max=10,
+        now_ms=1,
+    )
     with pytest.raises(NotNowError, match="is the address of the broker group g1"):
         ours(registry, node(address="10.0.0.5:20801"))
     apply(registry, broker(what=OFFLINE, address="10.0.0.5:20801"))
@@ -244,7 +257,13 @@ def test_the_master_by_the_groups_record_goes_online_at_once_wherever_it_was_bef
     def register(address: str, incarnation: int) -> None:
         request = node("n1", group="g1", address=address, incarnation=incarnation)
         registered = plan_node(
-            registry, request, is_heard=False, is_present=False, groups_max=10, now_ms=5
+            registry,
+            request,
+            is_heard=False,
+            is_present=False,
+            why_behind=lambda _: "",
+            groups_max=10,
+            now_ms=5,
         )
         registry.apply(registered.changes)
 

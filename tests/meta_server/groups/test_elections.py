@@ -41,7 +41,6 @@ def vote(storage: UUID, *, end: int = 100, **others: object) -> Voted:
         "incarnation": 2,
         "last_epoch": 3,
         "applied": end,
-        "told": ACTIVE,
         "fault": "",
     }
     return Voted(storage=storage, end=end, **(values | others))
@@ -135,6 +134,17 @@ def test_a_blocked_master_is_deposed(stands: Stands, after_s: float | None) -> N
     assert blocked(102.4) == "", "nobody could vote"
 
 
+def test_who_could_not_ask_a_meta_server_to_drop_the_silent_is_not_blocked_yet() -> None:
+    group = state(a=heard(A, at=100.0, stands=Stands(lacks_promises_s=9.0)), b=heard(B, at=100.0))
+    group.heard["c"] = heard(C, at=100.0, stands=HEARS)
+    group.began = 99.0
+    assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
+    assert group.look_at(ACTIVE, now=101.5) <= 102.1
+    alone = Stands(lacks_promises_s=9.0, hears_nobody=True)
+    group.was_heard("a", heard(A, at=100.0, stands=alone))
+    assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
+
+
 def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.begin(ACTIVE, Begins("a may not send", deposed="a"))
@@ -174,20 +184,6 @@ def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> 
     late.voted(ELECTING, "b", 4, vote(B), now=100.1)
     assert isinstance(late.choose(ELECTING, now=102.9), Waiting)
     assert isinstance(late.choose(ELECTING, now=103.0), GroupRecord)
-
-
-def test_a_store_that_is_older_than_a_log_elects_nobody() -> None:
-    group = state(b=heard(B, at=9.0, epoch=4), c=heard(C, at=9.0, epoch=4))
-    assert cause(group, 10.0) == ""
-    sentence = (
-        "the log of b has epoch 4, and this store epoch 3: it was set back, and elects nobody"
-    )
-    assert group.elect(ACTIVE, now=10.0) == Refused(sentence)
-    electing = msgspec.structs.replace(ELECTING, epoch=3)
-    group.voted(electing, "b", 3, vote(B), now=9.0)
-    assert group.choose(electing, now=10.0) == Refused(sentence)
-    group.heard["b"] = group.heard["c"] = heard(B, at=9.0, epoch=3)
-    assert cause(group, 10.0) == "silent"
 
 
 def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
@@ -284,26 +280,6 @@ def test_an_election_is_gone_on_with_after_a_restart() -> None:
     assert group.asks(ELECTING) == ["a", "b", "c"]
     group.voted(ELECTING, "a", 4, vote(A), now=0.0)
     assert isinstance(group.choose(ELECTING, now=0.1), GroupRecord)
-
-
-@pytest.mark.parametrize(
-    ("told", "is_refused"),
-    [
-        (msgspec.structs.replace(ACTIVE, version=9, epoch=5), True),
-        (msgspec.structs.replace(ELECTING, version=9), True),
-        (msgspec.structs.replace(ELECTING, in_sync={"a": A}), True),
-        (ELECTING, False),
-        (ACTIVE, False),
-        (None, False),
-    ],
-)
-def test_a_store_that_was_set_back_is_found_out(told: GroupRecord | None, is_refused: bool) -> None:
-    group = state(b=heard(B))
-    group.voted(ELECTING, "b", 4, vote(B, told=told), now=0.0)
-    chosen = group.choose(ELECTING, now=0.0)
-    assert isinstance(chosen, Refused) == is_refused
-    if isinstance(chosen, Refused):
-        assert "it is an older copy, or another one" in chosen.sentence
 
 
 # -- what a master asks for ----------------------------------------------------------------------

@@ -40,6 +40,7 @@ def planned(
     *,
     is_heard: bool = False,
     is_present: bool = False,
+    behind: str = "",
     groups_max: int = 100,
 ) -> Registered:
     return plan_node(
@@ -47,6 +48,7 @@ def planned(
         request,
         is_heard=is_heard,
         is_present=is_present,
+        why_behind=lambda _: behind,
         groups_max=groups_max,
         now_ms=NOW_MS,
     )
@@ -177,18 +179,6 @@ def test_what_speaks_over_a_connection_is_not_replaced_for_now() -> None:
     assert planned(registry, later, is_heard=True).record.epoch == 2
 
 
-def test_a_group_that_is_not_known_begins_with_who_was_in_sync() -> None:
-    registry = Registry(Contents())
-    knows = slave(2, told_in_sync={"n1": uuid(101)})
-    with pytest.raises(NotNowError, match="n1 had its messages, which it has not"):
-        planned(registry, knows)
-    # Of another disk of its own it says the same.
-    with pytest.raises(NotNowError):
-        planned(registry, slave(2, told_in_sync={"n2": uuid(7)}))
-    assert registered(registry, node(told_in_sync={"n1": uuid(101)})).role is NodeRole.MASTER
-    assert registered(registry, knows).role is NodeRole.SLAVE
-
-
 def test_a_restarted_sole_master_gets_the_next_epoch() -> None:
     registry = Registry(Contents())
     registered(registry, node())
@@ -249,7 +239,6 @@ def test_a_group_has_no_more_nodes_than_allowed() -> None:
         (node(address="nowhere"), False, "host:port"),
         (node(address="10.0.0.5:0"), False, "host:port"),
         (node(address="x..y:5"), False, "'x..y' is not a host name"),
-        (changed(node(), sync_address="x..y:5"), False, "'x..y' is not a host name"),
         (changed(node(), http_address="a\0b:5"), False, "is not a host name"),
     ],
 )

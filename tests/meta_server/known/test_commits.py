@@ -47,7 +47,13 @@ class Rig:
     def _loaded(self) -> None:
         self.loaded += 1
 
-    def add(self, name: str, *, plan: Callable[[], Sequence[Change]] | None = None) -> None:
+    def add(
+        self,
+        name: str,
+        *,
+        plan: Callable[[], Sequence[Change]] | None = None,
+        is_urgent: bool = False,
+    ) -> None:
         """Ask for a subject, unless there is one of that name."""
 
         def usual() -> Sequence[Change]:
@@ -58,6 +64,7 @@ class Rig:
                 keys=(name,),
                 plan=plan or usual,
                 done=lambda error: self.results.__setitem__(name, error),
+                is_urgent=is_urgent,
             )
         )
 
@@ -102,6 +109,19 @@ async def test_a_commit_has_no_more_intents_than_allowed() -> None:
     async with rig.running():
         pass
     assert [len(commit) for commit in rig.medium.commits] == [3, 3, 1]
+
+
+async def test_what_is_urgent_has_its_turn_before_all_that_waits() -> None:
+    rig = Rig(batch_max=3, waiting_max=7)
+    for number in range(7):
+        rig.add(str(number))
+    rig.add("election", is_urgent=True)
+    assert rig.committer.waiting == 8
+    async with rig.running():
+        pass
+    [first, *_] = rig.medium.commits
+    assert [change.subject.name for change in first] == ["election", "0", "1"]  # type: ignore[union-attr]
+    assert len(rig.results) == 8
 
 
 async def test_an_intent_too_many_is_refused_at_once() -> None:

@@ -191,7 +191,6 @@ NODE = DelayNode(
     last_sequence=2**63 - 1,
     last_epoch=3,
     address="h:1",
-    sync_address="h:2",
     http_address="h:3",
     software="0.1",
     registered_ms=NOW_MS,
@@ -1527,10 +1526,10 @@ def test_a_node_of_version_1_has_a_start_that_nobody_knows(
         place.open().close()
         place.execute(
             "INSERT INTO delay_node (cluster, group_name, node_id, role, log_uuid, storage_uuid, "
-            "incarnation, last_sequence, last_epoch, address, sync_address, http_address, "
+            "incarnation, last_sequence, last_epoch, address, http_address, "
             "software, registered_ms, version) VALUES ('c', 'g', 'n', 'master', "
             "'00000000000000000000000000000009', '00000000000000000000000000000009', "
-            "3, 7, 2, 'h:1', '', '', '', 0, 1)"
+            "3, 7, 2, 'h:1', '', '', 0, 1)"
         )
     with closing(place.open()) as store:
         [row] = store.load().delay_nodes

@@ -52,8 +52,8 @@ def start(number: int, incarnation: int = 1, **more: Any) -> NodeRegister:  # no
     return node(**(values | more))
 
 
-def vote(epoch: int, end: int, *, last_epoch: int = 1, told: GroupRecord | None = None) -> Vote:
-    return Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end, told=told)
+def vote(epoch: int, end: int, *, last_epoch: int = 1) -> Vote:
+    return Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end)
 
 
 class Member:

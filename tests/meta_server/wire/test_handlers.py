@@ -63,7 +63,6 @@ from tests.meta_server.meta_rig import (
     node,
     state_of,
     until,
-    uuid,
 )
 from tests.simulation.executor import ExecutorPlan
 
@@ -751,22 +750,6 @@ async def test_a_node_is_told_that_its_group_was_retired() -> None:
             reply = await peer.node(node())
             assert isinstance(reply, NodeRegistered)
             assert reply.is_retired is is_retired
-
-
-async def test_a_group_whose_record_is_lost_waits_for_who_was_in_sync() -> None:
-    world = World()
-    async with world.serving():
-        peer = await world.connect()
-        knows = node("n2", storage=2, last_sequence=0, address="10.0.0.2:1",
-                     told_in_sync={"n1": uuid(101)})  # fmt: skip
-        answer = await peer.ask(CommandCode.NODE_REGISTER, encode_node_register(knows))
-        assert answer.code == 51
-        assert b"the group begins with who was in sync" in answer.body
-        first = await peer.node(node(told_in_sync={"n1": uuid(101)}))
-        assert isinstance(first, NodeRegistered)
-        second = await peer.node(knows)
-        assert isinstance(second, NodeRegistered)
-        assert (first.role, second.role) == (NodeRole.MASTER, NodeRole.SLAVE)
 
 
 async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() -> None:

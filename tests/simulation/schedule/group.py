@@ -103,10 +103,6 @@ class Group:
         self._records_told[record.epoch, record.version] = record
         self._check_disks(record)
 
-    def record_told(self, told: Record | None) -> GroupRecord | None:
-        """Return a record as the wire has it."""
-        return None if told is None else self._records_told[told.pair]
-
     def check_commit(self, node: Node, before: int, after: int) -> None:
         """See that what a node says is committed is what others have said."""
         known = len(self.history) + 1

@@ -323,7 +323,6 @@ class Node(Process):
         def vote() -> None:
             if self.voter.promise.epoch != epoch:
                 return
-            told = self.group.record_told(self.voter.promise.told)
             self.group.network.tell(
                 self,
                 self.group.meta,
@@ -336,7 +335,6 @@ class Node(Process):
                     last_epoch=self.epochs.before(self.synced),
                     end=self.synced,
                     applied=self.applied,
-                    told=told,
                     fault="",
                 ),
             )

@@ -29,7 +29,8 @@ from meta_server.admin.plans import (
     set_group_min_isr,
 )
 from meta_server.known.errors import MetaServerError
-from meta_server.known.model import Change, MetaStore, SaveDelayGroup
+from meta_server.known.model import Change, Contents, MetaStore, SaveDelayGroup
+from meta_server.known.registry import Registry
 from tests.delay_server.server_rig import Producer, make_item
 from tests.failover.group_rig import GROUP, Group, Machine
 from tests.meta_server.memory_store import Fault, MemoryStore
@@ -80,6 +81,8 @@ class Story:
     """Chance that half of the messages go to receivers, of which there are two."""
     clocks: bool = False
     """True if the clocks of nodes go slow, and are set back for a while."""
+    set_backs: float = 0.0
+    """Chance that a meta server that was killed finds an older store, or an empty one."""
 
 
 @dataclass(slots=True)
@@ -107,6 +110,7 @@ class _Store(MemoryStore):
         finally:
             kept = self._told.group.meta.medium.tables.delay_groups.get(GROUP)
             if kept is not None and any(isinstance(one, SaveDelayGroup) for one in changes):
+                self._told.contents.append(self._told.group.meta.medium.contents)
                 self._told.was_recorded(kept.record)
 
 
@@ -131,6 +135,11 @@ class GroupStory:
         self._numbers = 0
         self._struck: Counter[str] = Counter()
         self._checked: tuple[int, int] = (0, 0)
+        self._newest: tuple[int, int] = (0, 0)
+        self._in_sync: set[str] = set()
+        """By the newest record, which a store that was set back may not have."""
+        self.contents: list[Contents] = []
+        """Of the store, after each change of the group's record."""
 
     def _open_store(self) -> MetaStore:
         return _Store(self)
@@ -149,6 +158,8 @@ class GroupStory:
         """See that each disk that a record names has all that is acknowledged."""
         if (record.epoch, record.version) == self._checked:
             return
+        if (record.epoch, record.version) > self._newest:
+            self._newest, self._in_sync = (record.epoch, record.version), set(record.in_sync)
         self._checked = record.epoch, record.version
         self.note(What.RECORDED, "store", record)
         self.result.counts["records"] += 1
@@ -289,7 +300,7 @@ class GroupStory:
         self.note(What.ENDED, machine.name, "to be wiped")
         await machine.kill()
         await trio.sleep(self.chance.uniform(4, 12))
-        if machine.name not in self.group.record.in_sync:
+        if machine.name not in self._in_sync:
             machine.wipe()
             self.result.counts["wiped"] += 1
         self._begin(machine)
@@ -352,9 +363,24 @@ class GroupStory:
             return
         group.meta_is_away = True
         group.meta.kill()
+        if self.chance.random() < self.story.set_backs:
+            self._set_back()
         await trio.sleep(self.chance.uniform(0.2, 12))
         await group.start_meta()
         group.meta_is_away = False
+
+    def _set_back(self) -> None:
+        """Have the store be an older one, or empty; the file beside it may be gone as well."""
+        chance, meta = self.chance, self.group.meta
+        by = chance.choice((chance.randint(1, 3), chance.randint(1, 30)))
+        older = self.contents[max(len(self.contents) - 1 - by, 0)]
+        is_lost = chance.random() < 0.1
+        meta.medium.tables = Registry(Contents() if is_lost else older)
+        is_restored = chance.random() < 0.5
+        if is_restored:
+            meta.record_file.document = None
+        self.result.counts["store lost" if is_lost else "store set back"] += 1
+        self.result.counts["without the file"] += is_restored
 
     async def _strike_store_fault(self) -> None:
         self.group.meta.medium.next_faults.append(self.chance.choice((Fault.LOST, Fault.KEPT)))
@@ -451,6 +477,18 @@ class GroupStory:
         for machine in self.group.machines.values():
             machine.node.disk.plan = PLAN
         await trio.sleep(26)
+        server = self.group.meta_server
+        if server.set_backs.why_behind(GROUP):
+            # Who knows what is newest may have been wiped.
+            self.result.counts["recovered"] += 1
+            await server.administration.carry_out(
+                "operator",
+                lambda desk: server.set_backs.plan_recover(
+                    GROUP, lose_messages=True, actor=desk.actor, now_ms=desk.now_ms
+                ),
+                ("group", GROUP),
+                stored=server.handlers.group_changes.news,
+            )
 
     async def _until_all_arrived(self) -> None:
         with trio.fail_after(150):
@@ -519,7 +557,16 @@ class GroupStory:
         return " | ".join(parts)
 
 
-STORIES: Final = {"group": Story(), "group-clocks": Story(clocks=True)}
+STORIES: Final = {
+    "group": Story(),
+    "group-clocks": Story(clocks=True),
+    "group-set-back": Story(
+        set_backs=0.8,
+        strikes=tuple(
+            (name, 25 if name == "meta_kill" else often) for name, often in Story().strikes
+        ),
+    ),
+}
 """By the name of their world."""
 
 

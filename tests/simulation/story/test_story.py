@@ -25,6 +25,11 @@ def test_no_promise_is_broken_where_clocks_are_wrong(seed: int) -> None:
     assert run_story(seed, "group-clocks").violations == []
 
 
+@seeds_of_the_day(2)
+def test_no_promise_is_broken_where_the_store_is_set_back(seed: int) -> None:
+    assert run_story(seed, "group-set-back").violations == []
+
+
 def test_a_seed_is_the_same_story_in_every_process() -> None:
     one, other = printed(
         "from tests.simulation.story.group import run_story\n"

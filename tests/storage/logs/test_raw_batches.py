@@ -285,6 +285,9 @@ def test_what_is_cut_is_gone_and_another_end_takes_its_place() -> None:
     # What another node wrote in place of it goes on from there.
     log.start_epoch(50, append_ms=NOW_MS)
     grow(log, chance, 5)
+    for sequence in range(1, log.next_sequence):
+        raw = log.read_raw(sequence, bytes_max=1)
+        assert raw.first_sequence <= sequence < raw.next_sequence
     after = headers_of(log)
     again, report = recover(disk.revive(), file_bytes_max=SMALL)
     assert (report.damages, report.cut) == ([], [])

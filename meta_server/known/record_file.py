@@ -1,0 +1,179 @@
+"""The newest record of each delay group, kept a second time beside the store.
+
+A store may be set back: a backup is restored, or a database server fails over to an older copy.
+Then two masters of one epoch could be elected. The file `records` in the data directory of the
+meta server is written after the store and durable before anybody is told of a record. So a record
+in it is never newer than what the store had, and never older than what anybody was told by this
+meta server.
+
+    the store has a newer record   the file takes it: the process died between the two
+    the file has a newer record    the store takes it, in a version above all that was told
+    the file lacks a group         nothing shows that its record is the newest: the nodes have to
+                                   say so first (groups/set_back.py)
+
+Whoever restores a backup deletes the file: it is about the store that is gone. A file that cannot
+be read counts as none.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final, Protocol
+from uuid import UUID
+
+import msgspec
+import structlog
+
+from meta_server.known.errors import StoreUnavailableError
+from meta_server.known.model import (
+    AuditAge,
+    AuditCounts,
+    AuditRow,
+    Change,
+    Contents,
+    DelayGroup,
+    MetaStore,
+    RemoveDelayGroup,
+    SaveDelayGroup,
+)
+from storage.batch.file_header import LogKind
+from storage.disk.disk import Disk
+from storage.disk.errors import StorageError
+from storage.state.document_file import DocumentFile
+
+RECORDS_PATH: Final = "records"
+"""Of the file in the data directory of a meta server."""
+_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Far above all groups there may be. A larger file is refused, unread."""
+VERSIONS_SKIPPED: Final = 1000
+"""More versions than an older store may have told in an epoch that is known: a record that is taken
+in place of the store's is so far above what is known, and whatever was told is older."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+_DECODER: Final = msgspec.json.Decoder(dict[str, DelayGroup])
+
+
+class RecordFile(Protocol):
+    """Where the records are kept. Its calls block, and raise StorageError or OSError."""
+
+    def read(self) -> bytes | None:
+        """Return what was written last; None: nothing was."""
+
+    def write(self, document: bytes, /) -> None:
+        """Replace what is there; durable when this returns."""
+
+
+def record_document(disk: Disk) -> DocumentFile:
+    """Return the file in the data directory of a meta server."""
+    return DocumentFile(
+        disk, RECORDS_PATH, kind=LogKind.RECORDS, owner=UUID(int=0), bytes_max=_BYTES_MAX
+    )
+
+
+class RecordedStore:
+    """A store, and the file with its newest records."""
+
+    def __init__(self, store: MetaStore, file: RecordFile) -> None:
+        """Read the file."""
+        self._store = store
+        self._file = file
+        self._records = self._read()
+        self.unproven: frozenset[str] = frozenset()
+        """Groups of which the file had nothing when the store was loaded first."""
+        self._is_loaded = False
+
+    @property
+    def uuid(self) -> UUID:
+        """Which store it is."""
+        return self._store.uuid
+
+    def load(self) -> Contents:
+        """Return everything, the store and the file brought up to each other."""
+        contents = self._store.load()
+        stored = {group.name: group for group in contents.delay_groups}
+        if not self._is_loaded:
+            self.unproven = frozenset(stored.keys() - self._records.keys())
+        raised = [
+            _raised(kept, stored.get(name))
+            for name, kept in self._records.items()
+            if name not in stored or _pair(stored[name]) < _pair(kept)
+        ]
+        if raised:
+            for change in raised:
+                _log.warning(
+                    "the store was set back: it takes the record of the file beside it",
+                    group=change.group.name,
+                    epoch=change.group.record.epoch,
+                    version=change.group.record.version,
+                )
+            self._store.commit(raised)
+            contents = self._store.load()
+        self._write(
+            {
+                group.name: group
+                for group in contents.delay_groups
+                if group.name in self._records or group.name not in self.unproven
+            }
+        )
+        self._is_loaded = True
+        return contents
+
+    def commit(self, changes: Sequence[Change], /) -> None:
+        """Make changes durable, and then what they say of records in the file."""
+        self._store.commit(changes)
+        records = dict(self._records)
+        for change in changes:
+            if isinstance(change, SaveDelayGroup):
+                records[change.group.name] = change.group
+            elif isinstance(change, RemoveDelayGroup):
+                records.pop(change.group.name, None)
+        self._write(records)
+
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+        """Return up to `limit` entries, newest first, those with a lower number than `before`."""
+        return self._store.read_audit(before=before, limit=limit)
+
+    def count_audit(self) -> AuditCounts:
+        """Return how many entries there are."""
+        return self._store.count_audit()
+
+    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
+        """Return up to `limit` entries of one kind, oldest first."""
+        return self._store.oldest_audit(by_node=by_node, limit=limit)
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._store.close()
+
+    def _read(self) -> dict[str, DelayGroup]:
+        try:
+            document = self._file.read()
+            return {} if document is None else _DECODER.decode(document)
+        except (StorageError, OSError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            _log.error(
+                "the file of records cannot be read: each group waits until its nodes have said "
+                "which record is the newest",
+                reason=str(error),
+            )
+            return {}
+
+    def _write(self, records: dict[str, DelayGroup]) -> None:
+        """Write the file if it changes; raise StoreUnavailableError."""
+        if records == self._records:
+            return
+        try:
+            self._file.write(msgspec.json.encode(records))
+        except (StorageError, OSError) as error:
+            reason = f"the file of records beside the store cannot be written: {error}"
+            raise StoreUnavailableError(reason) from error
+        self._records = records
+
+
+def _pair(group: DelayGroup) -> tuple[int, int]:
+    return group.record.epoch, group.record.version
+
+
+def _raised(kept: DelayGroup, stored: DelayGroup | None) -> SaveDelayGroup:
+    """Return what has the store take a record of the file."""
+    version = kept.record.version + VERSIONS_SKIPPED
+    record = msgspec.structs.replace(kept.record, version=version)
+    return SaveDelayGroup(replace(kept, record=record), None if stored is None else _pair(stored))

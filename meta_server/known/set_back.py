@@ -1,0 +1,213 @@
+"""A store that was set back or lost: how that shows, and with which record a group goes on. Pure.
+
+    it shows by      a group of which the file of records has nothing (record_file.py)
+                     a node that was told a newer record than the store has, or another one of the
+                     same epoch and version
+    meanwhile        the record does not change, nobody is elected, and no node of the group is
+                     registered; the master goes on by promises
+    it ends when     the master that the newest record told names says that it may send, or
+                     all nodes of the group have spoken, those in sync with the same disks, or
+                     an operator gives up what is known to the others
+    it goes on with  the newest record told, in a version above all that may have been told
+
+A master that may send has no successor: a later record needs a vote of one who promised it, its own
+handover, or its own proposal, and it does not send without the promise of those whom it proposes.
+If the store is empty only the nodes themselves know how many there were.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import msgspec
+
+from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase, is_older
+from meta_server.known.errors import NotFoundError, NotNowError, StateError
+from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, SaveDelayGroup
+from meta_server.known.record_file import VERSIONS_SKIPPED
+from meta_server.known.registry import Registry
+
+RECOVER = "delay-group.recover"
+"""In the audit: the store was set back, and has taken the newest record that is known."""
+
+
+class Newest(NamedTuple):
+    """The newest record of a group that is known, and who has not spoken."""
+
+    group: DelayGroup
+    shows: str
+    """What shows that the store does not have it, or may not have it."""
+    may_send: bool
+    """True if its master says that it may send."""
+    missing: list[str]
+
+    @property
+    def sentence(self) -> str:
+        """What is waited for."""
+        master = self.group.record.master
+        sender = "" if master is None else f"{master.node_id} says that it may send, or "
+        return (
+            f"{self.shows}; the group goes on when {sender}{', '.join(self.missing)} have spoken, "
+            f"or by `delaywheel admin delay-group recover {self.group.name}`"
+        )
+
+
+@dataclass(slots=True)
+class SetBack:
+    """What the nodes of one group say that they were told."""
+
+    is_suspect: bool = False
+    """True as long as nothing shows that the store has the newest record."""
+    said: dict[str, NodeRegister] = field(default_factory=dict)
+    """What each disk said last, by node."""
+
+    def newest(self, group: DelayGroup | None, nodes: Iterable[str]) -> Newest | None:
+        """Return the newest record if it is not known to be the store's; nodes: all registered."""
+        found, known = group, {*nodes}
+        for one in self.said.values():
+            if one.told is None:
+                continue
+            known.update(one.told.nodes)
+            # Of two with one epoch and version it is the one that was told.
+            if found is None or is_older(found.record, one.told.record):
+                found = DelayGroup(
+                    name=one.group,
+                    cluster=one.cluster,
+                    log_uuid=one.log_uuid,
+                    record=one.told.record,
+                )
+        if found is None or (found == group and not self.is_suspect):
+            return None
+        record = found.record
+        if found == group:
+            shows = "this meta server has no file that shows that its store was not set back"
+        else:
+            has = "nothing" if group is None else _pair_text(group.record)
+            shows = (
+                f"a node was told {_pair_text(record)}, and this store has {has}: it was set back"
+            )
+        known.update(record.in_sync)
+        missing = sorted(node for node in known if not self._has_spoken(node, record))
+        return Newest(found, shows, self._may_send(record), missing)
+
+    def _has_spoken(self, node: str, record: GroupRecord) -> bool:
+        """Return True if a node has spoken, with its disk in sync if it has one."""
+        one = self.said.get(node)
+        return one is not None and record.in_sync.get(node, one.storage_uuid) == one.storage_uuid
+
+    def _may_send(self, record: GroupRecord) -> bool:
+        """Return True if the master of a record says that it may send by that record."""
+        master = record.master
+        one = None if master is None else self.said.get(master.node_id)
+        if one is None or master is None or one.told is None:
+            return False
+        is_it = one.incarnation == master.incarnation and self._has_spoken(master.node_id, record)
+        return is_it and one.told.record == record and one.stands.may_send
+
+
+class SetBacks:
+    """What nodes were told, of each group: those that the store knows, and others."""
+
+    def __init__(self, registry: Registry, *, unproven: Collection[str], groups_max: int) -> None:
+        """Begin with the groups of which nothing shows that the store has the newest record."""
+        self._registry = registry
+        self._groups_max = groups_max
+        self._found = {name: SetBack(is_suspect=True) for name in unproven}
+
+    def told(self, request: NodeRegister) -> str:
+        """Note what a node was told; return why its group's record is not the newest, if not.
+
+        Raises NotNowError where too many groups are spoken of.
+        """
+        name, group = request.group, self._registry.delay_groups.get(request.group)
+        if group is None and request.told is None and name not in self._found:
+            return ""
+        if name not in self._found and len(self._found) >= self._groups_max:
+            raise NotNowError(f"nodes of {len(self._found)} groups have spoken, which is the limit")
+        if group is not None and group.log_uuid != request.log_uuid:
+            # It was told of another log.
+            request = msgspec.structs.replace(request, told=None)
+        self._found.setdefault(name, SetBack()).said[request.node_id] = request
+        return self.why_behind(name)
+
+    def stored(self, group: DelayGroup) -> None:
+        """Note that a record is stored: meanwhile no other than the newest is."""
+        if group.name in self._found:
+            self._found[group.name].is_suspect = False
+
+    def why_behind(self, name: str) -> str:
+        """Return why the record of a group is not taken for the newest; empty if it is."""
+        newest = self._newest(name)
+        return "" if newest is None else newest.sentence
+
+    def all_behind(self) -> dict[str, str]:
+        """Return the groups of which the store has not the newest record, and what shows it."""
+        return {name: why for name in sorted(self._found) if (why := self.why_behind(name))}
+
+    def _newest(self, name: str) -> Newest | None:
+        found, group = self._found.get(name), self._registry.delay_groups.get(name)
+        if found is None:
+            return None
+        nodes = () if group is None else self._registry.nodes_in(group.cluster, name)
+        return found.newest(group, (node.node_id for node in nodes))
+
+    def plan_heal(self, name: str, *, now_ms: int) -> tuple[Change, ...]:
+        """Return what stores the newest record; nothing while too little is known."""
+        newest = self._newest(name)
+        if newest is None or not (newest.may_send or not newest.missing):
+            return ()
+        record = self._raised(newest)
+        actor = "the meta server, by what nodes were told"
+        return self._plan(newest, record, actor=actor, by_node=True, now_ms=now_ms)
+
+    def plan_recover(
+        self, name: str, *, lose_messages: bool, actor: str, now_ms: int
+    ) -> tuple[Change, ...]:
+        """Return what has a group go on without those who are missing: an election begins.
+
+        Raises NotFoundError, or StateError if it is not to be done.
+        """
+        newest = self._newest(name)
+        if newest is None and name not in self._registry.delay_groups:
+            raise NotFoundError(f"no node has spoken of a delay group {name!a}")
+        if newest is None:
+            raise StateError(f"{name} has its newest record: nothing is to be recovered")
+        missing = ", ".join(newest.missing)
+        if not lose_messages:
+            raise StateError(
+                f"{newest.shows}. {missing} have not spoken: start them, since what only they have "
+                "is lost otherwise, or say that messages may be lost"
+            )
+        record = self._raised(newest)
+        record = msgspec.structs.replace(
+            record, epoch=record.epoch + 1, master=None, phase=Phase.ELECTING
+        )
+        return self._plan(newest, record, actor=actor, by_node=False, now_ms=now_ms)
+
+    def _raised(self, newest: Newest) -> GroupRecord:
+        """Return the newest record in a version that nobody was told."""
+        stored, record = self._registry.delay_groups.get(newest.group.name), newest.group.record
+        version = max(record.version, 0 if stored is None else stored.record.version)
+        return msgspec.structs.replace(record, version=version + VERSIONS_SKIPPED)
+
+    def _plan(
+        self, newest: Newest, record: GroupRecord, *, actor: str, by_node: bool, now_ms: int
+    ) -> tuple[Change, ...]:
+        """Return what stores a record; where clients find it follows when its master registers."""
+        group, after = self._registry.delay_groups.get(newest.group.name), newest.group
+        after = replace(after, record=record)
+        entry = AuditEntry(
+            at_ms=now_ms,
+            actor=actor,
+            action=RECOVER,
+            target=f"{after.cluster}/{after.name}",
+            before="" if group is None else msgspec.json.encode(group).decode(),
+            after=msgspec.json.encode(after).decode(),
+            by_node=by_node,
+        )
+        expected = None if group is None else (group.record.epoch, group.record.version)
+        return (SaveDelayGroup(after, expected), Audit(entry))
+
+
+def _pair_text(record: GroupRecord) -> str:
+    return f"epoch {record.epoch}, version {record.version}"
