@@ -260,8 +260,8 @@ class LogWalk(Generic[T]):
         return max(after, first + 1) > self._skip_below
 
     def _walk_file(self, file: LogFile) -> Iterator[PlacedBatch[T] | Damage]:
-        is_entered = self._start > FILE_HEADER_SIZE
-        if file.first_sequence < self.next_sequence and not is_entered:
+        start, self._start = self._start, FILE_HEADER_SIZE
+        if file.first_sequence < self.next_sequence and start == FILE_HEADER_SIZE:
             reason = f"file begins again at {file.first_sequence}, {self.next_sequence} comes next"
             yield self._damage(file, 0, 0, reason, lost=0)
             return
@@ -277,7 +277,6 @@ class LogWalk(Generic[T]):
             if self._last_end is not None and file is self._files[-1]:
                 size = min(size, self._last_end)
             window = ReadAhead(opened, end=size, unreadable=self.unreadable)
-            start, self._start = self._start, FILE_HEADER_SIZE
             yield from self._walk_window(file, window, start, size)
         finally:
             opened.close()

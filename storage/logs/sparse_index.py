@@ -66,7 +66,7 @@ class SparseIndex:
             del self._entries[first]
 
     def place_of(self, file: LogFile, sequence: int, end: int | None = None) -> Place:
-        """Return where a batch begins that has a record, or lies less than ENTRY_BYTES before it.
+        """Return where a batch begins that has a record, or lies at most two entries before it.
 
         It is farther where that is not sure, as behind damage, or in a file that cannot be read:
         whoever walks on from the place meets it. end: bytes of the file that count; None for all.
@@ -77,7 +77,7 @@ class SparseIndex:
         try:
             end = size_of(self._disk, file.path) if end is None else end
             until = behind[0].position if behind else end
-            if until - known.position <= ENTRY_BYTES:
+            if until - known.position <= 2 * ENTRY_BYTES:
                 return known
             start = self._start(file, known, sequence, until)
             place = self._walk_to(file, start, sequence, end)

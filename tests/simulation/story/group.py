@@ -376,6 +376,8 @@ class GroupStory:
         older = self.contents[max(len(self.contents) - 1 - by, 0)]
         is_lost = chance.random() < 0.1
         meta.medium.tables = Registry(Contents() if is_lost else older)
+        # A start that the store fails ends the process, and a supervisor tries again.
+        meta.medium.next_faults.clear()
         is_restored = chance.random() < 0.5
         if is_restored:
             meta.record_file.document = None
@@ -383,7 +385,9 @@ class GroupStory:
         self.result.counts["without the file"] += is_restored
 
     async def _strike_store_fault(self) -> None:
-        self.group.meta.medium.next_faults.append(self.chance.choice((Fault.LOST, Fault.KEPT)))
+        fault = self.chance.choice((Fault.LOST, Fault.KEPT))
+        if not self.group.meta_is_away:
+            self.group.meta.medium.next_faults.append(fault)
         await trio.lowlevel.checkpoint()
 
     async def _strike_operator(self) -> None:
