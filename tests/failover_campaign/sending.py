@@ -28,7 +28,7 @@ THREADS: Final = 8
 """Of the blocking producer."""
 _FLUSH_S: Final = 0.2
 _SOON_MS: Final = (300, 3500)
-_LATER_MS: Final = (8000, 25_000)
+_LATER_MS: Final = (5000, 12_000)
 """Some are due when whoever took them is not the master any more."""
 _LATER_SHARE: Final = 0.03
 
