@@ -173,13 +173,15 @@ class Round:
         self._has_been_full |= kind.needs == "disk"
         began_us = now_us()
         began = time.monotonic()
-        self._books.strike(began_us)
+        if kind.elects:
+            self._books.strike(began_us)
         self._stalls.take_worst_s()
         try:
             kind.strike(blow)
             self._await_another(kind.elects, before["epoch"], one, began)
             time.sleep(max(began + kind.lasts_s - time.monotonic(), 0))
-            self._books.strike(now_us())
+            if kind.elects:
+                self._books.strike(now_us())
             kind.heal(blow)
             healed = time.monotonic()
             site.until_in_sync(*NODES, seconds=BACK_S)
