@@ -255,6 +255,7 @@ class MetaServer:
         self.administration = Administration(
             config.admin,
             registry=self.registry,
+            set_backs=self.set_backs,
             committer=self.committer,
             store=self.store,
             heard=self.heard,

@@ -44,6 +44,7 @@ from meta_server.known.model import (
     MetaStore,
 )
 from meta_server.known.registry import NodeKey, Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from meta_server.wire.group_admission import NEW_GROUP
 from meta_server.wire.node_registration import NODES
@@ -72,6 +73,7 @@ class Administration:
         settings: AdminConfig,
         *,
         registry: Registry,
+        set_backs: SetBacks,
         committer: Committer,
         store: MetaStore,
         heard: Liveliness,
@@ -82,6 +84,7 @@ class Administration:
     ) -> None:
         self._settings = settings
         self._registry = registry
+        self._set_backs = set_backs
         self._committer = committer
         self._store = store
         self._heard = heard
@@ -97,6 +100,7 @@ class Administration:
         """Return what plans stand on, now."""
         return Desk(
             registry=self._registry,
+            set_backs=self._set_backs,
             registration=self.limits,
             limits=self._settings,
             actor=actor,

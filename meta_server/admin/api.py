@@ -136,6 +136,7 @@ from meta_server.admin.plans import (
     extend_route,
     give_up_node,
     group_named,
+    recover_group,
     reduce_route,
     remove_broker,
     remove_group_control,
@@ -812,7 +813,6 @@ async def remove_one_node(call: Call[NodePath, NoQuery, None]) -> DelayGroupShow
     path, nodes = call.path, call.parts.handlers.nodes
 
     def plan(desk: Desk, is_connected: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
-        _check_newest(call.parts, path.name)
         return remove_node(desk, path.name, path.node_id, is_connected=is_connected)
 
     await call.parts.administration.change_node(
@@ -830,7 +830,6 @@ async def give_node_up(call: Call[NodePath, NoQuery, MayLose]) -> DelayGroupShow
     parts = call.parts
 
     def plan(desk: Desk, is_heard: bool) -> Sequence[Change]:  # noqa: FBT001 (one of two facts)
-        _check_newest(parts, path.name)
         return give_up_node(
             desk, path.name, path.node_id, is_heard=is_heard, lose_messages=lose_messages
         )
@@ -900,21 +899,13 @@ async def _change_delay_group(
 ) -> DelayGroupShown:
     _delay_group(call.parts, name)
     changes = call.parts.handlers.group_changes
-
-    def plan_newest(desk: Desk) -> Sequence[Change]:
-        _check_newest(call.parts, name)
-        return plan(desk, changes.state_of(name), trio.current_time())
-
     await call.parts.administration.carry_out(
-        call.actor, plan_newest, ("group", name), stored=changes.news
+        call.actor,
+        lambda desk: plan(desk, changes.state_of(name), trio.current_time()),
+        ("group", name),
+        stored=changes.news,
     )
     return _delay_group(call.parts, name)
-
-
-def _check_newest(parts: Parts, name: str) -> None:
-    """Raise StateError if the store lacks the newest record of a group."""
-    if behind := parts.set_backs.why_behind(name):
-        raise StateError(f"{name}: {behind}")
 
 
 @_operation("POST", "/delay-groups/{name}/recover")
@@ -924,9 +915,7 @@ async def recover_a_group(call: Call[NamePath, NoQuery, MayLose]) -> DelayGroupS
     parts = call.parts
 
     def plan(desk: Desk) -> Sequence[Change]:
-        return parts.set_backs.plan_recover(
-            name, lose_messages=lose_messages, actor=desk.actor, now_ms=desk.now_ms
-        )
+        return recover_group(desk, name, lose_messages=lose_messages)
 
     await parts.administration.carry_out(
         call.actor, plan, ("group", name), stored=parts.handlers.group_changes.news

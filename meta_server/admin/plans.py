@@ -91,6 +91,7 @@ from meta_server.known.model import (
     UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 
 _COMMAND: Final = "delaywheel admin delay-group"
@@ -120,6 +121,7 @@ class Desk:
     """The input of a plan: who asks, when, and the known rows."""
 
     registry: Registry
+    set_backs: SetBacks
     registration: RegistrationConfig
     limits: AdminConfig
     actor: str
@@ -877,6 +879,7 @@ def _silent_node(
 def remove_node(desk: Desk, name: str, node_id: str, *, is_connected: bool) -> tuple[Change, ...]:
     """Forget a delay server whose disk the group does not need: its master has dropped it."""
     group, node = _node_of(desk.registry, name, node_id)
+    _check_newest(desk, name)
     if node_id in group.record.in_sync:
         raise StateError(_why_needed(name, group.record, node_id))
     if is_connected:
@@ -942,6 +945,7 @@ def give_up_node(
     registers. `is_heard` says whether the node lives.
     """
     group, node = _silent_node(desk.registry, name, node_id, is_heard=is_heard)
+    _check_newest(desk, name)
     record = group.record
     if node_id not in record.in_sync:
         raise StateError(
@@ -981,7 +985,7 @@ def give_up_node(
 
 def elect_master(desk: Desk, name: str, state: GroupState, *, now: float) -> tuple[Change, ...]:
     """Begin an election of a master; nothing changes while one is under way."""
-    group = _delay_group(desk.registry, name)
+    group = _newest_of(desk, name)
     begun = _recorded(name, state.elect(group.record, now=now))
     return () if begun == group.record else _planned(desk, group, begun, ELECT)
 
@@ -990,7 +994,7 @@ def ask_to_hand_over(
     desk: Desk, name: str, state: GroupState, *, to: str | None, now: float
 ) -> tuple[Change, ...]:
     """Have the master of a group hand it over."""
-    group = _delay_group(desk.registry, name)
+    group = _newest_of(desk, name)
     target = state.ask_to_hand_over(group.record, to, now=now)
     if isinstance(target, Refused):
         raise StateError(f"{name}: {target.sentence}")
@@ -1000,7 +1004,7 @@ def ask_to_hand_over(
 
 def set_group_min_isr(desk: Desk, name: str, count: int) -> tuple[Change, ...]:
     """Set how many disks at least have to be in sync."""
-    group = _delay_group(desk.registry, name)
+    group = _newest_of(desk, name)
     if count == group.record.min_isr:
         return ()
     return _planned(desk, group, _recorded(name, set_min_isr(group.record, count)), MIN_ISR)
@@ -1011,6 +1015,25 @@ def _delay_group(registry: Registry, name: str) -> DelayGroup:
     if group is None:
         raise NotFoundError(f"there is no delay group {name!a}")
     return group
+
+
+def _newest_of(desk: Desk, name: str) -> DelayGroup:
+    """Return a delay group of which the store has the newest record; raise StateError."""
+    group = _delay_group(desk.registry, name)
+    _check_newest(desk, name)
+    return group
+
+
+def _check_newest(desk: Desk, name: str) -> None:
+    if behind := desk.set_backs.why_behind(name):
+        raise StateError(f"{name}: {behind}")
+
+
+def recover_group(desk: Desk, name: str, *, lose_messages: bool) -> tuple[Change, ...]:
+    """Have a group go on whose record was lost, without those who have not spoken."""
+    return desk.set_backs.plan_recover(
+        name, lose_messages=lose_messages, actor=desk.actor, now_ms=desk.now_ms
+    )
 
 
 def _recorded(name: str, record: GroupRecord | Refused) -> GroupRecord:

@@ -101,6 +101,7 @@ class MetaOperator:
             return plan(
                 Desk(
                     registry=server.registry,
+                    set_backs=server.set_backs,
                     registration=server.config.registration,
                     limits=server.config.admin,
                     actor="operator",

@@ -1,7 +1,7 @@
 """What follows from an administrator's word: changes with their audit, or a refusal and why."""
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase, Stands
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole, Phase, Stands, Told
 from meta_server.admin.admin_types import (
     BrokerGroupChange,
     BrokerGroupNew,
@@ -32,6 +32,7 @@ from meta_server.admin.plans import (
     elect_master,
     extend_route,
     give_up_node,
+    recover_group,
     reduce_route,
     remove_broker,
     remove_node,
@@ -64,6 +65,7 @@ from meta_server.known.model import (
     Route,
 )
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.meta_server.meta_rig import broker, node, uuid
 from tests.seeds import examples
@@ -72,6 +74,7 @@ from tests.seeds import examples
 def desk_on(registry: Registry, **limits: int) -> Desk:
     return Desk(
         registry=registry,
+        set_backs=SetBacks(registry, unproven=(), groups_max=8),
         registration=RegistrationConfig(groups_max=8, subjects_max=20),
         limits=replace(AdminConfig(), **limits),  # type: ignore[arg-type]
         actor="alice",
@@ -967,3 +970,22 @@ class Administrators(RuleBasedStateMachine):
 
 TestAdministrators = Administrators.TestCase
 TestAdministrators.settings = examples(60, stateful_step_count=40)
+
+
+def test_nothing_of_a_group_is_changed_whose_newest_record_the_store_lacks() -> None:
+    registry = cluster("n2")
+    newer = msgspec.structs.replace(registry.delay_groups["d1"].record, epoch=7)
+    desk = desk_on(registry)
+    desk.set_backs.told(msgspec.structs.replace(node(), told=Told(record=newer, nodes=("n1",))))
+    state = GroupState(0.0)
+    plans: tuple[Callable[[], object], ...] = (
+        lambda: elect_master(desk, "d1", state, now=0.0),
+        lambda: ask_to_hand_over(desk, "d1", state, to=None, now=0.0),
+        lambda: set_group_min_isr(desk, "d1", 2),
+        lambda: remove_node(desk, "d1", "n2", is_connected=False),
+        lambda: give_up_node(desk, "d1", "n1", is_heard=False, lose_messages=True),
+    )
+    for plan in plans:
+        with pytest.raises(StateError, match="d1: a node was told epoch 7"):
+            plan()
+    assert recover_group(desk, "d1", lose_messages=True)

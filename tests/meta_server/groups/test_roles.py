@@ -25,6 +25,7 @@ from meta_server.known.model import (
     SaveDelayNode,
 )
 from meta_server.known.registry import Registry
+from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.meta_rig import node, uuid
@@ -600,6 +601,7 @@ class Roles(RuleBasedStateMachine):
             group, node_id = data.draw(st.sampled_from(silent))
             desk = Desk(
                 registry=self.registry,
+                set_backs=SetBacks(self.registry, unproven=(), groups_max=9),
                 registration=RegistrationConfig(),
                 limits=AdminConfig(),
                 actor="operator",

@@ -26,6 +26,7 @@ from meta_server.admin.plans import (
     Desk,
     ask_to_hand_over,
     elect_master,
+    recover_group,
     set_group_min_isr,
 )
 from meta_server.known.errors import MetaServerError
@@ -487,9 +488,7 @@ class GroupStory:
             self.result.counts["recovered"] += 1
             await server.administration.carry_out(
                 "operator",
-                lambda desk: server.set_backs.plan_recover(
-                    GROUP, lose_messages=True, actor=desk.actor, now_ms=desk.now_ms
-                ),
+                lambda desk: recover_group(desk, GROUP, lose_messages=True),
                 ("group", GROUP),
                 stored=server.handlers.group_changes.news,
             )
