@@ -19,6 +19,11 @@ CUTS ?= 200
 SEED ?= 1
 BREAK ?=
 
+# `make failover`: failovers of a real group under load; SEED is that of `make crash`; ONLY: kinds
+# with one of these words in their names.
+FAILOVERS ?= 200
+ONLY ?=
+
 # Injections of `make damage`.
 COUNT ?= 200000
 
@@ -30,7 +35,7 @@ KEEP ?=
 OLD_QMQ ?= 1.1.3
 JAVA_TESTS ?= tests/qmq_java
 
-.PHONY: help install demo test test-long unit check format bench bench-guard simulate simulate-mutants crash damage year fuzz java lock clean
+.PHONY: help install demo test test-long unit check format bench bench-guard simulate simulate-mutants crash failover damage year fuzz java lock clean
 
 help:
 	@echo "make install    .venv with .venv/bin/delaywheel"
@@ -44,6 +49,7 @@ help:
 	@echo "make simulate SEEDS=500 FIRST=1 [WORLD=meta|cluster|schedule] [LEDGER=docs/campaigns.jsonl]"
 	@echo "make simulate-mutants    take each rule away and see the simulation notice (ONLY=\"fsync\")"
 	@echo "make crash CYCLES=500 CUTS=200 SEED=1 [BREAK=fsync]   real processes, killed and cut off power"
+	@echo "make failover FAILOVERS=200 SEED=1 [ONLY=\"kill disk\"]   a real group loses its master, again and again"
 	@echo "make damage COUNT=200000 SEED=1   bytes at rest gone bad: named or harmless, never delivered"
 	@echo "make year       a year of departures: reconciled, tampered with, repaired; a quarter of an hour"
 	@echo "make fuzz TIME=600 [KEEP=1]   every decoder under a coverage-guided fuzzer"
@@ -117,6 +123,10 @@ simulate-mutants: $(VENV)/.developing
 crash: $(VENV)/.developing
 	$(BIN)/python -m tests.crash.run --kills $(CYCLES) --cuts $(CUTS) --seed $(SEED) \
 		$(if $(BREAK),--break $(BREAK))
+
+failover: $(VENV)/.developing
+	$(BIN)/python -m tests.failover_campaign.run --failovers $(FAILOVERS) --seed $(SEED) \
+		$(if $(ONLY),--only "$(ONLY)")
 
 damage: $(VENV)/.developing
 	$(BIN)/python -m tests.damage.run --count $(COUNT) --seed $(SEED) --jobs 2 --recover 0.05 --salvage 0.01

@@ -27,6 +27,7 @@ SCENARIOS = {
     "delivery",
     "examples",
     "failover",
+    "failover_campaign",
     "fuzz",
     "golden",
     "processes",

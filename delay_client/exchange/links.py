@@ -258,7 +258,10 @@ class Link(Plug, Generic[RequestT]):
                 continue
             found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
             if found is None:
-                continue  # It answers no request of ours, or too late.
+                # It answers no request of ours, or too late: but the server takes messages.
+                if frame.is_response and frame.code == ResponseCode.SUCCESS and not frame.body:
+                    self.circuit.succeeded()
+                continue
             batch, _ = found
             self.bytes_in_flight -= batch.size
             self._failures = 0

@@ -309,8 +309,9 @@ class Pending:
 
     def _ripe_at(self, lane: Lane, since: float) -> float:
         """Return when a batch that gathers in a lane since then should go."""
-        if lane.links and not any(link.requests_in_flight for link in lane.links):
+        hopeful = [link for link in lane.links if link.is_hopeful]
+        if hopeful and not any(link.requests_in_flight for link in lane.links):
             return since
-        has_room = any(link.has_room() for link in lane.links)
-        # What cannot go out yet may as well grow.
+        has_room = any(link.has_room() for link in hopeful)
+        # What cannot go out yet may as well grow: else an outage leaves a request for each call.
         return since + self._config.linger_s * (1 if has_room else _GATHER_LINGERS)

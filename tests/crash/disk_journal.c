@@ -9,7 +9,9 @@
  *   DISK_JOURNAL_FILE   the journal, made or appended to; must not lie below the directory
  *   DISK_JOURNAL_FAULT  "eio N": the fsync number N (from 0) fails with EIO, its pages are dropped;
  *                       "enospc N M": writes and creations N to N+M-1 fail with ENOSPC, the first
- *                       of them, if it is a write, after half of its bytes
+ *                       of them, if it is a write, after half of its bytes;
+ *                       "switch PATH": while the file PATH.eio exists each fsync fails with EIO,
+ *                       while PATH.hang exists each fsync waits for its end
  *
  * What would change files in a way that is not modelled ends the process with a sentence.
  */
@@ -59,6 +61,7 @@ static size_t root_size;
 static int journal = -1;
 static long syncs, allocations;
 static long eio_at = -1, enospc_from = -1, enospc_to = -1;
+static char eio_switch[PATH_MAX], hang_switch[PATH_MAX];
 
 static void die(const char *what)
 {
@@ -96,6 +99,11 @@ __attribute__((constructor)) static void begin(void)
         abort();
     }
     long count = 0;
+    if (fault && !strncmp(fault, "switch ", 7)) {
+        snprintf(eio_switch, sizeof eio_switch, "%s.eio", fault + 7);
+        snprintf(hang_switch, sizeof hang_switch, "%s.hang", fault + 7);
+        return;
+    }
     if (fault && sscanf(fault, "eio %ld", &eio_at) != 1 &&
         sscanf(fault, "enospc %ld %ld", &enospc_from, &count) == 2)
         enospc_to = enospc_from + count;
@@ -386,9 +394,11 @@ static int synced(int fd, long number)
 {
     int all = number == SYS_syncfs;
     pthread_mutex_lock(&lock);
-    int fails = syncs++ == eio_at;
+    int fails = syncs++ == eio_at || (*eio_switch && !access(eio_switch, F_OK));
     note(all ? ALL_BEGIN : SYNC_BEGIN, fd, 0, monotonic_ns(), NULL, NULL, 0, 0);
     pthread_mutex_unlock(&lock);
+    while (*hang_switch && !access(hang_switch, F_OK))
+        usleep(10000);
     int result = fails ? -1 : (int)syscall(number, fd);
     int error = fails ? EIO : errno;
     pthread_mutex_lock(&lock);

@@ -77,11 +77,12 @@ class Ledger:
         for line in new.decode().splitlines():
             *numbers, crc_ok, message_id = line.split(" ", 6)
             life, at_ns, at_ms, due_ms, crc = map(int, numbers)
-            yield from self._take(
+            yield from self.take(
                 Delivery(life, at_ns, at_ms, due_ms, crc, crc_ok == "1", message_id)
             )
 
-    def _take(self, delivery: Delivery) -> Iterator[str]:
+    def take(self, delivery: Delivery) -> Iterator[str]:
+        """Enter a delivery; yield what is wrong with it."""
         name = delivery.message_id
         sent = self.sent.get(name)
         if sent is None:

@@ -44,13 +44,17 @@ class StallWatch:
         self._thread.join()
         os.close(self._file)
 
+    def take_worst_s(self) -> float:
+        """Return the longest wait so far; measures anew from now on."""
+        worst_s, self._worst_s = self._worst_s, 0.0
+        return worst_s
+
     def take_window_s(self, slowest_sync_s: float = 0.0) -> float:
         """Return for how long before a death facts may be missing; measures anew from now on.
 
         `slowest_sync_s` is what the server itself waited for the disk, where that is known.
         """
-        worst_s, self._worst_s = max(self._worst_s, slowest_sync_s), 0.0
-        return _ALLOWED_S + _WAITS * worst_s
+        return _ALLOWED_S + _WAITS * max(self.take_worst_s(), slowest_sync_s)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

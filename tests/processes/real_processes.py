@@ -4,6 +4,7 @@ Processes are ended by their own pid, and every wait has an end.
 """
 
 import contextlib
+import os
 import re
 import signal
 import socket
@@ -13,10 +14,10 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any, Self
 
 import msgspec
@@ -174,20 +175,26 @@ class ServerProcess:
         broker_port: int | None = None,
         command: str = "delay-server",
         options: Sequence[str] = (),
+        wrapper: Sequence[str] = (),
+        environment: Mapping[str, str] = MappingProxyType({}),
+        log: Path | None = None,
     ) -> None:
-        self.log_path = data.parent / "server.log"
+        """Start it; `wrapper` is a command that runs it, in another network namespace, say."""
+        self.log_path = log or data.parent / "server.log"
         brokers = () if broker_port is None else ("--broker", f"g1=127.0.0.1:{broker_port}")
-        with self.log_path.open("ab") as log:
+        with self.log_path.open("ab") as log_file:
             self.process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "delaywheel", command, "--data", str(data)),
+                    *(*wrapper, sys.executable, "-m", "delaywheel", command),
+                    *("--data", str(data)),
                     *("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
                     *brokers,
                     *options,
                 ],
                 cwd=ROOT,
+                env=os.environ | environment,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=log_file,
                 text=True,
             )
         self.port = 0

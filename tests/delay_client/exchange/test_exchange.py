@@ -589,6 +589,25 @@ def test_another_server_is_asked_after_one_failed(how: str) -> None:
     assert collection.outcomes() == [Receipt("m1", 2000, "b:1", 2)]
 
 
+def test_a_server_whose_answers_to_probes_come_too_late_is_taken_back() -> None:
+    # A backlog as long as the deadline: each probe is a message that has hardly any time left.
+    world = World()
+    (wire,) = world.wires
+    world.submit("full", timeout_s=0.2)
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    wire.fail(request, 0.0, ("full", 4, "BROKER_READ_ONLY"))
+    due = wire.link.circuit.last_resort_at
+    world.submit("probe", now=due - 0.01, timeout_s=0.012)
+    world.exchange.poll(due)
+    (probe,) = wire.requests()
+    world.exchange.poll(due + 0.003)
+    world.submit("next", now=due + 0.004)
+    assert wire.requests() == []
+    wire.answer(probe, due + 0.005)
+    assert [ids_in(request) for request in wire.requests()] == [["next"]]
+
+
 def test_a_server_in_another_role_is_spared_for_a_while_and_probed_later() -> None:
     world = World("a:1", "b:1")
     first, second = world.wires
@@ -822,6 +841,23 @@ def test_while_nothing_can_go_out_messages_gather_until_there_is_room() -> None:
     world.offer("m2", 0.005)
     world.run(0.01)
     wire.answer(one, 0.01)
+    assert [ids_in(frame) for frame in wire.requests()] == [["m1", "m2"]]
+
+
+def test_while_a_server_is_spared_messages_gather() -> None:
+    # Else an outage leaves a request for each call, and these go out a few at a time.
+    world = World()
+    (wire,) = world.wires
+    world.submit("full", timeout_s=0.01)
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    wire.fail(request, 0.0, ("full", 4, "BROKER_READ_ONLY"))
+    due = wire.link.circuit.last_resort_at
+    world.offer("m1", due - 0.015)
+    world.run(due - 0.015)
+    world.offer("m2", due - 0.01)
+    world.run(due - 0.01)
+    world.run(due + 0.01)
     assert [ids_in(frame) for frame in wire.requests()] == [["m1", "m2"]]
 
 
