@@ -350,7 +350,8 @@ class GroupState:
         if not self._has_begun(record, now):
             return Waiting("this meta server has just begun: it waits for all members")
         lately = set(self._lately(record, now))
-        missing = sorted(lately - set(self.votes))
+        deposed = "" if self.cause is None else self.cause.deposed
+        missing = sorted(lately - {*self.votes, deposed})
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
             names = ", ".join(missing or sorted(record.in_sync))
             return Waiting(f"waits for votes of {names}")

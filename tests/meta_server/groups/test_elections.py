@@ -157,6 +157,11 @@ def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
     assert isinstance(chosen, GroupRecord)
     assert chosen.master == Master(node_id="b", incarnation=2)
     assert chosen.in_sync == {"b": B, "c": C}
+    group.begin(ACTIVE, Begins("a may not send", deposed="a"))
+    group.voted(ELECTING, "b", 4, vote(B), now=0.0)
+    assert isinstance(group.choose(ELECTING, now=0.1), Waiting)
+    group.voted(ELECTING, "c", 4, vote(C), now=0.1)
+    assert isinstance(group.choose(ELECTING, now=0.1), GroupRecord), "nobody waits for its vote"
     alone = state(a=heard(A))
     alone.begin(ACTIVE, Begins("a may not send", deposed="a"))
     alone.voted(ELECTING, "a", 4, vote(A), now=0.0)
