@@ -9,7 +9,6 @@ incarnation), and what is in the log and was not applied is applied when a role 
 import contextlib
 import dataclasses
 import random
-import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from uuid import UUID
@@ -25,6 +24,7 @@ from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
 from delay_server.controls.meta_sync import ControlsSync
+from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
@@ -46,7 +46,6 @@ from replication.leading import Leading
 from replication.questions import Asks
 from replication.records import record_of
 from replication.snapshots import Snapshots
-from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.node.store import RecoverySummary, Store
@@ -56,46 +55,14 @@ from storage.state.promise_file import Promised, PromiseFile
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _SECRETS_WORKER = "secrets"
+_ASIDE_WORKER = "aside"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
 _DISK_SMALL_FACTOR = 2
 """Times the floor: a smaller file system is hardly worth it."""
 _SECRET_LOOK_S = 2.0
 """How often the file of the secret is looked at."""
-_DAMAGES_KEPT = 100
-_PLACES_KEPT = 10_000
-"""Damaged places that are known again when they are looked at again; beyond, each look counts."""
-
-
-class Damages:
-    """Damaged bytes that were met since the process began, each place once."""
-
-    def __init__(self, data_dir: str) -> None:
-        self._data_dir = data_dir
-        self._places: set[tuple[str, int]] = set()
-        self.first: list[Damage] = []
-        """The first of them."""
-        self.count = 0
-
-    def note(self, damage: Damage) -> None:
-        """Count and log damage; once, however often it is met."""
-        place = (damage.path, damage.position)
-        if place in self._places:
-            return
-        if len(self._places) < _PLACES_KEPT:
-            self._places.add(place)
-        self.count += 1
-        if len(self.first) < _DAMAGES_KEPT:
-            self.first.append(damage)
-            data = shlex.quote(self._data_dir)
-            _log.error(
-                "damaged bytes",
-                path=damage.path,
-                position=damage.position,
-                size=damage.size,
-                reason=damage.reason,
-                verify=f"delaywheel log verify {data}",
-                salvage=f"delaywheel log salvage {data} --out salvaged",
-            )
+_ASIDE_LOOK_S = 1.0
+"""How often it is looked whether what lies aside may go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +105,7 @@ class Node:
         self._runtime = runtime
         self._disk = disk
         self._pacer = pacer
-        self._damages = damages
+        self.damages = damages
         self._outside = outside
         self._intervals = intervals
         self.registration: Registration | None = None
@@ -248,6 +215,7 @@ class Node:
                 promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
                 filer=self.filer,
                 splitter=Splitter(self.store, self.access, self._pacer, failures),
+                damages=self.damages,
                 runtime=self._runtime,
                 register=self._said,
                 disk_is_full=lambda: self.upkeep.disk_is_full,
@@ -268,15 +236,26 @@ class Node:
     async def close(self) -> None:
         """Let go of the directory; nothing of this node runs any more.
 
-        It becomes the snapshot that was copied, if one was; or one of the log of its group.
+        It becomes the snapshot that was copied, if one was; or one of the log of its group; or it
+        is given up.
         """
         run, replica = self._runtime.executor.run, self.replica
         if replica is not None and replica.copied is not None:
+            if self.damages.came_with_copy:
+                await run(SCHEDULE_WORKER, self.store.keep_aside)
             await run(SCHEDULE_WORKER, self.store.become, replica.copied)
         elif replica is not None and replica.other_log is not None:
             log_uuid = replica.other_log
             _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
             await run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
+        elif replica is not None and replica.copies_anew:
+            try:
+                await run(SCHEDULE_WORKER, self.store.give_up)
+            except StorageFullError as error:
+                self.damages.put_off()
+                _log.error("no disk space to put damaged files aside", reason=str(error))
+            else:
+                self.damages.given_up()
         else:
             self.store.close()
 
@@ -292,7 +271,7 @@ class Node:
                 settings,
                 chance=self.own_chance(),
                 now_ms=now_ms,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
         try:
             if not config.has_meta:
@@ -304,7 +283,7 @@ class Node:
                 self._disk,
                 file_bytes_max=admin.audit_file_bytes_max,
                 files_max=admin.audit_files_max,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
             # Nothing needs it, so nobody else would say that it is damaged.
             audit.look(0)
@@ -312,7 +291,7 @@ class Node:
                 self._disk,
                 log_uuid=store.identity.log_uuid,
                 audit=audit,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
         except BaseException:
             store.close()
@@ -382,6 +361,7 @@ class Node:
             if leading is None
             else leading.master.outcomes.uncommitted,
             stands=Stands() if self.replica is None else self.replica.stands(),
+            replaces=self.store.replaces,
         )
 
     async def _read_secret(self) -> bytes | None:
@@ -533,6 +513,15 @@ class Node:
         await self.upkeep.begin(nursery)
         if self._outside.secret.is_set:
             nursery.start_soon(self._watch_secret)
+        if self.replica is not None:
+            nursery.start_soon(self._remove_aside, self.replica)
+
+    async def _remove_aside(self, replica: Replica) -> None:
+        """Delete what was put aside, once the group counts on the copy that took its place."""
+        while not replica.is_counted:  # noqa: ASYNC110 (nobody waits for it)
+            await trio.sleep(_ASIDE_LOOK_S)
+        if await self._runtime.executor.run(_ASIDE_WORKER, self.store.remove_aside):
+            _log.info("deleted the damaged files: the copy in their place is in sync")
 
     async def _watch_secret(self) -> None:
         """Read the file of the secret again when it changes: others may have a new one."""

@@ -127,6 +127,9 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """host:port for people and metrics; empty if it has none."""
     version: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH_MAX)]
     """Of delaywheel."""
+    replaces: UUID | None = None
+    """The storage uuid of the directory that this one took the place of, in the same process or on
+    the same disk; None: of none. It may register though that one was heard a moment ago."""
     told_in_sync: Annotated[dict[Name, UUID], msgspec.Meta(max_length=REPLICAS_MAX)] = {}
     """The in-sync set of the newest record that this start was told; empty: it was told none. A
     meta server that has lost the record learns by it whom to wait for."""

@@ -77,6 +77,7 @@ def node(
     cluster: str = "c1",
     boot: int | None = None,
     told_in_sync: dict[str, UUID] | None = None,
+    replaces: int | None = None,
 ) -> NodeRegister:
     """Return the registration of a delay server; None: the one boot of this start of this disk."""
     return NodeRegister(
@@ -94,6 +95,7 @@ def node(
         http_address="",
         version="1.0",
         told_in_sync=told_in_sync or {},
+        replaces=None if replaces is None else uuid(replaces),
     )
 
 

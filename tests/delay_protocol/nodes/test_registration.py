@@ -59,6 +59,7 @@ FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 
 OPTIONAL = {
     "last_epoch",
+    "replaces",
     "told_in_sync",
     "committed",
     "uncommitted",
@@ -127,6 +128,7 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "sync_address": "",
         "http_address": "h:2",
         "version": "0.1",
+        "replaces": None,
         "told_in_sync": {},
         "committed": 0,
         "uncommitted": 0,
@@ -198,6 +200,7 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("log_uuid", "1"),
         ("log_uuid", b"\0" * 15),
         ("boot_id", ""),
+        ("replaces", "1"),
         ("told_in_sync", {"n1": 1}),
         ("told_in_sync", {f"n{place}": str(DISK) for place in range(REPLICAS_MAX + 1)}),
         ("committed", -1),
