@@ -119,7 +119,8 @@ class Damages:
     def given_up(self) -> None:
         """Begin anew: the directory is one without records now."""
         _log.warning(
-            "this node gave up its damaged data directory, and copies all anew", fault=self.fault
+            "this node gave up its damaged data directory, and copies all anew",
+            fault=self.fault or "it cannot be opened",
         )
         self._places.clear()
         self._copied.clear()

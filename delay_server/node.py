@@ -13,12 +13,13 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from uuid import UUID
 
+import msgspec
 import structlog
 import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.registration import NodeRegister, Stands
+from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Stands
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
@@ -31,6 +32,7 @@ from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.filing.splitter import ReadFailures, Splitter
 from delay_server.membership.registration import Registration
 from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
+from delay_server.scrub import Scrub
 from delay_server.sending.outlet import CONTROLS_WORKER
 from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError
@@ -47,9 +49,9 @@ from replication.questions import Asks
 from replication.records import record_of
 from replication.snapshots import Snapshots
 from storage.disk.disk import Disk
-from storage.disk.errors import StorageFullError
-from storage.node.store import RecoverySummary, Store
-from storage.state.identity import Identity
+from storage.disk.errors import DamagedError, LogStateError, StorageFullError
+from storage.node.store import RecoverySummary, Store, give_up_unopened
+from storage.state.identity import Identity, read_identity
 from storage.state.promise_file import Promised, PromiseFile
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -119,6 +121,8 @@ class Node:
         """Set by a mastership: makes controls durable and has them hold."""
         self.replica: Replica | None = None
         """Its part in the group; None where it copies nothing."""
+        self.scrub: Scrub | None = None
+        """Looks through all files, of a replica."""
         self.leading: Leading | None = None
         """Who follows it, while it is the master and may be followed."""
         self.on_committed: Callable[[], None] = lambda: None
@@ -145,9 +149,17 @@ class Node:
     async def open(self) -> None:
         """Open the data directory and recover."""
         began = trio.current_time()
-        total, self.store, self.recovery, self.controls = await self._runtime.executor.run(
-            SCHEDULE_WORKER, self._open_store
-        )
+        run = self._runtime.executor.run
+        try:
+            opened = await run(SCHEDULE_WORKER, self._open_store)
+        except (DamagedError, LogStateError) as error:
+            if not await run(SCHEDULE_WORKER, self._others_have_all):
+                raise
+            _log.error("the data directory cannot be opened, and others have all", why=str(error))
+            await run(SCHEDULE_WORKER, give_up_unopened, self._disk)
+            self.damages.given_up()
+            opened = await run(SCHEDULE_WORKER, self._open_store)
+        total, self.store, self.recovery, self.controls = opened
         self.recovery_seconds = trio.current_time() - began
         self.commit_point = CommitPoint(
             durable=self.store.message_log.next_sequence,
@@ -228,6 +240,23 @@ class Node:
         self.registration = self._make_registration()
         if self.replica is not None:
             self.replica.registration = self.registration
+
+    def _others_have_all(self) -> bool:
+        """Say if another disk was in sync by the newest record that this one was told, durably.
+
+        Whether that is so still the meta server says: a disk in place of the only one in sync is
+        refused.
+        """
+        if not self.config.is_replica:
+            return False
+        with contextlib.suppress(DamagedError):
+            identity = read_identity(self._disk)
+            if identity is not None:
+                promised = PromiseFile(self._disk, identity.storage_uuid).read()
+                told = msgspec.json.decode(promised.told, type=GroupRecord | None)
+                in_sync = set() if told is None else set(told.in_sync.values())
+                return bool(in_sync - {identity.storage_uuid})
+        return False
 
     def _read_promise(self) -> Promised:
         """Return what this node has promised; raise DamagedError."""
@@ -515,6 +544,13 @@ class Node:
             nursery.start_soon(self._watch_secret)
         if self.replica is not None:
             nursery.start_soon(self._remove_aside, self.replica)
+            self.scrub = Scrub(
+                self.store,
+                executor=self._runtime.executor,
+                backlog_bytes=lambda: self.filer.backlog_bytes,
+                chance=self.own_chance(),
+            )
+            nursery.start_soon(self.scrub.run)
 
     async def _remove_aside(self, replica: Replica) -> None:
         """Delete what was put aside, once the group counts on the copy that took its place."""

@@ -1,13 +1,14 @@
 """The directory `damaged`: what a data directory had before its node copies all anew.
 
     identity         of the directory as it was: its storage uuid is given up with it
+    replaced         the identity of a later copy that was given up as well, and is not kept
     until_whole      an empty file: all of this goes once the copy is whole
     message_log/ …   its files, by the names that they had
 
-Once the identity is there the directory is given up. A start that finds it there, and none in its
-place, moves what is left, and writes an identity with another storage uuid. So a kill at any moment
-leaves one directory or the other. Only files are moved: empty directories stay. What was copied
-with damage keeps this directory: `until_whole` goes then, and what is given up later is deleted.
+Once its identity is there a directory is given up. A start that finds none in its place moves or
+deletes what is left, and writes an identity with another storage uuid. So a kill at any moment
+leaves one directory or the other. Only files are moved: empty directories stay. Where the copy is
+damaged, too, all of this stays: `until_whole` goes then.
 """
 
 import random
@@ -17,11 +18,12 @@ from typing import Final
 from uuid import UUID
 
 from storage.disk.disk import Disk
-from storage.state.identity import IDENTITY_PATH, read_identity, write_identity
+from storage.state.identity import IDENTITY_PATH, Identity, read_identity, write_identity
 from storage.state.promise_file import PROMISE_PATH
 
 ASIDE_DIRECTORY: Final = "damaged"
 _IDENTITY: Final = f"{ASIDE_DIRECTORY}/{IDENTITY_PATH}"
+_REPLACED: Final = f"{ASIDE_DIRECTORY}/replaced"
 _UNTIL_WHOLE: Final = f"{ASIDE_DIRECTORY}/until_whole"
 
 
@@ -35,15 +37,15 @@ def give_up(disk: Disk, directories: Sequence[str]) -> None:
     disk.sync_directory("")
     if disk.exists(_IDENTITY):
         # Here is the copy of what lies there, and it is to be made again.
-        disk.unlink(IDENTITY_PATH)
+        disk.rename(IDENTITY_PATH, _REPLACED)
     else:
         if not disk.exists(_UNTIL_WHOLE):
             disk.open(_UNTIL_WHOLE, create=True).close()
         # Before the identity: without it nothing would ever be deleted.
         disk.sync_directory(ASIDE_DIRECTORY)
         disk.rename(IDENTITY_PATH, _IDENTITY)
-        disk.sync_directory(ASIDE_DIRECTORY)
-    disk.sync_directory("")
+    for directory in (ASIDE_DIRECTORY, ""):
+        disk.sync_directory(directory)
 
 
 def finish(disk: Disk, directories: Sequence[str], *, chance: random.Random) -> None:
@@ -54,26 +56,30 @@ def finish(disk: Disk, directories: Sequence[str], *, chance: random.Random) -> 
     """
     if disk.exists(IDENTITY_PATH) or not disk.exists(_IDENTITY):
         return
+    is_kept = not disk.exists(_REPLACED)
     for path in _files(disk, directories):
-        aside = f"{ASIDE_DIRECTORY}/{path}"
-        if disk.exists(aside):
-            disk.unlink(path)
+        if is_kept:
+            disk.rename(path, f"{ASIDE_DIRECTORY}/{path}")
         else:
-            disk.rename(path, aside)
+            disk.unlink(path)
     for name in directories:
         for directory in (f"{ASIDE_DIRECTORY}/{name}", name):
             if disk.exists(directory):
                 disk.sync_directory(directory)
-    given_up = read_identity(disk, _IDENTITY)
+    given_up = _given_up(disk)
     assert given_up is not None
     storage_uuid = UUID(int=chance.getrandbits(128), version=4)
     write_identity(disk, replace(given_up, storage_uuid=storage_uuid))
 
 
 def given_up_uuid(disk: Disk) -> UUID | None:
-    """Return the storage uuid of what lies aside; None if nothing does. Raises DamagedError."""
-    identity = read_identity(disk, _IDENTITY)
+    """Return the storage uuid that was given up last; None if nothing lies aside. DamagedError."""
+    identity = _given_up(disk)
     return None if identity is None else identity.storage_uuid
+
+
+def _given_up(disk: Disk) -> Identity | None:
+    return read_identity(disk, _REPLACED) or read_identity(disk, _IDENTITY)
 
 
 def keep(disk: Disk) -> None:
@@ -95,7 +101,7 @@ def remove(disk: Disk, directories: Sequence[str]) -> bool:
         disk.unlink(path)
     for directory in aside:
         disk.sync_directory(directory)
-    for path in (_IDENTITY, _UNTIL_WHOLE):
+    for path in (_REPLACED, _IDENTITY, _UNTIL_WHOLE):
         if disk.exists(path):
             disk.unlink(path)
         disk.sync_directory(ASIDE_DIRECTORY)

@@ -617,6 +617,15 @@ class Store:
         self._locks.close()
 
 
+def give_up_unopened(disk: Disk) -> None:
+    """Give up a directory that cannot be opened, as `Store.give_up` does one that is open.
+
+    Raises what `Disk.lock` does, StorageFullError with nothing changed, or FatalDiskError.
+    """
+    with disk.lock("lock"):
+        aside.give_up(disk, _DIRECTORIES)
+
+
 def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:
     """Return the paths of all segment files, and the codes of their keys."""
     found = [

@@ -9,6 +9,7 @@ from structlog.testing import capture_logs
 
 from meta_server.admin.plans import set_group_min_isr
 from storage.batch.batches import Damage
+from storage.disk.errors import DamagedError
 from storage.node.aside import ASIDE_DIRECTORY
 from tests.failover.group_rig import GROUP, Group, Machine
 from tests.failover.test_snapshot import other_than, pending_of, trim
@@ -79,6 +80,51 @@ async def test_a_slave_whose_newest_records_are_damaged_copies_all_anew() -> Non
         await copied_anew(group, slave, before)
         await group.until(lambda: pending_of(slave) == pending_of(master))
         await all_is_delivered_by(group, slave)
+
+
+async def test_damage_that_nobody_reads_is_found_and_no_master_inherits_it() -> None:
+    group = Group(trims=True)
+    async with group.running():
+        master, slave = await running_with_messages(group)
+        before = slave.storage_uuid()
+        await slave.kill()
+        strike(slave, "schedule_log")
+        slave.start()
+        await copied_anew(group, slave, before)
+        await all_is_delivered_by(group, slave)
+        assert master.name not in group.record.in_sync
+
+
+@pytest.mark.parametrize("path", ["checkpoint/checkpoint", "message_log/durable_end"])
+async def test_a_directory_that_cannot_be_opened_is_given_up_where_others_are_in_sync(
+    path: str,
+) -> None:
+    group = Group(trims=True)
+    async with group.running():
+        master, slave = await running_with_messages(group)
+        before = slave.storage_uuid()
+        await slave.kill()
+        disk = slave.node.disk
+        disk.put(path, None)
+        strike(slave, "message_log")
+        slave.start()
+        await copied_anew(group, slave, before)
+        await group.until(lambda: pending_of(slave) == pending_of(master))
+
+
+async def test_a_directory_that_cannot_be_opened_stays_where_nobody_else_is_in_sync() -> None:
+    group = Group(names=("a",))
+    async with group.running():
+        master = await group.until_master("a")
+        await group.send(5, in_s=900.0)
+        await trio.sleep(10)
+        before = master.storage_uuid()
+        await master.kill()
+        master.node.disk.put("checkpoint/checkpoint", b"no checkpoint")
+        master.start()
+        await master.ended.wait()
+        assert isinstance(master.errors.pop(), DamagedError)
+        assert master.storage_uuid() == before
 
 
 async def running_with_messages(group: Group) -> tuple[Machine, Machine]:

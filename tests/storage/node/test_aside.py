@@ -44,7 +44,7 @@ def files_of(disk: SimDisk, prefix: str = "") -> dict[str, bytes]:
 
 def aside_of(disk: SimDisk) -> dict[str, bytes]:
     found = files_of(disk, f"{ASIDE_DIRECTORY}/")
-    return {path: data for path, data in found.items() if path != "until_whole"}
+    return {path: data for path, data in found.items() if path not in {"until_whole", "replaced"}}
 
 
 def died(disk: SimDisk, trap: Trap, act: Callable[[], object]) -> tuple[bool, SimDisk]:
@@ -93,6 +93,7 @@ def test_what_lies_aside_goes_and_a_death_at_any_call_leaves_it_to_the_next(acti
     for at in range(1000):
         disk = SimDisk(random.Random(at), plan=HARSH)
         grown(disk).give_up()
+        grown(disk).give_up()
         store = unapplied(disk, settings=SMALL)
         went_off, disk = died(disk, Trap(action=action, skip=at), store.remove_aside)
         again = unapplied(disk, settings=SMALL)
@@ -116,6 +117,8 @@ def test_what_an_earlier_copy_left_stays_and_the_copy_itself_goes() -> None:
     copy.give_up()
     store = unapplied(disk, settings=SMALL)
     assert not store.has_records
+    assert store.replaces == copy.identity.storage_uuid
+    assert store.identity.incarnation == copy.identity.incarnation + 1
     assert not store.remove_aside()
     assert aside_of(disk) == before
 
