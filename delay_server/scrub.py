@@ -14,7 +14,7 @@ import trio
 
 from delay_server.filing.checkpoints import SCHEDULE_WORKER
 from delay_transport.seams.runtime import Executor
-from storage.disk.errors import ReadFailedError
+from storage.disk.errors import StorageError
 from storage.node.scrub import Look, files_to_look_through
 from storage.node.snapshot import CopiedFile
 from storage.node.store import Store
@@ -73,7 +73,7 @@ class Scrub:
             for path in paths:
                 try:
                     await self._look_through(path)
-                except (ReadFailedError, OSError) as error:
+                except (StorageError, OSError) as error:
                     _log.warning("a file was not looked through", path=path, reason=str(error))
             self.rounds += 1
             await trio.sleep_until(ends_at)

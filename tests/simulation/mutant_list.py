@@ -2026,7 +2026,7 @@ GROUP = {
                 "self._connection.tell(CommandCode.ACK, encode_acknowledged(Acknowledged("
                 "end=self._follower._next, applied=copy.applied(), echo_ms=None)))",
             ),
-            seed=6,
+            seed=12,
         ),
         # What is copied is fsynced.
         "copied without fsync": mutant(
