@@ -18,6 +18,7 @@ from delay_protocol.wire.hello import Hello
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.clock.pace import Pacer, TrustedClock
+from delay_server.damages import Damages
 from delay_server.dead.dead_letters import DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
@@ -27,7 +28,7 @@ from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.subject_rules import LaneRules
-from delay_server.node import Damages, Node
+from delay_server.node import Node
 from delay_server.receiving.moves import Moves
 from delay_server.sending.backlog_reader import BacklogReader
 from delay_server.sending.dispatch import Dispatch

@@ -9,7 +9,6 @@ incarnation), and what is in the log and was not applied is applied when a role 
 import contextlib
 import dataclasses
 import random
-import shlex
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from uuid import UUID
@@ -20,12 +19,13 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.registration import NodeRegister, Stands
+from delay_protocol.nodes.registration import NodeRegister, Stands, Told
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
 from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
 from delay_server.controls.meta_sync import ControlsSync
+from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
@@ -33,6 +33,7 @@ from delay_server.filing.splitter import ReadFailures, Splitter
 from delay_server.fitness import DISK_FULL, Condition, why_behind, why_unfit
 from delay_server.membership.registration import Registration
 from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
+from delay_server.scrub import Scrub
 from delay_server.sending.outlet import CONTROLS_WORKER
 from delay_server.settings.config import DelayServerConfig
 from delay_server.settings.errors import FencedError
@@ -48,67 +49,23 @@ from replication.leading import Leading
 from replication.questions import Asks
 from replication.records import record_of
 from replication.snapshots import Snapshots
-from storage.batch.batches import Damage
 from storage.disk.disk import Disk
-from storage.disk.errors import StorageFullError
-from storage.node.store import RecoverySummary, Store
-from storage.state.audit_file import AUDIT_DIRECTORY
-from storage.state.controls_file import CONTROLS_PATH
-from storage.state.identity import Identity
+from storage.disk.errors import DamagedError, LogStateError, StorageFullError
+from storage.node.store import RecoverySummary, Store, give_up_unopened
+from storage.state.identity import Identity, read_identity
 from storage.state.promise_file import Promised, PromiseFile
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _SECRETS_WORKER = "secrets"
+_ASIDE_WORKER = "aside"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
 _DISK_SMALL_FACTOR = 2
 """Times the floor: a smaller file system is hardly worth it."""
 _SECRET_LOOK_S = 2.0
 """How often the file of the secret is looked at."""
-_DAMAGES_KEPT = 100
-_PLACES_KEPT = 10_000
-"""Damaged places that are known again when they are looked at again; beyond, each look counts."""
-
-
-class Damages:
-    """Damaged bytes that were met since the process began, each place once."""
-
-    def __init__(self, data_dir: str) -> None:
-        self._data_dir = data_dir
-        self._places: set[tuple[str, int]] = set()
-        self.first: list[Damage] = []
-        """The first of them."""
-        self.count = 0
-        self._of_messages = False
-        """True if messages may be in one of them."""
-
-    @property
-    def fault(self) -> str:
-        """Why the copy here is not whole; empty if it is, as far as it was read."""
-        is_whole = not self._of_messages
-        return "" if is_whole else "files of it are damaged: its log and its status name them"
-
-    def note(self, damage: Damage) -> None:
-        """Count and log damage; once, however often it is met."""
-        place = (damage.path, damage.position)
-        if place in self._places:
-            return
-        if len(self._places) < _PLACES_KEPT:
-            self._places.add(place)
-        self.count += 1
-        self._of_messages |= not damage.path.startswith((AUDIT_DIRECTORY, CONTROLS_PATH))
-        if len(self.first) < _DAMAGES_KEPT:
-            self.first.append(damage)
-            data = shlex.quote(self._data_dir)
-            _log.error(
-                "damaged bytes",
-                path=damage.path,
-                position=damage.position,
-                size=damage.size,
-                reason=damage.reason,
-                verify=f"delaywheel log verify {data}",
-                salvage=f"delaywheel log salvage {data} --out salvaged",
-            )
+_ASIDE_LOOK_S = 1.0
+"""How often it is looked whether what lies aside may go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +110,7 @@ class Node:
         self._runtime = runtime
         self._disk = disk
         self._pacer = pacer
-        self._damages = damages
+        self.damages = damages
         self._outside = outside
         self._intervals = intervals
         self.registration: Registration | None = None
@@ -167,6 +124,8 @@ class Node:
         """Set by a mastership: makes controls durable and has them hold."""
         self.replica: Replica | None = None
         """Its part in the group; None where there is no meta server."""
+        self.scrub: Scrub | None = None
+        """Looks through all files, of a replica."""
         self.leading: Leading | None = None
         """Who follows it, while it is the master and may be followed."""
         self.on_committed: Callable[[], None] = lambda: None
@@ -197,9 +156,17 @@ class Node:
     async def open(self) -> None:
         """Open the data directory and recover."""
         began = trio.current_time()
-        total, self.store, self.recovery, self.controls = await self._runtime.executor.run(
-            SCHEDULE_WORKER, self._open_store
-        )
+        run = self._runtime.executor.run
+        try:
+            opened = await run(SCHEDULE_WORKER, self._open_store)
+        except (DamagedError, LogStateError) as error:
+            if not await run(SCHEDULE_WORKER, self._others_have_all):
+                raise
+            _log.error("the data directory cannot be opened, and others have all", why=str(error))
+            await run(SCHEDULE_WORKER, give_up_unopened, self._disk)
+            self.damages.given_up()
+            opened = await run(SCHEDULE_WORKER, self._open_store)
+        total, self.store, self.recovery, self.controls = opened
         self.recovery_seconds = trio.current_time() - began
         self.commit_point = CommitPoint(
             durable=self.store.message_log.next_sequence,
@@ -266,6 +233,7 @@ class Node:
             promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
             filer=self.filer,
             splitter=Splitter(self.store, self.access, self._pacer, failures),
+            damages=self.damages,
             runtime=self._runtime,
             register=self._said,
             why_full=lambda: DISK_FULL if self.upkeep.disk_is_full else "",
@@ -277,6 +245,23 @@ class Node:
         )
         self.registration = self.replica.registration = self._make_registration(self.replica)
 
+    def _others_have_all(self) -> bool:
+        """Say if another disk was in sync by the newest record that this one was told, durably.
+
+        Whether that is so still the meta server says: a disk in place of the only one in sync is
+        refused.
+        """
+        if not self.config.has_meta:
+            return False
+        with contextlib.suppress(DamagedError):
+            identity = read_identity(self._disk)
+            if identity is not None:
+                promised = PromiseFile(self._disk, identity.storage_uuid).read()
+                told = msgspec.json.decode(promised.told, type=Told | None)
+                in_sync = set() if told is None else set(told.record.in_sync.values())
+                return bool(in_sync - {identity.storage_uuid})
+        return False
+
     def _read_promise(self) -> Promised:
         """Return what this node has promised; raise DamagedError."""
         return PromiseFile(self._disk, self.store.identity.storage_uuid).read()
@@ -284,15 +269,26 @@ class Node:
     async def close(self) -> None:
         """Let go of the directory; nothing of this node runs any more.
 
-        It becomes the snapshot that was copied, if one was; or one of the log of its group.
+        It becomes the snapshot that was copied, if one was; or one of the log of its group; or it
+        is given up.
         """
         run, replica = self._runtime.executor.run, self.replica
         if replica is not None and replica.copied is not None:
+            if self.damages.came_with_copy:
+                await run(SCHEDULE_WORKER, self.store.keep_aside)
             await run(SCHEDULE_WORKER, self.store.become, replica.copied)
         elif replica is not None and replica.other_log is not None:
             log_uuid = replica.other_log
             _log.warning("this node takes the log of its group for its own", log_uuid=str(log_uuid))
             await run(SCHEDULE_WORKER, self.store.adopt_log, log_uuid)
+        elif replica is not None and replica.copies_anew:
+            try:
+                await run(SCHEDULE_WORKER, self.store.give_up)
+            except StorageFullError as error:
+                self.damages.put_off()
+                _log.error("no disk space to put damaged files aside", reason=str(error))
+            else:
+                self.damages.given_up()
         else:
             self.store.close()
 
@@ -308,7 +304,7 @@ class Node:
                 settings,
                 chance=self.own_chance(),
                 now_ms=now_ms,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
         try:
             if not config.has_meta:
@@ -320,7 +316,7 @@ class Node:
                 self._disk,
                 file_bytes_max=admin.audit_file_bytes_max,
                 files_max=admin.audit_files_max,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
             # Nothing needs it, so nobody else would say that it is damaged.
             audit.look(0)
@@ -328,7 +324,7 @@ class Node:
                 self._disk,
                 log_uuid=store.identity.log_uuid,
                 audit=audit,
-                on_damage=self._damages.note,
+                on_damage=self.damages.note,
             )
         except BaseException:
             store.close()
@@ -383,7 +379,7 @@ class Node:
         unfiled = self.commit_point.committed - 1 - self.store.schedule.last_filed
         return Condition(
             is_stopping=self._outside.is_stopping(),
-            damage=self._damages.fault,
+            damage=self.damages.fault,
             disk_full_s=self.upkeep.disk_full_s,
             clock_wrong_s=trio.current_time() - self._clock_right_at,
             hangs="" if leading is None else leading.master.members.hangs(leading.now),
@@ -430,6 +426,7 @@ class Node:
             if leading is None
             else leading.master.outcomes.uncommitted,
             told=None if self.replica is None else self.replica.newest,
+            replaces=self.store.replaces,
             stands=self._stands(),
         )
 
@@ -574,6 +571,22 @@ class Node:
         await self.upkeep.begin(nursery)
         if self._outside.secret.is_set:
             nursery.start_soon(self._watch_secret)
+        if self.replica is not None:
+            nursery.start_soon(self._remove_aside, self.replica)
+            self.scrub = Scrub(
+                self.store,
+                executor=self._runtime.executor,
+                backlog_bytes=lambda: self.filer.backlog_bytes,
+                chance=self.own_chance(),
+            )
+            nursery.start_soon(self.scrub.run)
+
+    async def _remove_aside(self, replica: Replica) -> None:
+        """Delete what was put aside, once the group counts on the copy that took its place."""
+        while not replica.is_counted:  # noqa: ASYNC110 (nobody waits for it)
+            await trio.sleep(_ASIDE_LOOK_S)
+        if await self._runtime.executor.run(_ASIDE_WORKER, self.store.remove_aside):
+            _log.info("deleted the damaged files: the copy in their place is in sync")
 
     async def _watch_secret(self) -> None:
         """Read the file of the secret again when it changes: others may have a new one."""

@@ -46,6 +46,7 @@ from delay_protocol.nodes.snapshots import (
 )
 from delay_protocol.wire.frames import Frame
 from delay_server.accepting.commits import MESSAGE_WORKER
+from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER
 from delay_server.filing.filer import Filed, Filer
 from delay_server.filing.splitter import Splitter
@@ -130,6 +131,7 @@ class Replica:
         promised: Promised,
         filer: Filer,
         splitter: Splitter,
+        damages: Damages,
         runtime: Runtime,
         register: Callable[[], NodeRegister],
         why_full: Callable[[], str],
@@ -149,6 +151,7 @@ class Replica:
         self._store = store
         self._filer = filer
         self._splitter = splitter
+        self._damages = damages
         self._runtime = runtime
         self._register = register
         self._why_full = why_full
@@ -217,15 +220,32 @@ class Replica:
     @property
     def copy_fault(self) -> str:
         """Why its group does not count on the copy of this node, a slave; empty if it does."""
-        following, record, own = self.following, self.record, self.own
+        following = self.following
+        if fault := self._damages.fault:
+            return f"its copy is not whole: {fault} {self._damages.hindrance}".rstrip()
         if following is None or not following.is_matched:
             return f"this node does not follow its master: {self.standing}"
-        if record is None or record.in_sync.get(own.node) != own.storage:
+        if not self.is_counted:
             return (
                 "the disk of this node is not in sync with its group: the status of the master "
                 "says why"
             )
         return ""
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether the record that is durable here has its disk in sync."""
+        return self.record is not None and self.own.storage in self.record.in_sync.values()
+
+    @property
+    def copies_anew(self) -> bool:
+        """Whether its files are damaged, and it is a slave that nobody counts on.
+
+        That is by the newest record that it was told, durable here.
+        """
+        is_slave = bool(self.master_elsewhere) and self.record is not None
+        is_out = self._news is None and not self.is_counted
+        return is_slave and is_out and self._damages.may_copy_anew(self._store)
 
     @property
     def standing(self) -> str:
@@ -362,7 +382,7 @@ class Replica:
     async def _follow_and_vote(self, point: CommitPoint, queue: CommitQueue) -> bool:
         while True:
             await self._take_news()
-            if self._is_cut or self.copied is not None or self.other_log is not None:
+            if self._is_cut or self.copied is not None or self.other_log or self.copies_anew:
                 return False
             if self._vote_epoch > self._voted and await self._vote():
                 continue
@@ -475,6 +495,7 @@ class Replica:
             promise=self.voter.to_master,
             applied=lambda: store.schedule.last_filed + 1,
             why_full=self._why_full,
+            damage=lambda: self._damages.fault,
             cut=self._cut,
             behind=self._behind,
             appended=self._appended,
@@ -509,6 +530,8 @@ class Replica:
             else:
                 if self._news is not None and not self._must_stop_following():
                     await self._take_news()
+                if self.copies_anew:
+                    self._scope.cancel()
                 with trio.move_on_after(_AGAIN_S):
                     await self._changed.sleep()
 
@@ -531,8 +554,8 @@ class Replica:
 
     async def _behind(self, talk: Talk, follow: bytes, first: int) -> str:
         """Copy a snapshot into a directory that has no records, and is not counted as in sync."""
-        store, record, do = self._store, self.record, ""
-        if record is None or self.own.storage in record.in_sync.values():
+        store, do = self._store, ""
+        if self.record is None or self.is_counted:
             do = "its disk counts as in sync, so hand over to another node"
         elif store.has_records:
             do = "start it on an empty directory, into which it copies a snapshot"
@@ -545,7 +568,7 @@ class Replica:
             disk=store.disk,
             log_uuid=store.identity.log_uuid,
             executor=self._runtime.executor,
-            on_damage=store.schedule.troubles.report,
+            on_damage=self._damages.note_copied,
             why_full=self._why_full,
         )
         try:

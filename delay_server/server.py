@@ -23,10 +23,11 @@ from delay_server.accepting.ingest import Ingest
 from delay_server.admin.parts import Administered, Observed, Parts
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
+from delay_server.damages import Damages
 from delay_server.duty import Admits, Duty, Situation, duty_of
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
-from delay_server.node import Damages, Node, Outside
+from delay_server.node import Node, Outside
 from delay_server.receiving.receivers import Receivers
 from delay_server.replicas import Slaves
 from delay_server.sending.lateness import Lateness

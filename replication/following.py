@@ -110,6 +110,8 @@ class Copy:
     """Returns the first record that is not filed."""
     why_full: Callable[[], str]
     """Says why nothing more can be kept; empty if it can."""
+    damage: Callable[[], str]
+    """Says why the copy is not whole, in at most REASON_LENGTH_MAX characters; empty if it is."""
     cut: Callable[[Cut, int], Awaitable[range]]
     """Cuts the log, not below the second argument, and returns the records that went."""
     behind: Callable[[Talk, bytes, int], Awaitable[str]]
@@ -234,6 +236,9 @@ class Following:
             _log.info("this node follows its master", peer=connection.peer, epoch=self._epoch)
             self._committed()
             return None
+        if damage := self._copy.damage():
+            # What its log seems to end with may not be what it was.
+            return self._ended(damage)
         if isinstance(reply, LogBehind):
             follower.diverges(Behind(question, reply.first), end=end)
             reason = await self._copy.behind(talk, body, reply.first)
@@ -362,8 +367,13 @@ class Following:
         )
         connection.tell(CommandCode.ACK, body)
 
-    async def _acknowledge_again_and_again(self, _connection: RequestConnection) -> None:
+    async def _acknowledge_again_and_again(self, connection: RequestConnection) -> None:
+        said = ""
         while True:
+            if (damage := self._copy.damage()) != said:
+                # It goes on: the group may not be able to do without it.
+                said = damage
+                connection.tell(CommandCode.LEAVE, encode_leave(Leave(reason=damage)))
             await trio.sleep(ACK_S)
             self._acknowledge()
 

@@ -149,6 +149,9 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     told: Told | None = None
     """None: it was told nothing. A meta server whose store was set back learns by it what it lost,
     and whom to wait for."""
+    replaces: UUID | None = None
+    """The storage uuid of the directory that this one took the place of, in the same process or on
+    the same disk; None: of none. It may register though that one was heard a moment ago."""
     committed: Count = 0
     """The last record that it knows to be committed; 0: none."""
     uncommitted: Count = 0

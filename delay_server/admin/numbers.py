@@ -434,6 +434,18 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
     ),
     # Files and free disk
     Number(
+        "damaged",
+        "gauge",
+        "Damaged places found since the start, or since all was copied anew.",
+        lambda node: node.damages.count,
+    ),
+    Number(
+        "copies_anew",
+        "counter",
+        "Damaged data directories given up for a new copy.",
+        lambda node: node.damages.copies,
+    ),
+    Number(
         "unreadable_files",
         "gauge",
         "Files whose reading failed and is retried.",
@@ -519,12 +531,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "gauge",
         "Due messages whose reading failed and is retried.",
         lambda parts: parts.master.read_retries.count,
-    ),
-    Number(
-        "damaged",
-        "gauge",
-        "Damaged places found since the start.",
-        lambda parts: parts.damages.count,
     ),
     Number(
         "undeliverable",

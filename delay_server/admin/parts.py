@@ -8,10 +8,11 @@ from dataclasses import dataclass
 
 from delay_server.accepting.ingest import Ingest
 from delay_server.clock.pace import Pacer
+from delay_server.damages import Damages
 from delay_server.duty import Duty
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
-from delay_server.node import Damages, Node
+from delay_server.node import Node
 from delay_server.receiving.receivers import ReceiverCounts
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig

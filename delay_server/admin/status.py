@@ -123,6 +123,10 @@ def _of_node(node: Node) -> dict[str, Any]:
         "storage_uuid": str(identity.storage_uuid),
         "incarnation": identity.incarnation,
         "epoch": store.message_log.last_epoch,
+        "damages": [
+            {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
+            for d in list(node.damages.first)
+        ],
     }
     if node.registration is not None:
         found["meta"] = _membership(node.registration)
@@ -151,10 +155,6 @@ def _of_master(parts: Parts) -> dict[str, Any]:
         "unreadable": [
             {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
             for x in islice(list(store.schedule.troubles.unread.values()), SUBJECTS_SHOWN_MAX)
-        ],
-        "damages": [
-            {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
-            for d in list(parts.damages.first)
         ],
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")

@@ -200,7 +200,7 @@ def _check_identity(
     if known is None or request.storage_uuid == known.storage_uuid:
         return
     name = f"{known.node_id} at {known.address}"
-    if is_heard:
+    if is_heard and request.replaces != known.storage_uuid:
         raise RefusedError(f"{name} is alive, with another data directory")
     group = registry.delay_groups.get(request.group)
     if group is None or _is_in_sync(request, group):

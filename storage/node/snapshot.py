@@ -20,7 +20,7 @@ import msgspec
 from storage.batch.batches import Damage
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.walk import walk_file
-from storage.disk.disk import Disk, File
+from storage.disk.disk import Disk, File, ReadableDisk
 from storage.disk.errors import CopyRefusedError, DamagedError
 from storage.disk.spans import Span, can_begin
 from storage.state.checkpoint import CHECKPOINT_FORMAT, Checkpoint, Copied, SegmentState
@@ -34,8 +34,8 @@ class CopiedFile:
 
     path: str
     length: int
-    last_crc: int
-    """Of the last batch."""
+    last_crc: int | None
+    """Of the last batch; None: that is not known."""
     header: FileHeader
 
 
@@ -132,7 +132,7 @@ class CopyWriter:
         assert self._file is not None, "nothing was written"
         self._file.sync()
         self.close()
-        return list(_damages_of(self._disk, file))
+        return [found for found in look_through(self._disk, file) if isinstance(found, Damage)]
 
     def drop(self, file: CopiedFile) -> None:
         """Delete a file that is not as it should be. Raises FatalDiskError."""
@@ -151,9 +151,15 @@ class CopyWriter:
             self._file = None
 
 
-def _damages_of(disk: Disk, file: CopiedFile) -> Iterator[Damage]:
+def look_through(
+    disk: ReadableDisk, file: CopiedFile, *, patient: bool = False
+) -> Iterator[Damage | int]:
+    """Check every byte of a file; yield what is wrong, and the bytes of each batch.
+
+    With `patient` what the operating system cannot read is no damage: ReadFailedError.
+    """
     crc = 0
-    for found in walk_file(disk, file.path, file.length, file.header):
+    for found in walk_file(disk, file.path, file.length, file.header, patient=patient):
         if isinstance(found, Damage):
             yield found
             continue
@@ -161,6 +167,7 @@ def _damages_of(disk: Disk, file: CopiedFile) -> Iterator[Damage]:
             found.blob()
         except DamagedError as error:
             yield Damage(file.path, found.position, found.header.size, error.reason)
+        yield found.header.size
         crc = found.header.crc
-    if crc != file.last_crc:
+    if file.last_crc not in {None, crc}:
         yield Damage(file.path, 0, file.length, "it does not end with the batch that it should")

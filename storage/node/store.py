@@ -29,6 +29,7 @@ from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
+from storage.node import aside
 from storage.node.retention import Retention, RetentionRules, Sweep
 from storage.schedule.provision import Provision
 from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
@@ -242,6 +243,8 @@ class Store:
         self.sealed = 0
         """Segments sealed since the start."""
         self.recovery = recovery
+        self.replaces = aside.given_up_uuid(disk)
+        """The storage uuid of what was put aside, in the place of which this one is."""
         self._seal_again_ms: int | None = None
         """When to read segments again that could not be read for their seals."""
         self._open_end = message_log.next_sequence
@@ -273,6 +276,7 @@ class Store:
         with contextlib.ExitStack() as locks:
             disk.make_directory("")
             locks.enter_context(disk.lock("lock"))
+            aside.finish(disk, _DIRECTORIES, chance=chance)
             identity = open_identity(
                 disk,
                 cluster=settings.cluster,
@@ -409,6 +413,26 @@ class Store:
             write_checkpoint(self.disk, self.identity.log_uuid, checkpoint)
         finally:
             self.close()
+
+    # -- a damaged directory (storage/node/aside.py) -----------------------------------------
+
+    def give_up(self) -> None:
+        """Have the next start put all aside and begin anew, as another disk; and close it.
+
+        Raises StorageFullError with nothing changed, or FatalDiskError; it is closed.
+        """
+        try:
+            aside.give_up(self.disk, _DIRECTORIES)
+        finally:
+            self.close()
+
+    def keep_aside(self) -> None:
+        """Have what was put aside stay there, since the copy is damaged too. FatalDiskError."""
+        aside.keep(self.disk)
+
+    def remove_aside(self) -> bool:
+        """Delete what was put aside, if it is not to stay; say if it was. FatalDiskError."""
+        return aside.remove(self.disk, _DIRECTORIES)
 
     # -- space -------------------------------------------------------------------------------
 
@@ -591,6 +615,15 @@ class Store:
         self.seals_log.close()
         self.message_log.close()
         self._locks.close()
+
+
+def give_up_unopened(disk: Disk) -> None:
+    """Give up a directory that cannot be opened, as `Store.give_up` does one that is open.
+
+    Raises what `Disk.lock` does, StorageFullError with nothing changed, or FatalDiskError.
+    """
+    with disk.lock("lock"):
+        aside.give_up(disk, _DIRECTORIES)
 
 
 def _segment_files(disk: Disk) -> tuple[list[str], Int64s]:

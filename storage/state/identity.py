@@ -13,8 +13,9 @@
 
 The log uuid is in the file header. The CRC covers everything behind that header and is seeded as a
 batch's is. Cluster, group, node id and both uuids are fixed at the first start, but for the log
-uuid of a directory without records (`Store.adopt_log`); the incarnation is counted up at every
-start. The file is only ever replaced whole: temporary file, fsync, rename, fsync of the directory.
+uuid of a directory without records (`Store.adopt_log`), and the storage uuid of one that is given
+up (storage/node/aside.py); the incarnation is counted up at every start. The file is only ever
+replaced whole: temporary file, fsync, rename, fsync of the directory.
 """
 
 import random
@@ -92,7 +93,7 @@ def open_identity(
     else:
         _compare(found, names)
         identity = replace(found, incarnation=found.incarnation + 1)
-    _write_identity(disk, identity)
+    write_identity(disk, identity)
     return identity
 
 
@@ -101,26 +102,26 @@ def adopt_identity(disk: Disk, identity: Identity, log_uuid: UUID) -> None:
 
     Raises StorageFullError or FatalDiskError.
     """
-    _write_identity(disk, replace(identity, log_uuid=log_uuid))
+    write_identity(disk, replace(identity, log_uuid=log_uuid))
 
 
-def read_identity(disk: ReadableDisk) -> Identity | None:
+def read_identity(disk: ReadableDisk, path: str = IDENTITY_PATH) -> Identity | None:
     """Return the identity as it is, or None if there is none. Changes nothing.
 
     Raises DamagedError, UnsupportedFormatError, or what `ReadableDisk.open_read` does.
     """
     try:
-        file = disk.open_read(IDENTITY_PATH)
+        file = disk.open_read(path)
     except FileNotFoundError:
         return None
     try:
         data = read_small(file, IDENTITY_BYTES_MAX)
     except OSError as error:
         reason = f"cannot be read: {error}"
-        raise DamagedError(path=IDENTITY_PATH, position=0, reason=reason) from error
+        raise DamagedError(path=path, position=0, reason=reason) from error
     finally:
         file.close()
-    return decode_identity(data, path=IDENTITY_PATH)
+    return decode_identity(data, path=path)
 
 
 def encode_identity(identity: Identity) -> bytes:
@@ -203,7 +204,8 @@ def _compare(found: Identity, names: dict[str, str | None]) -> None:
             )
 
 
-def _write_identity(disk: Disk, identity: Identity) -> None:
+def write_identity(disk: Disk, identity: Identity) -> None:
+    """Replace the identity; durable when this returns. StorageFullError, FatalDiskError."""
     if disk.exists(_TEMPORARY_PATH):
         disk.unlink(_TEMPORARY_PATH)
     file = disk.open(_TEMPORARY_PATH, create=True)

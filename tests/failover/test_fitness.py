@@ -9,7 +9,7 @@ from delay_protocol.wire.frames import Frame
 from storage.batch.batches import Damage
 from tests.delay_server.server_rig import HOST, Producer, make_item
 from tests.failover.group_rig import Group, Machine
-from tests.failover.test_seen import metrics, readiness, roles, status
+from tests.failover.test_seen import readiness, roles
 from tests.simulation.faults import FaultPlan
 
 FLOOR_BYTES = 1024 * 1024
@@ -118,7 +118,7 @@ async def test_a_master_whose_disk_is_full_for_five_seconds_hands_over_to_one_wi
         await group.until_in_sync("a", "b", "c", seconds=120)
 
 
-async def test_a_master_with_damaged_files_hands_over_and_is_not_chosen_again() -> None:
+async def test_a_master_with_damaged_files_hands_over() -> None:
     group = Group()
     async with group.running():
         await group.until_in_sync("a", "b", "c")
@@ -129,31 +129,20 @@ async def test_a_master_with_damaged_files_hands_over_and_is_not_chosen_again() 
         assert group.master() is master
         master.server.damages.note(DAMAGE)
         await group.until(lambda: group.master() in slaves)
-        why = "files of it are damaged: its log and its status name them"
+        why = f"{DAMAGE.path} is damaged at 0: flipped"
         assert reasons(group) == [why]
-        assert status(master)["replication"]["why_unfit"] == why
-        assert metrics(master)["replication_unfit"] == 1
         await group.until_in_sync("a", "b", "c")
         await group.send()
-        # Its log is as long as that of the other one.
-        killed = group.master()
-        assert killed is not None
-        await killed.kill()
-        (left,) = (one for one in slaves if one is not killed)
-        assert await group.until_master(*group.machines) is left
 
 
-@pytest.mark.parametrize("others", ["damaged", "gone"])
-async def test_an_unfit_master_goes_on_where_nobody_is_fit(others: str) -> None:
+async def test_an_unfit_master_goes_on_where_nobody_is_fit() -> None:
     group = Group(names=("a", "b"))
     async with group.running():
         await group.until_in_sync("a", "b")
         master, (slave,) = roles(group)
-        for machine in (slave, master):
-            assert machine.server is not None
-            machine.server.damages.note(DAMAGE)
-        if others == "gone":
-            await slave.kill()
+        assert master.server is not None
+        await slave.kill()
+        master.server.damages.note(DAMAGE)
         await trio.sleep(15)
         assert group.master() is master
         await group.send()

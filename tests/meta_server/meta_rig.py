@@ -78,6 +78,7 @@ def node(
     cluster: str = "c1",
     boot: int | None = None,
     told: Told | None = None,
+    replaces: int | None = None,
 ) -> NodeRegister:
     """Return the registration of a delay server; None: the one boot of this start of this disk."""
     return NodeRegister(
@@ -94,6 +95,7 @@ def node(
         http_address="",
         version="1.0",
         told=told,
+        replaces=None if replaces is None else uuid(replaces),
     )
 
 

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any, Self
+from uuid import UUID
 
 import pytest
 
 from delay_client import BlockingClient, DelaywheelError
 from delaywheel.shared.failures import ExitCode
+from storage.disk.disk import DirectoryDisk
+from storage.state.identity import read_identity
 from storage.tools.inspect import dump_records
 from tests.ports import closed_port
 from tests.processes.real_processes import (
@@ -160,6 +163,12 @@ def check_all(group: Group, steady: Steady, disks: list[Path]) -> None:
         assert not missing, (disk, sorted(missing))
 
 
+def storage_of(data: Path) -> UUID | None:
+    """Return the uuid of a data directory; None while it has none."""
+    found = read_identity(DirectoryDisk(data))
+    return None if found is None else found.storage_uuid
+
+
 def messages_in(data: Path) -> set[str]:
     """Return the ids of all messages in a message_log."""
     records = dump_records(data / "message_log")
@@ -222,6 +231,28 @@ def test_a_slave_that_was_killed_has_what_it_acknowledged_and_takes_over(group: 
         group.until_in_sync("n2")
         steady.until_more()
         check_all(group, steady, [again.data])
+
+
+def test_a_slave_with_damaged_records_copies_all_anew_and_takes_over(group: Group) -> None:
+    nodes = group.start_three()
+    with Steady(group.cluster) as steady:
+        steady.until_more(100)
+        nodes["n3"].process.kill()
+        data = nodes["n3"].data
+        before = storage_of(data)
+        log = max((data / "message_log").glob("*.log"))
+        bytes_of_log = bytearray(log.read_bytes())
+        for place in range(200, len(bytes_of_log), 97):
+            bytes_of_log[place] ^= 8
+        log.write_bytes(bytes_of_log)
+        group.start("n3")
+        assert until(lambda: storage_of(data) not in {None, before}, seconds=IN_SYNC_S)
+        group.until_in_sync(*nodes)
+        assert until(lambda: not (data / "damaged" / "identity").exists(), seconds=IN_SYNC_S)
+        code, _, errors = group.admin("handover", GROUP, "--to", "n3")
+        assert code == 0, errors
+        steady.until_more()
+        check_all(group, steady, [])
 
 
 @pytest.mark.long

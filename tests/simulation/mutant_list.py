@@ -55,6 +55,7 @@ _MODEL_EIO = (
 """The same on a disk that cannot be read now and then."""
 
 _FAILOVER = "failover/test_group.py::"
+_DAMAGE = "failover/test_damage.py::"
 _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _TAKING = "delay_server/test_target_groups.py::"
@@ -470,7 +471,7 @@ SERVER = {
             swap("open_identity", "found.incarnation + 1", "found.incarnation"), seed=2
         ),
         # The identity is durable before it takes its name.
-        "identity renamed unsynced": mutant(drop("_write_identity", "file.sync()"), seed=2),
+        "identity renamed unsynced": mutant(drop("write_identity", "file.sync()"), seed=2),
     },
     "4 retention": {
         # A seal marks a segment as deleted, durably, before its files go.
@@ -2140,7 +2141,7 @@ GROUP = {
                 "self._connection.tell(CommandCode.ACK, encode_acknowledged(Acknowledged("
                 "end=self._follower._next, applied=copy.applied(), echo_ms=None)))",
             ),
-            seed=6,
+            seed=12,
         ),
         # What is copied is fsynced.
         "copied without fsync": mutant(
@@ -2256,6 +2257,27 @@ GROUP = {
                 "node.node_id in self.record.in_sync",
             ),
             test=f"{_FAILOVER}test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync",
+        ),
+        # A slave with damage says so, and is dropped.
+        "a slave keeps its damage to itself": mutant(
+            swap("Following._acknowledge_again_and_again", "self._copy.damage()", "''"),
+            test=f"{_DAMAGE}test_damage_that_nobody_reads_is_found_and_no_master_inherits_it",
+        ),
+        # Nobody gives up what the group counts on.
+        "a disk in sync is given up": mutant(
+            swap("Replica.copies_anew", "not self.is_counted", "True"),
+            test=f"{_DAMAGE}test_who_is_needed_stays_and_says_so_and_copies_anew_when_it_is_not",
+        ),
+        # A copy is as whole as its master.
+        "damage of the master is copied again and again": mutant(
+            swap("Damages.note", "damage.path not in self._copied", "True"),
+            test=f"{_DAMAGE}"
+            "test_what_is_damaged_at_the_master_too_is_copied_once_and_the_rest_stays_aside",
+        ),
+        # A second directory under the id of a node that lives is refused, but for its successor.
+        "any directory takes the place of a living one": mutant(
+            swap("_check_identity", "request.replaces != known.storage_uuid", "False"),
+            test="meta_server/groups/test_roles.py",
         ),
         # A start of the recorded master's disk begins an election.
         "a master that was started again is waited for": mutant(

@@ -57,6 +57,7 @@ FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 OPTIONAL = {
     "last_epoch",
     "told",
+    "replaces",
     "committed",
     "uncommitted",
     "stands",
@@ -123,6 +124,7 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
         "http_address": "h:2",
         "version": "0.1",
         "told": None,
+        "replaces": None,
         "committed": 0,
         "uncommitted": 0,
         "stands": {
@@ -196,6 +198,7 @@ def test_a_key_from_a_newer_node_is_skipped() -> None:
         ("boot_id", ""),
         ("told", {"record": None}),
         ("told", {"record": msgspec.to_builtins(RECORD), "nodes": ["n"] * (REPLICAS_MAX + 1)}),
+        ("replaces", "1"),
         ("committed", -1),
         ("committed", 2**63),
         ("uncommitted", -1),

@@ -54,8 +54,8 @@ NAMES = """
     connections_accepted_total connections_refused_total connection_faults_total
     connection_pauses_total received_bytes_total held_bytes
     connections_closed_total commits_total fsync_seconds replay_lag replay_lag_bytes
-    gathered_bytes checkpoints_total segments_sealed_total segments damaged disk_free_bytes
-    disk_owed_bytes disk_floor_bytes
+    gathered_bytes checkpoints_total segments_sealed_total segments damaged
+    copies_anew_total disk_free_bytes disk_owed_bytes disk_floor_bytes
     segments_sealed_on_disk retired_files files_deleted_total first_sequence
     disk_bytes disk_full clock_held pending wheel_entries late wheel_messages
     held_entries wheel_evicted_total slices_loaded_total lanes_waiting lanes_opened_total

@@ -215,6 +215,18 @@ def test_further_nodes_are_outside_the_in_sync_set_and_keep_their_roles() -> Non
         assert result.record.epoch == 1
 
 
+def test_a_disk_that_took_the_place_of_a_living_one_registers_unless_that_has_the_only_copy() -> (
+    None
+):
+    registry = Registry(Contents())
+    registered(registry, node(), slave(2))
+    again = slave(2, storage=202, replaces=102)
+    assert "is alive" in refused(registry, slave(2, storage=202, replaces=7), is_heard=True)
+    assert planned(registry, again, is_heard=True).role is NodeRole.SLAVE
+    alone = node(storage=201, replaces=101, last_sequence=0)
+    assert "bring that directory back" in refused(registry, alone, is_heard=True)
+
+
 def test_a_group_has_no_more_nodes_than_allowed() -> None:
     registry = Registry(Contents())
     registered(registry, node(), *(slave(number) for number in range(2, NODES_PER_GROUP_MAX + 1)))

