@@ -1593,7 +1593,7 @@ META = {
         ),
         # No more requests wait for the store than the settings allow.
         "a queue without end": mutant(
-            swap("Committer.submit", "len(self._waiting) >= self._waiting_max", "False"),
+            swap("Committer.submit", "len(queue) >= self._waiting_max", "False"),
             test="meta_server/known/test_commits.py::test_an_intent_too_many_is_refused_at_once",
         ),
         # What a connection has asked for goes with it.
@@ -2234,8 +2234,8 @@ GROUP = {
         ),
         # A promise is durable before anybody hears of it.
         "a vote before the promise is durable": mutant(
-            drop("Replica._vote", "await self._keep(answer, told)"),
-            drop("Replica._take_news", "if change is not None: ..."),
+            drop("Replica._vote", "await self._keep(answer, self._kept)"),
+            drop("Replica._take_news", "if told != self._kept: ..."),
             test=f"{_FOLLOWING}test_a_vote_that_has_come_is_a_promise_that_is_durable",
         ),
         # A survivor appends nothing that it may not acknowledge.
