@@ -21,8 +21,14 @@ from typing import NamedTuple
 
 import msgspec
 
-from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase, is_older
-from meta_server.known.errors import NotFoundError, NotNowError, StateError
+from delay_protocol.nodes.registration import (
+    COUNTED_MAX,
+    GroupRecord,
+    NodeRegister,
+    Phase,
+    is_older,
+)
+from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, SaveDelayGroup
 from meta_server.known.record_file import VERSIONS_SKIPPED
 from meta_server.known.registry import Registry
@@ -47,8 +53,9 @@ class Newest(NamedTuple):
         master = self.group.record.master
         sender = "" if master is None else f"{master.node_id} says that it may send, or "
         return (
-            f"{self.shows}; the group goes on when {sender}{', '.join(self.missing)} have spoken, "
-            f"or by `delaywheel admin delay-group recover {self.group.name}`"
+            f"{self.shows}; the group goes on when {sender}these have spoken: "
+            f"{', '.join(self.missing)}; or by `delaywheel admin delay-group recover "
+            f"{self.group.name}`"
         )
 
 
@@ -63,13 +70,14 @@ class SetBack:
 
     def newest(self, group: DelayGroup | None, nodes: Iterable[str]) -> Newest | None:
         """Return the newest record if it is not known to be the store's; nodes: all registered."""
-        found, known = group, {*nodes}
+        found, known, by = group, {*nodes}, ""
         for one in self.said.values():
             if one.told is None:
                 continue
             known.update(one.told.nodes)
             # Of two with one epoch and version it is the one that was told.
             if found is None or is_older(found.record, one.told.record):
+                by = one.node_id
                 found = DelayGroup(
                     name=one.group,
                     cluster=one.cluster,
@@ -83,9 +91,7 @@ class SetBack:
             shows = "this meta server has no file that shows that its store was not set back"
         else:
             has = "nothing" if group is None else _pair_text(group.record)
-            shows = (
-                f"a node was told {_pair_text(record)}, and this store has {has}: it was set back"
-            )
+            shows = f"{by} was told {_pair_text(record)}, and this store has {has}: it was set back"
         known.update(record.in_sync)
         missing = sorted(node for node in known if not self._has_spoken(node, record))
         return Newest(found, shows, self._may_send(record), missing)
@@ -117,9 +123,12 @@ class SetBacks:
     def told(self, request: NodeRegister) -> str:
         """Note what a node was told; return why its group's record is not the newest, if not.
 
-        Raises NotNowError where too many groups are spoken of.
+        Raises NotNowError where too many groups are spoken of, RefusedError for what cannot be.
         """
         name, group = request.group, self._registry.delay_groups.get(request.group)
+        told = None if request.told is None else request.told.record
+        if told is not None and max(told.epoch, told.version) > COUNTED_MAX:
+            raise RefusedError("it says that it was told an epoch or version that no group reaches")
         if group is None and request.told is None and name not in self._found:
             return ""
         if name not in self._found and len(self._found) >= self._groups_max:
@@ -165,6 +174,7 @@ class SetBacks:
     ) -> tuple[Change, ...]:
         """Return what has a group go on without those who are missing: an election begins.
 
+        Where none of those in sync has spoken it begins again with the next node that registers.
         Raises NotFoundError, or StateError if it is not to be done.
         """
         newest = self._newest(name)
@@ -179,8 +189,17 @@ class SetBacks:
                 "is lost otherwise, or say that messages may be lost"
             )
         record = self._raised(newest)
+        in_sync = {
+            node: disk for node, disk in record.in_sync.items() if node not in newest.missing
+        }
         record = msgspec.structs.replace(
-            record, epoch=record.epoch + 1, master=None, phase=Phase.ELECTING
+            record,
+            # Who is missing may know of later ones.
+            epoch=record.epoch + VERSIONS_SKIPPED,
+            master=None,
+            in_sync=in_sync,
+            min_isr=min(record.min_isr, max(len(in_sync), 1)),
+            phase=Phase.ELECTING,
         )
         return self._plan(newest, record, actor=actor, by_node=False, now_ms=now_ms)
 

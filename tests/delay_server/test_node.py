@@ -92,12 +92,14 @@ async def test_a_start_applies_what_is_beyond_the_checkpoint_when_its_role_has_t
 ):
     world = World()
     async with FakeMeta(world).running() as meta:
+        patch = mock.patch.object(CommitPoint, "commit_to")
         async with world.serving(meta_config()) as server:
             producer = await world.connect()
-            with mock.patch.object(CommitPoint, "commit_to"):
-                await producer.post(make_item("m", world.now_ms + MINUTE_MS))
-                await trio.sleep(10)
-                server.ingest.drop()
+            patch.start()
+            await producer.post(make_item("m", world.now_ms + MINUTE_MS))
+            await trio.sleep(10)
+            server.ingest.drop()
+        patch.stop()
         meta.say = lambda _: None
         server, stop = world.server(meta_config()), trio.Event()
         async with trio.open_nursery() as nursery:

@@ -46,6 +46,7 @@ ADMIN = (
     ("delay-group", "give-up"),
     ("delay-group", "handover"),
     ("delay-group", "list"),
+    ("delay-group", "recover"),
     ("delay-group", "remove"),
     ("delay-group", "set"),
     ("delay-group", "show"),

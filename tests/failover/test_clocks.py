@@ -7,8 +7,8 @@ import trio
 
 from delay_protocol.nodes.clocks import difference
 from meta_server.groups.elections import Refused
-from storage.batch.batches import Damage
 from tests.failover.group_rig import GROUP, Group
+from tests.failover.test_fitness import fill
 from tests.failover.test_seen import metrics, readiness, status
 from tests.simulation.clock import SimClock
 
@@ -103,8 +103,8 @@ async def test_a_master_whose_clock_is_wrong_holds_where_nobody_takes_over(by_ms
         assert master is not None
         (slave,) = (one for one in group.machines.values() if one is not master)
         await group.send(in_s=60)
-        assert slave.server is not None
-        slave.server.damages.note(Damage("segments/minutes/1.data", 0, 1, "flipped"))
+        fill(slave)
+        await trio.sleep(8)
         master.node.clock.is_synchronised = False
         master.node.clock.step(by_ms)
         await group.until(lambda: fault(group, master.name), seconds=10)

@@ -105,7 +105,7 @@ from storage.state.checkpoint import Checkpoint, EpochStart, RetiredFile, Segmen
 from storage.state.durable_end import DurableEnd, encode_slot
 from storage.state.identity import Identity, encode_identity
 from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
-from tests.delay_protocol.nodes.bodies import BATCHES, BODIES, HEAD, VOTE
+from tests.delay_protocol.nodes.bodies import BATCHES, BODIES, HEAD
 from tests.delay_protocol.nodes.test_registration import FULL, RECORD, REGISTERED, REQUEST
 from tests.delay_protocol.wire.test_frames import VECTORS
 from tests.fuzz.corpus import read_corpus
@@ -561,7 +561,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "group_changes": [
         *_bodies("watch", "news", "vote", "alter", "hand over", "changed"),
-        msgspec.msgpack.encode(msgspec.structs.replace(VOTE, fault="slow disk")),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "following": [

@@ -35,6 +35,7 @@ from tests.delay_transport.peers import (
 from tests.seeds import examples
 
 PUSHED = 1021
+PAUSED_AT_4_MIB = ConnectionLimits(unsent_bytes_pause=4 * MIB)
 BAD_MAGIC = bytes.fromhex("00000014 0012 deadbeef 000a 0009 00000001 00000000 000a")
 
 
@@ -285,7 +286,10 @@ def pushes(number: int, size: int) -> bytes:
 async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, network=network) as (server, _):
+    async with serving(handler, PAUSED_AT_4_MIB, network=network) as (
+        server,
+        _,
+    ):
         peer = await network.connect(*ADDRESS)
         await peer.send_all(request_bytes(1))
         await receive_frames(peer, 1)
@@ -313,7 +317,7 @@ async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
 async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> None:
     handler = Recorder()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, network=network):
+    async with serving(handler, PAUSED_AT_4_MIB, network=network):
         peer = await network.connect(*ADDRESS)
         await peer.send_all(request_bytes(1))
         await settle()

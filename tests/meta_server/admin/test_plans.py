@@ -986,6 +986,6 @@ def test_nothing_of_a_group_is_changed_whose_newest_record_the_store_lacks() -> 
         lambda: give_up_node(desk, "d1", "n1", is_heard=False, lose_messages=True),
     )
     for plan in plans:
-        with pytest.raises(StateError, match="d1: a node was told epoch 7"):
+        with pytest.raises(StateError, match="d1: n1 was told epoch 7"):
             plan()
     assert recover_group(desk, "d1", lose_messages=True)

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands, Told
-from meta_server.known.errors import NotFoundError, NotNowError, StateError
+from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Audit, Contents, DelayGroup, SaveDelayGroup
 from meta_server.known.record_file import VERSIONS_SKIPPED
 from meta_server.known.registry import Registry
@@ -87,8 +87,8 @@ def test_a_store_that_knows_what_nodes_were_told_is_as_it_is() -> None:
 def test_what_a_node_was_told_and_the_store_has_not_shows_it(told: GroupRecord) -> None:
     rig = Rig()
     sentence = rig.says("b", told)
-    assert f"a node was told epoch {told.epoch}, version {told.version}, and this store" in sentence
-    assert "a have spoken" in sentence
+    assert f"b was told epoch {told.epoch}, version {told.version}, and this store" in sentence
+    assert "these have spoken: a; or" in sentence
     assert rig.healed() is None
     # What is said later by others does not end that.
     assert rig.set_backs.all_behind() == {"d1": sentence}
@@ -123,7 +123,7 @@ def test_what_else_a_master_says_is_not(told: GroupRecord, changed: dict[str, An
 def test_all_nodes_are_enough_those_in_sync_with_the_same_disks() -> None:
     rig = Rig()
     rig.says("b", NEWER, nodes=("a", "b", "c"))
-    assert "a, c have spoken" in rig.says("b", NEWER, nodes=("a", "b", "c"))
+    assert "these have spoken: a, c; or" in rig.says("b", NEWER, nodes=("a", "b", "c"))
     rig.says("c", None)
     rig.says("a", STORED, storage_uuid=UUID(int=7))
     assert rig.healed() is None, "the disk in sync may know more than the one in its place"
@@ -179,11 +179,23 @@ def test_an_operator_goes_on_without_those_who_are_missing() -> None:
     with pytest.raises(StateError, match="a have not spoken: start them"):
         rig.set_backs.plan_recover("d1", lose_messages=False, actor="sre", now_ms=7)
     found = recover(rig)
-    assert (found.epoch, found.version) == (4, 9 + VERSIONS_SKIPPED)
-    assert (found.master, found.phase, found.in_sync) == (None, Phase.ELECTING, NEWER.in_sync)
+    assert (found.epoch, found.version) == (3 + VERSIONS_SKIPPED, 9 + VERSIONS_SKIPPED)
+    assert (found.master, found.phase, found.in_sync) == (None, Phase.ELECTING, {"b": B})
     assert rig.set_backs.all_behind() == {}
     with pytest.raises(NotFoundError):
         rig.set_backs.plan_recover("d2", lose_messages=True, actor="sre", now_ms=7)
+
+
+def test_where_nobody_in_sync_has_spoken_the_group_begins_again() -> None:
+    rig = Rig(None)
+    rig.says("b", record(1, 5, in_sync={"a": A}, min_isr=2))
+    found = recover(rig)
+    assert (found.in_sync, found.min_isr, found.phase) == ({}, 1, Phase.ELECTING)
+
+
+def test_what_no_store_could_hold_is_refused() -> None:
+    with pytest.raises(RefusedError, match="no group reaches"):
+        Rig().says("b", record(2**63 - 1, 1))
 
 
 def recover(rig: Rig) -> GroupRecord:
