@@ -1365,7 +1365,7 @@ META = {
             swap("_delay_groups", "taking or open_to_it or known", "taking"), seed=4
         ),
         # A route gets another group only when all it has stay away.
-        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=67),
+        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=78),
         # Groups that went off-line, or are silent, are told to nobody.
         "what is away is told": mutant(
             swap("answer_of", "group.state is not BrokerState.NRW", "True"), seed=1
