@@ -47,7 +47,7 @@ from tests.asgi import JSON, Answer
 from tests.delay_protocol.nodes.test_registration import REQUEST
 from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.meta_server.http_rig import Http
-from tests.meta_server.memory_store import Medium
+from tests.meta_server.memory_store import Medium, MemoryRecordFile
 from tests.meta_server.meta_rig import World
 from tests.simulation.clock import EventClock
 
@@ -141,6 +141,7 @@ class _Rig:
 
     async def run(self, use: Callable[["_Rig"], Awaitable[None]]) -> None:
         self.world.medium = Medium(self.contents)
+        self.world.record_file.document = MemoryRecordFile(self.contents).document
         self.world.chance.seed(1)
         await self.server.open()
         async with trio.open_nursery() as nursery:
