@@ -74,7 +74,12 @@ async def test_a_node_is_promoted_and_demoted_twenty_times_under_load() -> None:
                     due = {f"m{number + n}": world.now_ms + 100 * n for n in range(AT_ONCE)}
                     number += AT_ONCE
                     items = [make_item(name, due_ms) for name, due_ms in due.items()]
-                    answer = await producer.answer(await producer.post(*items))
+                    try:
+                        answer = await producer.answer(await producer.post(*items))
+                    except (AssertionError, trio.BrokenResourceError):
+                        # What was appended when the role was lost has no answer.
+                        producer = await world.connect()
+                        continue
                     if answer.code == 0:
                         accepted.update(due)
                     await trio.sleep(PACE_S)
@@ -92,7 +97,8 @@ async def test_a_node_is_promoted_and_demoted_twenty_times_under_load() -> None:
             before = before or held()
             tasks = tasks or trio.lowlevel.current_statistics().tasks_living
             assert held() == before
-            assert trio.lowlevel.current_statistics().tasks_living <= tasks
+            # The producer has a connection, of two tasks, or is about to have one.
+            assert trio.lowlevel.current_statistics().tasks_living <= tasks + 2
             elections.is_master = True
         await until(lambda: server.is_master and not server.duty().why, seconds=30)
         producing.cancel()

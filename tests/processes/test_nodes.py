@@ -118,42 +118,6 @@ def group_state(meta: ServerProcess, group: str) -> str | None:
     return found
 
 
-@pytest.mark.long
-def test_the_first_is_the_master_and_the_second_waits_as_its_slave(cluster: Cluster) -> None:
-    with cluster.meta() as meta:
-        meta.wait_ready()
-        with cluster.node("n1", "--node-id", "n1") as first:
-            first.process.wait_ready()
-            with (
-                Producer(first.process.port) as producer,
-                cluster.node("n2", "--node-id", "n2", port=(port := closed_port())) as second,
-            ):
-                assert until(lambda: second.membership().get("role") == "slave", seconds=15)
-                why = "this node is a slave: the master of default in epoch 1 is n1"
-                assert second.failing() == [why]
-                assert second.membership()["accepts"] is False
-                assert f'"reason":"{why}"' in second.process.log()
-                assert second.process.status()["last_sequence"] == 0
-                with Producer(port) as other:
-                    began = time.monotonic()
-                    assert other.send([make_item("to the slave", wall_ms())]) is None
-                    assert 3.9 < time.monotonic() - began < 5
-                assert producer.send([make_item("to the master", wall_ms())]) == {}
-                assert until(lambda: cluster.broker.ids == ["to the master"], seconds=5)
-                assert first.membership()["role"] == "master"
-                assert first.membership()["in_sync"] == ["n1"]
-                shown = run("status", second.process.http)
-                assert why in " ".join(shown.stdout.split())
-                code, metrics = second.process.get("/metrics")
-                assert code == 200
-                assert b'delaywheel_role{role="slave"} 1.0' in metrics
-                second.process.process.terminate()
-                assert second.process.wait(STOP_S) == 0
-            assert first.process.terminate() < STOP_S
-    assert epochs_in(cluster.folder / "n1" / "data") == [1]
-    assert epochs_in(cluster.folder / "n2" / "data") == []
-
-
 def test_a_restarted_node_keeps_its_role_and_begins_an_epoch(cluster: Cluster) -> None:
     port = closed_port()
     with cluster.meta() as meta:
