@@ -46,7 +46,7 @@ class Damages:
         self._copied: set[str] = set()
         """Files that were damaged at the master when they were copied."""
         self.copies = 0
-        """How often this process gave up its directory."""
+        """The number of times that this process gave up its directory."""
         self._not_before = -float("inf")
         """When it may give up its directory again."""
         self.hindrance = ""

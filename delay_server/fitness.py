@@ -25,11 +25,11 @@ UNFILED_MAX: Final = 200_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
-    """What a node knows of itself."""
+    """The state of a node, as far as it knows it itself."""
 
     is_stopping: bool = False
     damage: str = ""
-    """What is damaged of its files; empty if nothing is."""
+    """The damage of its files; empty if there is none."""
     disk_full_s: float | None = None
     """For how long free disk has been below its floor; None: it is not."""
     clock_wrong_s: float = 0.0
@@ -39,7 +39,7 @@ class Condition:
     unfiled: int = 0
     """Records that are committed and not filed."""
     copied_s: float | None = None
-    """How long ago its directory became a copy of another one; None: it is none."""
+    """Seconds since its directory became a copy of another one; None: it is none."""
     duplicates_s: float = 0.0
     """The window of duplicates."""
 

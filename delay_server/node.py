@@ -65,7 +65,7 @@ _DISK_SMALL_FACTOR = 2
 _SECRET_LOOK_S = 2.0
 """How often the file of the secret is looked at."""
 _ASIDE_LOOK_S = 1.0
-"""How often it is looked whether what lies aside may go."""
+"""Seconds between two looks whether what lies aside may go."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -246,7 +246,7 @@ class Node:
         self.registration = self.replica.registration = self._make_registration(self.replica)
 
     def _others_have_all(self) -> bool:
-        """Say if another disk was in sync by the newest record that this one was told, durably.
+        """Return True if another disk was in sync by the newest record told here, durably.
 
         Whether that is so still the meta server says: a disk in place of the only one in sync is
         refused.

@@ -162,7 +162,7 @@ class Replica:
         self._chance = chance
         self._file = PromiseFile(store.disk, store.identity.storage_uuid)
         self.newest = self._kept = msgspec.json.decode(promised.told, type=Told | None)
-        """What this disk was told last, and what of that is durable here."""
+        """The newest that this disk was told, and the newest of that that is durable here."""
         told = None if self._kept is None else record_of(self._kept.record)
         self.voter = Voter(Promise(promised.epoch, told), now=self.now)
         self.registration: Registration | None = None
@@ -234,12 +234,12 @@ class Replica:
 
     @property
     def is_counted(self) -> bool:
-        """Whether the record that is durable here has its disk in sync."""
+        """True if the record that is durable here has its disk in sync."""
         return self.record is not None and self.own.storage in self.record.in_sync.values()
 
     @property
     def copies_anew(self) -> bool:
-        """Whether its files are damaged, and it is a slave that nobody counts on.
+        """True if its files are damaged, and it is a slave that nobody counts on.
 
         That is by the newest record that it was told, durable here.
         """

@@ -34,7 +34,7 @@ less the longer a read takes, since the disk is busy…"""
 REST_S_MAX: Final = 60.0
 """… but goes on after so many seconds."""
 BUSY_S: Final = 1.0
-"""How often it looks whether the node is less busy."""
+"""Seconds between two looks whether the node is less busy."""
 BUSY_BYTES: Final = 4 * 1024 * 1024
 """Bytes that are committed and wait for filing: from there on the disk is busy."""
 
@@ -56,7 +56,7 @@ class Scrub:
         self._backlog_bytes = backlog_bytes
         self._chance = chance
         self.rounds = 0
-        """How often all files were looked through."""
+        """The number of times that all files were looked through."""
 
     async def run(self) -> None:
         """Look through all files once in a week, until cancelled."""

@@ -46,11 +46,11 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _TOKENS_WORKER = "tokens"
 HAND_OVER_S_MAX: Final = 3.0
-"""How long a stop waits for another master; a handover takes two seconds at the most."""
+"""Seconds for which a stop waits for another master; a handover takes two at the most."""
 _STOP_LOOK_S: Final = 0.1
-"""How often a stop looks whether anybody is left who could be the master."""
+"""Seconds between two looks of a stop whether anybody is left who could be the master."""
 _LEFT_S: Final = 0.2
-"""How long a master that has handed over and stops still answers."""
+"""Seconds for which a master that has handed over and stops still answers."""
 _FLUSH_S = 2.0
 """How long the last outcomes of a mastership that was ended may take to become durable."""
 

@@ -112,7 +112,7 @@ class Stands(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node was told of its group last, durable there or not."""
+    """The newest that a node was told of its group, durable there or not."""
 
     record: GroupRecord
     nodes: Annotated[tuple[Name, ...], msgspec.Meta(max_length=REPLICAS_MAX)] = ()

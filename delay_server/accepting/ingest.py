@@ -81,7 +81,7 @@ _OF_SLAVES = frozenset(
 
 
 class OtherHandler(Protocol):
-    """Who takes what is not of producers."""
+    """The handler of what does not come from producers."""
 
     def take(self, connection: Connection, frame: Frame) -> None:
         """Take a frame of theirs."""

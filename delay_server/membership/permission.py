@@ -24,7 +24,7 @@ class Permission:
 
     @property
     def delivers(self) -> bool:
-        """Whether messages may be acknowledged, and sent, as far as replicas allow it."""
+        """True if messages may be acknowledged, and sent, as far as replicas allow it."""
         return not self.reason
 
     @property

@@ -99,7 +99,7 @@ class GroupNews(NamedTuple):
     log_uuid: UUID | None = None
     """Of the group's log, where it was said."""
     asked: NodeNews | None = None
-    """What is asked of this node; None: nothing was said of that."""
+    """The requests to this node; None: nothing was said of that."""
 
 
 class GroupListener(Protocol):

@@ -1128,7 +1128,7 @@ def accept_older(session: Session, *, name: str, node_id: str, **body: object) -
 @click.option("--lose-messages", is_flag=True, help="Although nodes are missing.")
 @_json_option
 def recover(session: Session, *, name: str, **body: object) -> None:
-    """Have the group NAME go on without the nodes that have not spoken.
+    """Go on with the group NAME without the nodes that have not spoken.
 
     For a meta server whose store was set back or lost. It goes on by itself when the master says
     that it may send, or all nodes have spoken; `delaywheel topology` names who is missing. Messages
@@ -1195,7 +1195,7 @@ def elect(session: Session, *, name: str, wait: bool) -> None:
 
 
 def _elect_soon(session: Session, name: str) -> Json:
-    """Have an election begin, also where the master died a moment ago; it may begin by itself."""
+    """Begin an election, also where the master died a moment ago; it may begin by itself."""
     before = session.ask("GET", "delay-groups", name)
     until = time.monotonic() + _SILENT_S_MAX
     while True:

@@ -39,7 +39,7 @@ _FITNESS: Final = {
     "unfit": "another one should be the master",
     "excluded": "it cannot become the master",
 }
-"""What follows for a node from how fit it is."""
+"""The consequence of its fitness for a node."""
 
 _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence", "ready")
 """The used part of a node's status, beside what has no route."""

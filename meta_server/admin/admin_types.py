@@ -779,10 +779,10 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     controls_note: str
     """Why it does not go by the present version; empty if it does."""
     clock_note: str
-    """How its wall clock differs; empty if it is well."""
+    """The difference of its wall clock; empty if it is well."""
     fitness: Fit
-    """Who becomes the master: of those that are fit the one with the longest log, then of those
-    that rank behind, and so on; who is excluded never, unless it is alone in sync."""
+    """The rank for the next master: of those that are fit the one with the longest log, then of
+    those that rank behind, and so on; who is excluded never, unless it is alone in sync."""
     fitness_note: str
     """Why it is not fit; empty if it is."""
 

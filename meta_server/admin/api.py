@@ -910,7 +910,7 @@ async def _change_delay_group(
 
 @_operation("POST", "/delay-groups/{name}/recover")
 async def recover_a_group(call: Call[NamePath, NoQuery, MayLose]) -> DelayGroupShown:
-    """Have a group go on whose record was lost, without those who have not spoken."""
+    """Go on with a group whose record was lost, without those who have not spoken."""
     name, lose_messages = call.path.name, call.body.lose_messages
     parts = call.parts
 

@@ -973,7 +973,7 @@ def give_up_node(
     else:
         raise StateError(_only_disk(name, node_id))
     after = replace(group, record=record)
-    changes.append(SaveDelayGroup(after, (group.record.epoch, group.record.version)))
+    changes.append(SaveDelayGroup(after, group.pair))
     return desk.audited(
         "node.give-up",
         f"{group.cluster}/{name}/{node_id}",
@@ -1033,7 +1033,7 @@ def _check_newest(desk: Desk, name: str) -> None:
 
 
 def recover_group(desk: Desk, name: str, *, lose_messages: bool) -> tuple[Change, ...]:
-    """Have a group go on whose record was lost, without those who have not spoken."""
+    """Go on with a group whose record was lost, without those who have not spoken."""
     return desk.set_backs.plan_recover(
         name, lose_messages=lose_messages, actor=desk.actor, now_ms=desk.now_ms
     )

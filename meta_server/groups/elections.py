@@ -17,7 +17,6 @@
     the last             it is the one deposed, or was elected three times within ten minutes
     behind               it says so
 
-
 Every member of the in-sync set has every acknowledged message, so that one vote is enough to lose
 none. Nothing here keeps two nodes from sending: that is what voters have promised
 (replication/core/leases.py). A meta server that starts begins and ends nothing in its first
@@ -59,13 +58,13 @@ _BEHIND_S: Final = 0.001
 WISH_S: Final = 10.0
 """Seconds for which a master is asked to hand over: one that can has done so in two."""
 ELECTED_MAX: Final = 3
-"""Who was elected so often within ELECTED_S does not stay, and is elected last…"""
+"""Elections within ELECTED_S after which a member does not stay, and is elected last…"""
 ELECTED_S: Final = 600.0
 """… since a master that ends soon after its start has the longest log each time."""
 
 
 class Rank(IntEnum):
-    """Who is chosen before whom: the greater one."""
+    """The order in which members are chosen: the greater one first."""
 
     EXCLUDED = 0
     UNFIT = 1
@@ -75,7 +74,7 @@ class Rank(IntEnum):
 
 
 class Fitness(NamedTuple):
-    """How fit a member is to be the master."""
+    """The fitness of a member to be the master."""
 
     rank: Rank
     sentence: str = ""
@@ -106,8 +105,6 @@ class Heard(NamedTuple):
     """Outcomes that are durable there and not committed."""
     committed: int = 0
     """The last record that it knows to be committed."""
-    epoch: int = 0
-    """The newest of its log."""
     stands: Stands = Stands()
     """How it stands to its master, or as the master."""
     clock_ahead_ms: int = 0
@@ -172,7 +169,7 @@ class GroupState:
     """When another master was recorded last."""
     wish: Wish = field(default_factory=Wish)
     elected: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=100))
-    """Who was elected, and when."""
+    """The members that were elected, with times."""
 
     # -- who was heard -----------------------------------------------------------------------
 
@@ -426,7 +423,7 @@ class GroupState:
         return target
 
     def must_hand_over(self, record: GroupRecord, *, now: float) -> Wish | None:
-        """Have an unfit master hand over to a member that is not; None: there is no new wish.
+        """Return the new wish that an unfit master hands over to one that is not; None: none.
 
         One that may not send could not: it is deposed.
         """
@@ -513,7 +510,7 @@ class GroupState:
 
 
 _LEAVES: Final = frozenset({Rank.UNFIT, Rank.LAST})
-"""Who ranks so is left out of a new master's set, if enough others are there: it joins again."""
+"""Ranks that are left out of a new master's set, if enough others are there: they join again."""
 
 
 def _rank(node: str, vote: Voted) -> tuple[int, int, int, str]:

@@ -63,7 +63,7 @@ def plan_record(
     """
     after = replace(group, record=record)
     changes: list[Change] = [
-        SaveDelayGroup(after, (group.record.epoch, group.record.version)),
+        SaveDelayGroup(after, group.pair),
         *_place(registry, group, after, now_ms=now_ms),
     ]
     if action:

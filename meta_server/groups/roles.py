@@ -117,7 +117,7 @@ def plan_node(
     if node != known:
         changes.append(SaveDelayNode(node))
     if changed_group is not None:
-        expected = None if group is None else (group.record.epoch, group.record.version)
+        expected = None if group is None else group.pair
         changes.append(SaveDelayGroup(changed_group, expected))
     if role is NodeRole.MASTER:
         changes += _broker_group(registry, request, now_ms=now_ms)

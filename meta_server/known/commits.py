@@ -62,7 +62,7 @@ class Intent:
     done: Callable[[MetaServerError | None], None]
     """Is told once: None when the changes are stored and known, else why they are not."""
     is_urgent: bool = False
-    """Whether it has its turn before all that is not: an election waits for no registration."""
+    """True if it has its turn before all that is not: an election waits for no registration."""
 
 
 class _Planned(NamedTuple):

@@ -246,6 +246,11 @@ class DelayGroup:
     """Who is master and who is in sync, as delay_protocol has it: changed by compare-and-set only.
     """
 
+    @property
+    def pair(self) -> tuple[int, int]:
+        """Epoch and version of its record: what a commit that changes it names."""
+        return self.record.epoch, self.record.version
+
     def has_in_sync(self, node: DelayNode) -> bool:
         """Say whether the disk of a node is in sync."""
         return self.record.in_sync.get(node.node_id) == node.storage_uuid

@@ -23,6 +23,7 @@ from uuid import UUID
 import msgspec
 import structlog
 
+from delay_protocol.nodes.registration import GroupRecord
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.known.model import (
     AuditAge,
@@ -92,20 +93,23 @@ class RecordedStore:
         stored = {group.name: group for group in contents.delay_groups}
         if not self._is_loaded:
             self.unproven = frozenset(stored.keys() - self._records.keys())
-        raised = [
-            _raised(kept, stored.get(name))
+        newer = [
+            SaveDelayGroup(
+                replace(kept, record=raised(kept.record, stored.get(name))),
+                stored[name].pair if name in stored else None,
+            )
             for name, kept in self._records.items()
-            if name not in stored or _pair(stored[name]) < _pair(kept)
+            if name not in stored or stored[name].pair < kept.pair
         ]
-        if raised:
-            for change in raised:
+        if newer:
+            for change in newer:
                 _log.warning(
                     "the store was set back: it takes the record of the file beside it",
                     group=change.group.name,
                     epoch=change.group.record.epoch,
                     version=change.group.record.version,
                 )
-            self._store.commit(raised)
+            self._store.commit(newer)
             contents = self._store.load()
         self._write(
             {
@@ -168,12 +172,7 @@ class RecordedStore:
         self._records = records
 
 
-def _pair(group: DelayGroup) -> tuple[int, int]:
-    return group.record.epoch, group.record.version
-
-
-def _raised(kept: DelayGroup, stored: DelayGroup | None) -> SaveDelayGroup:
-    """Return what has the store take a record of the file."""
-    version = kept.record.version + VERSIONS_SKIPPED
-    record = msgspec.structs.replace(kept.record, version=version)
-    return SaveDelayGroup(replace(kept, record=record), None if stored is None else _pair(stored))
+def raised(record: GroupRecord, stored: DelayGroup | None) -> GroupRecord:
+    """Return a record as it takes the place of the store's: in a version that nobody was told."""
+    version = max(record.version, 0 if stored is None else stored.record.version)
+    return msgspec.structs.replace(record, version=version + VERSIONS_SKIPPED)

@@ -280,7 +280,7 @@ class Registry:
                 self._check_record(delay_group, expected)
                 yield _put(self.delay_groups, delay_group.name, delay_group)
             case RemoveDelayGroup(delay_group):
-                self._check_pair(delay_group.name, _pair_of(delay_group))
+                self._check_pair(delay_group.name, delay_group.pair)
                 yield _take(self.delay_groups, delay_group.name)
             case RaiseTimestamp(timestamp_ms):
                 before = self.timestamp_ms
@@ -370,16 +370,12 @@ class Registry:
 
     def _check_pair(self, name: str, expected: tuple[int, int] | None) -> None:
         found = self.delay_groups.get(name)
-        has = None if found is None else _pair_of(found)
+        has = None if found is None else found.pair
         if has != expected:
             raise ConflictError(what=f"record of {name}", expected=str(expected), found=str(has))
 
     def _measure_prefixes(self) -> None:
         self._prefix_lengths = tuple(sorted({len(name) for name in self.prefixes}, reverse=True))
-
-
-def _pair_of(group: DelayGroup) -> tuple[int, int]:
-    return (group.record.epoch, group.record.version)
 
 
 def _node_key(node: DelayNode) -> NodeKey:

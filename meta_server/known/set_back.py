@@ -30,7 +30,7 @@ from delay_protocol.nodes.registration import (
 )
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, SaveDelayGroup
-from meta_server.known.record_file import VERSIONS_SKIPPED
+from meta_server.known.record_file import VERSIONS_SKIPPED, raised
 from meta_server.known.registry import Registry
 
 RECOVER = "delay-group.recover"
@@ -42,14 +42,14 @@ class Newest(NamedTuple):
 
     group: DelayGroup
     shows: str
-    """What shows that the store does not have it, or may not have it."""
+    """The sign that the store does not have it, or may not have it."""
     may_send: bool
     """True if its master says that it may send."""
     missing: list[str]
 
     @property
     def sentence(self) -> str:
-        """What is waited for."""
+        """Those who are waited for."""
         master = self.group.record.master
         sender = "" if master is None else f"{master.node_id} says that it may send, or "
         return (
@@ -61,12 +61,12 @@ class Newest(NamedTuple):
 
 @dataclass(slots=True)
 class SetBack:
-    """What the nodes of one group say that they were told."""
+    """The records that the nodes of one group say that they were told."""
 
     is_suspect: bool = False
     """True as long as nothing shows that the store has the newest record."""
     said: dict[str, NodeRegister] = field(default_factory=dict)
-    """What each disk said last, by node."""
+    """The last words of each disk, by node."""
 
     def newest(self, group: DelayGroup | None, nodes: Iterable[str]) -> Newest | None:
         """Return the newest record if it is not known to be the store's; nodes: all registered."""
@@ -112,7 +112,7 @@ class SetBack:
 
 
 class SetBacks:
-    """What nodes were told, of each group: those that the store knows, and others."""
+    """The records that nodes were told, of each group: those that the store knows, and others."""
 
     def __init__(self, registry: Registry, *, unproven: Collection[str], groups_max: int) -> None:
         """Begin with the groups of which nothing shows that the store has the newest record."""
@@ -165,7 +165,7 @@ class SetBacks:
         newest = self._newest(name)
         if newest is None or not (newest.may_send or not newest.missing):
             return ()
-        record = self._raised(newest)
+        record = raised(newest.group.record, self._registry.delay_groups.get(name))
         actor = "the meta server, by what nodes were told"
         return self._plan(newest, record, actor=actor, by_node=True, now_ms=now_ms)
 
@@ -188,7 +188,7 @@ class SetBacks:
                 f"{newest.shows}. {missing} have not spoken: start them, since what only they have "
                 "is lost otherwise, or say that messages may be lost"
             )
-        record = self._raised(newest)
+        record = raised(newest.group.record, self._registry.delay_groups.get(name))
         in_sync = {
             node: disk for node, disk in record.in_sync.items() if node not in newest.missing
         }
@@ -202,12 +202,6 @@ class SetBacks:
             phase=Phase.ELECTING,
         )
         return self._plan(newest, record, actor=actor, by_node=False, now_ms=now_ms)
-
-    def _raised(self, newest: Newest) -> GroupRecord:
-        """Return the newest record in a version that nobody was told."""
-        stored, record = self._registry.delay_groups.get(newest.group.name), newest.group.record
-        version = max(record.version, 0 if stored is None else stored.record.version)
-        return msgspec.structs.replace(record, version=version + VERSIONS_SKIPPED)
 
     def _plan(
         self, newest: Newest, record: GroupRecord, *, actor: str, by_node: bool, now_ms: int
@@ -224,7 +218,7 @@ class SetBacks:
             after=msgspec.json.encode(after).decode(),
             by_node=by_node,
         )
-        expected = None if group is None else (group.record.epoch, group.record.version)
+        expected = None if group is None else group.pair
         return (SaveDelayGroup(after, expected), Audit(entry))
 
 

@@ -99,7 +99,7 @@ class _Asked:
 
     @property
     def actor(self) -> str:
-        """Who asks, as the audit names it."""
+        """The one who asks, as the audit names it."""
         return f"node {self.request.node_id} at {self.request.address}"
 
 
@@ -172,7 +172,6 @@ class GroupChanges:
             end=request.last_sequence + 1,
             uncommitted=request.uncommitted,
             committed=request.committed,
-            epoch=request.last_epoch,
             stands=request.stands,
             clock_ahead_ms=request.clock_ahead_ms,
         )
@@ -441,10 +440,12 @@ class GroupChanges:
         group = self._registry.delay_groups.get(name)
         if group is None:
             return
-        state, behind = self.state_of(name), self._set_backs.why_behind(name)
+        state = self.state_of(name)
         if self._why_begin(group, now) is not None:
             self._see(name, partial(self._plan_election, name))
-        elif not behind and (wish := state.must_hand_over(group.record, now=now)):
+        elif not self._set_backs.why_behind(name) and (
+            wish := state.must_hand_over(group.record, now=now)
+        ):
             _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
             self.begun[name, "unfit"] += 1
             self.news()

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 from replication.core.record import Member
 
 ANSWER_S_MAX: Final = 0.5
-"""How long the others may take to answer before anything is held."""
+"""Seconds that the others may take to answer before anything is held."""
 OUTCOMES_S_MAX: Final = 0.5
 """How long outcomes under way are waited for; those that come later may be sent twice."""
 TARGET_S_MAX: Final = 2.0

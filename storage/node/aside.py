@@ -83,7 +83,7 @@ def _given_up(disk: Disk) -> Identity | None:
 
 
 def keep(disk: Disk) -> None:
-    """Have what lies aside stay there, whatever becomes of the copy. Raises FatalDiskError."""
+    """Keep what lies aside where it is, whatever becomes of the copy. Raises FatalDiskError."""
     if disk.exists(_UNTIL_WHOLE):
         disk.unlink(_UNTIL_WHOLE)
         disk.sync_directory(ASIDE_DIRECTORY)

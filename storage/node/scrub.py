@@ -1,4 +1,4 @@
-"""What of a data directory is looked through for damage that no read has met yet.
+"""The files of a data directory that are looked through for damage that no read has met yet.
 
 That is what others have a copy of: unsealed and dead segments with their facts, as far as the last
 checkpoint vouches for them, and the closed files of the message_log. Sealed segments are not read,
@@ -33,7 +33,7 @@ class Look:
     def __init__(self, disk: ReadableDisk, file: CopiedFile) -> None:
         self._found = look_through(disk, file, patient=True)
         self.damages: list[Damage] = []
-        """What was found until now."""
+        """The damage that was found until now."""
 
     def go_on(self) -> int:
         """Read some more; return how many bytes, 0 at the end. Raises ReadFailedError."""

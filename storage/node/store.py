@@ -417,7 +417,7 @@ class Store:
     # -- a damaged directory (storage/node/aside.py) -----------------------------------------
 
     def give_up(self) -> None:
-        """Have the next start put all aside and begin anew, as another disk; and close it.
+        """Mark all to be put aside by the next start, which begins anew as another disk; close it.
 
         Raises StorageFullError with nothing changed, or FatalDiskError; it is closed.
         """
@@ -427,7 +427,7 @@ class Store:
             self.close()
 
     def keep_aside(self) -> None:
-        """Have what was put aside stay there, since the copy is damaged too. FatalDiskError."""
+        """Keep what was put aside where it is, since the copy is damaged too. FatalDiskError."""
         aside.keep(self.disk)
 
     def remove_aside(self) -> bool:

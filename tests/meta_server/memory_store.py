@@ -131,7 +131,7 @@ class MemoryRecordFile:
         groups = () if contents is None else contents.delay_groups
         self.document: bytes | None = msgspec.json.encode({group.name: group for group in groups})
         self.is_full = False
-        """Whether nothing can be written."""
+        """True if nothing can be written."""
 
     def read(self) -> bytes | None:
         """Return what was written last."""

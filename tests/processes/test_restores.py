@@ -86,6 +86,24 @@ def check_healed(group: Restorable, steady: Steady, disks: list[Path]) -> None:
     check_all(group, steady, disks)
 
 
+def check_stale_waits(
+    group: Restorable, steady: Steady, nodes: dict[str, Node], waits: str
+) -> None:
+    """Stop n2 and n3, and restore; see that n1, which is stale, waits for them, and all is well."""
+    for name in ("n2", "n3"):
+        nodes[name].process.kill()
+    group.stop_meta()
+    group.restore()
+    group.start("n1")
+    time.sleep(STALE_S)
+    assert waits in group.waits_for()
+    for name in ("n2", "n3"):
+        group.start(name)
+    group.until_master("n2", "n3")
+    group.until_in_sync(*nodes)
+    check_healed(group, steady, [node.data for node in nodes.values()])
+
+
 @pytest.mark.parametrize("handovers", [1, 3, 20])
 def test_a_backup_of_before_handovers_is_restored(group: Restorable, handovers: int) -> None:
     nodes = group.start_three()
@@ -113,17 +131,7 @@ def test_the_old_master_of_a_backup_is_not_elected(group: Restorable) -> None:
         group.until_master("n2", "n3")
         group.until_in_sync("n2", "n3")
         steady.until_more(100)
-        _stop(nodes, "n2", "n3")
-        group.stop_meta()
-        group.restore()
-        group.start("n1")
-        time.sleep(STALE_S)
-        assert "these have spoken: n2, n3; or" in group.waits_for()
-        for name in ("n2", "n3"):
-            group.start(name)
-        group.until_master("n2", "n3")
-        group.until_in_sync(*nodes)
-        check_healed(group, steady, [node.data for node in nodes.values()])
+        check_stale_waits(group, steady, nodes, "these have spoken: n2, n3; or")
 
 
 def test_an_empty_store_waits_for_more_than_a_stale_replica(group: Restorable) -> None:
@@ -133,19 +141,4 @@ def test_an_empty_store_waits_for_more_than_a_stale_replica(group: Restorable) -
         nodes["n1"].process.kill()
         group.until_in_sync("n2", "n3")
         steady.until_more(100)
-        _stop(nodes, "n2", "n3")
-        group.stop_meta()
-        group.restore()
-        group.start("n1")
-        time.sleep(STALE_S)
-        assert "this store has nothing" in group.waits_for()
-        for name in ("n2", "n3"):
-            group.start(name)
-        group.until_master("n2", "n3")
-        group.until_in_sync(*nodes)
-        check_healed(group, steady, [node.data for node in nodes.values()])
-
-
-def _stop(nodes: dict[str, Node], *names: str) -> None:
-    for name in names:
-        nodes[name].process.kill()
+        check_stale_waits(group, steady, nodes, "this store has nothing")

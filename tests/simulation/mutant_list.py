@@ -1449,12 +1449,12 @@ META = {
     "8 set back": {
         # A record of the file is above all that the store may have told.
         "what was told is told again": mutant(
-            swap("_raised", "kept.record.version + VERSIONS_SKIPPED", "kept.record.version + 1"),
+            swap("raised", "version + VERSIONS_SKIPPED", "version + 1"),
             test=_RECORD_FILE,
         ),
         # The store takes what is newer in the file.
         "the file is not looked at": mutant(
-            swap("RecordedStore.load", "_pair(stored[name]) < _pair(kept)", "False"),
+            swap("RecordedStore.load", "stored[name].pair < kept.pair", "False"),
             test=_RECORD_FILE,
         ),
         # A group that the file lacks is proven by its nodes only.

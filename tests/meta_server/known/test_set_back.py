@@ -46,7 +46,7 @@ class Rig:
         return DelayGroup(name="d1", cluster="c1", log_uuid=LOG, record=found)
 
     def says(self, name: str, told: GroupRecord | None, **changed: Any) -> str:  # noqa: ANN401
-        """Have a node speak; return what is waited for."""
+        """Let a node speak; return what is waited for."""
         said: NodeRegister = node(name, storage=101 + "abc".index(name))
         nodes = changed.pop("nodes", ("a", "b"))
         told_it = None if told is None else Told(record=told, nodes=nodes)

@@ -249,7 +249,6 @@ class Node(Process):
         self._said = self._stands()
         heard = Heard(
             *(0.0, self.storage, self.incarnation, self.synced, uncommitted),
-            epoch=self.epochs.before(self.synced),
             stands=self._said,
         )
         self.group.network.tell(self, self.group.meta, self.group.meta.on_heard, self, heard)

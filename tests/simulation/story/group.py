@@ -371,7 +371,7 @@ class GroupStory:
         group.meta_is_away = False
 
     def _set_back(self) -> None:
-        """Have the store be an older one, or empty; the file beside it may be gone as well."""
+        """Set the store back, or empty it; the file beside it may be gone as well."""
         chance, meta = self.chance, self.group.meta
         by = chance.choice((chance.randint(1, 3), chance.randint(1, 30)))
         older = self.contents[max(len(self.contents) - 1 - by, 0)]
