@@ -239,7 +239,6 @@ class Node:
             why_full=lambda: DISK_FULL if self.upkeep.disk_is_full else "",
             appended=partial(self.upkeep.committed, True),  # noqa: FBT003
             lose=self._outside.lose,
-            duty_changed=self._outside.duty_changed,
             read_secret=self._read_secret,
             chance=self.own_chance(),
         )

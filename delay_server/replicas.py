@@ -137,16 +137,14 @@ class Replica:
         why_full: Callable[[], str],
         appended: Callable[[], None],
         lose: Callable[[FencedError], None],
-        duty_changed: Callable[[], None],
         read_secret: Callable[[], Awaitable[bytes | None]],
         chance: random.Random,
     ) -> None:
         """Go on from what is promised.
 
         register: returns what this start says of itself; why_full: says why nothing more can be
-        kept, empty if it can; appended: hears of each append of a slave;
-        lose: ends the mastership; duty_changed: hears that another record is durable; read_secret:
-        returns what is to be proved to a master, None where nothing is.
+        kept, empty if it can; appended: hears of each append of a slave; lose: ends the
+        mastership; read_secret: returns what is to be proved to a master, None where nothing is.
         """
         self._store = store
         self._filer = filer
@@ -157,7 +155,6 @@ class Replica:
         self._why_full = why_full
         self._appended = appended
         self._lose = lose
-        self._duty_changed = duty_changed
         self._read_secret = read_secret
         self._chance = chance
         self._file = PromiseFile(store.disk, store.identity.storage_uuid)
@@ -347,9 +344,7 @@ class Replica:
             change = self.voter.told(record_of(news.record))
             if told != self._kept:
                 await self._keep(change or self.voter.promise, told)
-            before, self.record = self.record, news.record
-            if news.record != before:
-                self._duty_changed()
+            self.record = news.record
 
     async def _keep(self, promise: Promise, told: Told | None) -> None:
         """Make a promise durable; StorageFullError ends the process, which must not forget it."""

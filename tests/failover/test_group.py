@@ -1,5 +1,7 @@
 """Three delay servers and a meta server: kept on every disk, and any of them takes over."""
 
+import re
+from collections.abc import Callable
 from unittest import mock
 
 import trio
@@ -223,21 +225,30 @@ async def test_a_master_that_hands_over_says_at_once_who_takes_messages_now() ->
         for old, new in ((first, "b" if first.name != "b" else "a"), (None, first.name)):
             master = old or group.master()
             assert master is not None
-            producer = Producer(await group.clients.connect(HOST, master.port))
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(group.hand_over, new)
-                answer = None
-                for number in range(1000):
-                    with trio.fail_after(1.0):
-                        item = make_item(f"{new}{number}", group.world.now_ms + 3_600_000)
-                        answer = await producer.answer(await producer.post(item))
-                    if answer.body:
-                        break
+                assert await _first_refusal(group, master) == new
+            [third] = {"a", "b", "c"} - {master.name, new}
+            with trio.fail_after(1.0):
+                while await _first_refusal(group, group[third]) != new:  # noqa: ASYNC110 (nobody can tell)
                     await trio.sleep(0.01)
-            assert answer is not None
-            assert answer.code == 51, answer.body
-            assert b"the master of this group is %b at " % new.encode() in answer.body, answer.body
+
+
+async def _first_refusal(group: Group, machine: Machine) -> str:
+    """Send to a node until it refuses, each time within a second; return the master it names."""
+    producer = Producer(await group.clients.connect(HOST, machine.port))
+    for number in range(1000):
+        with trio.fail_after(1.0):
+            item = make_item(f"{machine.name}{number}", group.world.now_ms + 3_600_000)
+            answer = await producer.answer(await producer.post(item))
+        if answer.body:
             await trio.aclose_forcefully(producer.stream)
+            assert answer.code == 51, answer.body
+            named = re.search(rb"the master of this group is (\w+) at ", answer.body)
+            assert named is not None, answer.body
+            return named[1].decode()
+        await trio.sleep(0.01)
+    raise AssertionError(f"{machine.name} refused nothing")
 
 
 async def test_an_empty_disk_in_the_place_of_one_in_sync_is_not_in_sync() -> None:
@@ -333,6 +344,25 @@ async def test_a_slave_that_was_cut_while_it_ran_files_what_its_new_master_has()
         await group.until(lambda: ahead.opened.store.schedule.last_filed >= filed)
         assert [one.messages() for one in (ahead, behind)] == [7, 7]
         assert [one.opened.store.schedule.pending for one in (ahead, behind)] == [7, 7]
+
+
+async def test_a_slave_acknowledges_what_is_durable_on_its_disk() -> None:
+    group = Group()
+    async with group.running():
+        _, slave, _ = await _in_order(group, sent=3)
+        executor, log = slave.opened._runtime.executor, slave.opened.store.message_log
+        run, slow_s = executor.run, 1.0
+
+        async def run_slowly(worker: str, work: Callable[..., object], *on: object) -> object:
+            if work == log.append_copied:
+                await trio.sleep(slow_s)
+            return await run(worker, work, *on)
+
+        with mock.patch.object(executor, "run", run_slowly):
+            began = trio.current_time()
+            await group.send(1)
+        assert trio.current_time() - began >= slow_s
+        assert slave.name in group.record.in_sync
 
 
 async def test_a_master_that_takes_back_what_slaves_have_is_the_master_no_more() -> None:

@@ -1741,7 +1741,9 @@ CLUSTER = {
     "8 membership": {
         # A node that is told of another epoch than the one it began ends.
         "a later epoch is ignored": mutant(
-            swap("Registration._hear", "raise FencedError(...)", "_log.warning(reason)"), seed=3
+            swap("Registration._hear", "raise FencedError(...)", "_log.warning(reason)"),
+            test="delay_server/membership/test_registration.py::"
+            "test_who_is_told_of_another_epoch_or_master_stops_at_once",
         ),
         # A node that is refused ends.
         "a refusal is ignored": mutant(
@@ -1756,7 +1758,8 @@ CLUSTER = {
         # Clients are told again and again that the group takes messages.
         "clients are told once": mutant(
             swap("Announcer._run", "trio.move_on_after(pause_s)", "trio.CancelScope()"),
-            seed=1,
+            test="delay_server/membership/test_registration.py::"
+            "test_clients_are_told_when_it_serves_every_ten_seconds_and_when_it_stops",
         ),
         # Clients are told on each connection to a meta server.
         "a new connection is not told": mutant(
@@ -2141,7 +2144,7 @@ GROUP = {
                 "self._connection.tell(CommandCode.ACK, encode_acknowledged(Acknowledged("
                 "end=self._follower._next, applied=copy.applied(), echo_ms=None)))",
             ),
-            seed=12,
+            test=f"{_FAILOVER}test_a_slave_acknowledges_what_is_durable_on_its_disk",
         ),
         # What is copied is fsynced.
         "copied without fsync": mutant(
@@ -2160,7 +2163,7 @@ GROUP = {
         ),
         # Producers hear at once of a master that has handed over.
         "held by a slave": mutant(
-            drop("Replica._take_news", "self._duty_changed()"),
+            drop("Registration._hear", "self._on_changed()"),
             test=f"{_FAILOVER}test_a_master_that_hands_over_says_at_once_who_takes_messages_now",
         ),
         # Nothing goes on from a log that was cut, whatever comes in between.
@@ -2198,6 +2201,7 @@ GROUP = {
         ),
         # A master that takes back what slaves have is the master no more.
         "it goes on after it took back": mutant(
+            drop("Leading.took_back", "self._is_over = True"),
             drop("Leading.took_back", "self._asks.lose(...)"),
             test=f"{_FAILOVER}test_a_master_that_takes_back_what_slaves_have_is_the_master_no_more",
         ),
@@ -2246,6 +2250,8 @@ GROUP = {
         # A wiped disk is not in sync, whatever node it is in.
         "a wiped disk keeps its place": mutant(
             swap("GroupState.voted", "record.in_sync.get(node) != vote.storage", "False"),
+            swap("GroupState.fitness", "storage is None or ...", "False"),
+            swap("GroupState._was_heard_lately", "found.storage == storage", "True"),
             swap(
                 "GroupChanges._news_of",
                 "record.in_sync.get(...) == request.storage_uuid and ...",
