@@ -45,7 +45,7 @@ SILENT_S: Final = 3.0
 BLOCKED_S: Final = 3.0
 """A master that lacks promises for so long is blocked…"""
 BLOCKED_ALONE_S: Final = 0.5
-"""… or for so long where it hears nobody else at all."""
+"""… or for so long where it hears nobody else at all, or is unfit."""
 BLOCKED_AGAIN_S: Final = 10.0
 """After a change of master nobody counts as blocked for so long."""
 HEARD_LATELY_S: Final = 2.5
@@ -288,7 +288,7 @@ class GroupState:
         began_s = now - self.began
         blocked_s = min(found.blocked_s(now), began_s)
         is_alone = found.stands.hears_nobody and began_s >= BLOCKED_S
-        least_s = BLOCKED_ALONE_S if is_alone else BLOCKED_S
+        least_s = BLOCKED_ALONE_S if is_alone or found.stands.unfit else BLOCKED_S
         if blocked_s < least_s or now - self.changed_at < BLOCKED_AGAIN_S:
             return None
         why = found.stands.unfit or "others have not promised to vote for nobody else"

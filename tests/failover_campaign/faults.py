@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from meta_server.groups.elections import BLOCKED_AGAIN_S
 from tests.failover_campaign.network import Namespaces
 from tests.failover_campaign.site import GROUP, NODES, Node, Site, StuckError
 
@@ -65,6 +66,8 @@ class Kind:
     """False if the group is to go on with its master."""
     is_quick: bool = False
     """True if it is over within seconds."""
+    calm_s: float = 0.0
+    """All is well for so long before it, at the least."""
 
 
 def _nothing(_: Blow) -> None:
@@ -208,6 +211,7 @@ KINDS: Final = (
         "cut off from slaves",
         *_cutting(lambda blow: _both_ways(blow, *blow.slaves)),
         needs="links",
+        calm_s=BLOCKED_AGAIN_S,
     ),
     Kind(
         "cut off from the meta server",

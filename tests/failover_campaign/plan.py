@@ -17,7 +17,7 @@ CUTS_PER_ROUND: Final = 5
 POWER: Final = "power"
 """What a kind needs that has rounds of its own, since a journal of the disk is written for it."""
 CALM_S: Final = (1.0, 12.0)
-"""Between two failovers: an election that was not begun by a death keeps 10 s from the last."""
+"""Between two failovers, if a kind needs no more."""
 QUICK_CALM_S: Final = (0.2, 0.5)
 """The same where all has to be over soon."""
 
@@ -50,7 +50,9 @@ def plan(
         if not bag:
             bag = list(kinds)
             chance.shuffle(bag)
-        found.append(Failover(number, bag.pop(), chance.uniform(*calm_s), chance.random()))
+        kind = bag.pop()
+        calm = max(chance.uniform(*calm_s), kind.calm_s)
+        found.append(Failover(number, kind, calm, chance.random()))
     cuts = [one for one in found if one.kind.needs == POWER]
     others = [one for one in found if one.kind.needs != POWER]
     return [*_divided(others, PER_ROUND), *_divided(cuts, CUTS_PER_ROUND)]

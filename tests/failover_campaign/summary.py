@@ -83,8 +83,6 @@ def broken_bars(total: Reckoning) -> list[str]:
     ]
     if total.failed:
         broken.append(f"{total.failed} sends failed, and none was to")
-    if total.stored_twice:
-        broken.append(f"{total.stored_twice} messages are stored twice, and none was to be")
     return broken
 
 

@@ -113,6 +113,7 @@ def test_who_is_not_heard_lately_neither_stops_an_election_nor_could_vote_in_one
         (Stands(lacks_promises_s=0.0), 3.0),
         (Stands(lacks_promises_s=1.0), 2.0),
         (Stands(lacks_promises_s=0.0, hears_nobody=True), 0.5),
+        (Stands(lacks_promises_s=0.0, unfit="its disk hangs"), 0.5),
         (Stands(may_send=True), None),
         (Stands(), None),
     ],
