@@ -5,6 +5,7 @@ Matters of form that no linter knows. Each test names every offender at once.
 
 import ast
 import re
+import tomllib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -260,3 +261,34 @@ def test_no_folder_of_a_package_has_more_than_twenty_files() -> None:
     files = modules_of_packages().values()
     folders = Counter(path.parent for path in files if path.name != "__init__.py")
     assert {str(folder): count for folder, count in folders.items() if count > 20} == {}
+
+
+def code_lines_of(path: Path) -> int:
+    """Return the lines of a module without docstrings, comments and blanks."""
+    told: set[int] = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            match node.body:
+                case [ast.Expr(value=ast.Constant(value=str())) as text, *_]:
+                    told |= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+    lines = enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
+    return sum(
+        bool(line.strip()) and not line.lstrip().startswith("#") and number not in told
+        for number, line in lines
+    )
+
+
+def test_nothing_is_larger_than_its_size() -> None:
+    """By `[tool.delaywheel.size]`: who makes one thing larger makes another of it smaller."""
+    sizes: Counter[str] = Counter()
+    for path in our_files():
+        if path.suffix == ".py" and path.parts[0] in PACKAGES:
+            sizes[path.parts[0]] += code_lines_of(path)
+        elif path.suffix == ".py" and path.parts[0] == "tests":
+            sizes["lines of tests"] += (ROOT / path).read_text(encoding="utf-8").count("\n")
+        elif path.suffix == ".md" and path.parts[0] in {"docs", "README.md", "CHANGELOG.md"}:
+            sizes["words of docs"] += len((ROOT / path).read_text(encoding="utf-8").split())
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    most: dict[str, int] = settings["tool"]["delaywheel"]["size"]
+    assert set(sizes) == set(most)
+    assert {what: f"{n} of {most[what]}" for what, n in sizes.items() if n > most[what]} == {}
