@@ -9,6 +9,7 @@ acknowledged.
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final, TypeVar
@@ -196,6 +197,16 @@ class Leading:
             if stream.member == member and stream.next >= self.master.members.end:
                 return stream.bytes_beyond
         return None
+
+    @contextmanager
+    def committing(self) -> Iterator[None]:
+        """Count the block as a commit: its disk hangs if it takes too long."""
+        members = self.master.members
+        members.commits_since = self.now
+        try:
+            yield
+        finally:
+            members.commits_since = None
 
     def written(self, written: Written) -> None:
         """Send what is written, and not durable yet, to those who have all before."""

@@ -11,6 +11,7 @@ whoever waits is told, in the order of the log. On a sole node both are one step
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol
@@ -116,6 +117,9 @@ class Replicas(Protocol):
     @property
     def why_not_append(self) -> str:
         """Why no items may be appended for now; empty if they may be."""
+
+    def committing(self) -> AbstractContextManager[None]:
+        """Count the block as a commit, which should not take long."""
 
     def written(self, written: Written, /) -> None:
         """Hear of what is written, and not durable yet."""
@@ -281,8 +285,10 @@ class Committer:
     async def _commit(self, taken: Sequence[_Taken]) -> bool:
         """Make all of it durable; False if there was no space, with nothing of it kept."""
         now_ms, began = self._pacer.now_ms(), trio.current_time()
+        under_way = nullcontext() if self._replicas is None else self._replicas.committing()
         try:
-            batches, ends = await self._append([one.work for one in taken], now_ms)
+            with under_way:
+                batches, ends = await self._append([one.work for one in taken], now_ms)
         except StorageFullError as error:
             _log.error("no disk space for records of the message_log", error=str(error))
             self._on_commit(False)  # noqa: FBT003

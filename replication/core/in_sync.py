@@ -34,7 +34,7 @@ SILENT_S_MAX: Final = 2.5
 PROMISED_S: Final = 1.0
 """A disk whose promise runs for less is not proposed: it would be needed for sending at once."""
 FSYNC_S_MAX: Final = 10.0
-"""Where an fsync takes longer the disk hangs: another node becomes the master."""
+"""Where a commit takes longer the disk hangs: another node becomes the master."""
 NEAR_S: Final = 0.2
 """A disk that acknowledges what was the end so long ago is waited for."""
 WAITED_S_MAX: Final = 1.0
@@ -104,8 +104,8 @@ class InSyncSet:
         self._ends = EndTrace()
         self.end = start
         """The end of what is written here, durable or not."""
-        self._written_at = now
-        """When the first record was written that is not durable here."""
+        self.commits_since: float | None = None
+        """When the commit that is under way here began; None: there is none."""
         self._told: dict[Member, Standing] = {}
         for member in sorted(record.in_sync - {own}):
             self._peer(member, now)
@@ -122,8 +122,6 @@ class InSyncSet:
 
     def written(self, end: int, now: float) -> None:
         """Note that the log ends there now, durable or not."""
-        if self.end <= self._commit_point.durable:
-            self._written_at = now
         self.end = max(self.end, end)
         self._ends.note(end, now)
 
@@ -276,8 +274,8 @@ class InSyncSet:
 
     def hangs(self, now: float) -> str:
         """Return why the disk here is taken to hang, where others are in sync; empty if not."""
-        is_durable = self.end <= self._commit_point.durable or self.is_alone
-        if is_durable or now - self._written_at <= FSYNC_S_MAX:
+        since = self.commits_since
+        if since is None or self.is_alone or now - since <= FSYNC_S_MAX:
             return ""
         return f"nothing became durable for {FSYNC_S_MAX:.0f} s: its disk hangs"
 

@@ -2040,13 +2040,13 @@ SCHEDULE = {
         ),
         # A master whose disk hangs makes room: it could not hand over.
         "a master whose disk hangs stays": mutant(
-            swap("InSyncSet.hangs", "now - self._written_at <= FSYNC_S_MAX", "True"),
+            swap("InSyncSet.hangs", "now - since <= FSYNC_S_MAX", "True"),
             test="replication/core/test_master.py",
         ),
-        # An fsync that ends in time is no hang, whatever comes after it.
-        "a busy disk hangs": mutant(
-            swap("InSyncSet.written", "self.end <= self._commit_point.durable", "False"),
-            test="replication/core/test_master.py",
+        # Whatever a commit waits for: the fsync of what came before it may hang.
+        "only an fsync of its own hangs": mutant(
+            swap("Committer._commit", "self._replicas.committing()", "nullcontext()"),
+            test="failover/test_fitness.py::test_a_master_whose_fsync_hangs_gives_its_role_up",
         ),
         # Time in which the meta server stood still is nobody's silence.
         "a standstill is silence": mutant(

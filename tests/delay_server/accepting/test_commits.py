@@ -543,7 +543,7 @@ async def test_items_wait_while_too_much_is_not_committed_and_records_without_it
 async def test_items_wait_while_replicas_do_not_let_them_be_appended() -> None:
     """A handover: the other node is not to find in the log what nobody was told to be kept."""
     bench = Bench()
-    replicas = mock.Mock(follow=False, why_not_append="hands over to b")
+    replicas = mock.MagicMock(follow=False, why_not_append="hands over to b")
     replicas.durable = lambda end, _: bench.commit_point.durable_to(end)
     ended: list[bool] = []
     with mock.patch.object(bench.committer, "_replicas", replicas):

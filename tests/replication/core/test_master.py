@@ -92,16 +92,16 @@ def test_where_an_fsync_takes_longer_than_ten_seconds_it_may_not_send() -> None:
 
     for now in range(100, 120):
         # A busy disk is behind with something all the time.
-        members.written(members.end + 1, now)
+        members.commits_since = now
         assert at(now) == ""
-        members.durable(members.end)
-    members.written(members.end + 1, 120.0)
-    members.written(members.end + 1, 129.0)
+    members.commits_since = None
+    assert at(130.0) == ""
+    members.commits_since = 120.0
     assert at(130.0) == ""
     assert at(130.1) == hangs
     master.look(130.1, in_flight=0)
     assert master.lacks_promises_s(133.1) == pytest.approx(3.0)
-    members.durable(members.end)
+    members.commits_since = None
     assert at(133.2) == ""
     master.look(133.2, in_flight=0)
     assert master.lacks_promises_s(133.3) is None
@@ -109,7 +109,7 @@ def test_where_an_fsync_takes_longer_than_ten_seconds_it_may_not_send() -> None:
 
 def test_alone_in_sync_it_goes_on_though_an_fsync_hangs() -> None:
     rig = Rig(A)
-    rig.master.members.written(3, 100.0)
+    rig.master.members.commits_since = 100.0
     assert rig.master.why_not_act(200.0) == ""
 
 
