@@ -24,6 +24,9 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
 
 FENCE = re.compile(r"^ {0,3}(```|~~~).*?^ {0,3}\1\s*$", re.MULTILINE | re.DOTALL)
 
+RESULTS_WORDS_MAX = 6000
+"""Of performance.md, reliability.md and testing.md together."""
+
 PAGES = sorted(
     page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(pattern)
 )
@@ -135,6 +138,13 @@ def test_each_alert_has_a_summary_and_leads_to_its_section() -> None:
         [url] = re.findall(r"^ +runbook_url: (\S+)$", text, re.MULTILINE)
         assert url == f"file:/usr/share/doc/delaywheel/operating.md#{alert.lower()}"
         assert alert.lower() in anchors
+
+
+def test_the_pages_of_results_are_short() -> None:
+    """They have the last figures alone; words are counted as `wc -w` counts them."""
+    pages = [ROOT / "docs" / f"{name}.md" for name in ("performance", "reliability", "testing")]
+    words = {page.name: len(page.read_text(encoding="utf-8").split()) for page in pages}
+    assert sum(words.values()) <= RESULTS_WORDS_MAX, words
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/services.md"])
