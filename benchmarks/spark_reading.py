@@ -17,7 +17,6 @@ from pyspark.sql import SparkSession
 
 from benchmarks.processes import memory_mib
 from benchmarks.reconciling import write_logs
-from spark_tools.run.join_check import check_by_join
 from spark_tools.run.plan import Request, make_plan
 from spark_tools.run.reconcile import Result, reconcile
 from spark_tools.source.manifests import source_of_file
@@ -48,7 +47,7 @@ def measure(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
         began = time.perf_counter()
         with spark_session(master=f"local[{cores}]", conf={}, log=None) as session:
             yield f"{cores} core(s): session started", f"{time.perf_counter() - began:.1f} s"
-            yield from _on(session, small, messages, cores)
+            yield from _on(session, small, messages)
             rounds = _ROUNDS if cores > 1 else 1
             seconds = _fastest(partial(_reconcile, session, large), rounds)
             yield f"  reconcile of {5 * messages:,}", _rate(5 * messages, seconds)
@@ -83,9 +82,7 @@ def _written(where: Path, messages: int) -> str:
     return f"{write_logs(where, messages)}={where}"
 
 
-def _on(
-    session: SparkSession, manifest: str, messages: int, cores: int
-) -> Iterator[tuple[str, object]]:
+def _on(session: SparkSession, manifest: str, messages: int) -> Iterator[tuple[str, object]]:
     for kind, columns in _DECODED:
         taken = _fastest(partial(_decode, session, manifest, kind, columns))
         yield f"  {kind} decoded in the workers, 5 columns", _rate(messages, taken)
@@ -94,11 +91,6 @@ def _on(
         yield f"  {kind} as a table, {name}", _rate(messages, taken)
     taken = _fastest(partial(_reconcile, session, manifest))
     yield f"  reconcile of {messages:,}", _rate(messages, taken)
-    if cores > 1:
-        result = _reconcile(session, manifest)
-        began = time.perf_counter()
-        check_by_join(session, result)
-        yield "  what --verify join adds, once", f"{time.perf_counter() - began:.1f} s"
 
 
 def _rate(messages: int, seconds: float) -> str:
