@@ -12,12 +12,16 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Final
 
 from tests.crash.disk_layer import Unavailable, build_layer
 from tests.failover_campaign.campaign_round import Reckoning, Round
+from tests.failover_campaign.drawing import draw
 from tests.failover_campaign.network import INSIDE, Loopback, Namespaces, enter, why_no_namespaces
 from tests.failover_campaign.plan import CALM_S, POWER, QUICK_CALM_S, kinds_with, plan
 from tests.failover_campaign.summary import broken_bars, describe
+
+PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.svg"
 
 _tell = functools.partial(print, flush=True)
 
@@ -99,6 +103,8 @@ def _run(options: argparse.Namespace) -> int:
         raise
     broken = [] if options.quick else broken_bars(total)
     _tell(describe(total, broken, time.monotonic() - began))
+    draw(total.failovers, PICTURE)
+    _tell(f"the picture: {PICTURE.relative_to(PICTURE.parents[1])}")
     if total.violations or options.keep:
         _tell(f"what there was is in {directory}")
     else:

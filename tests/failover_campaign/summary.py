@@ -26,7 +26,7 @@ UNNOTICED: Final = "cut off from the meta server"
 
 BARS: Final = {
     "kill, restarted": _RESTARTED,
-    "power cut": _RESTARTED,
+    "power cut": _GONE,
     "kill, gone": _GONE,
     "link down": _GONE,
     "SIGSTOP for 12 s": _GONE,
@@ -41,7 +41,7 @@ BARS: Final = {
 """By kind. What is not here is measured and has no bar: it begins with a wait of its own."""
 
 
-_COLUMNS: Final = {
+COLUMNS: Final = {
     "answers": "no_answers_ms",
     "deliveries": "no_deliveries_ms",
     "receptions": "no_receptions_ms",
@@ -51,11 +51,11 @@ _COLUMNS: Final = {
 
 def _felt_ms(one: Outcome) -> int:
     """Return how long anybody felt it; where the meta server was away, from its return."""
-    felt_ms: int = max(getattr(one, name) for name in _COLUMNS.values())
+    felt_ms: int = max(getattr(one, name) for name in COLUMNS.values())
     return felt_ms - one.meta_away_ms
 
 
-def _by_kind(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
+def by_kind(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
     """Return outcomes by kind, in the order of their names."""
     found = defaultdict(list)
     for one in outcomes:
@@ -66,7 +66,7 @@ def _by_kind(outcomes: list[Outcome]) -> dict[str, list[Outcome]]:
 def broken_bars(total: Reckoning) -> list[str]:
     """Return a sentence for each bar that does not hold."""
     broken = []
-    for kind, outcomes in _by_kind(total.failovers).items():
+    for kind, outcomes in by_kind(total.failovers).items():
         felt = [_felt_ms(one) for one in outcomes]
         bar = BARS.get(kind, Bar())
         for name, limit, found in (
@@ -88,7 +88,7 @@ def broken_bars(total: Reckoning) -> list[str]:
 
 def describe(total: Reckoning, broken: list[str], seconds: float) -> str:
     """Return the figures of a campaign, for people."""
-    head = "".join(f"{name:>24}" for name in _COLUMNS)
+    head = "".join(f"{name:>24}" for name in COLUMNS)
     lines = [
         f"{len(total.failovers)} failovers in {seconds:.0f} s, {len(total.violations)} violations",
         f"  messages: {total.acknowledged} acknowledged, {total.failed} failed",
@@ -99,8 +99,8 @@ def describe(total: Reckoning, broken: list[str], seconds: float) -> str:
         f"  failed sends: {dict(total.maybe_kept)}",
         f"  {'ms without, p50 / p99 / max':42} {'n':>4}{head}",
     ]
-    for kind, outcomes in _by_kind(total.failovers).items():
-        columns = [[getattr(one, name) for one in outcomes] for name in _COLUMNS.values()]
+    for kind, outcomes in by_kind(total.failovers).items():
+        columns = [[getattr(one, name) for one in outcomes] for name in COLUMNS.values()]
         texts = (
             f"{quantile(column, 0.5)} / {quantile(column, 0.99)} / {max(column)}"
             for column in columns
