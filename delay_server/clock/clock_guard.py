@@ -5,7 +5,7 @@ messages, so it is compared with the boot clock (CLOCK_BOOTTIME), which nobody s
 on in suspend. A wall clock that gains more than the allowance is held: dispatch, floor and splits
 wait until one of these ends it:
 
-    confirmed    the kernel says that the clock is synchronised, or another source agrees with it
+    confirmed    the kernel says that the clock is synchronised
     accepted     an operator vouches for it
     taken back   its gain is within the allowance again
 
@@ -38,10 +38,6 @@ _SLEW_DIVISOR: Final = 10
 """A tenth of passing time is forgiven. Debts are kept in tenths of ms, so that it adds up whatever
 the time between readings."""
 
-_SOURCE_BELIEVED_MS: Final = 60 * 60 * 1000
-"""How long another source's word counts: the boot clock drifts less than a second meanwhile."""
-
-
 FAR_MS: Final = 24 * 60 * 60 * 1000
 """A day. After another boot: so far beyond the last trusted time the wall clock is believed. Most
 nodes that are started anew were off for less, and a clock that is wrong by less can send no more
@@ -67,7 +63,7 @@ class ClockReading(Enum):
     AHEAD = "ahead"
     """It has gained more, and nothing confirms it."""
     CONFIRMED = "confirmed"
-    """It has gained more, but a second source agrees with it."""
+    """It has gained more, but the kernel says that it is synchronised."""
     ACCEPTED = "accepted"
     """An operator vouches for it."""
 
@@ -118,8 +114,6 @@ class ClockGuard:
         HELD, as of when that began."""
         self._latest_offset_ms = 0
         self._latest_boot_ms = 0
-        self._source_offset_ms: int | None = None
-        self._source_boot_ms = 0
 
     @property
     def state(self) -> ClockState:
@@ -184,8 +178,7 @@ class ClockGuard:
         debt = self._debt + max(0, offset_ms - self._offset_ms) * _SLEW_DIVISOR
         reading = ClockReading.WITHIN
         if debt > self._debt_max:
-            confirmed = self._source_agrees(offset_ms, boot_ms) or synchronised()
-            reading = ClockReading.CONFIRMED if confirmed else ClockReading.AHEAD
+            reading = ClockReading.CONFIRMED if synchronised() else ClockReading.AHEAD
         self._move(reading)
         if reading is ClockReading.WITHIN:
             self._trust(debt=debt)
@@ -199,15 +192,6 @@ class ClockGuard:
         self._move(ClockReading.ACCEPTED)
         if was is ClockState.HELD:
             self._trust(debt=0)
-
-    def second_source(self, ms: int, *, boot_ms: int) -> None:
-        """Note that another source's wall clock showed `ms` when the boot clock showed `boot_ms`.
-
-        It counts at the next readings, for an hour: the wall clock is confirmed if it is at most
-        `step_forward_ms_max` ahead of the source.
-        """
-        self._source_offset_ms = ms - boot_ms
-        self._source_boot_ms = boot_ms
 
     def trusted_now_ms(self, wall_ms: int, boot_ms: int) -> int:
         """Return the time up to which things are due: never later than the wall clock shows.
@@ -224,11 +208,6 @@ class ClockGuard:
         if self._state is ClockState.HELD or self._trusted_boot_ms is None:
             return 0
         return max(0, boot_ms - self._trusted_boot_ms)
-
-    def _source_agrees(self, offset_ms: int, boot_ms: int) -> bool:
-        if self._source_offset_ms is None or boot_ms - self._source_boot_ms > _SOURCE_BELIEVED_MS:
-            return False
-        return (offset_ms - self._source_offset_ms) * _SLEW_DIVISOR <= self._debt_max
 
     def _move(self, reading: ClockReading) -> None:
         self._state = CLOCK_MOVES[self._state, reading]

@@ -71,12 +71,6 @@ class Liveness(Generic[Name]):
             return "assumed"
         return "heard" if name in self._heard else "none"
 
-    def next_silence(self) -> float | None:
-        """Return when the next one is silent for too long; None if none is waited for."""
-        for heard in self._heard.values():
-            return heard + self._timeout_s
-        return None
-
     def take_silent(self, now: float) -> list[Name]:
         """Return those silent for too long, longest first, and wait for them no longer."""
         silent: list[Name] = []

@@ -263,28 +263,6 @@ def test_a_clock_taken_back_too_far_is_followed_backward() -> None:
     assert machine.trusted_now() == NOON - HOUR
 
 
-@pytest.mark.parametrize(("ahead_ms", "runs"), [(-HOUR, True), (MINUTE, True), (MINUTE + 1, False)])
-def test_a_source_ends_a_hold_if_the_wall_clock_is_hardly_ahead_of_it(
-    ahead_ms: int, runs: bool
-) -> None:
-    machine = held_machine()
-    machine.guard.second_source(machine.wall - ahead_ms, boot_ms=machine.boot)
-    assert machine.passes(1000).observe() is runs
-
-
-def test_a_source_that_was_heard_before_the_step_counts_too() -> None:
-    machine = Machine()
-    machine.guard.second_source(NOON + HOUR, boot_ms=BOOT)
-    assert machine.passes(MINUTE, gain_ms=HOUR).observe()
-    assert not machine.steps(HOUR).observe()
-
-
-def test_a_source_is_not_believed_for_longer_than_an_hour() -> None:
-    machine = held_machine()
-    machine.guard.second_source(machine.wall, boot_ms=machine.boot)
-    assert not machine.passes(HOUR + 1).observe()
-
-
 class Restarted(Machine):
     """A guard that goes by what another one has left."""
 
@@ -340,10 +318,6 @@ def test_a_node_that_was_off_for_a_week_goes_on_when_the_kernel_or_an_operator_s
     machine.guard.accept()
     assert machine.observe()
     assert machine.trusted_now() == machine.wall
-    machine.guard.second_source(machine.wall, boot_ms=machine.boot)
-    week = Restarted(Machine(), off_ms=7 * FAR_MS)
-    week.guard.second_source(week.wall, boot_ms=week.boot)
-    assert week.observe()
 
 
 def test_a_clock_that_was_held_is_held_in_another_boot_too_until_it_is_taken_back() -> None:
@@ -382,7 +356,7 @@ readings = st.lists(
     st.tuples(
         st.integers(0, 200_000),
         st.one_of(st.integers(-100, 20_000), st.integers(-10 * HOUR, 10 * HOUR)),
-        st.sampled_from(["", "", "", "kernel", "operator", "source"]),
+        st.sampled_from(["", "", "", "kernel", "operator"]),
     ),
     max_size=40,
 )
@@ -400,16 +374,12 @@ def test_trusted_time_never_exceeds_the_wall_clock_and_gains_no_more_than_the_al
         machine.passes(boot_ms, gain_ms=gain_ms)
         assert machine.trusted_now() <= machine.wall
         offset = machine.wall - machine.boot
-        if vouches == "source":
-            machine.guard.second_source(machine.wall, boot_ms=machine.boot)
         runs = machine.observe(yes if vouches == "kernel" else no)
         if vouches == "operator":
             machine.guard.accept()
         assert machine.trusted_now() <= machine.wall
         if vouches:
             assert machine.guard.state is ClockState.RUNNING
-            # The word of a source lasts; forget it, as this part is about the allowance.
-            machine.guard.second_source(0, boot_ms=0)
             trusted = []
         elif not runs:
             assert machine.guard.trusted_offset_ms == before
