@@ -13,14 +13,13 @@
     pages            pages of long lists
     parts            what admin gets of a server; it knows no more of one
     plans            requests to changes
-    qmq_management   management calls of QMQ
     status           the status document
     views            rows as they are shown
 
 No file imports one above it:
 
     http
-    metrics   openapi   qmq_management
+    metrics   openapi
     api
     views
     status

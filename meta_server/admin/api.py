@@ -1086,7 +1086,7 @@ async def _answer(
     entrance: Entrance, observed: Observed, operation: Operation, request: HttpRequest
 ) -> Response:
     caller = entrance.gate.admit(
-        request.headers, peer_of(request), needed=operation.needed, is_change=operation.is_change
+        request.headers, _peer_of(request), needed=operation.needed, is_change=operation.is_change
     )
     parts = observed.parts
     if parts is None:
@@ -1105,10 +1105,10 @@ async def _answer(
 
 def admit_reader(entrance: Entrance, request: HttpRequest) -> None:
     """Raise AccessError unless whoever asks may read."""
-    entrance.gate.admit(request.headers, peer_of(request), needed=Role.READ, is_change=False)
+    entrance.gate.admit(request.headers, _peer_of(request), needed=Role.READ, is_change=False)
 
 
-def peer_of(request: HttpRequest) -> str:
+def _peer_of(request: HttpRequest) -> str:
     """Return the address of the caller; empty if it has none."""
     return "" if request.client is None else request.client.host
 
@@ -1127,7 +1127,7 @@ async def _body_of(entrance: Entrance, kind: type[B], request: HttpRequest) -> B
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise BodyError(415, "media-type", "Content-Type must be application/json")
-    data = await read_body(entrance, request)
+    data = await _read_body(entrance, request)
     try:
         raw = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -1137,7 +1137,7 @@ async def _body_of(entrance: Entrance, kind: type[B], request: HttpRequest) -> B
     return convert_request(raw, kind, strict=True)
 
 
-async def read_body(entrance: Entrance, request: HttpRequest) -> bytes:
+async def _read_body(entrance: Entrance, request: HttpRequest) -> bytes:
     """Return the body of a request within its limits of size and time."""
     settings = entrance.settings
     too_long = BodyError(

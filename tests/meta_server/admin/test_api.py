@@ -964,7 +964,7 @@ async def test_without_a_token_nothing_is_answered_but_what_is_for_everybody(
         ):
             answer = await http.ask(method, path)
             assert (answer.code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
-        for path in ("/meta/address", "/livez", "/readyz", "/metrics", "/slave/meta"):
+        for path in ("/meta/address", "/livez", "/readyz", "/metrics"):
             assert (await http.ask("GET", path)).code == 200
         for path in ("/api/v1", "/api/v1/openapi.json"):
             assert (await http.ask("GET", path)).code == 200
