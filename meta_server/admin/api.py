@@ -1212,6 +1212,8 @@ def _allowed_values() -> Iterator[tuple[tuple[type[Any], str], str]]:
                 continue
             for field in msgspec.structs.fields(kind):
                 shape = msgspec.inspect.type_info(field.type)
+                if isinstance(shape, msgspec.inspect.Metadata):
+                    shape = shape.type
                 shapes = shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
                 values = [
                     str(value)

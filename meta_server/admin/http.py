@@ -6,8 +6,7 @@ GET  /readyz              200 when everything is answered, else 503 and what is 
 GET  /status              JSON: groups, roles, records, counts
 GET  /metrics             Prometheus
      /api/v1/…            the administration's API (`meta_server/admin/api.py`)
-GET  /api/v1              what it has, for people
-GET  /api/v1/openapi.json the same for programs
+GET  /api/v1/openapi.json what it has
 
 Discovery, health and metrics are for everybody, everything else for those whom
 `delay_transport/http/access.py` lets in.
@@ -42,15 +41,9 @@ from meta_server.admin.api import (
 )
 from meta_server.admin.entrance import Entrance
 from meta_server.admin.metrics import take
-from meta_server.admin.openapi import document_json, page
+from meta_server.admin.openapi import document_json
 from meta_server.admin.parts import Observed
 from meta_server.admin.status import failing_checks, status_of, warnings_of
-
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-    "X-Content-Type-Options": "nosniff",
-}
-
 
 Endpoint = Callable[[Request], Awaitable[Response]]
 
@@ -92,7 +85,6 @@ def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlett
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", metrics),
-            Route(PREFIX, _documentation),
             Route(f"{PREFIX}/openapi.json", _openapi),
             *_operations(entrance, observe),
         ],
@@ -102,10 +94,6 @@ def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlett
 
 async def _openapi(_: Request) -> Response:
     return Response(document_json(), media_type="application/json")
-
-
-async def _documentation(_: Request) -> Response:
-    return Response(page(), media_type="text/html", headers=_PAGE_HEADERS)
 
 
 def _operations(entrance: Entrance, observe: Callable[[], Observed]) -> list[Route]:
@@ -134,7 +122,9 @@ def _stray(request: Request, error: Exception) -> Response:
     if not request.url.path.startswith(f"{PREFIX}/"):
         return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
     kind = "method" if error.status_code == 405 else "not-found"
-    detail = ProblemDetail(code=kind, message=f"{error.detail}: see {PREFIX} for what there is")
+    detail = ProblemDetail(
+        code=kind, message=f"{error.detail}: see {PREFIX}/openapi.json for what there is"
+    )
     response = problem(error.status_code, detail)
     response.headers.update(error.headers or {})
     return response
