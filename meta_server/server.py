@@ -209,7 +209,6 @@ class MetaServer:
         )
         self.pusher = Pusher(
             answers=answers.answers,
-            online_state=answers.online_state,
             timestamp=answers.timestamp,
             gather_s=config.push.gather_ms / 1000,
             retry_s=config.push.retry_ms / 1000,

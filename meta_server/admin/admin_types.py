@@ -189,8 +189,8 @@ class SubjectQuery(PageQuery, frozen=True, kw_only=True):
     ] = None
 
 
-class ConsumerQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of consumers."""
+class ClientQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of clients."""
 
     subject: Annotated[Text, about("Only those of this subject.")] = ""
     consumer_group: Annotated[Text, about("Only those of this consumer group.")] = ""
@@ -646,35 +646,6 @@ class SubjectsRemoved(Answer, frozen=True, kw_only=True):
     complete: Annotated[bool, about("false: time was up; ask again for the rest.")]
 
 
-# Consumers
-
-
-class ConsumerState(Request, frozen=True, kw_only=True):
-    """Which consumers: (client, subject, group), (*, subject, group) or (client, *, *)."""
-
-    subject: Annotated[Name, about("Its subject; * with a client and consumer group *.")]
-    consumer_group: Annotated[Name, about("Its consumer group; * with a client and subject *.")]
-    client_id: Annotated[
-        Annotated[str, Meta(min_length=1, max_length=512)],
-        about("Its client id; * for every one of the group."),
-    ] = EVERY
-
-
-class OfflineShown(Answer, frozen=True, kw_only=True):
-    """Consumers that an operator took off-line."""
-
-    client_id: Annotated[str, about("Or *.")]
-    subject: Annotated[str, about("Or *.")]
-    consumer_group: Annotated[str, about("Or *.")]
-
-
-class Offlines(Answer, frozen=True, kw_only=True):
-    """A page of them."""
-
-    items: Annotated[list[OfflineShown], about("The rows.")]
-    next: Next
-
-
 # Limits
 
 
@@ -956,7 +927,6 @@ class ClientShown(Answer, frozen=True, kw_only=True):
     app_code: Annotated[str, about("Its application.")]
     room: Annotated[str, about("Its room.")]
     seen_ms: Annotated[int, about("When it was seen last, roughly.")]
-    online: Annotated[bool, about("No operator took it off-line.")]
 
 
 class Clients(Answer, frozen=True, kw_only=True):

@@ -57,12 +57,11 @@ from meta_server.admin.admin_types import (
     BrokerReplacement,
     Brokers,
     BrokerShown,
+    ClientQuery,
     Clients,
     ClusterPath,
     Clusters,
     ClusterSummary,
-    ConsumerQuery,
-    ConsumerState,
     ControlsShown,
     DelayGroups,
     DelayGroupShown,
@@ -80,8 +79,6 @@ from meta_server.admin.admin_types import (
     NodePath,
     NoPath,
     NoQuery,
-    Offlines,
-    OfflineShown,
     PageQuery,
     PrefixPath,
     PrefixRouteShown,
@@ -148,8 +145,6 @@ from meta_server.admin.plans import (
     restore_group,
     retire_group,
     set_group_min_isr,
-    set_offline,
-    set_online,
     set_read_only,
     set_route,
     set_subject,
@@ -669,59 +664,11 @@ async def _subjects_meant(parts: Parts, body: SubjectRemoval) -> AsyncGenerator[
             yield [name for name in some if name in subjects]
 
 
-# Consumers and other clients
-
-
-@_operation("GET", "/offline-consumers")
-async def list_offline_consumers(call: Call[NoPath, ConsumerQuery, None]) -> Offlines:
-    """List consumers that an operator took off-line."""
-    query = call.query
-    rows, more = await page_of(
-        call.parts.registry.offline,
-        lambda state: (state.subject, state.consumer_group, state.client_id),
-        key_type=tuple[str, str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda state: (
-            query.subject in {"", state.subject}
-            and query.consumer_group in {"", state.consumer_group}
-        ),
-    )
-    return Offlines(
-        items=[
-            OfflineShown(
-                client_id=row.client_id, subject=row.subject, consumer_group=row.consumer_group
-            )
-            for row in rows
-        ],
-        next=more,
-    )
-
-
-@_operation("POST", "/consumers/offline")
-async def take_consumers_offline(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
-    """Take consumers off-line: they stop consuming."""
-    return await _set_consumers(call, set_offline)
-
-
-@_operation("POST", "/consumers/online")
-async def bring_consumers_online(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
-    """Take consumers on-line again; with client * all of the group."""
-    return await _set_consumers(call, set_online)
-
-
-async def _set_consumers(
-    call: Call[NoPath, NoQuery, ConsumerState],
-    plan: Callable[[Desk, ConsumerState], Sequence[Change]],
-) -> Done:
-    changes = await call.parts.administration.carry_out(
-        call.actor, lambda desk: plan(desk, call.body)
-    )
-    return Done(changed=bool(changes))
+# Clients
 
 
 @_operation("GET", "/clients")
-async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
+async def list_clients(call: Call[NoPath, ClientQuery, None]) -> Clients:
     """List recent clients of a subject; the list may be incomplete."""
     query, registry = call.query, call.parts.registry
     clients: Collection[ClientSeen] = (
@@ -740,7 +687,7 @@ async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
         limit=query.limit,
         wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
     )
-    return Clients(items=[show_client(call.parts, client) for client in rows], next=more)
+    return Clients(items=list(map(show_client, rows)), next=more)
 
 
 # Limits

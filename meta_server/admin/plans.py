@@ -37,7 +37,6 @@ from meta_server.admin.admin_types import (
     BrokerNew,
     BrokerPlace,
     BrokerReplacement,
-    ConsumerState,
     GroupRuleChange,
     ReadOnlyChange,
     RouteSet,
@@ -66,7 +65,6 @@ from meta_server.known.model import (
     DelayNode,
     GroupKind,
     LimitSetting,
-    OfflineState,
     ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -83,11 +81,9 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetOffline,
     SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
@@ -787,68 +783,6 @@ def reduce_route(desk: Desk, name: str, group: str) -> tuple[Change, ...]:
         raise StateError(f"{group} is the only broker group of {name}")
     route = replace(known, groups=groups, is_chosen=False, version=known.version + 1)
     return desk.audited("route.reduce", name, [SaveRoute(route)], before=known, after=route)
-
-
-# Consumers
-
-
-def set_offline(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
-    """Take consumers off-line."""
-    state = _state_of(desk, named)
-    if state in desk.registry.offline:
-        return ()
-    if len(desk.registry.offline) >= desk.limits.offline_max:
-        raise StateError(f"{desk.limits.offline_max} consumers are off-line, which is the limit")
-    return desk.audited("consumer.offline", _consumer(state), [SetOffline(state)], after=state)
-
-
-def set_online(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
-    """Bring consumers on-line; client * brings all of the group, also those named singly."""
-    state = _state_of(desk, named)
-    offline = desk.registry.offline
-    if state.client_id == EVERY:
-        states = [
-            known
-            for known in offline
-            if (known.subject, known.consumer_group) == (state.subject, state.consumer_group)
-        ]
-    else:
-        states = [state] if state in offline else []
-    return desk.audited(
-        "consumer.online", _consumer(state), map(UnsetOffline, states), before=states
-    )
-
-
-def _state_of(desk: Desk, named: ConsumerState) -> OfflineState:
-    is_client_everywhere = named.subject == named.consumer_group == EVERY
-    if is_client_everywhere and named.client_id == EVERY:
-        raise BadValueError(
-            field="client_id", value=EVERY, allowed="a client, where subject and group are *"
-        )
-    if not is_client_everywhere:
-        for field in ("subject", "consumer_group"):
-            if getattr(named, field) == EVERY:
-                raise BadValueError(
-                    field=field,
-                    value=EVERY,
-                    allowed="* only with subject *, consumer_group * and a client_id",
-                )
-        fault = subject_fault(named.subject.encode())
-        if fault is not None:
-            raise BadValueError(field="subject", value=named.subject, allowed=f"not: {fault}")
-    limit = desk.registration.client_text_bytes_max
-    for field in ("client_id", "consumer_group"):
-        if len(getattr(named, field).encode()) > limit:
-            raise BadValueError(
-                field=field, value=getattr(named, field), allowed=f"at most {limit} bytes"
-            )
-    return OfflineState(
-        client_id=named.client_id, subject=named.subject, consumer_group=named.consumer_group
-    )
-
-
-def _consumer(state: OfflineState) -> str:
-    return f"{state.client_id} {state.subject} {state.consumer_group}"
 
 
 # Delay servers

@@ -176,7 +176,7 @@ def show_way(parts: Parts, subject: str) -> SubjectRouteShown:
     )
 
 
-def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
+def show_client(client: ClientSeen) -> ClientShown:
     """Return a client."""
     key = client.key
     known = {int(kind): kind.name.lower() for kind in ClientType}
@@ -188,7 +188,6 @@ def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
         app_code=client.app_code,
         room=client.room,
         seen_ms=client.seen_ms,
-        online=not parts.registry.is_offline(key.client_id, key.subject, key.consumer_group),
     )
 
 

@@ -29,7 +29,7 @@ from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole
 
 EVERY = "*"
-"""In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
+"""In a ReadOnlySetting every subject."""
 
 
 NO_BOOT = UUID(int=0)
@@ -152,18 +152,6 @@ class Route:
     def pattern(self) -> str:
         """Return the pattern of which it is the route."""
         return f"{self.name}*" if self.is_prefix else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineState:
-    """A consumer that an operator took off-line. Key: all of it."""
-
-    client_id: str
-    """Or `*`."""
-    subject: str
-    """Or `*`."""
-    consumer_group: str
-    """Or `*`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,7 +302,6 @@ class Contents:
     brokers: tuple[Broker, ...] = ()
     subjects: tuple[Subject, ...] = ()
     routes: tuple[Route, ...] = ()
-    offline: tuple[OfflineState, ...] = ()
     read_only: tuple[ReadOnlySetting, ...] = ()
     clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
@@ -382,20 +369,6 @@ class RemoveRoute:
     """Remove a route, which has the version given."""
 
     route: Route
-
-
-@dataclass(frozen=True, slots=True)
-class SetOffline:
-    """Take a consumer off-line."""
-
-    state: OfflineState
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetOffline:
-    """Let a consumer be on-line again."""
-
-    state: OfflineState
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,8 +480,6 @@ Change = (
     | RemoveSubject
     | SaveRoute
     | RemoveRoute
-    | SetOffline
-    | UnsetOffline
     | SetReadOnly
     | UnsetReadOnly
     | NoteClient

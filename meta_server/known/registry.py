@@ -29,7 +29,6 @@ from meta_server.known.model import (
     ForgetClient,
     LimitSetting,
     NoteClient,
-    OfflineState,
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
@@ -47,11 +46,9 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetOffline,
     SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.known.sorted_table import SortedTable
@@ -84,7 +81,6 @@ class Registry:
         """Routes of prefixes."""
         self.brought: dict[str, Route] = {}
         """Those of all routes that receivers brought, by pattern."""
-        self.offline: dict[OfflineState, None] = {}
         self.read_only: dict[ReadOnlySetting, None] = {}
         self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
@@ -129,7 +125,6 @@ class Registry:
         )
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
-        self.offline = dict.fromkeys(contents.offline)
         self.read_only = dict.fromkeys(contents.read_only)
         self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
@@ -149,7 +144,6 @@ class Registry:
             brokers=tuple(self.brokers.values()),
             subjects=tuple(self.subjects.values()),
             routes=(*self.routes.values(), *self.prefixes.values()),
-            offline=tuple(self.offline),
             read_only=tuple(self.read_only),
             clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
@@ -211,17 +205,6 @@ class Registry:
             or ReadOnlySetting(subject=subject, group=group) in self.read_only
         )
 
-    def is_offline(self, client_id: str, subject: str, consumer_group: str) -> bool:
-        """Say whether an operator took a consumer off-line."""
-        return any(
-            OfflineState(client_id=client, subject=name, consumer_group=group) in self.offline
-            for client, name, group in (
-                (client_id, subject, consumer_group),
-                (EVERY, subject, consumer_group),
-                (client_id, EVERY, EVERY),
-            )
-        )
-
     # Changing
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -258,10 +241,6 @@ class Registry:
                 yield from self._save_route(route)
             case RemoveRoute(route):
                 yield from self._remove_route(route)
-            case SetOffline(state):
-                yield _put(self.offline, state, None)
-            case UnsetOffline(state):
-                yield _take(self.offline, state)
             case SetReadOnly(setting):
                 yield _put(self.read_only, setting, None)
             case UnsetReadOnly(setting):

@@ -343,9 +343,6 @@ class AdminConfig:
     read_only_max: int = constant(100_000)
     """Broker groups taken from producers of single subjects. A further one is refused."""
 
-    offline_max: int = constant(100_000)
-    """Consumers that may be taken off-line. A further one is refused."""
-
     def __post_init__(self) -> None:
         """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
@@ -353,7 +350,6 @@ class AdminConfig:
         require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
         require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
         require_at_least(self, 0, "brokers_max", "prefix_routes_max", "read_only_max")
-        require_at_least(self, 0, "offline_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,6 @@ from meta_server.known.model import (
     GroupKind,
     LimitSetting,
     NoteClient,
-    OfflineState,
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
@@ -79,11 +78,9 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetOffline,
     SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
@@ -93,7 +90,6 @@ from meta_server.sql.tables import (
     BROKER,
     BROKER_GROUP,
     CLIENT_META_INFO,
-    CLIENT_OFFLINE_STATE,
     CONTROLS,
     DELAY_GROUP,
     DELAY_GROUP_IN_SYNC,
@@ -158,7 +154,6 @@ class SqlStore:
                     brokers=tuple(map(_broker, rows(BROKER))),
                     subjects=tuple(map(_subject, rows(SUBJECT_INFO))),
                     routes=tuple(map(_route, rows(SUBJECT_ROUTE))),
-                    offline=tuple(map(_offline, rows(CLIENT_OFFLINE_STATE))),
                     read_only=tuple(map(_read_only, rows(READONLY_BROKER_GROUP_SETTING))),
                     clients=tuple(map(_client, rows(CLIENT_META_INFO))),
                     delay_nodes=tuple(map(_delay_node, rows(DELAY_NODE))),
@@ -504,20 +499,6 @@ def _route(row: Row[Any]) -> Route:
     )
 
 
-def _values_of_offline(state: OfflineState) -> Values:
-    return {
-        "client_id": state.client_id,
-        "subject_info": state.subject,
-        "consumer_group": state.consumer_group,
-    }
-
-
-def _offline(row: Row[Any]) -> OfflineState:
-    return OfflineState(
-        client_id=row.client_id, subject=row.subject_info, consumer_group=row.consumer_group
-    )
-
-
 def _values_of_read_only(setting: ReadOnlySetting) -> Values:
     return {"subject": setting.subject, "broker_group": setting.group}
 
@@ -734,10 +715,6 @@ _DELAY_NODES: Final = _versioned(
 )
 _CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
 
-_SET_OFFLINE: Final = _Step(
-    table=CLIENT_OFFLINE_STATE, statements=_add(CLIENT_OFFLINE_STATE), values=_values_of_offline
-)
-_UNSET_OFFLINE: Final = _unset(CLIENT_OFFLINE_STATE, _values_of_offline)
 _SET_READ_ONLY: Final = _Step(
     table=READONLY_BROKER_GROUP_SETTING,
     statements=_add(READONLY_BROKER_GROUP_SETTING),
@@ -817,10 +794,6 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _ROUTES.saving(route)
         case RemoveRoute(route):
             return _ROUTES.remove, route
-        case SetOffline(state):
-            return _SET_OFFLINE, state
-        case UnsetOffline(state):
-            return _UNSET_OFFLINE, state
         case SetReadOnly(setting):
             return _SET_READ_ONLY, setting
         case UnsetReadOnly(setting):

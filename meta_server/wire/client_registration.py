@@ -137,17 +137,14 @@ class ClientRegistration:
     def _tell(self, asked: _Asked, routed: str, groups: tuple[BrokerGroupInfo, ...]) -> None:
         """Answer with a route, and keep the client told."""
         subscription = self._subscribe(asked, routed)
-        request = asked.request
-        state = self._answers.online_state(request.subject, subscription, request.consumer_group)
-        subscription.told = self._pusher.signature(state, groups)
-        self._answer_client(asked, self._answers.timestamp(), state, groups)
+        subscription.told = self._pusher.signature(groups)
+        self._answer_client(asked, self._answers.timestamp(), OnlineState.ONLINE, groups)
 
     def _subscribe(self, asked: _Asked, routed: str) -> Subscription:
         """Have the client told of whatever it was not told yet."""
         request = asked.request
         subscription = Subscription(
             routed=routed,
-            client_id=request.client_id,
             version=asked.frame.version,
             told=None,
         )

@@ -57,10 +57,8 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetOffline,
     SetReadOnly,
     UnsetLimit,
-    UnsetOffline,
     UnsetReadOnly,
 )
 
@@ -71,7 +69,6 @@ GROUPS = "broker_groups"
 BROKERS = "brokers"
 SUBJECTS = "subjects"
 ROUTES = "routes"
-OFFLINE = "offline"
 READ_ONLY = "read_only"
 CLIENTS = "clients"
 NODES = "delay_nodes"
@@ -83,7 +80,6 @@ TABLES = (
     BROKERS,
     SUBJECTS,
     ROUTES,
-    OFFLINE,
     READ_ONLY,
     CLIENTS,
     NODES,
@@ -131,10 +127,6 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(NODES, key, node, node.version - 1)
         case RemoveDelayNode(node):
             return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case SetOffline(state):
-            return _Row(OFFLINE, state, state)
-        case UnsetOffline(state):
-            return _Row(OFFLINE, state, None)
         case SetReadOnly(setting):
             return _Row(READ_ONLY, setting, setting)
         case UnsetReadOnly(setting):

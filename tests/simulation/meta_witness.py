@@ -33,7 +33,6 @@ from meta_server.known.model import (
     Audit,
     BrokerGroup,
     GroupKind,
-    OfflineState,
     ReadOnlySetting,
     Route,
     SaveBrokerGroup,
@@ -46,7 +45,6 @@ from tests.simulation.meta_store import (
     DELAY_GROUPS,
     GROUPS,
     NODES,
-    OFFLINE,
     READ_ONLY,
     ROUTES,
     SUBJECTS,
@@ -211,9 +209,7 @@ class MetaWitness:
     def _moments(self, subject: str, first: int, last: int) -> Iterator[Moment]:
         """Yield the moments at which what is routed may have been another one."""
         medium = self.medium
-        keys = [
-            (table, key) for table in (GROUPS, OFFLINE, READ_ONLY) for key in medium.keys(table)
-        ]
+        keys = [(table, key) for table in (GROUPS, READ_ONLY) for key in medium.keys(table)]
         keys += [(ROUTES, key) for key in medium.keys(ROUTES) if key[1] or key[0] == subject]  # type: ignore[index]
         found = {first}
         for table, key in keys:
@@ -225,10 +221,9 @@ class MetaWitness:
     def expected(self, use: Use) -> str:
         """Return what the store says now, for people."""
         now = Moment(len(self.medium.commits))
-        state, groups = self._normal(use, now)
         if use.client_type == ClientType.DELAY_PRODUCER:
-            return f"{state.name} some of {sorted(self._pool(use.routed, now)[0])}"
-        return f"{state.name} {[(group.name, group.state.name) for group in groups]}"
+            return f"some of {sorted(self._pool(use.routed, now)[0])}"
+        return f"{[(group.name, group.state.name) for group in self._normal(use, now)]}"
 
     def was_right(self, use: Use, reply: ClientRegisterReply, since_s: float) -> bool:
         """Say whether an answer is what the store says, or said since then.
@@ -248,7 +243,7 @@ class MetaWitness:
         return any(
             group == info.name
             for moment in self._moments(use.routed, first, last)
-            for info in self._normal(use, moment)[1]
+            for info in self._normal(use, moment)
         )
 
     def routed_all_along(
@@ -258,7 +253,7 @@ class MetaWitness:
         use = Use(ClientType.PRODUCER, subject, "", "")
         first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
         told = [
-            {(info.name, info.master) for info in self._normal(use, moment)[1]}
+            {(info.name, info.master) for info in self._normal(use, moment)}
             for moment in self._moments(use.routed, first, last)
         ]
         return set.intersection(*told)
@@ -271,8 +266,8 @@ class MetaWitness:
     def _fits(
         self, use: Use, reply: ClientRegisterReply, moment: Moment, *, exactly: bool = True
     ) -> bool:
-        state, groups = self._normal(use, moment)
-        if reply.online_state is not state:
+        groups = self._normal(use, moment)
+        if reply.online_state is not OnlineState.ONLINE:
             return False
         if use.client_type != ClientType.DELAY_PRODUCER:
             return _told(reply.groups, exactly=exactly) == _told(groups, exactly=exactly)
@@ -290,22 +285,9 @@ class MetaWitness:
         ranked = self._ranks.get((use.routed, _weighed(pool)))
         return ranked is None or ranked == tuple(info.name for info in reply.groups)
 
-    def _normal(self, use: Use, moment: Moment) -> tuple[OnlineState, Groups]:
-        """Return what a client has to get that is no delay producer, and its online state."""
+    def _normal(self, use: Use, moment: Moment) -> Groups:
+        """Return what a client has to get that is no delay producer."""
         medium = self.medium
-        found = (
-            medium.row_at(
-                OFFLINE, OfflineState(client_id=one, subject=name, consumer_group=group), moment
-            )
-            for one, name, group in (
-                (use.client_id, use.subject, use.consumer_group),
-                (EVERY, use.subject, use.consumer_group),
-                (use.client_id, use.routed, use.consumer_group),
-                (EVERY, use.routed, use.consumer_group),
-                (use.client_id, EVERY, EVERY),
-            )
-        )
-        state = OnlineState.OFFLINE if any(found) else OnlineState.ONLINE
         groups = []
         for name in self._route(use.routed, moment):
             group = medium.row_at(GROUPS, name, moment)
@@ -316,7 +298,7 @@ class MetaWitness:
             ):
                 continue
             groups.append(_info(group, group.state))
-        return state, tuple(groups)
+        return tuple(groups)
 
     def _route(self, subject: str, moment: Moment) -> tuple[str, ...]:
         medium = self.medium

@@ -27,15 +27,12 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    OfflineState,
     ReadOnlySetting,
     Route,
     SaveBroker,
     SaveBrokerGroup,
     SaveRoute,
-    SetOffline,
     SetReadOnly,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.server import MetaServer, serve
@@ -575,16 +572,8 @@ class MetaWorld:
             return
         subject = chance.choice((*_SUBJECTS, EVERY))
         group = chance.choice(_REAL_GROUPS)
-        client = chance.choice(self.clients)
-        state = OfflineState(
-            client_id=chance.choice((EVERY, client.name)),
-            subject=chance.choice(_SUBJECTS),
-            consumer_group="desk",
-        )
         setting = ReadOnlySetting(subject=subject, group=group)
         plans: list[tuple[str, Plan]] = [
-            ("offline", lambda _: (SetOffline(state),)),
-            ("online", lambda desk: tuple(UnsetOffline(row) for row in desk.registry.offline)),
             ("read-only", lambda _: (SetReadOnly(setting),)),
             ("not read-only", lambda desk: tuple(map(UnsetReadOnly, desk.registry.read_only))),
             (

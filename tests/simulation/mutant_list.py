@@ -1379,15 +1379,6 @@ META = {
             ),
             seed=1,
         ),
-        # A consumer that an operator took off-line is told so.
-        "off-line for nobody": mutant(
-            swap(
-                "ClientAnswers.online_state",
-                "OnlineState.OFFLINE if offline else OnlineState.ONLINE",
-                "OnlineState.OFFLINE if offline and not client_id else OnlineState.ONLINE",
-            ),
-            seed=10,
-        ),
     },
     "8 pushes": {
         # Connected clients are told of a change at once.

@@ -10,7 +10,7 @@ import pytest
 import structlog
 import trio
 
-from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType, OnlineState
+from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType
 from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
 from meta_server.known.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
 from meta_server.server import MetaServer
@@ -75,12 +75,7 @@ async def test_what_changes_nothing_is_stored_nowhere() -> None:
         before = len(world.medium.audit)
         shown = await http.change("PATCH", "/broker-groups/g1", {"weight": 100})
         assert shown["version"] == 1
-        assert (await http.change("POST", "/consumers/online", consumers()))["changed"] is False
     assert len(world.medium.audit) == before
-
-
-def consumers(**more: str) -> dict[str, str]:
-    return {"subject": "a.b", "consumer_group": "cg", **more}
 
 
 async def test_two_who_change_the_same_version_do_not_both_succeed() -> None:
@@ -118,18 +113,19 @@ async def test_every_change_of_many_at_once_is_kept() -> None:
 async def test_a_limit_holds_however_many_ask_at_once() -> None:
     world = World()
     codes: list[int] = []
-    async with world.serving(make_config(admin=AdminConfig(offline_max=5))) as server:
+    async with world.serving(make_config(admin=AdminConfig(prefix_routes_max=5))) as server:
         http = Http(server)
+        await add_groups(http, "g1")
 
-        async def take_off(number: int) -> None:
-            body = consumers(client_id=f"c{number}")
-            codes.append((await http.ask("POST", "/api/v1/consumers/offline", body)).code)
+        async def lead(number: int) -> None:
+            path = f"/api/v1/prefix-routes/p{number}."
+            codes.append((await http.ask("PUT", path, {"groups": ["g1"]})).code)
 
         async with trio.open_nursery() as nursery:
             for number in range(20):
-                nursery.start_soon(take_off, number)
+                nursery.start_soon(lead, number)
         assert sorted(codes) == [200] * 5 + [409] * 15
-        assert len(server.registry.offline) == 5
+        assert len(server.registry.prefixes) == 5
 
 
 # What connected clients learn
@@ -219,23 +215,6 @@ async def test_a_replaced_master_is_pushed_and_has_a_time_out_to_be_heard() -> N
         assert state_of(server, "g1") is BrokerState.RW
         await trio.sleep(10)
         assert state_of(server, "g1") is BrokerState.NRW
-
-
-async def test_consumers_that_are_taken_off_line_are_told_at_once() -> None:
-    world = World()
-    async with world.serving() as server:
-        http = Http(server)
-        await add_groups(http, "g1")
-        peer = await world.connect()
-        reply = await peer.register("a.b", ClientType.CONSUMER, consumer_group="cg")
-        assert reply.online_state is OnlineState.ONLINE
-        await http.change("POST", "/consumers/offline", consumers())
-        pushed = await peer.pushed()
-        assert (pushed.online_state, names(pushed.groups)) == (OnlineState.OFFLINE, ["g1"])
-        assert pushed.timestamp_ms >= reply.timestamp_ms
-        assert (await http.get("/offline-consumers"))["items"] == [consumers(client_id="*")]
-        await http.change("POST", "/consumers/online", consumers())
-        assert (await peer.pushed()).online_state is OnlineState.ONLINE
 
 
 async def test_a_retired_group_is_taken_from_everybody() -> None:
@@ -598,7 +577,7 @@ async def test_an_after_that_no_page_ended_with_is_refused() -> None:
             assert (code, error["field"]) == (400, "after")
 
 
-async def test_clients_are_listed_with_what_operators_said_of_them() -> None:
+async def test_clients_are_listed() -> None:
     world = World()
     async with world.serving() as server:
         http = Http(server)
@@ -609,12 +588,8 @@ async def test_clients_are_listed_with_what_operators_said_of_them() -> None:
             )
         await peer.register("z", 77, client_id="p")
         await until(lambda: len(server.registry.clients) == 3)
-        await http.change("POST", "/consumers/offline", consumers(client_id="c1"))
         page = await http.get("/clients", subject="a.b")
-        assert [(row["client_id"], row["online"]) for row in page["items"]] == [
-            ("c1", False),
-            ("c2", True),
-        ]
+        assert [row["client_id"] for row in page["items"]] == ["c1", "c2"]
         everyone = await http.get("/clients", limit=1)
         rest = await http.get("/clients", after=everyone["next"])
         assert [row["client_type"] for row in rest["items"]] == ["consumer", "77"]
@@ -647,13 +622,13 @@ async def test_a_long_audit_is_looked_through_in_steps() -> None:
     world = World()
     async with world.serving() as server:
         http = Http(server)
-        for weight in range(520):
-            await http.change("POST", "/consumers/offline", consumers(client_id=f"c{weight}"))
+        for number in range(520):
+            await http.change("PUT", f"/subjects/s{number}", {"tag": "t"})
         await add_groups(http, "g1")
-        await http.change("POST", "/consumers/offline", consumers(client_id="last"))
+        await http.change("PUT", "/subjects/last", {"tag": "t"})
         [row] = (await http.get("/audit", action="broker-group", limit=1))["items"]
         assert row["target"] == "g1"
-        oldest = await http.get("/audit", target="c0 a.b cg")
+        oldest = await http.get("/audit", target="s0")
         assert [row["number"] for row in oldest["items"]] == [1]
 
 

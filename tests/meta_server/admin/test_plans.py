@@ -17,7 +17,6 @@ from meta_server.admin.admin_types import (
     BrokerGroupNew,
     BrokerNew,
     BrokerReplacement,
-    ConsumerState,
     ReadOnlyChange,
     RouteSet,
     SubjectSet,
@@ -41,8 +40,6 @@ from meta_server.admin.plans import (
     restore_group,
     retire_group,
     set_group_min_isr,
-    set_offline,
-    set_online,
     set_read_only,
     set_route,
     set_subject,
@@ -60,7 +57,6 @@ from meta_server.known.model import (
     DelayGroup,
     DelayNode,
     GroupKind,
-    OfflineState,
     ReadOnlySetting,
     Route,
 )
@@ -494,52 +490,6 @@ def test_a_tag_is_set_and_stays_for_whoever_sets_it_again() -> None:
     assert registry.subjects["a"].tag == "u"
 
 
-# Consumers
-
-
-def test_consumers_go_off_line_and_back() -> None:
-    registry = registry_with()
-    desk = desk_on(registry, offline_max=2)
-    for client_id in ("c1", "c2"):
-        named = ConsumerState(subject="a", consumer_group="cg", client_id=client_id)
-        registry.apply(set_offline(desk, named))
-        assert set_offline(desk, named) == ()
-        assert registry.is_offline(client_id, "a", "cg")
-    with pytest.raises(StateError, match="limit"):
-        set_offline(desk, ConsumerState(subject="b", consumer_group="cg"))
-    # As QMQ has it: * brings everyone of the group back.
-    registry.apply(set_online(desk, ConsumerState(subject="a", consumer_group="cg")))
-    assert not registry.offline
-    assert set_online(desk, ConsumerState(subject="a", consumer_group="cg")) == ()
-
-
-@pytest.mark.parametrize(
-    ("named", "field"),
-    [
-        (("*", "*", "*"), "client_id"),
-        (("c", "*", "cg"), "subject"),
-        (("c", "a", "*"), "consumer_group"),
-        (("*", "a b", "cg"), "subject"),
-        (("ä" * 300, "a", "cg"), "client_id"),
-    ],
-)
-def test_what_no_lookup_would_find_is_refused(named: tuple[str, str, str], field: str) -> None:
-    client_id, subject, consumer_group = named
-    state = ConsumerState(client_id=client_id, subject=subject, consumer_group=consumer_group)
-    for plan in (set_offline, set_online):
-        with pytest.raises(BadValueError) as caught:
-            plan(desk_on(registry_with()), state)
-        assert caught.value.field == field
-
-
-def test_every_consumer_of_a_client_can_be_taken_off_line() -> None:
-    registry = registry_with()
-    state = ConsumerState(client_id="c", subject="*", consumer_group="*")
-    registry.apply(set_offline(desk_on(registry), state))
-    assert registry.is_offline("c", "anything", "any")
-    assert not registry.is_offline("d", "anything", "any")
-
-
 # Delay servers
 
 
@@ -825,7 +775,7 @@ class Administrators(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.registry = Registry(Contents())
-        self.desk = desk_on(self.registry, prefix_routes_max=2, read_only_max=2, offline_max=3)
+        self.desk = desk_on(self.registry, prefix_routes_max=2, read_only_max=2)
 
     def carry_out(self, plan: Any, *arguments: Any, **more: Any) -> None:  # noqa: ANN401
         with contextlib.suppress(RefusedError):
@@ -835,7 +785,7 @@ class Administrators(RuleBasedStateMachine):
             before = self.registry.contents()
             # A plan that would conflict with what it was made on raises here.
             self.registry.apply(changes)
-            if changes and entries[0].entry.action != "consumer.online":
+            if changes:
                 assert self.registry.contents() != before
                 assert entries[0].entry.before != entries[0].entry.after
 
@@ -917,16 +867,6 @@ class Administrators(RuleBasedStateMachine):
     def tag(self, subject: str, tag: str, version: int | None) -> None:
         self.carry_out(set_subject, subject, SubjectSet(tag=tag, version=version))
 
-    @rule(
-        subject=st.sampled_from(["a", "*"]),
-        consumers=st.sampled_from(["cg", "*"]),
-        client=st.sampled_from(["c", "*"]),
-        off=st.booleans(),
-    )
-    def consume(self, subject: str, consumers: str, client: str, off: bool) -> None:
-        named = ConsumerState(subject=subject, consumer_group=consumers, client_id=client)
-        self.carry_out(set_offline if off else set_online, named)
-
     @rule(name=NAMES, address=st.sampled_from(["h:1", "h:2", "10.0.0.1:1"]))
     def register(self, name: str, address: str) -> None:
         with contextlib.suppress(RefusedError):
@@ -951,16 +891,12 @@ class Administrators(RuleBasedStateMachine):
         registry = self.registry
         assert len(registry.prefixes) <= 2
         assert len(registry.read_only) <= 2
-        assert len(registry.offline) <= 3
         for route in (*registry.routes.values(), *registry.prefixes.values()):
             assert route.groups
             assert len(set(route.groups)) == len(route.groups)
             assert all(registry.groups[name].kind is GroupKind.NORMAL for name in route.groups)
         for name in registry.groups:
             assert len(registry.brokers_in(name)) <= 3
-        for state in registry.offline:
-            assert isinstance(state, OfflineState)
-            assert registry.is_offline(state.client_id, state.subject, state.consumer_group)
 
     @invariant()
     def what_is_static_has_an_address(self) -> None:

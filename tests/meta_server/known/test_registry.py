@@ -23,7 +23,6 @@ from meta_server.known.model import (
     ForgetClient,
     GroupKind,
     NoteClient,
-    OfflineState,
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
@@ -39,10 +38,8 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetOffline,
     SetReadOnly,
     Subject,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
@@ -86,7 +83,6 @@ def delay_group(name: str = "d1", *, epoch: int = 1, version: int = 1, log: int 
     )
 
 
-OFFLINE = OfflineState(client_id="*", subject="a", consumer_group="cg")
 SETTING = ReadOnlySetting(subject="*", group="g1")
 ENTRY = AuditEntry(at_ms=1, actor="me", action="do", target="it")
 
@@ -108,8 +104,6 @@ CHANGES: list[Change] = [
     RemoveRoute(ROUTE),
     SaveRoute(PREFIX),
     RemoveRoute(PREFIX),
-    SetOffline(OFFLINE),
-    UnsetOffline(OFFLINE),
     SetReadOnly(SETTING),
     UnsetReadOnly(SETTING),
     NoteClient(CLIENT),
@@ -211,22 +205,6 @@ def test_the_longest_prefix_counts() -> None:
         registry.apply([SaveRoute(replace(PREFIX, name=name))])
     found = [registry.prefix_route(subject) for subject in ("x", "a.b", "a.b.c.d")]
     assert [route.name for route in found if route] == ["", "a.", "a.b.c"]
-
-
-def test_who_is_offline_is_looked_up_as_qmq_does() -> None:
-    registry = Registry(Contents())
-    for row in (("c1", "a", "g"), ("*", "b", "g"), ("c2", "*", "*"), ("c3", "*", "g")):
-        registry.apply(
-            [SetOffline(OfflineState(client_id=row[0], subject=row[1], consumer_group=row[2]))]
-        )
-    found = [
-        registry.is_offline(*asked)
-        for asked in (
-            ("c1", "a", "g"), ("c1", "a", "h"), ("c9", "b", "g"), ("c2", "z", "z"),
-            ("c3", "a", "g"),
-        )
-    ]  # fmt: skip
-    assert found == [True, False, True, True, False]
 
 
 def test_a_registry_can_be_dropped_little_by_little() -> None:

@@ -58,7 +58,6 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (AdminConfig, {"body_bytes_max": 0}),
         (AdminConfig, {"answer_ms_max": 0}),
         (AdminConfig, {"denials_per_second_max": float("nan")}),
-        (AdminConfig, {"offline_max": -1}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(

@@ -53,7 +53,6 @@ from meta_server.known.model import (
     LimitSetting,
     MetaStore,
     NoteClient,
-    OfflineState,
     RaiseTimestamp,
     ReadOnlySetting,
     RemoveBroker,
@@ -71,11 +70,9 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetOffline,
     SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetOffline,
     UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
@@ -172,7 +169,6 @@ BROKER = Broker(
 )
 SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
 ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
-OFFLINE = OfflineState(client_id="*", subject="boarding", consumer_group="desk")
 READ_ONLY = ReadOnlySetting(subject="*", group="g1")
 CLIENT = ClientSeen(
     key=ClientKey(subject="boarding", client_type=4, consumer_group="", client_id="h@@1"),
@@ -220,7 +216,6 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveSubject(SUBJECT),
     SaveRoute(ROUTE),
     SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
-    SetOffline(OFFLINE),
     SetReadOnly(READ_ONLY),
     NoteClient(CLIENT),
     SaveDelayNode(NODE),
@@ -236,7 +231,6 @@ ALL_OF_IT: Final = Contents(
     brokers=(BROKER,),
     subjects=(SUBJECT,),
     routes=(ROUTE, replace(ROUTE, is_prefix=True, is_brought=True)),
-    offline=(OFFLINE,),
     read_only=(READ_ONLY,),
     clients=(CLIENT,),
     delay_nodes=(NODE,),
@@ -520,8 +514,6 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
     store.commit(
         [
             *(SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
-            SetOffline(OFFLINE),
-            UnsetOffline(OFFLINE),
             SetReadOnly(READ_ONLY),
             SaveDelayGroup(DELAY_GROUP, expected=None),
             SaveDelayGroup(electing(2, 1), expected=(1, 1)),
@@ -571,37 +563,21 @@ def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlS
 
 def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
     for _ in range(2):
-        store.commit([SetOffline(OFFLINE), SetReadOnly(READ_ONLY), NoteClient(CLIENT)] * 2)
+        store.commit([SetReadOnly(READ_ONLY), NoteClient(CLIENT)] * 2)
         found = store.load()
-        assert (found.offline, found.read_only, found.clients) == (
-            (OFFLINE,),
-            (READ_ONLY,),
-            (CLIENT,),
-        )
+        assert (found.read_only, found.clients) == ((READ_ONLY,), (CLIENT,))
     for _ in range(2):
-        store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY), ForgetClient(CLIENT.key)])
+        store.commit([UnsetReadOnly(READ_ONLY), ForgetClient(CLIENT.key)])
         assert store.load() == Contents()
 
 
 def test_of_two_settings_that_differ_in_one_part_the_one_named_is_taken_away(
     store: SqlStore,
 ) -> None:
-    others = [
-        replace(OFFLINE, client_id="c"),
-        replace(OFFLINE, subject="s"),
-        replace(OFFLINE, consumer_group="g"),
-    ]
-    more = [replace(READ_ONLY, subject="s"), replace(READ_ONLY, group="g2")]
-    store.commit(
-        [
-            *map(SetOffline, (OFFLINE, *others)),
-            *map(SetReadOnly, (READ_ONLY, *more)),
-        ]
-    )
-    store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY)])
-    found = store.load()
-    assert set(found.offline) == set(others)
-    assert set(found.read_only) == set(more)
+    others = [replace(READ_ONLY, subject="s"), replace(READ_ONLY, group="g2")]
+    store.commit([SetReadOnly(row) for row in (READ_ONLY, *others)])
+    store.commit([UnsetReadOnly(READ_ONLY)])
+    assert set(store.load().read_only) == set(others)
 
 
 def test_the_timestamp_only_rises(store: SqlStore) -> None:
@@ -748,7 +724,7 @@ changes = st.one_of(
         st.integers(1, 2),
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
-    st.sampled_from([SetOffline(OFFLINE), UnsetOffline(OFFLINE), SetReadOnly(READ_ONLY)]),
+    st.sampled_from([SetReadOnly(READ_ONLY), UnsetReadOnly(READ_ONLY)]),
     st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
     st.builds(
         lambda name, value: SetLimit(LimitSetting(name=name, value=value)),
@@ -1466,6 +1442,7 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (5, "m0005_roles_follow_from_records", NOW_MS),
         (6, "m0006_groups_of_receivers", NOW_MS),
         (7, "m0007_routes_that_receivers_brought", NOW_MS),
+        (8, "m0008_tables_that_go", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
 

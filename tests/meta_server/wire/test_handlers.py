@@ -42,12 +42,10 @@ from meta_server.known.model import (
     Change,
     Contents,
     GroupKind,
-    OfflineState,
     ReadOnlySetting,
     Route,
     SaveBrokerGroup,
     SaveDelayNode,
-    SetOffline,
     Subject,
 )
 from meta_server.known.registry import Registry
@@ -222,21 +220,6 @@ async def test_read_only_groups_are_kept_from_producers_and_shown_to_consumers()
         assert names((await peer.register("a.b")).groups) == ["g2"]
         assert sorted(names((await peer.register("a.b", CONSUMER)).groups)) == ["g1", "g2"]
         assert sorted(names((await peer.register("other")).groups)) == ["g1", "g2"]
-
-
-async def test_an_operators_word_on_a_consumer_is_told_also_for_its_retry_subject() -> None:
-    world = world_with(
-        broker_groups=(group("g1"),),
-        offline=(OfflineState(client_id="*", subject="a.b", consumer_group="cg"),),
-    )
-    async with world.serving():
-        peer = await world.connect()
-        for subject in ("a.b", "%RETRY%a.b%cg"):
-            reply = await peer.register(subject, CONSUMER, consumer_group="cg")
-            assert reply.online_state is OnlineState.OFFLINE
-            assert reply.timestamp_ms > 0
-        other = await peer.register("a.b", CONSUMER, consumer_group="other")
-        assert other.online_state is OnlineState.ONLINE
 
 
 async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason() -> None:
@@ -811,21 +794,6 @@ async def test_of_a_change_that_the_store_cannot_hold_the_others_do_not_suffer()
         assert sorted(codes) in ([0, 0, 51], [0, 51, 51])
         assert not server.committer.is_stale
         assert (await first.try_register("d")).code == 0
-
-
-async def test_what_an_operator_changes_elsewhere_reaches_clients_by_a_push() -> None:
-    world = world_with(broker_groups=(group("g1"),))
-    async with world.serving() as server:
-        client = await world.connect()
-        await client.register("a.b", CONSUMER, consumer_group="cg")
-        state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
-        change = (SetOffline(state),)
-        world.medium.tables.apply(change)
-        server.registry.apply(change)
-        server.pusher.changed()
-        pushed = await client.pushed()
-        assert pushed.online_state is OnlineState.OFFLINE
-        assert names(pushed.groups) == ["g1"]
 
 
 def test_the_vectors_of_the_protocol_decode_as_they_say() -> None:
