@@ -444,41 +444,16 @@ def restore_group(session: Session, *, name: str, version: int | None) -> None:
 @broker_group.command("read-only", short_help="Send no new messages into a group.")
 @click.argument("name")
 @click.argument("value", type=click.Choice(["on", "off"]))
-@click.option("--subject", default="*", show_default=True, help="Of this subject only; * for all.")
 @_json_option
-def read_only(session: Session, *, name: str, value: str, subject: str) -> None:
+def read_only(session: Session, *, name: str, value: str) -> None:
     """Send no new messages into a broker group (on), or send them again (off).
 
     \b
     Examples:
       delaywheel admin broker-group read-only broker1 on
-      delaywheel admin broker-group read-only broker1 off --subject orders
     """
-    body = {"read_only": value == "on", "subject": subject}
+    body = {"read_only": value == "on"}
     _show(session, session.ask("PUT", "broker-groups", name, "read-only", body=body))
-
-
-@broker_group.command(
-    "read-only-list", short_help="List groups that are read-only for single subjects."
-)
-@click.option("--group", help="Only this broker group.")
-@_paged
-@_json_option
-def list_read_only(session: Session, *, group: str | None, limit: int, everything: bool) -> None:
-    """List broker groups that are read-only for single subjects.
-
-    \b
-    Examples:
-      delaywheel admin broker-group read-only-list --group broker1
-    """
-    _list(
-        session,
-        "read-only",
-        query={"group": group},
-        columns=("subject", "group"),
-        limit=limit,
-        everything=everything,
-    )
 
 
 # Brokers

@@ -272,7 +272,7 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
             "route that is there, and are forgotten when they are silent for long."
         ),
     ]
-    read_only: Annotated[bool, about("It is taken from all producers.")]
+    read_only: Annotated[bool, about("It is taken from producers.")]
     retired: Annotated[bool, about("No route leads to it any more.")]
     version: RowVersion
 
@@ -392,21 +392,6 @@ class ReadOnlyChange(Request, frozen=True, kw_only=True):
     """A broker group is taken from producers, or given back."""
 
     read_only: Annotated[bool, about("true: producers do not get it.")]
-    subject: Annotated[Name, about("Producers of this subject only; * for all.")] = EVERY
-
-
-class ReadOnlyShown(Answer, frozen=True, kw_only=True):
-    """A broker group taken from the producers of a subject."""
-
-    subject: Annotated[str, about("The subject; * for all.")]
-    group: Annotated[str, about("The broker group.")]
-
-
-class ReadOnlys(Answer, frozen=True, kw_only=True):
-    """A page of them."""
-
-    items: Annotated[list[ReadOnlyShown], about("The rows.")]
-    next: Next
 
 
 # Brokers

@@ -85,8 +85,6 @@ from meta_server.admin.admin_types import (
     Problem,
     ProblemDetail,
     ReadOnlyChange,
-    ReadOnlys,
-    ReadOnlyShown,
     RemovalQuery,
     Request,
     Restoration,
@@ -354,7 +352,7 @@ async def restore_broker_group(call: Call[NamePath, NoQuery, Restoration]) -> Br
 async def set_broker_group_read_only(
     call: Call[NamePath, NoQuery, ReadOnlyChange],
 ) -> BrokerGroupShown:
-    """Take a broker group from the producers of all subjects or of one, or give it back."""
+    """Take a broker group from producers, or give it back."""
     name = call.path.name
     return await _change_group(call, name, lambda desk: set_read_only(desk, name, call.body))
 
@@ -364,23 +362,6 @@ async def _change_group(
 ) -> BrokerGroupShown:
     await call.parts.administration.change_group(call.actor, name, plan)
     return show_group(call.parts, group_named(call.parts.registry, name))
-
-
-@_operation("GET", "/read-only")
-async def list_read_only(call: Call[NoPath, GroupQuery, None]) -> ReadOnlys:
-    """List broker groups taken from the producers of single subjects."""
-    query = call.query
-    rows, more = await page_of(
-        call.parts.registry.read_only,
-        lambda setting: (setting.subject, setting.group),
-        key_type=tuple[str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda setting: query.group in {"", setting.group},
-    )
-    return ReadOnlys(
-        items=[ReadOnlyShown(subject=row.subject, group=row.group) for row in rows], next=more
-    )
 
 
 # Brokers

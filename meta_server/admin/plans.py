@@ -65,7 +65,6 @@ from meta_server.known.model import (
     DelayNode,
     GroupKind,
     LimitSetting,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -81,10 +80,8 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
@@ -323,7 +320,6 @@ def remove_group(
             "retire it first, or say that messages may be lost"
         )
     changes: list[Change] = [RemoveBrokerGroup(known)]
-    changes += [UnsetReadOnly(row) for row in registry.read_only if row.group == name]
     if delay_group is not None:
         changes.append(RemoveDelayGroup(delay_group))
     return desk.audited("broker-group.remove", name, changes, before=known)
@@ -406,20 +402,17 @@ def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Chan
     return _saved(desk, "broker-group.change", known, changed)
 
 
-def _saved(
-    desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup, *more: Change
-) -> tuple[Change, ...]:
-    """Save a broker group if it has changed, beside `more`; it counts as entered from then on."""
-    changes: list[Change] = list(more)
-    if changed != known:
-        changed = replace(
-            changed,
-            ext={**changed.ext, ENTERED: "true"},
-            updated_ms=desk.now_ms,
-            version=known.version + 1,
-        )
-        changes.append(SaveBrokerGroup(changed))
-    return desk.audited(action, known.name, changes, before=known, after=changed)
+def _saved(desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup) -> tuple[Change, ...]:
+    """Save a broker group if it has changed; it counts as entered from then on."""
+    if changed == known:
+        return ()
+    changed = replace(
+        changed,
+        ext={**changed.ext, ENTERED: "true"},
+        updated_ms=desk.now_ms,
+        version=known.version + 1,
+    )
+    return desk.audited(action, known.name, [SaveBrokerGroup(changed)], before=known, after=changed)
 
 
 def retire_group(
@@ -437,8 +430,7 @@ def _check_retirement(registry: Registry, group: BrokerGroup) -> None:
     if group.name in registry.delay_groups:
         # Its nodes are told: they refuse messages from then on, and deliver what they have.
         return
-    is_read_only = group.is_read_only or registry.is_read_only(EVERY, group.name)
-    if group.state is not BrokerState.NRW and not is_read_only:
+    if group.state is not BrokerState.NRW and not group.is_read_only:
         raise StateError(
             f"{group.name} takes messages: set it read-only, wait until consumers have read what "
             "is in it, then retire it; or say that messages may be lost"
@@ -453,28 +445,10 @@ def restore_group(desk: Desk, name: str, *, version: int | None) -> tuple[Change
 
 
 def set_read_only(desk: Desk, name: str, change: ReadOnlyChange) -> tuple[Change, ...]:
-    """Take a broker group from producers, of all subjects or of one, or give it back."""
+    """Take a broker group from producers, or give it back."""
     known = group_named(desk.registry, name)
-    setting = ReadOnlySetting(subject=change.subject, group=name)
-    is_set = setting in desk.registry.read_only
-    if change.subject == EVERY:
-        # QMQ's tables have it as a setting for `*`; here it is told by the group's own row.
-        more = [UnsetReadOnly(setting)] if is_set and not change.read_only else []
-        changed = replace(known, is_read_only=change.read_only)
-        return _saved(desk, "broker-group.read-only", known, changed, *more)
-    check_subject("subject", change.subject)
-    if is_set == change.read_only:
-        return ()
-    changes: list[Change] = [UnsetReadOnly(setting) if is_set else SetReadOnly(setting)]
-    if not is_set and len(desk.registry.read_only) >= desk.limits.read_only_max:
-        raise StateError(f"there are {desk.limits.read_only_max} such settings, which is the limit")
-    return desk.audited(
-        "broker-group.read-only",
-        name,
-        changes,
-        before=setting if is_set else None,
-        after=None if is_set else setting,
-    )
+    changed = replace(known, is_read_only=change.read_only)
+    return _saved(desk, "broker-group.read-only", known, changed)
 
 
 # Brokers

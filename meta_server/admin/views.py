@@ -71,7 +71,7 @@ def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
         ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
         static=STATIC in group.ext,
         entered=parts.registry.is_entered(group.name),
-        read_only=group.is_read_only or parts.registry.is_read_only("*", group.name),
+        read_only=group.is_read_only,
         retired=group.is_retired,
         version=group.version,
     )

@@ -29,7 +29,7 @@ from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole
 
 EVERY = "*"
-"""In a ReadOnlySetting every subject."""
+"""In requests of operators every subject."""
 
 
 NO_BOOT = UUID(int=0)
@@ -82,7 +82,7 @@ class BrokerGroup:
     weight: int = 100
     """Share of subjects that are routed to it, against its neighbours; 0 for none any more."""
     is_read_only: bool = False
-    """Whether an operator took it from producers, for every subject."""
+    """Whether an operator took it from producers."""
     is_retired: bool = False
     """Whether no route leads to it any more; its name stays taken."""
     updated_ms: int = 0
@@ -152,15 +152,6 @@ class Route:
     def pattern(self) -> str:
         """Return the pattern of which it is the route."""
         return f"{self.name}*" if self.is_prefix else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOnlySetting:
-    """A broker group that an operator took from the producers of a subject. Key: all of it."""
-
-    subject: str
-    """Or `*`."""
-    group: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +293,6 @@ class Contents:
     brokers: tuple[Broker, ...] = ()
     subjects: tuple[Subject, ...] = ()
     routes: tuple[Route, ...] = ()
-    read_only: tuple[ReadOnlySetting, ...] = ()
     clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
@@ -369,20 +359,6 @@ class RemoveRoute:
     """Remove a route, which has the version given."""
 
     route: Route
-
-
-@dataclass(frozen=True, slots=True)
-class SetReadOnly:
-    """Take a broker group from the producers of a subject."""
-
-    setting: ReadOnlySetting
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetReadOnly:
-    """Give it back to them."""
-
-    setting: ReadOnlySetting
 
 
 @dataclass(frozen=True, slots=True)
@@ -480,8 +456,6 @@ Change = (
     | RemoveSubject
     | SaveRoute
     | RemoveRoute
-    | SetReadOnly
-    | UnsetReadOnly
     | NoteClient
     | ForgetClient
     | SaveDelayNode

@@ -13,7 +13,6 @@ from delay_protocol.nodes.controls import Controls
 from meta_server.known.errors import ConflictError
 from meta_server.known.model import (
     ENTERED,
-    EVERY,
     STATIC,
     Audit,
     Broker,
@@ -30,7 +29,6 @@ from meta_server.known.model import (
     LimitSetting,
     NoteClient,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -46,10 +44,8 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetReadOnly,
 )
 from meta_server.known.sorted_table import SortedTable
 
@@ -81,7 +77,6 @@ class Registry:
         """Routes of prefixes."""
         self.brought: dict[str, Route] = {}
         """Those of all routes that receivers brought, by pattern."""
-        self.read_only: dict[ReadOnlySetting, None] = {}
         self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
         self.delay_groups: dict[str, DelayGroup] = {}
@@ -125,7 +120,6 @@ class Registry:
         )
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
-        self.read_only = dict.fromkeys(contents.read_only)
         self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
@@ -144,7 +138,6 @@ class Registry:
             brokers=tuple(self.brokers.values()),
             subjects=tuple(self.subjects.values()),
             routes=(*self.routes.values(), *self.prefixes.values()),
-            read_only=tuple(self.read_only),
             clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
@@ -197,14 +190,6 @@ class Registry:
                 return route
         return None
 
-    def is_read_only(self, subject: str, group: str) -> bool:
-        """Say whether an operator took a group from the producers of a subject."""
-        # Mostly there are none, and this is asked for every group.
-        return bool(self.read_only) and (
-            ReadOnlySetting(subject=EVERY, group=group) in self.read_only
-            or ReadOnlySetting(subject=subject, group=group) in self.read_only
-        )
-
     # Changing
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -219,7 +204,7 @@ class Registry:
             self._measure_prefixes()
             raise
 
-    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912, PLR0915 (a table)
+    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912 (a table)
         match change:
             case SaveBrokerGroup(group):
                 _check_version("broker group", group.name, self.groups, group.version)
@@ -241,10 +226,6 @@ class Registry:
                 yield from self._save_route(route)
             case RemoveRoute(route):
                 yield from self._remove_route(route)
-            case SetReadOnly(setting):
-                yield _put(self.read_only, setting, None)
-            case UnsetReadOnly(setting):
-                yield _take(self.read_only, setting)
             case NoteClient(client):
                 yield _put(self.clients, client.key, client)
                 yield _put(self._clients_of.setdefault(client.key.subject, {}), client.key, None)

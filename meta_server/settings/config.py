@@ -340,16 +340,13 @@ class AdminConfig:
     route_groups_max: int = constant(64)
     """Broker groups that a route may have."""
 
-    read_only_max: int = constant(100_000)
-    """Broker groups taken from producers of single subjects. A further one is refused."""
-
     def __post_init__(self) -> None:
         """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
         require_at_least(self, 1024, "body_bytes_max")
         require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
         require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
-        require_at_least(self, 0, "brokers_max", "prefix_routes_max", "read_only_max")
+        require_at_least(self, 0, "brokers_max", "prefix_routes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -62,7 +62,6 @@ from meta_server.known.model import (
     LimitSetting,
     NoteClient,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -78,10 +77,8 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations.runner import MIGRATIONS, known_state, migrate_one
@@ -96,7 +93,6 @@ from meta_server.sql.tables import (
     DELAY_NODE,
     LAST_TIMESTAMP,
     LIMIT_SETTING,
-    READONLY_BROKER_GROUP_SETTING,
     SUBJECT_INFO,
     SUBJECT_ROUTE,
 )
@@ -154,7 +150,6 @@ class SqlStore:
                     brokers=tuple(map(_broker, rows(BROKER))),
                     subjects=tuple(map(_subject, rows(SUBJECT_INFO))),
                     routes=tuple(map(_route, rows(SUBJECT_ROUTE))),
-                    read_only=tuple(map(_read_only, rows(READONLY_BROKER_GROUP_SETTING))),
                     clients=tuple(map(_client, rows(CLIENT_META_INFO))),
                     delay_nodes=tuple(map(_delay_node, rows(DELAY_NODE))),
                     delay_groups=tuple(
@@ -364,16 +359,6 @@ class _Versioned:
         return (self.add if row.version == 1 else self.replace), row
 
 
-def _unset(table: Table, values_of: Callable[[Any], Values]) -> _Step:
-    """Return what removes a row that is all key, if it is there."""
-    names = [column.name for column in table.columns if not column.primary_key]
-    return _Step(
-        table=table,
-        statements=_same(delete(table).where(_named(table, *names))),
-        values=lambda row: _keys_of(values_of(row), *names),
-    )
-
-
 def _versioned(
     table: Table, what: str, keys: tuple[str, ...], row_of: Callable[[Any], Values]
 ) -> _Versioned:
@@ -497,14 +482,6 @@ def _route(row: Row[Any]) -> Route:
         is_brought=row.is_brought,
         version=row.version,
     )
-
-
-def _values_of_read_only(setting: ReadOnlySetting) -> Values:
-    return {"subject": setting.subject, "broker_group": setting.group}
-
-
-def _read_only(row: Row[Any]) -> ReadOnlySetting:
-    return ReadOnlySetting(subject=row.subject, group=row.broker_group)
 
 
 def _values_of_limit(setting: LimitSetting) -> Values:
@@ -715,12 +692,6 @@ _DELAY_NODES: Final = _versioned(
 )
 _CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
 
-_SET_READ_ONLY: Final = _Step(
-    table=READONLY_BROKER_GROUP_SETTING,
-    statements=_add(READONLY_BROKER_GROUP_SETTING),
-    values=_values_of_read_only,
-)
-_UNSET_READ_ONLY: Final = _unset(READONLY_BROKER_GROUP_SETTING, _values_of_read_only)
 _NOTE_CLIENT: Final = _Step(
     table=CLIENT_META_INFO,
     statements=_put(CLIENT_META_INFO, "key_hash"),
@@ -794,10 +765,6 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _ROUTES.saving(route)
         case RemoveRoute(route):
             return _ROUTES.remove, route
-        case SetReadOnly(setting):
-            return _SET_READ_ONLY, setting
-        case UnsetReadOnly(setting):
-            return _UNSET_READ_ONLY, setting
         case NoteClient(client):
             return _NOTE_CLIENT, client
         case ForgetClient(key):

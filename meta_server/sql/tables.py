@@ -4,7 +4,7 @@ Names are those of QMQ's meta server where a table says the same as there; whole
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
 limit_setting, controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
-that nobody reads, and client_offline_state.
+that nobody reads, client_offline_state and readonly_broker_group_setting.
 """
 
 import re
@@ -159,15 +159,6 @@ CLIENT_META_INFO = Table(
 )
 """The key is a hash of subject, type, consumer group and client id: four texts that a client
 chooses may be more together than an index takes, and are so in the largest of all tables."""
-
-READONLY_BROKER_GROUP_SETTING = Table(
-    "readonly_broker_group_setting",
-    TABLES,
-    _id(),
-    _text("subject"),
-    _text("broker_group"),
-    Index("readonly_broker_group_setting_key", "subject", "broker_group", unique=True),
-)
 
 DELAY_NODE = Table(
     "delay_node",

@@ -77,7 +77,7 @@ class ClientAnswers:
         names = route_of(self._registry, subject)
         if names is None:
             return None if changes else ()
-        return answer_of(self._registry, subject, client_type, names)
+        return answer_of(self._registry, client_type, names)
 
     def timestamp(self) -> int:
         """Return the timestamp of an answer that is given now."""

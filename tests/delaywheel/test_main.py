@@ -31,7 +31,6 @@ ADMIN = (
     ("broker-group", "change"),
     ("broker-group", "list"),
     ("broker-group", "read-only"),
-    ("broker-group", "read-only-list"),
     ("broker-group", "remove"),
     ("broker-group", "replace"),
     ("broker-group", "restore"),

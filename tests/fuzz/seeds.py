@@ -242,7 +242,7 @@ def _admin_requests() -> list[bytes]:
         "change_broker_group": (b'{"weight":7,"tag":"t","version":1}', b'{"address":"h:7"}'),
         "retire_broker_group": (b'{"lose_messages":true}',),
         "restore_broker_group": (b"{}",),
-        "set_broker_group_read_only": (b'{"read_only":true}', b'{"read_only":true,"subject":"s1"}'),
+        "set_broker_group_read_only": (b'{"read_only":true}',),
         "enter_broker": (
             b'{"group":"g2","role":"MASTER","hostname":"k","ip":"1.1.1.1","serve_port":5}',
         ),

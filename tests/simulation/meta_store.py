@@ -57,9 +57,7 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetReadOnly,
     UnsetLimit,
-    UnsetReadOnly,
 )
 
 Key = Hashable
@@ -69,7 +67,6 @@ GROUPS = "broker_groups"
 BROKERS = "brokers"
 SUBJECTS = "subjects"
 ROUTES = "routes"
-READ_ONLY = "read_only"
 CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
@@ -80,7 +77,6 @@ TABLES = (
     BROKERS,
     SUBJECTS,
     ROUTES,
-    READ_ONLY,
     CLIENTS,
     NODES,
     DELAY_GROUPS,
@@ -127,10 +123,6 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(NODES, key, node, node.version - 1)
         case RemoveDelayNode(node):
             return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case SetReadOnly(setting):
-            return _Row(READ_ONLY, setting, setting)
-        case UnsetReadOnly(setting):
-            return _Row(READ_ONLY, setting, None)
         case NoteClient(client):
             return _Row(CLIENTS, client.key, client)
         case ForgetClient(client_key):

@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -23,17 +24,13 @@ from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
 from meta_server.admin.plans import Desk
 from meta_server.known.errors import StoreError
 from meta_server.known.model import (
-    EVERY,
     Broker,
     BrokerGroup,
     Change,
-    ReadOnlySetting,
     Route,
     SaveBroker,
     SaveBrokerGroup,
     SaveRoute,
-    SetReadOnly,
-    UnsetReadOnly,
 )
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import (
@@ -570,12 +567,11 @@ class MetaWorld:
         if chance.random() < _OF_CONTROLS:
             await self._change_controls()
             return
-        subject = chance.choice((*_SUBJECTS, EVERY))
+        subject = chance.choice(_SUBJECTS)
         group = chance.choice(_REAL_GROUPS)
-        setting = ReadOnlySetting(subject=subject, group=group)
         plans: list[tuple[str, Plan]] = [
-            ("read-only", lambda _: (SetReadOnly(setting),)),
-            ("not read-only", lambda desk: tuple(map(UnsetReadOnly, desk.registry.read_only))),
+            ("read-only", lambda desk: self._regroup(desk, group, is_read_only=True)),
+            ("not read-only", self._open_all),
             (
                 "weight",
                 lambda desk: self._regroup(desk, group, weight=chance.choice((1, 100, 300))),
@@ -606,11 +602,15 @@ class MetaWorld:
         new = replace(group, version=group.version + 1, **fields)  # type: ignore[arg-type]
         return (SaveBrokerGroup(new),)
 
+    def _open_all(self, desk: Desk) -> Sequence[Change]:
+        closed = [group.name for group in desk.registry.groups.values() if group.is_read_only]
+        return [
+            change for name in closed for change in self._regroup(desk, name, is_read_only=False)
+        ]
+
     def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[Change]:
         registry = desk.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
-        if name == EVERY:
-            return ()
         route = Route(
             name=name,
             is_prefix=is_prefix,
@@ -796,9 +796,10 @@ class MetaWorld:
         self.network.plan = NetworkPlan(buffer_bytes=300)
         for number in range(7):
             # Each time all that it produces has another route.
-            setting = ReadOnlySetting(subject=EVERY, group=_REAL_GROUPS[number % 2])
-            change = SetReadOnly(setting) if number % 4 < 2 else UnsetReadOnly(setting)
-            await self._operator.change(lambda _, change=change: (change,))  # type: ignore[misc]
+            change = partial(
+                self._regroup, name=_REAL_GROUPS[number % 2], is_read_only=number % 4 < 2
+            )
+            await self._operator.change(change)
             await trio.sleep(0.7)
         await trio.sleep_until(client.deaf_until_s)
         self.network.plan = NetworkPlan()

@@ -112,7 +112,6 @@ async def test_answers_are_what_the_document_says() -> None:
         entered = {"group": "g1", "role": "MASTER", "hostname": "h", "ip": "10.0.0.1"}
         await http.change("POST", "/brokers", entered | {"serve_port": 1, "sync_port": 2})
         await http.change("PUT", "/prefix-routes/p.", {"groups": ["g1"]})
-        await http.change("PUT", "/broker-groups/g1/read-only", {"read_only": True, "subject": "a"})
         await peer.register("s", ClientType.CONSUMER, consumer_group="cg")
         await until(lambda: server.registry.clients)
         values = {"name": "g1", "subject": "s", "prefix": "p.", "role": "MASTER", "group": "g1"}

@@ -57,7 +57,6 @@ from meta_server.known.model import (
     DelayGroup,
     DelayNode,
     GroupKind,
-    ReadOnlySetting,
     Route,
 )
 from meta_server.known.registry import Registry
@@ -263,28 +262,6 @@ def test_a_group_may_be_retired_at_once_if_messages_may_be_lost() -> None:
     ours = cluster()
     # Its nodes are told, and deliver what they have: nothing is lost.
     assert retire_group(desk_on(ours), "d1", version=None, lose_messages=False)
-
-
-def test_read_only_for_all_ends_also_what_qmqs_tables_say() -> None:
-    setting = ReadOnlySetting(subject="*", group="g1")
-    registry = registry_with(broker_groups=(group(),), read_only=(setting,))
-    registry.apply(set_read_only(desk_on(registry), "g1", ReadOnlyChange(read_only=False)))
-    assert not registry.is_read_only("a", "g1")
-    assert not registry.groups["g1"].is_read_only
-
-
-def test_read_only_for_one_subject_leaves_the_others() -> None:
-    registry = registry_with(broker_groups=(group(),))
-    desk = desk_on(registry, read_only_max=1)
-    on = ReadOnlyChange(read_only=True, subject="a")
-    registry.apply(set_read_only(desk, "g1", on))
-    assert registry.is_read_only("a", "g1")
-    assert not registry.is_read_only("b", "g1")
-    assert set_read_only(desk, "g1", on) == ()
-    with pytest.raises(StateError, match="limit"):
-        set_read_only(desk, "g1", ReadOnlyChange(read_only=True, subject="b"))
-    registry.apply(set_read_only(desk, "g1", ReadOnlyChange(read_only=False, subject="a")))
-    assert not registry.read_only
 
 
 # Brokers
@@ -775,7 +752,7 @@ class Administrators(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.registry = Registry(Contents())
-        self.desk = desk_on(self.registry, prefix_routes_max=2, read_only_max=2)
+        self.desk = desk_on(self.registry, prefix_routes_max=2)
 
     def carry_out(self, plan: Any, *arguments: Any, **more: Any) -> None:  # noqa: ANN401
         with contextlib.suppress(RefusedError):
@@ -820,9 +797,9 @@ class Administrators(RuleBasedStateMachine):
     def restore(self, name: str) -> None:
         self.carry_out(restore_group, name, version=None)
 
-    @rule(name=NAMES, on=st.booleans(), subject=st.just("*") | SUBJECTS)
-    def read_only(self, name: str, on: bool, subject: str) -> None:
-        self.carry_out(set_read_only, name, ReadOnlyChange(read_only=on, subject=subject))
+    @rule(name=NAMES, on=st.booleans())
+    def read_only(self, name: str, on: bool) -> None:
+        self.carry_out(set_read_only, name, ReadOnlyChange(read_only=on))
 
     @rule(name=NAMES, role=ROLES, host=st.sampled_from(["x", "y", "z"]))
     def enter(self, name: str, role: Any, host: str) -> None:  # noqa: ANN401
@@ -890,7 +867,6 @@ class Administrators(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         registry = self.registry
         assert len(registry.prefixes) <= 2
-        assert len(registry.read_only) <= 2
         for route in (*registry.routes.values(), *registry.prefixes.values()):
             assert route.groups
             assert len(set(route.groups)) == len(route.groups)

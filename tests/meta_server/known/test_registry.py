@@ -24,7 +24,6 @@ from meta_server.known.model import (
     GroupKind,
     NoteClient,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -38,9 +37,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetReadOnly,
     Subject,
-    UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
 from tests.meta_server.meta_rig import uuid
@@ -83,7 +80,6 @@ def delay_group(name: str = "d1", *, epoch: int = 1, version: int = 1, log: int 
     )
 
 
-SETTING = ReadOnlySetting(subject="*", group="g1")
 ENTRY = AuditEntry(at_ms=1, actor="me", action="do", target="it")
 
 CHANGES: list[Change] = [
@@ -104,8 +100,6 @@ CHANGES: list[Change] = [
     RemoveRoute(ROUTE),
     SaveRoute(PREFIX),
     RemoveRoute(PREFIX),
-    SetReadOnly(SETTING),
-    UnsetReadOnly(SETTING),
     NoteClient(CLIENT),
     NoteClient(replace(CLIENT, seen_ms=2)),
     ForgetClient(CLIENT.key),

@@ -54,7 +54,6 @@ from meta_server.known.model import (
     MetaStore,
     NoteClient,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -70,10 +69,8 @@ from meta_server.known.model import (
     SaveRoute,
     SaveSubject,
     SetLimit,
-    SetReadOnly,
     Subject,
     UnsetLimit,
-    UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations import runner
@@ -169,7 +166,6 @@ BROKER = Broker(
 )
 SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
 ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
-READ_ONLY = ReadOnlySetting(subject="*", group="g1")
 CLIENT = ClientSeen(
     key=ClientKey(subject="boarding", client_type=4, consumer_group="", client_id="h@@1"),
     app_code="app",
@@ -216,7 +212,6 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveSubject(SUBJECT),
     SaveRoute(ROUTE),
     SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
-    SetReadOnly(READ_ONLY),
     NoteClient(CLIENT),
     SaveDelayNode(NODE),
     SaveDelayGroup(DELAY_GROUP, expected=None),
@@ -231,7 +226,6 @@ ALL_OF_IT: Final = Contents(
     brokers=(BROKER,),
     subjects=(SUBJECT,),
     routes=(ROUTE, replace(ROUTE, is_prefix=True, is_brought=True)),
-    read_only=(READ_ONLY,),
     clients=(CLIENT,),
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
@@ -514,7 +508,6 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
     store.commit(
         [
             *(SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
-            SetReadOnly(READ_ONLY),
             SaveDelayGroup(DELAY_GROUP, expected=None),
             SaveDelayGroup(electing(2, 1), expected=(1, 1)),
             SaveDelayGroup(electing(2, 2), expected=(2, 1)),
@@ -525,7 +518,6 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
     )
     assert store.load() == Contents(
         subjects=(replace(SUBJECT, version=5),),
-        read_only=(READ_ONLY,),
         delay_groups=(electing(2, 2),),
         clients=(replace(CLIENT, room=""),),
     )
@@ -563,21 +555,12 @@ def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlS
 
 def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
     for _ in range(2):
-        store.commit([SetReadOnly(READ_ONLY), NoteClient(CLIENT)] * 2)
+        store.commit([SetLimit(LIMIT), NoteClient(CLIENT)] * 2)
         found = store.load()
-        assert (found.read_only, found.clients) == ((READ_ONLY,), (CLIENT,))
+        assert (found.limits, found.clients) == ((LIMIT,), (CLIENT,))
     for _ in range(2):
-        store.commit([UnsetReadOnly(READ_ONLY), ForgetClient(CLIENT.key)])
+        store.commit([UnsetLimit(LIMIT.name), ForgetClient(CLIENT.key)])
         assert store.load() == Contents()
-
-
-def test_of_two_settings_that_differ_in_one_part_the_one_named_is_taken_away(
-    store: SqlStore,
-) -> None:
-    others = [replace(READ_ONLY, subject="s"), replace(READ_ONLY, group="g2")]
-    store.commit([SetReadOnly(row) for row in (READ_ONLY, *others)])
-    store.commit([UnsetReadOnly(READ_ONLY)])
-    assert set(store.load().read_only) == set(others)
 
 
 def test_the_timestamp_only_rises(store: SqlStore) -> None:
@@ -724,7 +707,6 @@ changes = st.one_of(
         st.integers(1, 2),
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
-    st.sampled_from([SetReadOnly(READ_ONLY), UnsetReadOnly(READ_ONLY)]),
     st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
     st.builds(
         lambda name, value: SetLimit(LimitSetting(name=name, value=value)),

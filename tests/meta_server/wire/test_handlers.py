@@ -42,7 +42,6 @@ from meta_server.known.model import (
     Change,
     Contents,
     GroupKind,
-    ReadOnlySetting,
     Route,
     SaveBrokerGroup,
     SaveDelayNode,
@@ -212,14 +211,13 @@ async def test_trap_4_a_delay_producer_gets_the_same_groups_every_time() -> None
 
 async def test_read_only_groups_are_kept_from_producers_and_shown_to_consumers() -> None:
     world = world_with(
-        broker_groups=(group("g1"), group("g2")),
-        read_only=(ReadOnlySetting(subject="a.b", group="g1"),),
+        broker_groups=(group("g1", is_read_only=True), group("g2")),
+        routes=(Route(name="a.b", groups=("g1", "g2"), is_chosen=False),),
     )
     async with world.serving():
         peer = await world.connect()
         assert names((await peer.register("a.b")).groups) == ["g2"]
         assert sorted(names((await peer.register("a.b", CONSUMER)).groups)) == ["g1", "g2"]
-        assert sorted(names((await peer.register("other")).groups)) == ["g1", "g2"]
 
 
 async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason() -> None:
