@@ -18,7 +18,6 @@ from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
 from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.limits import limits_in_force
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness, Liveness
@@ -45,8 +44,6 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    UnsetLimit,
 )
 from meta_server.known.record_file import RecordedStore, RecordFile
 from meta_server.known.registry import Registry
@@ -85,8 +82,6 @@ _ROUTES_NOBODY = (
     SaveDelayGroup,
     SaveDelayNode,
     SaveSubject,
-    SetLimit,
-    UnsetLimit,
 )
 """Changes after which every client would still get what it got."""
 
@@ -152,10 +147,9 @@ class MetaServer:
             nodes=len(self.registry.nodes),
             seconds=round(load_seconds, 3),
         )
-        limits = limits_in_force(config.registration, self.registry.limits)
-        self._wire_keeping(limits)
-        self._wire_answering(limits)
-        self._wire_administration(limits)
+        self._wire_keeping(config.registration)
+        self._wire_answering(config.registration)
+        self._wire_administration(config.registration)
         self._parts = Parts(
             config=config,
             clock=runtime.clock,
@@ -278,8 +272,6 @@ class MetaServer:
     def _changed(self, changes: Sequence[Change]) -> None:
         """Push what follows from changes that are stored."""
         self.clients.stored(changes)
-        if any(isinstance(change, SetLimit | UnsetLimit) for change in changes):
-            self._put_limits_in_force()
         if any(isinstance(change, SaveControls) for change in changes):
             self.telling.changed()
         self.handlers.group_changes.changed(changes)
@@ -306,20 +298,11 @@ class MetaServer:
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
-        self._put_limits_in_force()
         self.silence.wait_for_all()
         self.telling.loaded_anew()
         self.handlers.group_changes.loaded_anew()
         self.handlers.receivers.news()
         self.pusher.changed()
-
-    def _put_limits_in_force(self) -> None:
-        """Apply the stored limits."""
-        limits = limits_in_force(self.config.registration, self.registry.limits)
-        if limits != self.administration.limits:
-            self.administration.limits = limits
-            self.handlers.set_limits(limits)
-            self.clients.set_limits(limits)
 
     # -- tasks -------------------------------------------------------------------------------
 

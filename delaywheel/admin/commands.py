@@ -1,4 +1,4 @@
-"""`delaywheel admin`: show and change groups, routes, subjects and limits of a meta server.
+"""`delaywheel admin`: show and change groups, routes and subjects of a meta server.
 
 Each command sends one or a few requests to the administration API and prints the answer as a table,
 or as it is with `--json`. Tokens come from a file or the environment, never from an argument.
@@ -21,7 +21,7 @@ from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server
-from delaywheel.shared.parameters import DELAY, MOMENT, PAIR, FiniteRange
+from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
 from delaywheel.shared.terminal import cell, wide_console
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,12 +43,12 @@ _HISTORY_MAX = 100
 """Elections and handovers that `show --history` lists."""
 
 
-@click.group(short_help="Show and change groups, routes and limits of a meta server.")
+@click.group(short_help="Show and change groups, routes and subjects of a meta server.")
 @of_meta_server
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
 @click.pass_context
 def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bool) -> None:
-    """Show and change groups, routes, subjects and limits of a meta server.
+    """Show and change groups, routes and subjects of a meta server.
 
     When the command ends the change is stored, with an audit entry, and is being pushed to
     connected clients.
@@ -1165,79 +1165,6 @@ def set_delay_group(session: Session, *, name: str, min_isr: int) -> None:
     """
     body = {"min_isr": min_isr}
     _show(session, session.ask("POST", "delay-groups", name, "min-isr", body=body))
-
-
-@admin.group(short_help="Limits that may change while the server runs.")
-def limit() -> None:
-    """Limits that may be changed while the server runs.
-
-    A limit that is set here is stored and overrides the settings until it is reset.
-    """
-
-
-@limit.command("show", short_help="Show limits.")
-@_json_option
-def show_limits(session: Session) -> None:
-    """Show the effective limits, the limits set here, and those of the settings.
-
-    \b
-    Examples:
-      delaywheel admin limit show
-    """
-    _show_limits(session, session.ask("GET", "limits"))
-
-
-@limit.command("change", short_help="Set limits, for restarts too.")
-@click.option("--subjects-max", type=click.IntRange(min=1))
-@click.option("--groups-max", type=click.IntRange(min=1))
-@click.option("--clients-max", type=click.IntRange(min=0))
-@click.option("--new-subjects-per-second-max", type=FiniteRange(min=0.001))
-@_json_option
-def change_limits(session: Session, **body: object) -> None:
-    """Set limits, at once and after restarts; they override the settings.
-
-    \b
-    Examples:
-      delaywheel admin limit change --subjects-max 2000000
-    """
-    _show_limits(session, session.ask("PATCH", "limits", body=body))
-
-
-@limit.command("reset", short_help="Have the settings say limits again.")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@_json_option
-def reset_limits(session: Session, *, names: tuple[str, ...], everything: bool) -> None:
-    """Reset limits: the settings apply again, at once.
-
-    \b
-    Examples:
-      delaywheel admin limit reset subjects_max
-      delaywheel admin limit reset --all
-    """
-    if bool(names) is everything:
-        raise click.UsageError("name the limits, or say --all")
-    if everything:
-        names = tuple(session.ask("GET", "limits")["in_force"])
-    # As JSON's null: what is None is left out of a body.
-    body = dict.fromkeys(names, msgspec.Raw(b"null"))
-    _show_limits(session, session.ask("PATCH", "limits", body=body))
-
-
-def _show_limits(session: Session, answer: Json) -> None:
-    if session.as_json:
-        _show(session, answer)
-        return
-    rows = [
-        {
-            "limit": name,
-            "in force": value,
-            "set": answer["stored"].get(name),
-            "in the settings": answer["configured"][name],
-        }
-        for name, value in answer["in_force"].items()
-    ]
-    wide_console().print(_table(rows))
 
 
 @admin.command(short_help="Show who changed what.")

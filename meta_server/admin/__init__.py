@@ -6,7 +6,6 @@
     audit            forgets old audit entries
     entrance         who is let in, and how many at a time
     http             the HTTP application
-    limits           limits that operators set
     metrics          Prometheus metrics
     numbers          one table of all numbers that are shown
     openapi          the description of the API
@@ -25,7 +24,7 @@ No file imports one above it:
     status
     numbers
     parts
-    administration   audit   entrance   limits
+    administration   audit   entrance
     pages   plans
     admin_types
 

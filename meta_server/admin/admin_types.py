@@ -631,65 +631,6 @@ class SubjectsRemoved(Answer, frozen=True, kw_only=True):
     complete: Annotated[bool, about("false: time was up; ask again for the rest.")]
 
 
-# Limits
-
-
-class Limits(Answer, frozen=True, kw_only=True):
-    """Limits that may be changed while the server runs."""
-
-    subjects_max: Annotated[int, about("Subjects there may be.")]
-    groups_max: Annotated[int, about("Broker groups there may be.")]
-    clients_max: Annotated[int, about("Uses of a subject by a client that are remembered.")]
-    new_subjects_per_second_max: Annotated[
-        float, about("Subjects a second that may be used for the first time.")
-    ]
-
-
-class StoredLimits(Answer, frozen=True, kw_only=True):
-    """Limits that were set while the server ran; null where the settings count."""
-
-    subjects_max: Annotated[int | None, about("Subjects there may be.")] = None
-    groups_max: Annotated[int | None, about("Broker groups there may be.")] = None
-    clients_max: Annotated[
-        int | None, about("Uses of a subject by a client that are remembered.")
-    ] = None
-    new_subjects_per_second_max: Annotated[
-        float | None, about("Subjects a second that may be used for the first time.")
-    ] = None
-
-
-class LimitsShown(Answer, frozen=True, kw_only=True):
-    """Limits as they are, and why."""
-
-    in_force: Annotated[
-        Limits,
-        about("As they are now, and after a restart: what is stored, else what the settings say."),
-    ]
-    stored: Annotated[StoredLimits, about("As they were set.")]
-    configured: Annotated[Limits, about("As the settings say.")]
-
-
-class LimitsChange(Request, frozen=True, kw_only=True):
-    """Limits that are to be set; null: as the settings say; what is left out stays."""
-
-    subjects_max: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType | None,
-        about("Subjects there may be; 600 bytes of memory each."),
-    ] = UNSET
-    groups_max: Annotated[
-        Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None,
-        about("Broker groups there may be."),
-    ] = UNSET
-    clients_max: Annotated[
-        Annotated[int, Meta(ge=0, le=1_000_000_000)] | UnsetType | None,
-        about("Uses of a subject by a client that are remembered."),
-    ] = UNSET
-    new_subjects_per_second_max: Annotated[
-        Annotated[float, Meta(ge=0.001, le=1e9)] | UnsetType | None,
-        about("Subjects a second that may be used for the first time."),
-    ] = UNSET
-
-
 # Delay groups
 
 

@@ -5,7 +5,7 @@ an audit entry in the same commit.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import aclosing
 from typing import Final, TypeVar
 
@@ -21,7 +21,6 @@ from meta_server.admin.plans import (
     approve_group,
     leave_route,
     remove_group,
-    set_limits,
 )
 from meta_server.groups.broker_groups import is_forgettable
 from meta_server.groups.liveness import Liveliness
@@ -89,8 +88,7 @@ class Administration:
         self._store = store
         self._heard = heard
         self._waiting = waiting
-        self.limits = limits
-        """Of what may be registered, as they are in force: what is stored goes before the file."""
+        self._limits = limits
         self._clock = clock
         self._executor = executor
         self.changes: Counter[str] = Counter()
@@ -101,7 +99,7 @@ class Administration:
         return Desk(
             registry=self._registry,
             set_backs=self._set_backs,
-            registration=self.limits,
+            registration=self._limits,
             limits=self._settings,
             actor=actor,
             now_ms=self._clock.now_ms(),
@@ -314,10 +312,6 @@ class Administration:
             changed += routes
             left += refused
         return RoutesChanged(changed=changed, left=left, complete=True)
-
-    async def change_limits(self, actor: str, wanted: Mapping[str, float | None]) -> None:
-        """Set limits of registration; None takes what was set away, the settings count again."""
-        await self.carry_out(actor, lambda desk: set_limits(desk, wanted))
 
     def hears(self, key: NodeKey) -> bool:
         """Say whether a delay server was heard within the time-out."""

@@ -32,7 +32,6 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 import msgspec
 import structlog
 import trio
-from msgspec import UNSET
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -70,9 +69,6 @@ from meta_server.admin.admin_types import (
     GroupRuleChange,
     GroupRuleQuery,
     HandoverWish,
-    Limits,
-    LimitsChange,
-    LimitsShown,
     MayLose,
     MinIsr,
     NamePath,
@@ -96,7 +92,6 @@ from meta_server.admin.admin_types import (
     RoutesChanged,
     RouteSet,
     RouteSummary,
-    StoredLimits,
     SubjectPath,
     SubjectQuery,
     SubjectRemoval,
@@ -112,7 +107,6 @@ from meta_server.admin.admin_types import (
 )
 from meta_server.admin.administration import OutcomeUnknownError
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.limits import LIMIT_NAMES
 from meta_server.admin.pages import names_of, page_in_order, page_of, slices_in_order
 from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.plans import (
@@ -175,7 +169,6 @@ from meta_server.known.errors import (
     StoreRefusedError,
 )
 from meta_server.known.model import EVERY, AuditRow, Change, ClientSeen
-from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.group_admission import NEW_GROUP
 
 PREFIX: Final = "/api/v1"
@@ -669,41 +662,6 @@ async def list_clients(call: Call[NoPath, ClientQuery, None]) -> Clients:
         wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
     )
     return Clients(items=list(map(show_client, rows)), next=more)
-
-
-# Limits
-
-
-@_operation("GET", "/limits")
-async def show_limits(call: Call[NoPath, NoQuery, None]) -> LimitsShown:
-    """Show the limits that may be changed while the server runs."""
-    return _limits(call.parts)
-
-
-@_operation("PATCH", "/limits")
-async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShown:
-    """Set limits, from now on and after restarts; null gives the settings' value back."""
-    wanted = {
-        name: value
-        for name in call.body.__struct_fields__
-        if (value := getattr(call.body, name)) is not UNSET
-    }
-    await call.parts.administration.change_limits(call.actor, wanted)
-    return _limits(call.parts)
-
-
-def _limits(parts: Parts) -> LimitsShown:
-    def take(limits: RegistrationConfig) -> Limits:
-        return Limits(**{name: getattr(limits, name) for name in LIMIT_NAMES})
-
-    stored = parts.registry.limits
-    return LimitsShown(
-        in_force=take(parts.administration.limits),
-        stored=StoredLimits(
-            **{name: stored[name].value for name in LIMIT_NAMES if name in stored}  # type: ignore[arg-type]
-        ),
-        configured=take(parts.config.registration),
-    )
 
 
 # Delay servers

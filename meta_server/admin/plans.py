@@ -64,7 +64,6 @@ from meta_server.known.model import (
     DelayGroup,
     DelayNode,
     GroupKind,
-    LimitSetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -79,9 +78,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
     Subject,
-    UnsetLimit,
 )
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
@@ -1002,30 +999,6 @@ def _gone(registry: Registry, name: str, *, now_ms: int) -> list[Change]:
         shown, master="", state=BrokerState.NRW, updated_ms=now_ms, version=shown.version + 1
     )
     return [SaveBrokerGroup(gone)]
-
-
-# Limits
-
-
-def set_limits(desk: Desk, wanted: Mapping[str, float | None]) -> tuple[Change, ...]:
-    """Set limits, each to its value; None takes what was set away.
-
-    The audit has what was in force before, and what was set: null where nothing is any more.
-    """
-    stored = desk.registry.limits
-    changes: list[Change] = []
-    before: dict[str, float] = {}
-    after: dict[str, float | None] = {}
-    for name, value in wanted.items():
-        known = stored.get(name)
-        if value == (None if known is None else known.value):
-            continue
-        changes.append(
-            UnsetLimit(name) if value is None else SetLimit(LimitSetting(name=name, value=value))
-        )
-        before[name] = getattr(desk.registration, name)
-        after[name] = value
-    return desk.audited("limits.change", "limits", changes, before=before, after=after)
 
 
 # Controls of delay servers

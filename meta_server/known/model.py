@@ -261,17 +261,6 @@ class AuditEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSetting:
-    """A limit that an operator set while the server ran. Key: name.
-
-    It goes before the configuration file until it is taken away.
-    """
-
-    name: str
-    value: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterControls:
     """The rules of a cluster: pauses, limits, weights. Key: cluster."""
 
@@ -296,7 +285,6 @@ class Contents:
     clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
-    limits: tuple[LimitSetting, ...] = ()
     controls: tuple[ClusterControls, ...] = ()
     timestamp_ms: int = 0
     """No answer ever carried a later time than this one."""
@@ -427,20 +415,6 @@ class ForgetAudit:
 
 
 @dataclass(frozen=True, slots=True)
-class SetLimit:
-    """Set a limit, in place of what was set before."""
-
-    setting: LimitSetting
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetLimit:
-    """Take a limit that was set away: that of the configuration file counts."""
-
-    name: str
-
-
-@dataclass(frozen=True, slots=True)
 class SaveControls:
     """Add or replace the controls of a cluster."""
 
@@ -465,8 +439,6 @@ Change = (
     | RaiseTimestamp
     | Audit
     | ForgetAudit
-    | SetLimit
-    | UnsetLimit
     | SaveControls
 )
 """Everything that may happen to what is known."""

@@ -26,7 +26,6 @@ from meta_server.known.model import (
     DelayNode,
     ForgetAudit,
     ForgetClient,
-    LimitSetting,
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
@@ -43,9 +42,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
     Subject,
-    UnsetLimit,
 )
 from meta_server.known.sorted_table import SortedTable
 
@@ -80,8 +77,6 @@ class Registry:
         self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
         self.delay_groups: dict[str, DelayGroup] = {}
-        self.limits: dict[str, LimitSetting] = {}
-        """Limits that operators set."""
         self.controls: dict[str, ClusterControls] = {}
         """Rules by cluster: pauses, limits, weights."""
         self.timestamp_ms = 0
@@ -123,7 +118,6 @@ class Registry:
         self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
-        self.limits = {setting.name: setting for setting in contents.limits}
         self.controls = {row.cluster: row for row in contents.controls}
         self.timestamp_ms = contents.timestamp_ms
         self._brokers_in = _index(self.brokers, lambda row: row.group)
@@ -141,7 +135,6 @@ class Registry:
             clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
-            limits=tuple(self.limits.values()),
             controls=tuple(self.controls.values()),
             timestamp_ms=self.timestamp_ms,
         )
@@ -246,10 +239,6 @@ class Registry:
                 before = self.timestamp_ms
                 self.timestamp_ms = max(before, timestamp_ms)
                 yield lambda: setattr(self, "timestamp_ms", before)
-            case SetLimit(limit):
-                yield _put(self.limits, limit.name, limit)
-            case UnsetLimit(name):
-                yield _take(self.limits, name)
             case SaveControls(row):
                 _check_version("controls", row.cluster, self.controls, row.version)
                 yield _put(self.controls, row.cluster, row)

@@ -59,7 +59,6 @@ from meta_server.known.model import (
     ForgetAudit,
     ForgetClient,
     GroupKind,
-    LimitSetting,
     NoteClient,
     RaiseTimestamp,
     RemoveBroker,
@@ -76,9 +75,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
     Subject,
-    UnsetLimit,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations.runner import MIGRATIONS, known_state, migrate_one
@@ -92,7 +89,6 @@ from meta_server.sql.tables import (
     DELAY_GROUP_IN_SYNC,
     DELAY_NODE,
     LAST_TIMESTAMP,
-    LIMIT_SETTING,
     SUBJECT_INFO,
     SUBJECT_ROUTE,
 )
@@ -155,7 +151,6 @@ class SqlStore:
                     delay_groups=tuple(
                         _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
                     ),
-                    limits=tuple(map(_limit, rows(LIMIT_SETTING))),
                     controls=tuple(map(_controls, rows(CONTROLS))),
                     timestamp_ms=connection.execute(
                         select(LAST_TIMESTAMP.c.timestamp_ms)
@@ -484,17 +479,6 @@ def _route(row: Row[Any]) -> Route:
     )
 
 
-def _values_of_limit(setting: LimitSetting) -> Values:
-    return {"name": setting.name, "value_json": json.dumps(setting.value)}
-
-
-def _limit(row: Row[Any]) -> LimitSetting:
-    value = json.loads(row.value_json)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"the limit {row.name} is {row.value_json}, which is no number")
-    return LimitSetting(name=row.name, value=value)
-
-
 def _values_of_controls(row: ClusterControls) -> Values:
     return {
         "cluster": row.cluster,
@@ -736,14 +720,6 @@ _OLDEST_AUDIT: Final = (
     .where(_named(AUDIT, "by_node"))
     .order_by(AUDIT.c.at_ms, AUDIT.c.number)
 )
-_SET_LIMIT: Final = _Step(
-    table=LIMIT_SETTING, statements=_put(LIMIT_SETTING, "name"), values=_values_of_limit
-)
-_UNSET_LIMIT: Final = _Step(
-    table=LIMIT_SETTING,
-    statements=_same(delete(LIMIT_SETTING).where(_named(LIMIT_SETTING, "name"))),
-    values=lambda name: {"key_name": name},
-)
 
 
 def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR0912 - a table
@@ -785,9 +761,5 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _AUDIT, entry
         case ForgetAudit(number):
             return _FORGET_AUDIT, number
-        case SetLimit(setting):
-            return _SET_LIMIT, setting
-        case UnsetLimit(name):
-            return _UNSET_LIMIT, name
         case SaveControls(row):
             return _CONTROLS.saving(row)

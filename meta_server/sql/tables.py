@@ -3,7 +3,7 @@
 Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
-limit_setting, controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
+controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
 that nobody reads, client_offline_state and readonly_broker_group_setting.
 """
 
@@ -230,14 +230,6 @@ AUDIT = Table(
     Index("audit_age", "by_node", "at_ms", "number"),
     sqlite_autoincrement=True,
 )
-
-LIMIT_SETTING = Table(
-    "limit_setting",
-    TABLES,
-    Column("name", ExactText, primary_key=True),
-    Column("value_json", Text, nullable=False),
-)
-"""Limits that go before those of the configuration file."""
 
 CONTROLS = Table(
     "controls",

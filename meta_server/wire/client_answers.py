@@ -38,10 +38,6 @@ class ClientAnswers:
         self._routing = routing
         self._limits = limits
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-
     def groups_of(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
         """Return what a client of this type gets for a real subject now; None: no route yet.
 

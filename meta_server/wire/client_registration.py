@@ -66,11 +66,6 @@ class ClientRegistration:
         self._limits = limits
         self._newcomers = _new_subjects(limits)
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-        self._newcomers = _new_subjects(limits)
-
     def register(self, connection: Connection, frame: Frame) -> None:
         """Answer a CLIENT_REGISTER."""
         request = decode_client_register(frame.body)

@@ -25,10 +25,6 @@ class SeenClients:
         self.unkept = 0
         """Clients not remembered because there were too many."""
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-
     def note(self, client: ClientSeen) -> None:
         """Note that a client was seen."""
         known = self._registry.clients.get(client.key)

@@ -159,13 +159,6 @@ class Handlers:
             limits=limits,
         )
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self.replies.refusals.trouble.again_s = limits.remind_seconds
-        registering = (self._clients, self.brokers, self.nodes, self.receivers)
-        for part in (self._answers, *registering, self.group_changes):
-            part.set_limits(limits)
-
     def dispatch(self) -> Dispatch:
         """Return what a listener hands its frames to."""
         return Dispatch(

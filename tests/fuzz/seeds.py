@@ -252,7 +252,6 @@ def _admin_requests() -> list[bytes]:
         "extend_routes": (b'{"group":"g1","new_group":"g2"}',),
         "reduce_routes": (b'{"group":"g1"}',),
         "set_subject_tag": (b'{"tag":"t"}',),
-        "change_limits": (b'{"subjects_max":5,"groups_max":null}',),
     }
     parts = {"role": b"MASTER", "subject": b"s1", "prefix": b"p.", "node_id": b"n1"}
     found = []

@@ -121,14 +121,9 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
             (("subject", "list", "--tag", "t"), "s1"),
             (("subject", "show", "s1"), "created"),
             (("client", "list"), "none"),
-            (("limit", "change", "--groups-max", "77"), "77"),
-            (("limit", "show"), "2,000"),
-            (("limit", "reset", "groups_max"), "2,000"),
-            (("limit", "change", "--groups-max", "78"), "78"),
-            (("limit", "reset", "--all"), "2,000"),
             (("delay-group", "list"), "d1"),
             (("delay-group", "show", "d1"), "10.0.0.5:20801"),
-            (("audit", "--action", "limits"), "groups_max 2000 -> 77"),
+            (("audit", "--action", "broker-group"), "weight 100 -> 7"),
             (("audit", "--until", "2000-01-01"), "none"),
         ):
             assert words in done(meta, *line), line

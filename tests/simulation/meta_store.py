@@ -56,8 +56,6 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    UnsetLimit,
 )
 
 Key = Hashable
@@ -70,7 +68,6 @@ ROUTES = "routes"
 CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
-LIMITS = "limits"
 CONTROLS = "controls"
 TABLES = (
     GROUPS,
@@ -80,7 +77,6 @@ TABLES = (
     CLIENTS,
     NODES,
     DELAY_GROUPS,
-    LIMITS,
     CONTROLS,
 )
 
@@ -131,10 +127,6 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
         case RemoveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, None)
-        case SetLimit(limit):
-            return _Row(LIMITS, limit.name, limit)
-        case UnsetLimit(name):
-            return _Row(LIMITS, name, None)
         case SaveControls(controls):
             return _Row(CONTROLS, controls.cluster, controls, controls.version - 1)
     return None

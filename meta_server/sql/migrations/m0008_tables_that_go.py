@@ -11,4 +11,5 @@ STATEMENTS: Final = (
     )
     """,
     "DROP TABLE readonly_broker_group_setting",
+    "DROP TABLE limit_setting",
 )

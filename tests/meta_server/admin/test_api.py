@@ -7,12 +7,11 @@ from pathlib import Path
 
 import msgspec
 import pytest
-import structlog
 import trio
 
 from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType
 from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
-from meta_server.known.model import BrokerGroup, Contents, GroupKind, LimitSetting, Route, Subject
+from meta_server.known.model import BrokerGroup, Contents, GroupKind, Route, Subject
 from meta_server.server import MetaServer
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.asgi import JSON
@@ -330,104 +329,13 @@ async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -
         assert found[:3] == ["delay-group.elect", "delay-group.hand-over", "delay-group.min-isr"]
 
 
-# Limits
-
-
-async def test_a_limit_that_is_set_goes_before_the_settings_also_after_a_restart() -> None:
+async def test_an_operator_enters_no_more_groups_than_the_settings_allow() -> None:
     world = World()
-    config = make_config(registration=RegistrationConfig(groups_max=1))
-    async with world.serving(config) as server:
+    async with world.serving(make_config(registration=RegistrationConfig(groups_max=1))) as server:
         http = Http(server)
-        peer = await world.connect()
-        assert (await peer.broker(broker("g1"))).code == 0
-        assert (await peer.broker(broker("g2", address="h:2"))).code == 51
-        shown = await http.change("PATCH", "/limits", {"groups_max": 2})
-        assert (shown["in_force"]["groups_max"], shown["configured"]["groups_max"]) == (2, 1)
-        assert (await peer.broker(broker("g2", address="h:2"))).code == 0
-        [entry] = (await http.get("/audit"))["items"]
-        assert (entry["before"], entry["after"]) == ({"groups_max": 1}, {"groups_max": 2})
-        assert await http.change("PATCH", "/limits", {"groups_max": 2})
-        code, error = await http.refused("PATCH", "/limits", {"groups_max": 0})
-        assert (code, error["field"], error["value"]) == (400, "groups_max", "0")
-        code, error = await http.refused("POST", "/broker-groups", {"name": "g3"})
+        await add_groups(http, "g1")
+        code, error = await http.refused("POST", "/broker-groups", {"name": "g2"})
         assert (code, "limit" in error["message"]) == (409, True)
-    assert len(world.medium.audit) == 1
-    other = make_config(registration=RegistrationConfig(groups_max=77))
-    for started in (config, other):
-        async with world.serving(started) as server:
-            shown = await Http(server).get("/limits")
-            assert shown["in_force"]["groups_max"] == 2
-            assert shown["stored"] == {
-                "subjects_max": None,
-                "groups_max": 2,
-                "clients_max": None,
-                "new_subjects_per_second_max": None,
-            }
-            assert shown["configured"]["groups_max"] == started.registration.groups_max
-            peer = await world.connect()
-            assert (await peer.broker(broker("g3", address="h:3"))).code == 51
-    async with world.serving(config) as server:
-        http = Http(server)
-        for _ in range(2):
-            shown = await http.change("PATCH", "/limits", {"groups_max": None})
-            assert (shown["in_force"]["groups_max"], shown["stored"]["groups_max"]) == (1, None)
-        entry = (await http.get("/audit"))["items"][0]
-        assert (entry["before"], entry["after"]) == ({"groups_max": 2}, {"groups_max": None})
-    assert len(world.medium.audit) == 2
-    async with world.serving(other) as server:
-        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 77
-
-
-async def test_a_limit_that_is_set_to_what_the_settings_say_stays_when_they_change() -> None:
-    world = World()
-    async with world.serving(make_config(registration=RegistrationConfig(groups_max=5))) as server:
-        await Http(server).change("PATCH", "/limits", {"groups_max": 5})
-    async with world.serving(make_config(registration=RegistrationConfig(groups_max=6))) as server:
-        assert (await Http(server).get("/limits"))["in_force"]["groups_max"] == 5
-
-
-async def test_a_limit_that_the_store_did_not_take_is_not_in_force() -> None:
-    world = World()
-    async with world.serving() as server:
-        http = Http(server)
-        before = server.administration.limits.groups_max
-        for fault, value, in_force in ((Fault.LOST, 7, before), (Fault.KEPT, 8, 8)):
-            world.medium.next_faults = [fault]
-            code, _ = await http.refused("PATCH", "/limits", {"groups_max": value})
-            assert code == 503
-            await until(lambda: not server.committer.is_stale)
-            assert server.administration.limits.groups_max == in_force
-            assert (await http.get("/limits"))["in_force"]["groups_max"] == in_force
-
-
-async def test_a_stored_limit_that_cannot_be_is_left_out_and_named_in_the_log() -> None:
-    limits = (
-        LimitSetting(name="groups_max", value=-1),
-        LimitSetting(name="subjects_max", value=1.5),
-        LimitSetting(name="clients_max", value=3),
-        LimitSetting(name="of_another_version", value=1),
-    )
-    world = World(medium=Medium(Contents(limits=limits)))
-    with structlog.testing.capture_logs() as lines:
-        async with world.serving() as server:
-            in_force = server.administration.limits
-            assert (in_force.clients_max, in_force.groups_max) == (3, 2000)
-            assert (await Http(server).get("/limits"))["stored"]["groups_max"] == -1
-    named = {line["limit"] for line in lines if "stored limit is invalid" in line["event"]}
-    assert named == {"groups_max", "subjects_max", "of_another_version"}
-
-
-async def test_new_subjects_are_admitted_by_the_limit_in_force() -> None:
-    world = World()
-    config = make_config(registration=RegistrationConfig(subjects_max=1))
-    async with world.serving(config) as server:
-        http = Http(server)
-        peer = await world.connect()
-        await peer.register("a")
-        assert (await peer.try_register("b")).code == 51
-        await http.change("PATCH", "/limits", {"subjects_max": 2, "clients_max": 0})
-        await peer.register("b")
-        assert len(server.registry.subjects) == 2
 
 
 # Subjects of a flood
@@ -777,7 +685,6 @@ async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit()
         ("PUT", "/brokers/g1/KING", {}, "role", "'KING'"),
         ("PATCH", "/broker-groups/g1", {"version": 0}, "version", "0"),
         ("PATCH", "/broker-groups/g1", {"address": "here"}, "address", "'here'"),
-        ("PATCH", "/limits", {"subjects_max": 1.5}, "subjects_max", "1.5"),
         ("GET", "/subjects?limit=0", None, "limit", "'0'"),
         ("GET", "/subjects?limit=x", None, "limit", "'x'"),
         ("GET", "/subjects?nonsense=1", None, "nonsense", "'1'"),
@@ -954,17 +861,17 @@ async def test_a_token_that_is_taken_away_counts_no_more_within_a_second(tmp_pat
     settings = with_tokens(tmp_path)
     async with world.serving(make_config(admin=settings)) as server:
         admin = Http(server, headers=ADMIN)
-        await admin.get("/limits")
+        await admin.get("/brokers")
         new = tmp_path / "new"
         new.write_bytes(encode_tokens([Token(name="rob", role=Role.READ, sha256=digest_of("r"))]))
         new.chmod(0o600)
         new.replace(settings.token_file)
         await trio.sleep(1.1)
-        assert (await admin.refused("GET", "/limits"))[0] == 401
-        await Http(server, headers=READER).get("/limits")
+        assert (await admin.refused("GET", "/brokers"))[0] == 401
+        await Http(server, headers=READER).get("/brokers")
         os.unlink(settings.token_file)
         await trio.sleep(1.1)
-        code, error = await Http(server, headers=READER).refused("GET", "/limits")
+        code, error = await Http(server, headers=READER).refused("GET", "/brokers")
         assert (code, error["code"]) == (503, "tokens")
 
 

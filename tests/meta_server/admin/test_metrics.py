@@ -44,7 +44,7 @@ async def test_everything_is_shown_and_counted() -> None:
         http = Http(server)
         await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
         await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
-        await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
+        await http.ask("GET", "/api/v1/brokers", headers={"host": "evil.example"})
         found = samples(take(server.observe()).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {

@@ -50,7 +50,6 @@ from meta_server.known.model import (
     ForgetAudit,
     ForgetClient,
     GroupKind,
-    LimitSetting,
     MetaStore,
     NoteClient,
     RaiseTimestamp,
@@ -68,14 +67,12 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
     Subject,
-    UnsetLimit,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations import runner
 from meta_server.sql.store import SqlStore, open_store
-from meta_server.sql.tables import LIMIT_SETTING, TABLES
+from meta_server.sql.tables import TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.private_postgresql import PrivatePostgresql
 from tests.seeds import examples
@@ -199,7 +196,6 @@ DELAY_GROUP = DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RE
 ENTRY = AuditEntry(
     at_ms=NOW_MS, actor="ops", action="route.set", target="boarding", before="", after='{"a":1}'
 )
-LIMIT = LimitSetting(name="subjects_max", value=2_000_000)
 
 CONTROLS: Final = ClusterControls(
     cluster="c1",
@@ -216,7 +212,6 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveDelayNode(NODE),
     SaveDelayGroup(DELAY_GROUP, expected=None),
     RaiseTimestamp(NOW_MS),
-    SetLimit(LIMIT),
     SaveControls(CONTROLS),
     Audit(ENTRY),
 )
@@ -229,7 +224,6 @@ ALL_OF_IT: Final = Contents(
     clients=(CLIENT,),
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
-    limits=(LIMIT,),
     controls=(CONTROLS,),
     timestamp_ms=NOW_MS,
 )
@@ -555,11 +549,10 @@ def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlS
 
 def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
     for _ in range(2):
-        store.commit([SetLimit(LIMIT), NoteClient(CLIENT)] * 2)
-        found = store.load()
-        assert (found.limits, found.clients) == ((LIMIT,), (CLIENT,))
+        store.commit([NoteClient(CLIENT)] * 2)
+        assert store.load().clients == (CLIENT,)
     for _ in range(2):
-        store.commit([UnsetLimit(LIMIT.name), ForgetClient(CLIENT.key)])
+        store.commit([ForgetClient(CLIENT.key)])
         assert store.load() == Contents()
 
 
@@ -622,20 +615,6 @@ def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place)
         else:
             place.execute("ANALYZE audit")
             assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
-
-
-def test_a_limit_is_set_anew_and_taken_away_and_must_be_a_number(store: SqlStore) -> None:
-    store.commit([SetLimit(LIMIT), SetLimit(replace(LIMIT, name="rate", value=0.25))])
-    store.commit([SetLimit(replace(LIMIT, value=7))])
-    limits = {limit.name: limit.value for limit in store.load().limits}
-    assert limits == {"subjects_max": 7, "rate": 0.25}
-    store.commit([UnsetLimit("rate"), UnsetLimit("unknown")])
-    assert store.load().limits == (replace(LIMIT, value=7),)
-    for text_of in ("true", '"7"', "null"):
-        with store._begin() as connection:
-            connection.execute(LIMIT_SETTING.update().values(value_json=text_of))
-        with pytest.raises(StoreUnusableError, match="no number"):
-            store.load()
 
 
 def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
@@ -708,12 +687,6 @@ changes = st.one_of(
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
     st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
-    st.builds(
-        lambda name, value: SetLimit(LimitSetting(name=name, value=value)),
-        names,
-        st.integers(0, 3) | st.floats(0, 1),
-    ),
-    st.builds(UnsetLimit, names),
     st.builds(
         lambda cluster, version: SaveControls(
             ClusterControls(cluster=cluster, controls=Controls(version=version))
