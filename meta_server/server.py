@@ -27,9 +27,7 @@ from meta_server.known.model import (
     Audit,
     Change,
     ForgetAudit,
-    ForgetClient,
     MetaStore,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -50,7 +48,6 @@ from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
-from meta_server.wire.clients import SeenClients
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
@@ -59,19 +56,15 @@ from meta_server.wire.timestamps import Timestamps
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LOOK_S = 0.25
-"""How often silence, the bound of timestamps and gathered clients are looked at, at least."""
+"""How often silence and the bound of timestamps are looked at, at least."""
 _FORGET_S = 3600.0
-"""How often clients and groups of which nothing was heard for long are looked for."""
-_FORGET_SLICE = 2000
-"""Clients looked at in one turn of the loop, and forgotten by one commit."""
+"""How often groups of which nothing was heard for long are looked for."""
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
 _ROUTES_NOBODY = (
     Audit,
     ForgetAudit,
-    ForgetClient,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveDelayGroup,
@@ -126,7 +119,6 @@ class MetaServer:
         self.handlers: Handlers
         self.pusher: Pusher
         self.telling: ControlsPusher
-        self.clients: SeenClients
         self.audit: AuditKeeper
         self.administration: Administration
         self.silence: SilenceWatch
@@ -165,13 +157,12 @@ class MetaServer:
             handlers=self.handlers,
             pusher=self.pusher,
             telling=self.telling,
-            clients=self.clients,
             administration=self.administration,
             audit=self.audit,
         )
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
-        """Wire what keeps: the writer, timestamps, who was heard, clients."""
+        """Wire what keeps: the writer, timestamps, who was heard."""
         self.timestamps = Timestamps(
             ceiling_ms=self.registry.timestamp_ms, ahead_ms=limits.timestamp_ahead_ms
         )
@@ -188,7 +179,6 @@ class MetaServer:
             groups=Liveness(timeout_s=limits.broker_timeout_ms / 1000),
             nodes=Liveness(timeout_s=limits.node_timeout_ms / 1000),
         )
-        self.clients = SeenClients(self.registry, limits)
 
     def _wire_answering(self, limits: RegistrationConfig) -> None:
         """Wire what answers, pushes, and tells delay servers their controls."""
@@ -223,7 +213,6 @@ class MetaServer:
             clock=clock,
             limits=limits,
             is_open=config.is_open,
-            note_client=self.clients.note,
             credentials=self.credentials,
             telling=self.telling,
             prefix_routes_max=config.admin.prefix_routes_max,
@@ -271,7 +260,6 @@ class MetaServer:
 
     def _changed(self, changes: Sequence[Change]) -> None:
         """Push what follows from changes that are stored."""
-        self.clients.stored(changes)
         if any(isinstance(change, SaveControls) for change in changes):
             self.telling.changed()
         self.handlers.group_changes.changed(changes)
@@ -318,32 +306,14 @@ class MetaServer:
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(self.look_s)
 
-    async def keep_clients(self) -> None:
-        """Store which clients were seen, and forget those not seen for long."""
-        forget_at = trio.current_time() + _FORGET_S
+    async def forget_groups(self) -> None:
+        """Remove, once an hour, the groups that nobody entered and that are silent for long."""
         while True:
-            await trio.sleep(self.look_s)
-            if self.clients.gathered:
-                await self._commit("clients", self.clients.plan_store)
-            if trio.current_time() >= forget_at:
-                forget_at = trio.current_time() + _FORGET_S
-                await self._forget_clients()
-                await self._forget_groups()
-
-    async def _forget_clients(self) -> None:
-        since_ms = self.runtime.clock.now_ms() - self.config.registration.client_keep_ms
-        keys = list(self.registry.clients)
-        for start in range(0, len(keys), _FORGET_SLICE):
-            plan = partial(self.clients.plan_forget, keys[start : start + _FORGET_SLICE], since_ms)
-            if plan() and not await self._commit("clients", plan):
-                return
-            await trio.lowlevel.checkpoint()
-
-    async def _forget_groups(self) -> None:
-        try:
-            await self.administration.forget_groups(self.config.registration.group_keep_ms)
-        except MetaServerError as error:
-            _log.warning("silent groups were not removed yet", reason=str(error))
+            await trio.sleep(_FORGET_S)
+            try:
+                await self.administration.forget_groups(self.config.registration.group_keep_ms)
+            except MetaServerError as error:
+                _log.warning("silent groups were not removed yet", reason=str(error))
 
     async def keep_secret(self) -> None:
         """Reload the secret file when it changes, until cancelled; ends at once without one."""
@@ -434,12 +404,12 @@ async def serve(
             # Whatever changes goes through here.
             nursery.start_soon(server.committer.run)
             await nursery.start(server.keep_timestamps)
-            # Tell who is connected, note who is, notice who is not.
+            # Tell who is connected, notice who is not.
             nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.telling.run)
             nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.receivers.run)
-            nursery.start_soon(server.keep_clients)
+            nursery.start_soon(server.forget_groups)
             nursery.start_soon(server.audit.run)
             nursery.start_soon(server.entrance.keep_tokens)
             nursery.start_soon(server.keep_secret)

@@ -851,37 +851,7 @@ def remove_subjects(
     _show(session, session.ask("POST", "subject-removal", body=body))
 
 
-@admin.group(short_help="Clients that used a subject.")
-def client() -> None:
-    """Clients that used a subject, as an approximate record."""
-
-
-@client.command("list", short_help="List clients.")
-@click.option("--subject", help="Only of this subject.")
-@click.option("--consumer-group", help="Only of this consumer group.")
-@_paged
-@_json_option
-def list_clients(session: Session, *, limit: int, everything: bool, **query: object) -> None:
-    """List clients that used a subject.
-
-    \b
-    Examples:
-      delaywheel admin client list --subject orders.paid
-    """
-    columns = (
-        "subject",
-        "client_type",
-        "consumer_group",
-        "client_id",
-        "app_code",
-        "room",
-        "seen_ms",
-        "online",
-    )
-    _list(session, "clients", query=query, columns=columns, limit=limit, everything=everything)
-
-
-# Delay servers, limits, audit
+# Delay servers, audit
 
 
 @admin.group("delay-group", short_help="Groups of delay servers: masters, members.")

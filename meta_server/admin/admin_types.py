@@ -189,13 +189,6 @@ class SubjectQuery(PageQuery, frozen=True, kw_only=True):
     ] = None
 
 
-class ClientQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of clients."""
-
-    subject: Annotated[Text, about("Only those of this subject.")] = ""
-    consumer_group: Annotated[Text, about("Only those of this consumer group.")] = ""
-
-
 class VersionQuery(Request, frozen=True, kw_only=True):
     """The expected version."""
 
@@ -459,7 +452,7 @@ class PrefixRouteShown(RouteShown, frozen=True, kw_only=True):
     """The route of a prefix, and whom it reaches."""
 
     subjects: Annotated[
-        int, about("Subjects that it leads, as far as clients that use them are remembered.")
+        int, about("Subjects that it leads: those with a row, and those of connected clients.")
     ]
     kept: Annotated[
         int,
@@ -840,26 +833,7 @@ class Clusters(Answer, frozen=True, kw_only=True):
     next: Next
 
 
-# Clients, audit, topology
-
-
-class ClientShown(Answer, frozen=True, kw_only=True):
-    """A client that used a subject."""
-
-    subject: Annotated[str, about("As it registered it.")]
-    client_type: Annotated[str, about("producer, consumer, delay_producer, other, or a number.")]
-    consumer_group: Annotated[str, about("Empty for producers.")]
-    client_id: Annotated[str, about("As it calls itself.")]
-    app_code: Annotated[str, about("Its application.")]
-    room: Annotated[str, about("Its room.")]
-    seen_ms: Annotated[int, about("When it was seen last, roughly.")]
-
-
-class Clients(Answer, frozen=True, kw_only=True):
-    """A page of clients."""
-
-    items: Annotated[list[ClientShown], about("The rows.")]
-    next: Next
+# Audit, topology
 
 
 class AuditShown(Answer, frozen=True, kw_only=True):

@@ -20,7 +20,6 @@ from collections.abc import (
     AsyncGenerator,
     Awaitable,
     Callable,
-    Collection,
     Iterator,
     Mapping,
     Sequence,
@@ -56,8 +55,6 @@ from meta_server.admin.admin_types import (
     BrokerReplacement,
     Brokers,
     BrokerShown,
-    ClientQuery,
-    Clients,
     ClusterPath,
     Clusters,
     ClusterSummary,
@@ -145,7 +142,6 @@ from meta_server.admin.plans import (
 from meta_server.admin.status import failing_checks
 from meta_server.admin.views import (
     show_broker,
-    show_client,
     show_controls,
     show_delay_group,
     show_group,
@@ -168,7 +164,7 @@ from meta_server.known.errors import (
     StoreError,
     StoreRefusedError,
 )
-from meta_server.known.model import EVERY, AuditRow, Change, ClientSeen
+from meta_server.known.model import EVERY, AuditRow, Change
 from meta_server.wire.group_admission import NEW_GROUP
 
 PREFIX: Final = "/api/v1"
@@ -636,32 +632,6 @@ async def _subjects_meant(parts: Parts, body: SubjectRemoval) -> AsyncGenerator[
     async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
         async for some in slices:
             yield [name for name in some if name in subjects]
-
-
-# Clients
-
-
-@_operation("GET", "/clients")
-async def list_clients(call: Call[NoPath, ClientQuery, None]) -> Clients:
-    """List recent clients of a subject; the list may be incomplete."""
-    query, registry = call.query, call.parts.registry
-    clients: Collection[ClientSeen] = (
-        registry.clients_of(query.subject) if query.subject else registry.clients.values()
-    )
-    rows, more = await page_of(
-        clients,
-        lambda client: (
-            client.key.subject,
-            int(client.key.client_type),
-            client.key.consumer_group,
-            client.key.client_id,
-        ),
-        key_type=tuple[str, int, str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
-    )
-    return Clients(items=list(map(show_client, rows)), next=more)
 
 
 # Delay servers

@@ -176,10 +176,6 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
     Number(
         "prefix_routes", "gauge", "Routes of prefixes.", lambda parts: len(parts.registry.prefixes)
     ),
-    Number("clients", "gauge", "Clients remembered.", lambda parts: len(parts.registry.clients)),
-    Number(
-        "clients_unkept", "counter", "Clients not remembered.", lambda parts: parts.clients.unkept
-    ),
     Number(
         "group_moves",
         "counter",

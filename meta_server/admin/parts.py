@@ -18,7 +18,6 @@ from meta_server.known.model import MetaStore
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
-from meta_server.wire.clients import SeenClients
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
@@ -43,7 +42,6 @@ class Parts:
     handlers: Handlers
     pusher: Pusher
     telling: ControlsPusher
-    clients: SeenClients
     administration: Administration
     audit: AuditKeeper
 

@@ -646,9 +646,8 @@ def why_kept(registry: Registry, subject: Subject, *, used: Collection[str], sin
         return "has a route that an operator set: take that away first"
     if subject.name in used:
         return "is used by a connected client"
-    last_ms = max((row.seen_ms for row in registry.clients_of(subject.name)), default=0)
-    if max(last_ms, subject.created_ms) > since_ms:
-        return "was made, or used by a client, too lately (unseen_ms, --unseen)"
+    if subject.created_ms > since_ms:
+        return "was made too lately (unseen_ms, --unseen)"
     return ""
 
 

@@ -7,15 +7,13 @@ from typing import Any, Final, Literal, cast
 
 import trio
 
-from delay_protocol.basics.subjects import real_subject
-from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.clocks import difference
 from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.metric_families import installed_version
 from meta_server.admin.admin_types import (
     BrokerGroupShown,
     BrokerShown,
-    ClientShown,
     ControlsAtNode,
     ControlsShown,
     DelayGroupShown,
@@ -42,7 +40,6 @@ from meta_server.known.model import (
     STATIC,
     Broker,
     BrokerGroup,
-    ClientSeen,
     DelayGroup,
     DelayNode,
     Route,
@@ -115,13 +112,9 @@ async def led_by_prefixes(parts: Parts) -> AsyncGenerator[list[tuple[str, Route]
     async with aclosing(slices_in_order(registry.subjects)) as subjects:
         async for some in subjects:
             yield led(some)
-    async with aclosing(slices_of(registry.client_subjects)) as subjects:
+    async with aclosing(slices_of(await parts.pusher.used_subjects())) as subjects:
         async for some in subjects:
-            yield led([name for name in some if name not in registry.subjects and _is_real(name)])
-
-
-def _is_real(subject: str) -> bool:
-    return real_subject(subject.encode()) == subject.encode()
+            yield led([name for name in some if name not in registry.subjects])
 
 
 async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
@@ -173,21 +166,6 @@ def show_way(parts: Parts, subject: str) -> SubjectRouteShown:
         chosen=own is not None and own.is_chosen,
         version=own.version if own is not None else 0,
         unserved=why_unserved(registry, subject),
-    )
-
-
-def show_client(client: ClientSeen) -> ClientShown:
-    """Return a client."""
-    key = client.key
-    known = {int(kind): kind.name.lower() for kind in ClientType}
-    return ClientShown(
-        subject=key.subject,
-        client_type=known.get(key.client_type, str(int(key.client_type))),
-        consumer_group=key.consumer_group,
-        client_id=key.client_id,
-        app_code=client.app_code,
-        room=client.room,
-        seen_ms=client.seen_ms,
     )
 
 

@@ -11,8 +11,8 @@ Three layers, all values:
 Compare-and-set. A `Save…` of a row with version v succeeds if the store has the row with version
 v - 1, or has no such row and v is 1; else the commit raises ConflictError. A `Remove…` of a
 versioned row names the version that it removes. `SaveDelayGroup` names the epoch and version that
-it replaces, as failover wants it. Everything else (`Set…`, `Unset…`, `Note…`, `Forget…`) is
-idempotent: the row is there, or is not, afterwards.
+it replaces, as failover wants it. `ForgetAudit` is idempotent:
+the entry is not there afterwards.
 
 Times are wall clock in ms since 1970 UTC. Texts are kept as they are, compared byte for byte (no
 case folding), and have no bound here: whoever makes a row keeps the limits.
@@ -155,31 +155,6 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ClientKey:
-    """What tells one use of a subject by a client from all others."""
-
-    subject: str
-    """As the client registered it: a retry subject is one of its own."""
-    client_type: int
-    """A ClientType, or a number from -128 to 127 that we do not know."""
-    consumer_group: str
-    """"" for producers."""
-    client_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSeen:
-    """A client that used a subject. Key: key."""
-
-    key: ClientKey
-    app_code: str
-    room: str
-    """Its logical room; "" if it named none."""
-    seen_ms: int
-    """When it registered, or sent a heartbeat; kept roughly."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DelayNode:
     """A delay server of ours as it registered last. Key: cluster, group and node_id."""
 
@@ -282,7 +257,6 @@ class Contents:
     brokers: tuple[Broker, ...] = ()
     subjects: tuple[Subject, ...] = ()
     routes: tuple[Route, ...] = ()
-    clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
     controls: tuple[ClusterControls, ...] = ()
@@ -347,20 +321,6 @@ class RemoveRoute:
     """Remove a route, which has the version given."""
 
     route: Route
-
-
-@dataclass(frozen=True, slots=True)
-class NoteClient:
-    """Note that a client was seen, in place of what was noted of it before."""
-
-    client: ClientSeen
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetClient:
-    """Forget a client that was not seen for long, or for which there is no room."""
-
-    key: ClientKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -430,8 +390,6 @@ Change = (
     | RemoveSubject
     | SaveRoute
     | RemoveRoute
-    | NoteClient
-    | ForgetClient
     | SaveDelayNode
     | RemoveDelayNode
     | SaveDelayGroup

@@ -5,7 +5,7 @@ a restart. It checks the same conditions as a store does; that one of them fails
 store accepted it, means that somebody else writes to the store.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from delay_protocol.meta.requests import BrokerRole
@@ -18,15 +18,11 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -74,7 +70,6 @@ class Registry:
         """Routes of prefixes."""
         self.brought: dict[str, Route] = {}
         """Those of all routes that receivers brought, by pattern."""
-        self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
         self.delay_groups: dict[str, DelayGroup] = {}
         self.controls: dict[str, ClusterControls] = {}
@@ -83,7 +78,6 @@ class Registry:
         # Other ways to find rows.
         self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
         self._nodes_in: dict[tuple[str, str], dict[NodeKey, None]] = {}
-        self._clients_of: dict[str, dict[ClientKey, None]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
         self._take_over(contents)
 
@@ -115,14 +109,12 @@ class Registry:
         )
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
-        self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
         self.controls = {row.cluster: row for row in contents.controls}
         self.timestamp_ms = contents.timestamp_ms
         self._brokers_in = _index(self.brokers, lambda row: row.group)
         self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
-        self._clients_of = _index(self.clients, lambda row: row.key.subject)
         self._measure_prefixes()
 
     def contents(self) -> Contents:
@@ -132,7 +124,6 @@ class Registry:
             brokers=tuple(self.brokers.values()),
             subjects=tuple(self.subjects.values()),
             routes=(*self.routes.values(), *self.prefixes.values()),
-            clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
             controls=tuple(self.controls.values()),
@@ -163,18 +154,6 @@ class Registry:
     def nodes_in(self, cluster: str, group: str) -> tuple[DelayNode, ...]:
         """Return the delay nodes of a group, in the order in which they came."""
         return tuple(self.nodes[key] for key in self._nodes_in.get((cluster, group), ()))
-
-    def clients_of(self, subject: str) -> tuple[ClientSeen, ...]:
-        """Return who used a subject."""
-        return tuple(self.clients[key] for key in self._clients_of.get(subject, ()))
-
-    @property
-    def client_subjects(self) -> Collection[str]:
-        """The subjects that clients used, as they registered them: retry subjects are among them.
-
-        One that is led by a prefix has no row of its own.
-        """
-        return self._clients_of.keys()
 
     def prefix_route(self, subject: str) -> Route | None:
         """Return the route of the longest prefix of a subject that has one."""
@@ -219,12 +198,6 @@ class Registry:
                 yield from self._save_route(route)
             case RemoveRoute(route):
                 yield from self._remove_route(route)
-            case NoteClient(client):
-                yield _put(self.clients, client.key, client)
-                yield _put(self._clients_of.setdefault(client.key.subject, {}), client.key, None)
-            case ForgetClient(client_key):
-                yield _take(self.clients, client_key)
-                yield from _take_from(self._clients_of, client_key.subject, client_key)
             case SaveDelayNode(node):
                 yield from self._save_node(node)
             case RemoveDelayNode(node):

@@ -165,16 +165,6 @@ class RegistrationConfig:
     changed it. It leaves the routes then: if its broker comes back later, consumers do not read the
     messages that it holds. Delay groups with servers of ours are kept."""
 
-    clients_max: int = 100_000
-    """Uses of a subject by a client that are remembered for operators. Of more than that only the
-    first are; routes are not concerned."""
-
-    client_seen_refresh_ms: int = constant(3_600_000)
-    """Milliseconds. How roughly it is remembered when a client was seen last."""
-
-    client_keep_ms: int = constant(7 * 24 * 3_600_000)
-    """Milliseconds for which a client that is not seen any more is remembered."""
-
     broker_timeout_ms: int = 30_000
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
@@ -239,7 +229,6 @@ class RegistrationConfig:
             share = self.new_subjects_address_share
             raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
         require_at_least(self, 0, "remind_seconds")
-        require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 60_000, "group_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_again_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")

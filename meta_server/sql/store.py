@@ -8,7 +8,6 @@ Every transaction begins with a look at which store, of which version, this is: 
 replaced by another one, and another meta server may have migrated it meanwhile.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -50,16 +49,12 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
     GroupKind,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -83,7 +78,6 @@ from meta_server.sql.tables import (
     AUDIT,
     BROKER,
     BROKER_GROUP,
-    CLIENT_META_INFO,
     CONTROLS,
     DELAY_GROUP,
     DELAY_GROUP_IN_SYNC,
@@ -146,7 +140,6 @@ class SqlStore:
                     brokers=tuple(map(_broker, rows(BROKER))),
                     subjects=tuple(map(_subject, rows(SUBJECT_INFO))),
                     routes=tuple(map(_route, rows(SUBJECT_ROUTE))),
-                    clients=tuple(map(_client, rows(CLIENT_META_INFO))),
                     delay_nodes=tuple(map(_delay_node, rows(DELAY_NODE))),
                     delay_groups=tuple(
                         _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
@@ -318,20 +311,6 @@ def _add(table: Table) -> Mapping[str, Executable]:
     }
 
 
-def _put(table: Table, key: str) -> Mapping[str, Executable]:
-    """Return what adds a row, or replaces the one with this key."""
-    lite, post = sqlite.insert(table), postgresql.insert(table)
-    others = [column.name for column in table.columns if column.name != key]
-    return {
-        "sqlite": lite.on_conflict_do_update(
-            index_elements=[key], set_={name: lite.excluded[name] for name in others}
-        ),
-        "postgresql": post.on_conflict_do_update(
-            index_elements=[key], set_={name: post.excluded[name] for name in others}
-        ),
-    }
-
-
 def _named(table: Table, *names: str) -> ColumnElement[bool]:
     """Return the condition that these columns are as the parameters `key_…` say."""
     return and_(*(table.c[name] == bindparam(f"key_{name}") for name in names))
@@ -494,38 +473,6 @@ def _controls(row: Row[Any]) -> ClusterControls:
     return ClusterControls(cluster=row.cluster, controls=controls)
 
 
-def _hash_of(key: ClientKey) -> bytes:
-    parts = [key.subject, int(key.client_type), key.consumer_group, key.client_id]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
-
-
-def _values_of_client(client: ClientSeen) -> Values:
-    return {
-        "key_hash": _hash_of(client.key),
-        "subject_info": client.key.subject,
-        "client_type": int(client.key.client_type),
-        "consumer_group": client.key.consumer_group,
-        "client_id": client.key.client_id,
-        "app_code": client.app_code,
-        "room": client.room,
-        "seen_ms": client.seen_ms,
-    }
-
-
-def _client(row: Row[Any]) -> ClientSeen:
-    return ClientSeen(
-        key=ClientKey(
-            subject=row.subject_info,
-            client_type=row.client_type,
-            consumer_group=row.consumer_group,
-            client_id=row.client_id,
-        ),
-        app_code=row.app_code,
-        room=row.room,
-        seen_ms=row.seen_ms,
-    )
-
-
 def _values_of_delay_node(node: DelayNode) -> Values:
     return {
         "cluster": node.cluster,
@@ -676,16 +623,6 @@ _DELAY_NODES: Final = _versioned(
 )
 _CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
 
-_NOTE_CLIENT: Final = _Step(
-    table=CLIENT_META_INFO,
-    statements=_put(CLIENT_META_INFO, "key_hash"),
-    values=_values_of_client,
-)
-_FORGET_CLIENT: Final = _Step(
-    table=CLIENT_META_INFO,
-    statements=_same(delete(CLIENT_META_INFO).where(_named(CLIENT_META_INFO, "key_hash"))),
-    values=lambda key: {"key_key_hash": _hash_of(key)},
-)
 _RAISE_TIMESTAMP: Final = _Step(
     table=LAST_TIMESTAMP,
     statements=_same(
@@ -741,10 +678,6 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _ROUTES.saving(route)
         case RemoveRoute(route):
             return _ROUTES.remove, route
-        case NoteClient(client):
-            return _NOTE_CLIENT, client
-        case ForgetClient(key):
-            return _FORGET_CLIENT, key
         case SaveDelayNode(node):
             return _DELAY_NODES.saving(node)
         case RemoveDelayNode(node):

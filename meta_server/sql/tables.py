@@ -4,7 +4,7 @@ Names are those of QMQ's meta server where a table says the same as there; whole
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
 controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
-that nobody reads, client_offline_state and readonly_broker_group_setting.
+that nobody reads, and the tables of clients and of what is read-only for one subject.
 """
 
 import re
@@ -18,7 +18,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -144,21 +143,6 @@ SUBJECT_ROUTE = Table(
     Column("is_brought", Boolean, nullable=False),
     Index("subject_route_key", "subject_info", "is_prefix", unique=True),
 )
-
-CLIENT_META_INFO = Table(
-    "client_meta_info",
-    TABLES,
-    Column("key_hash", LargeBinary, primary_key=True),
-    _text("subject_info"),
-    _number("client_type"),
-    _text("consumer_group"),
-    _text("client_id"),
-    _text("app_code"),
-    _text("room"),
-    _number("seen_ms"),
-)
-"""The key is a hash of subject, type, consumer group and client id: four texts that a client
-chooses may be more together than an index takes, and are so in the largest of all tables."""
 
 DELAY_NODE = Table(
     "delay_node",

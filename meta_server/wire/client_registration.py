@@ -1,6 +1,5 @@
 """CLIENT_REGISTER: a client asks for the broker groups of a subject, and is kept up to date."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +20,6 @@ from delay_transport.seams.runtime import Clock
 from meta_server.groups.routing import route_of, routed_subject
 from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError, StoreError
-from meta_server.known.model import ClientKey, ClientSeen
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
@@ -52,7 +50,6 @@ class ClientRegistration:
         replies: Replies,
         answers: ClientAnswers,
         pusher: Pusher,
-        note_client: Callable[[ClientSeen], None],
         clock: Clock,
         limits: RegistrationConfig,
     ) -> None:
@@ -61,7 +58,6 @@ class ClientRegistration:
         self._replies = replies
         self._answers = answers
         self._pusher = pusher
-        self._note_client = note_client
         self._clock = clock
         self._limits = limits
         self._newcomers = _new_subjects(limits)
@@ -145,19 +141,6 @@ class ClientRegistration:
         )
         use = Use(request.client_type, request.subject, request.consumer_group)
         self._pusher.note(asked.connection, use, subscription)
-        self._note_client(
-            ClientSeen(
-                key=ClientKey(
-                    subject=request.subject,
-                    client_type=request.client_type,
-                    consumer_group=request.consumer_group,
-                    client_id=request.client_id,
-                ),
-                app_code=request.app_code,
-                room=request.ldc,
-                seen_ms=self._clock.now_ms(),
-            )
-        )
         return subscription
 
     def _answer_client(

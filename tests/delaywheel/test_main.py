@@ -36,7 +36,6 @@ ADMIN = (
     ("broker-group", "restore"),
     ("broker-group", "retire"),
     ("broker-group", "show"),
-    ("client", "list"),
     ("delay-group", "accept-older"),
     ("delay-group", "elect"),
     ("delay-group", "give-up"),

@@ -120,7 +120,6 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
             (("subject", "set", "s1", "--tag", "t"), "t"),
             (("subject", "list", "--tag", "t"), "s1"),
             (("subject", "show", "s1"), "created"),
-            (("client", "list"), "none"),
             (("delay-group", "list"), "d1"),
             (("delay-group", "show", "d1"), "10.0.0.5:20801"),
             (("audit", "--action", "broker-group"), "weight 100 -> 7"),

@@ -39,9 +39,7 @@ from meta_server.known.model import (
     Contents,
     DelayGroup,
     ForgetAudit,
-    ForgetClient,
     MetaStore,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -65,7 +63,6 @@ GROUPS = "broker_groups"
 BROKERS = "brokers"
 SUBJECTS = "subjects"
 ROUTES = "routes"
-CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
 CONTROLS = "controls"
@@ -74,7 +71,6 @@ TABLES = (
     BROKERS,
     SUBJECTS,
     ROUTES,
-    CLIENTS,
     NODES,
     DELAY_GROUPS,
     CONTROLS,
@@ -119,10 +115,6 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(NODES, key, node, node.version - 1)
         case RemoveDelayNode(node):
             return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case NoteClient(client):
-            return _Row(CLIENTS, client.key, client)
-        case ForgetClient(client_key):
-            return _Row(CLIENTS, client_key, None)
         case SaveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
         case RemoveDelayGroup(delay_group):

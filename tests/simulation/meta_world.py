@@ -840,11 +840,6 @@ class MetaWorld:
                     limits.subjects_max + late + len(_SUBJECTS) + 1,
                 ),
                 "groups": (len(self.medium.rows[GROUPS]), limits.groups_max + late),
-                "clients": (len(server.registry.clients), limits.clients_max),
-                "gathered clients": (
-                    server.clients.gathered,
-                    max(2 * limits.clients_max, 0),
-                ),
                 "connections": (connections, self.config.listener.connections_max),
                 "silent groups": (len(server.silence._silent), limits.groups_max),
                 "waiting for controls": (server.telling.waiting, connections),
@@ -878,8 +873,6 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
             new_subjects_per_second_max=chance.choice((1000.0, 5.0)),
             new_subjects_burst_seconds=chance.choice((20.0, 2.0)),
             groups_max=chance.choice((2000, 12)),
-            clients_max=chance.choice((100_000, 10, 0)),
-            client_seen_refresh_ms=chance.choice((3_600_000, 1000)),
             waiting_max=chance.choice((20_000, 20)),
             commit_requests_max=chance.choice((200, 1, 5)),
         )

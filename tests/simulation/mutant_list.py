@@ -1573,10 +1573,6 @@ META = {
         "subscriptions of the gone": mutant(
             drop("Pusher.forget", "self.subscriptions -= ..."), seed=1
         ),
-        # No more clients are remembered than the settings allow.
-        "clients without number": mutant(
-            swap("SeenClients.note", "... >= self._limits.clients_max", "False"), seed=1
-        ),
         # No more requests wait for the store than the settings allow.
         "a queue without end": mutant(
             swap("Committer.submit", "len(queue) >= self._waiting_max", "False"),

@@ -12,4 +12,5 @@ STATEMENTS: Final = (
     """,
     "DROP TABLE readonly_broker_group_setting",
     "DROP TABLE limit_setting",
+    "DROP TABLE client_meta_info",
 )

@@ -410,22 +410,6 @@ async def test_one_subject_is_removed_or_it_is_said_why_not() -> None:
             assert (await http.refused("POST", "/subject-removal", nothing))[0] == 400
 
 
-async def test_a_client_that_has_gone_lately_keeps_its_subject_for_the_time_that_is_given() -> None:
-    world = World()
-    async with world.serving() as server:
-        http = Http(server)
-        await add_groups(http, "g1")
-        await trio.sleep(240)
-        peer = await world.connect()
-        await peer.register("a.b")
-        await peer.stream.aclose()
-        await trio.sleep(120)
-        for unseen_ms, removed in ((240_000, 0), (60_000, 1)):
-            body = {"prefix": "a.", "unseen_ms": unseen_ms}
-            assert (await http.change("POST", "/subject-removal", body))["removed"] == removed
-        assert not server.registry.subjects
-
-
 # Lists
 
 
@@ -481,24 +465,6 @@ async def test_an_after_that_no_page_ended_with_is_refused() -> None:
         for after in ("x", "äöü", "////", *packed):
             code, error = await http.refused("GET", "/subjects", after=after)
             assert (code, error["field"]) == (400, "after")
-
-
-async def test_clients_are_listed() -> None:
-    world = World()
-    async with world.serving() as server:
-        http = Http(server)
-        peer = await world.connect()
-        for client_id in ("c2", "c1"):
-            await peer.register(
-                "a.b", ClientType.CONSUMER, client_id=client_id, consumer_group="cg"
-            )
-        await peer.register("z", 77, client_id="p")
-        await until(lambda: len(server.registry.clients) == 3)
-        page = await http.get("/clients", subject="a.b")
-        assert [row["client_id"] for row in page["items"]] == ["c1", "c2"]
-        everyone = await http.get("/clients", limit=1)
-        rest = await http.get("/clients", after=everyone["next"])
-        assert [row["client_type"] for row in rest["items"]] == ["consumer", "77"]
 
 
 async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after() -> None:

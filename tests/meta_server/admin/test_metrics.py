@@ -14,7 +14,7 @@ NAMES = """
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
     meta_controls_told_total meta_controls_version meta_controls_nodes_behind
-    meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
+    meta_pushes_delayed_total meta_subjects meta_routes
     meta_elections_total
     meta_groups_set_back
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total

@@ -13,7 +13,7 @@ from meta_server.admin import admin_types
 from meta_server.admin.api import OPERATIONS, PREFIX
 from meta_server.admin.openapi import document, document_json
 from tests.meta_server.http_rig import Http, starting_app
-from tests.meta_server.meta_rig import World, node, until
+from tests.meta_server.meta_rig import World, node
 
 OPEN = {f"{PREFIX}/openapi.json"}
 """What the document does not tell of: itself."""
@@ -113,7 +113,6 @@ async def test_answers_are_what_the_document_says() -> None:
         await http.change("POST", "/brokers", entered | {"serve_port": 1, "sync_port": 2})
         await http.change("PUT", "/prefix-routes/p.", {"groups": ["g1"]})
         await peer.register("s", ClientType.CONSUMER, consumer_group="cg")
-        await until(lambda: server.registry.clients)
         values = {"name": "g1", "subject": "s", "prefix": "p.", "role": "MASTER", "group": "g1"}
         values["cluster"] = "c1"
         for operation in OPERATIONS:

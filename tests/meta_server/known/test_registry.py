@@ -15,14 +15,10 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     Contents,
     DelayGroup,
     DelayNode,
-    ForgetClient,
     GroupKind,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -46,12 +42,6 @@ GROUP = BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="10.0.0.1:1")
 BROKER = Broker(hostname="h", serve_port=1, ip="10.0.0.1", group="g1", role=BrokerRole.MASTER)
 ROUTE = Route(name="a.", groups=("g1",))
 PREFIX = replace(ROUTE, is_prefix=True)
-CLIENT = ClientSeen(
-    key=ClientKey(subject="a", client_type=2, consumer_group="cg", client_id="c"),
-    app_code="app",
-    room="",
-    seen_ms=1,
-)
 NODE = DelayNode(
     cluster="c1",
     group="d1",
@@ -100,9 +90,6 @@ CHANGES: list[Change] = [
     RemoveRoute(ROUTE),
     SaveRoute(PREFIX),
     RemoveRoute(PREFIX),
-    NoteClient(CLIENT),
-    NoteClient(replace(CLIENT, seen_ms=2)),
-    ForgetClient(CLIENT.key),
     SaveDelayNode(NODE),
     SaveDelayNode(replace(NODE, version=2, incarnation=2)),
     RemoveDelayNode(NODE),
@@ -125,7 +112,6 @@ def state_of(registry: Registry) -> object:
         contents.timestamp_ms,
         {name: sorted(map(repr, registry.brokers_in(name))) for name in ("g1", "g2")},
         sorted(map(repr, registry.nodes_in("c1", "d1"))),
-        sorted(map(repr, registry.clients_of("a"))),
         repr(registry.prefix_route("a.b")),
         sorted(registry.brought),
     )

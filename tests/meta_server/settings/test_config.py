@@ -47,7 +47,6 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (RegistrationConfig, {"new_subjects_address_share": float("nan")}),
         (RegistrationConfig, {"new_subjects_per_second_max": float("nan")}),
         (RegistrationConfig, {"broker_timeout_ms": 1}),
-        (RegistrationConfig, {"client_keep_ms": -1}),
         (PushConfig, {"retry_ms": 0}),
         (PushConfig, {"gather_ms": -1}),
         (RoutingConfig, {"groups_per_subject": 0}),

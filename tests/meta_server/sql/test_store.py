@@ -41,17 +41,13 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
     GroupKind,
     MetaStore,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -163,12 +159,6 @@ BROKER = Broker(
 )
 SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
 ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
-CLIENT = ClientSeen(
-    key=ClientKey(subject="boarding", client_type=4, consumer_group="", client_id="h@@1"),
-    app_code="app",
-    room="r",
-    seen_ms=NOW_MS,
-)
 NODE = DelayNode(
     cluster="c",
     group="dg",
@@ -208,7 +198,6 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveSubject(SUBJECT),
     SaveRoute(ROUTE),
     SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
-    NoteClient(CLIENT),
     SaveDelayNode(NODE),
     SaveDelayGroup(DELAY_GROUP, expected=None),
     RaiseTimestamp(NOW_MS),
@@ -221,7 +210,6 @@ ALL_OF_IT: Final = Contents(
     brokers=(BROKER,),
     subjects=(SUBJECT,),
     routes=(ROUTE, replace(ROUTE, is_prefix=True, is_brought=True)),
-    clients=(CLIENT,),
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
     controls=(CONTROLS,),
@@ -273,15 +261,14 @@ def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
 @on_both
 def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) -> None:
     first, second, third, fourth = texts
-    key = ClientKey(subject=first, client_type=-128, consumer_group=second, client_id=third)
-    client = ClientSeen(key=key, app_code=fourth, room=second, seen_ms=0)
+    broker = Broker(hostname=first, serve_port=1, ip=second, group=third, role=BrokerRole.SLAVE)
     group = BrokerGroup(name=first, kind=GroupKind.NORMAL, master=second, ext={third: fourth})
     route = Route(name=first, groups=(first, second))
-    store.commit([NoteClient(client), SaveBrokerGroup(group), SaveRoute(route)])
+    store.commit([SaveBroker(broker), SaveBrokerGroup(group), SaveRoute(route)])
     found = store.load()
-    assert (found.clients, found.broker_groups, found.routes) == ((client,), (group,), (route,))
+    assert (found.brokers, found.broker_groups, found.routes) == ((broker,), (group,), (route,))
     later = replace(group, version=2)
-    store.commit([SaveBrokerGroup(later), ForgetClient(key), RemoveRoute(route)])
+    store.commit([SaveBrokerGroup(later), RemoveBroker(broker), RemoveRoute(route)])
     assert store.load() == Contents(broker_groups=(later,))
     store.commit([SaveBrokerGroup(replace(later, version=3, name=first))])
     empty(store)
@@ -321,28 +308,6 @@ def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
     names = ["a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", ""]
     store.commit([SaveSubject(Subject(name=name)) for name in names])
     assert {subject.name for subject in store.load().subjects} == set(names)
-
-
-def test_a_client_is_told_by_all_of_its_key_and_by_nothing_else(store: SqlStore) -> None:
-    keys = [
-        ClientKey(subject=subject, client_type=kind, consumer_group=group, client_id=client)
-        for subject, kind, group, client in (
-            ("a", 1, "b", "c"),
-            ("a", 2, "b", "c"),
-            ("ab", 1, "", "c"),
-            ("", 1, "ab", "c"),
-            ("a", 1, "bc", ""),
-            ("x" * 40_000, 1, "y" * 40_000, "z" * 40_000),
-            ("x" * 40_000, 1, "y" * 40_000, "z" * 39_999 + "-"),
-            ("x" * 39_999 + "-", 1, "y" * 40_000, "z" * 40_000),
-        )
-    ]
-    seen = [ClientSeen(key=key, app_code="", room="", seen_ms=1) for key in keys]
-    store.commit([NoteClient(client) for client in seen])
-    store.commit([NoteClient(replace(client, seen_ms=2)) for client in seen])
-    assert set(store.load().clients) == {replace(client, seen_ms=2) for client in seen}
-    store.commit([ForgetClient(key) for key in keys[1:]])
-    assert store.load().clients == (replace(seen[0], seen_ms=2),)
 
 
 # Compare and set
@@ -505,15 +470,11 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
             SaveDelayGroup(DELAY_GROUP, expected=None),
             SaveDelayGroup(electing(2, 1), expected=(1, 1)),
             SaveDelayGroup(electing(2, 2), expected=(2, 1)),
-            NoteClient(CLIENT),
-            ForgetClient(CLIENT.key),
-            NoteClient(replace(CLIENT, room="")),
         ]
     )
     assert store.load() == Contents(
         subjects=(replace(SUBJECT, version=5),),
         delay_groups=(electing(2, 2),),
-        clients=(replace(CLIENT, room=""),),
     )
 
 
@@ -545,15 +506,6 @@ def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlS
     with pytest.raises(ConflictError, match="subject 's7': expected version 1, found version 2"):
         store.commit([SaveSubject(replace(row, version=2)) for row in rows])
     assert {row.version for row in store.load().subjects if row.name != "s7"} == {1}
-
-
-def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
-    for _ in range(2):
-        store.commit([NoteClient(CLIENT)] * 2)
-        assert store.load().clients == (CLIENT,)
-    for _ in range(2):
-        store.commit([ForgetClient(CLIENT.key)])
-        assert store.load() == Contents()
 
 
 def test_the_timestamp_only_rises(store: SqlStore) -> None:
@@ -686,7 +638,7 @@ changes = st.one_of(
         st.integers(1, 2),
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
-    st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
+    st.just(RaiseTimestamp(7)),
     st.builds(
         lambda cluster, version: SaveControls(
             ClusterControls(cluster=cluster, controls=Controls(version=version))
@@ -750,9 +702,8 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
             nonlocal number
             number += 1
             name = f"s{number}"
-            client = replace(CLIENT, key=replace(CLIENT.key, subject=name))
             route = SaveRoute(Route(name=name, groups=("g",)))
-            other.commit([SaveSubject(Subject(name=name)), route, NoteClient(client)])
+            other.commit([SaveSubject(Subject(name=name)), route])
 
         # After each table that is read.
         event.listen(store._database._engine, "after_cursor_execute", commit_more)
@@ -761,7 +712,6 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
         assert number > 9
         subjects = {subject.name for subject in found.subjects} - {SUBJECT.name}
         assert subjects == {route.name for route in found.routes}
-        assert subjects == {client.key.subject for client in found.clients}
         assert len(store.load().subjects) == number + 1
 
 
