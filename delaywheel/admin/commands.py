@@ -8,7 +8,6 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server
-from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
+from delaywheel.shared.parameters import MOMENT, PAIR
 from delaywheel.shared.terminal import cell, wide_console
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -816,39 +815,21 @@ def set_subject(session: Session, *, name: str, **body: object) -> None:
     _show(session, session.ask("PUT", "subjects", name, body=body))
 
 
-@subject.command("remove", short_help="Remove unused subjects.")
-@click.argument("name", required=False)
-@click.option("--prefix", help="All that begin with this, in the place of NAME.")
-@click.option(
-    "--unseen",
-    type=DELAY,
-    default="1d",
-    show_default=True,
-    help="Only those that were made, and used by a client, no later than so long ago.",
-)
-@click.option("--dry-run", is_flag=True, help="Remove nothing; say how many would be.")
+@subject.command("remove", short_help="Remove an unused subject.")
+@click.argument("name")
+@_version
 @_json_option
-def remove_subjects(
-    session: Session, *, name: str | None, prefix: str | None, unseen: timedelta, dry_run: bool
-) -> None:
-    """Remove a subject, or all with a prefix, that no client uses, after a flood for example.
+def remove_subject(session: Session, *, name: str, version: int | None) -> None:
+    """Remove a subject that no client uses.
 
-    Subjects of connected clients, and subjects with a tag or a route of an operator, stay. Messages
-    of a removed subject are safe: it is created again, with a route, when it is used again.
+    A subject of a connected client, or with a tag or a route of an operator, stays. Messages of a
+    removed subject are safe: it is created again, with a route, when it is used again.
 
     \b
     Examples:
-      delaywheel admin subject remove --prefix flood. --unseen 1h --dry-run
       delaywheel admin subject remove orders.piad
     """
-    if (name is None) == (prefix is None):
-        raise click.UsageError("give either a NAME or --prefix")
-    body = {
-        **({"prefix": prefix} if name is None else {"subject": name}),
-        "unseen_ms": unseen // timedelta(milliseconds=1),
-        "dry_run": dry_run,
-    }
-    _show(session, session.ask("POST", "subject-removal", body=body))
+    _show(session, session.ask("DELETE", "subjects", name, query={"version": version}))
 
 
 # Delay servers, audit

@@ -591,39 +591,6 @@ class SubjectSet(Request, frozen=True, kw_only=True):
     ] = None
 
 
-class SubjectRemoval(Request, frozen=True, kw_only=True):
-    """Subjects that are to be forgotten, with the routes that were chosen for them.
-
-    One that a connected client uses, or that an operator gave a tag or a route, stays. Whoever uses
-    a removed one again makes it anew.
-    """
-
-    subject: Annotated[Name, about("Only this one; * for all with the prefix.")] = EVERY
-    prefix: Annotated[Text, about("The prefix; must not be empty for all subjects.")] = ""
-    unseen_ms: Annotated[
-        Annotated[int, Meta(ge=0, le=2**53)],
-        about(
-            "Only those that are older, and were not used by any client for so long; clients that "
-            "stay are noted once in `client_seen_refresh_ms`."
-        ),
-    ] = 24 * 3_600_000
-    dry_run: Annotated[bool, about("Nothing is removed: how many would be is said.")] = False
-
-
-class SubjectsRemoved(Answer, frozen=True, kw_only=True):
-    """The result of removing subjects."""
-
-    removed: Annotated[int, about("Those that are gone; with `dry_run`, would be.")]
-    left: Annotated[
-        int,
-        about(
-            "Those that stay, because they are used, were made or used too lately, or an operator "
-            "gave them a tag or a route."
-        ),
-    ]
-    complete: Annotated[bool, about("false: time was up; ask again for the rest.")]
-
-
 # Delay groups
 
 

@@ -17,7 +17,6 @@ it. A request is answered
 
 import re
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Iterator,
@@ -91,20 +90,18 @@ from meta_server.admin.admin_types import (
     RouteSummary,
     SubjectPath,
     SubjectQuery,
-    SubjectRemoval,
     SubjectRouteShown,
     SubjectRuleChange,
     SubjectRuleQuery,
     Subjects,
     SubjectSet,
     SubjectShown,
-    SubjectsRemoved,
     Topology,
     VersionQuery,
 )
 from meta_server.admin.administration import OutcomeUnknownError
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.pages import names_of, page_in_order, page_of, slices_in_order
+from meta_server.admin.pages import names_of, page_in_order, page_of
 from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.plans import (
     Desk,
@@ -137,7 +134,6 @@ from meta_server.admin.plans import (
     set_read_only,
     set_route,
     set_subject,
-    why_kept,
 )
 from meta_server.admin.status import failing_checks
 from meta_server.admin.views import (
@@ -587,51 +583,17 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
     return _subject(call.parts, subject)
 
 
-@_operation("POST", "/subject-removal")
-async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Remove unused subjects, such as those that a flood of new names made."""
-    parts, body = call.parts, call.body
-    registry = parts.registry
-    if body.subject == EVERY and not body.prefix:
-        raise BadValueError(
-            field="prefix", value="", allowed="what the subjects begin with, or name one subject"
-        )
-    if body.subject != EVERY:
-        _subject(parts, body.subject)
-    used = await parts.pusher.used_subjects()
-    since_ms = parts.clock.now_ms() - body.unseen_ms
-    removable: list[str] = []
-    left = 0
-    async for some in _subjects_meant(parts, body):
-        rows = [registry.subjects[name] for name in some]
-        found = [
-            row.name for row in rows if not why_kept(registry, row, used=used, since_ms=since_ms)
-        ]
-        removable += found
-        left += len(rows) - len(found)
-    if body.dry_run:
-        return SubjectsRemoved(removed=len(removable), left=left, complete=True)
-    if body.subject != EVERY and not removable:
-        # Of one that was named it is said why.
-        remove_subject(
-            parts.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
-        )
-    done = await parts.administration.change_routes(
+@_operation("DELETE", "/subjects/{subject}")
+async def remove_unused_subject(call: Call[SubjectPath, VersionQuery, None]) -> Done:
+    """Remove a subject that no connected client uses, with the route that was chosen for it."""
+    subject, version = call.path.subject, call.query.version
+    used = await call.parts.pusher.used_subjects()
+    await call.parts.administration.carry_out(
         call.actor,
-        removable,
-        lambda desk, name: remove_subject(desk, name, used=used, since_ms=since_ms),
+        lambda desk: remove_subject(desk, subject, is_used=subject in used, version=version),
+        ("subject", subject),
     )
-    return SubjectsRemoved(removed=done.changed, left=left + done.left, complete=done.complete)
-
-
-async def _subjects_meant(parts: Parts, body: SubjectRemoval) -> AsyncGenerator[list[str], None]:
-    if body.subject != EVERY:
-        yield [body.subject]
-        return
-    subjects = parts.registry.subjects
-    async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
-        async for some in slices:
-            yield [name for name in some if name in subjects]
+    return Done(changed=True)
 
 
 # Delay servers

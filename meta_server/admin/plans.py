@@ -13,7 +13,7 @@ messages.
 """
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -615,40 +615,27 @@ def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, .
 
 
 def remove_subject(
-    desk: Desk, name: str, *, used: Collection[str], since_ms: int
+    desk: Desk, name: str, *, is_used: bool, version: int | None
 ) -> tuple[Change, ...]:
-    """Remove an unused subject and the route that was chosen for it.
-
-    A subject that does not exist needs no change. `used` are the subjects of connected clients.
-    Raises StateError if the subject is used, was created or seen since then, or has a tag or a
-    route of an operator.
-    """
+    """Remove a subject and the route that was chosen for it, unless a connected client uses it."""
     registry = desk.registry
     known = registry.subjects.get(name)
     if known is None:
-        return ()
-    reason = why_kept(registry, known, used=used, since_ms=since_ms)
-    if reason:
-        raise StateError(f"the subject {name} {reason}")
-    changes: list[Change] = [RemoveSubject(known)]
+        raise NotFoundError(f"the subject {name!a} was never used")
+    check_version(f"the subject {name}", version, known.version)
     route = registry.routes.get(name)
+    if known.tag:
+        raise StateError(f"the subject {name} has the tag {known.tag}, which an operator gave it")
+    if route is not None and not route.is_chosen:
+        raise StateError(
+            f"the subject {name} has a route that an operator set: take that away first"
+        )
+    if is_used:
+        raise StateError(f"the subject {name} is used by a connected client")
+    changes: list[Change] = [RemoveSubject(known)]
     if route is not None:
         changes.append(RemoveRoute(route))
     return desk.audited("subject.remove", name, changes, before=known)
-
-
-def why_kept(registry: Registry, subject: Subject, *, used: Collection[str], since_ms: int) -> str:
-    """Return why a subject is not to be removed; empty if it may be."""
-    route = registry.routes.get(subject.name)
-    if subject.tag:
-        return f"has the tag {subject.tag}, which an operator gave it"
-    if route is not None and not route.is_chosen:
-        return "has a route that an operator set: take that away first"
-    if subject.name in used:
-        return "is used by a connected client"
-    if subject.created_ms > since_ms:
-        return "was made too lately (unseen_ms, --unseen)"
-    return ""
 
 
 def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tuple[Change, ...]:

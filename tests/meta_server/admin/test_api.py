@@ -338,76 +338,40 @@ async def test_an_operator_enters_no_more_groups_than_the_settings_allow() -> No
         assert (code, "limit" in error["message"]) == (409, True)
 
 
-# Subjects of a flood
-
-
-DAY_MS = 24 * 3_600_000
-
-
-async def test_subjects_that_nobody_uses_are_removed_with_their_routes_and_others_stay() -> None:
+async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not() -> None:
     world = World()
     async with world.serving() as server:
         http = Http(server)
         await add_groups(http, "g1")
-        flood = await world.connect()
-        for number in range(250):
-            await flood.register(f"fl.{number}")
-        await flood.stream.aclose()
-        used = await world.connect()
-        await used.register("fl.used")
-        await used.register("%RETRY%fl.retried%cg", ClientType.CONSUMER, consumer_group="cg")
-        await http.change("PUT", "/subjects/fl.tagged", {"tag": "t"})
-        await http.change("PUT", "/routes/fl.routed", {"groups": ["g1"]})
-        await http.change("PUT", "/subjects/other", {})
-        body = {"prefix": "fl.", "unseen_ms": 0}
-        # What was there a moment ago is not old.
-        await trio.sleep(1)
-        rows = len(server.registry.subjects)
-        dry = await http.change("POST", "/subject-removal", {**body, "dry_run": True})
-        assert dry == {"removed": 250, "left": 4, "complete": True}
-        assert len(server.registry.subjects) == rows
-        careful = await http.change("POST", "/subject-removal", {"prefix": "fl."})
-        assert careful == {"removed": 0, "left": 254, "complete": True}
-        assert await http.change("POST", "/subject-removal", body) == dry
-        assert sorted(server.registry.subjects) == [
-            *("fl.retried", "fl.routed", "fl.tagged", "fl.used", "other")
-        ]
-        assert {"fl.routed", "fl.used"} <= set(server.registry.routes)
-        assert not any(name.startswith("fl.1") for name in server.registry.routes)
-        assert server.administration.changes["subject.remove"] == 250
-        # Whoever uses one again has it made anew.
-        assert names((await used.register("fl.7")).groups) == ["g1"]
-    stored = {subject.name for subject in world.medium.contents.subjects}
-    assert stored == {"fl.retried", "fl.routed", "fl.tagged", "fl.used", "other", "fl.7"}
-    removed = [row for row in world.medium.audit if row.entry.action == "subject.remove"]
-    assert len(removed) == 250
-    assert "fl." in removed[0].entry.before
-    assert removed[0].entry.actor == "loopback"
-
-
-async def test_one_subject_is_removed_or_it_is_said_why_not() -> None:
-    world = World()
-    async with world.serving() as server:
-        http = Http(server)
-        await add_groups(http, "g1")
+        gone = await world.connect()
+        await gone.register("typo")
+        await gone.stream.aclose()
         peer = await world.connect()
         await peer.register("used")
-        await http.change("PUT", "/subjects/typo", {})
-        await trio.sleep(1)
-        for subject, unseen_ms, code, reason in (
-            ("used", 0, 409, "is used by a connected client"),
-            ("typo", DAY_MS, 409, "too lately"),
-            ("nobody", 0, 404, "was never used"),
+        await peer.register("%RETRY%retried%cg", ClientType.CONSUMER, consumer_group="cg")
+        await http.change("PUT", "/subjects/tagged", {"tag": "t"})
+        await http.change("PUT", "/routes/routed", {"groups": ["g1"]})
+        for subject, code, reason in (
+            ("used", 409, "is used by a connected client"),
+            ("retried", 409, "is used by a connected client"),
+            ("tagged", 409, "has the tag t"),
+            ("routed", 409, "has a route that an operator set"),
+            ("nobody", 404, "was never used"),
+            ("typo?version=7", 409, "has version 1, not 7"),
         ):
-            body = {"subject": subject, "unseen_ms": unseen_ms}
-            found, error = await http.refused("POST", "/subject-removal", body)
+            name, _, version = subject.partition("?version=")
+            query = {"version": version} if version else {}
+            found, error = await http.refused("DELETE", f"/subjects/{name}", **query)
             assert found == code
             assert reason in error["message"]
-        body = {"subject": "typo", "unseen_ms": 0}
-        assert (await http.change("POST", "/subject-removal", body))["removed"] == 1
-        assert list(server.registry.subjects) == ["used"]
-        for nothing in ({}, {"prefix": ""}):
-            assert (await http.refused("POST", "/subject-removal", nothing))[0] == 400
+        assert await http.change("DELETE", "/subjects/typo") == {"changed": True}
+        assert sorted(server.registry.subjects) == ["retried", "routed", "tagged", "used"]
+        assert "typo" not in server.registry.routes
+        removed = world.medium.audit[-1].entry
+        assert (removed.action, removed.actor) == ("subject.remove", "loopback")
+        assert "typo" in removed.before
+        # Whoever uses it again has it made anew.
+        assert names((await peer.register("typo")).groups) == ["g1"]
 
 
 # Lists
