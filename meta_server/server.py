@@ -16,7 +16,6 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.controls_push import ControlsPusher
@@ -58,7 +57,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _LOOK_S = 0.25
 """How often silence and the bound of timestamps are looked at, at least."""
 _FORGET_S = 3600.0
-"""How often groups of which nothing was heard for long are looked for."""
+"""How often old entries of the audit, and groups that are silent for long, are removed."""
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
@@ -119,7 +118,6 @@ class MetaServer:
         self.handlers: Handlers
         self.pusher: Pusher
         self.telling: ControlsPusher
-        self.audit: AuditKeeper
         self.administration: Administration
         self.silence: SilenceWatch
 
@@ -158,7 +156,6 @@ class MetaServer:
             pusher=self.pusher,
             telling=self.telling,
             administration=self.administration,
-            audit=self.audit,
         )
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
@@ -232,7 +229,7 @@ class MetaServer:
         self.silence.wait_for_all()
 
     def _wire_administration(self, limits: RegistrationConfig) -> None:
-        """Wire what operators change, and what forgets old entries of the audit."""
+        """Wire what operators change."""
         config, runtime = self.config, self.runtime
         self.administration = Administration(
             config.admin,
@@ -245,9 +242,6 @@ class MetaServer:
             limits=limits,
             clock=runtime.clock,
             executor=runtime.executor,
-        )
-        self.audit = AuditKeeper(
-            config.audit, clock=runtime.clock, reading=self.administration, commit=self._commit
         )
 
     def _load(self) -> tuple[RecordedStore, Registry]:
@@ -306,12 +300,19 @@ class MetaServer:
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(self.look_s)
 
-    async def forget_groups(self) -> None:
-        """Remove, once an hour, the groups that nobody entered and that are silent for long."""
+    async def forget(self) -> None:
+        """Remove, once an hour, old entries of the audit, and silent groups nobody entered."""
+        config, clock = self.config, self.runtime.clock
+        began_ms, began_at = clock.now_ms(), trio.current_time()
         while True:
             await trio.sleep(_FORGET_S)
+            # A clock that is set ahead makes no entry older.
+            passed_ms = int((trio.current_time() - began_at) * 1000)
+            now_ms = min(clock.now_ms(), began_ms + passed_ms)
+            changes = [ForgetAudit(now_ms - config.audit.keep_ms)]
+            await self._commit("audit", partial(list, changes))
             try:
-                await self.administration.forget_groups(self.config.registration.group_keep_ms)
+                await self.administration.forget_groups(config.registration.group_keep_ms)
             except MetaServerError as error:
                 _log.warning("silent groups were not removed yet", reason=str(error))
 
@@ -409,8 +410,7 @@ async def serve(
             nursery.start_soon(server.telling.run)
             nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.receivers.run)
-            nursery.start_soon(server.forget_groups)
-            nursery.start_soon(server.audit.run)
+            nursery.start_soon(server.forget)
             nursery.start_soon(server.entrance.keep_tokens)
             nursery.start_soon(server.keep_secret)
             nursery.start_soon(server.silence.run)

@@ -3,7 +3,6 @@
     admin_types      requests and answers of the API
     administration   plans become commits
     api              one function for each operation
-    audit            forgets old audit entries
     entrance         who is let in, and how many at a time
     http             the HTTP application
     metrics          Prometheus metrics
@@ -24,7 +23,7 @@ No file imports one above it:
     status
     numbers
     parts
-    administration   audit   entrance
+    administration   entrance
     pages   plans
     admin_types
 

@@ -7,7 +7,7 @@ an audit entry in the same commit.
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 import trio
@@ -35,8 +35,6 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Change,
     GroupKind,
@@ -55,9 +53,6 @@ _ROUTES_AT_ONCE: Final = 200
 """Routes that one commit changes, and one turn of the loop plans."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-
-T = TypeVar("T")
 
 
 class OutcomeUnknownError(MetaServerError):
@@ -347,17 +342,8 @@ class Administration:
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return entries of the audit, newest first; raise StoreUnavailableError."""
-        return await self._read(lambda: self._store.read_audit(before=before, limit=limit))
-
-    async def count_audit(self) -> AuditCounts:
-        """Return how many entries the audit has; raise StoreUnavailableError."""
-        return await self._read(self._store.count_audit)
-
-    async def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return the oldest entries of one kind; raise StoreUnavailableError."""
-        return await self._read(lambda: self._store.oldest_audit(by_node=by_node, limit=limit))
-
-    async def _read(self, read: Callable[[], T]) -> T:
         if self._committer.is_stale:
             raise StoreUnavailableError("the store is away, and the audit is read from it")
-        return await self._executor.run(STORE_WORKER, read)
+        return await self._executor.run(
+            STORE_WORKER, lambda: self._store.read_audit(before=before, limit=limit)
+        )

@@ -9,7 +9,6 @@ from delay_transport.connections.listener import Server
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
@@ -43,7 +42,6 @@ class Parts:
     pusher: Pusher
     telling: ControlsPusher
     administration: Administration
-    audit: AuditKeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

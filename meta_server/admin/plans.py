@@ -144,7 +144,6 @@ class Desk:
             target=target,
             before=_as_json(before),
             after=_as_json(after),
-            by_node=self.actor == ITSELF,
         )
         return (Audit(entry),)
 
@@ -943,7 +942,6 @@ def _planned(
         *(desk.registry, group, record),
         action=action,
         actor=desk.actor,
-        by_node=False,
         now_ms=desk.now_ms,
         more=more,
     )

@@ -11,8 +11,7 @@ Three layers, all values:
 Compare-and-set. A `Save…` of a row with version v succeeds if the store has the row with version
 v - 1, or has no such row and v is 1; else the commit raises ConflictError. A `Remove…` of a
 versioned row names the version that it removes. `SaveDelayGroup` names the epoch and version that
-it replaces, as failover wants it. `ForgetAudit` is idempotent:
-the entry is not there afterwards.
+it replaces, as failover wants it. `ForgetAudit` is idempotent.
 
 Times are wall clock in ms since 1970 UTC. Texts are kept as they are, compared byte for byte (no
 case folding), and have no bound here: whoever makes a row keeps the limits.
@@ -231,8 +230,6 @@ class AuditEntry:
     """The row before, as JSON; "" if there was none."""
     after: str = ""
     """The row after, as JSON; "" if there is none."""
-    by_node: bool = False
-    """Whether a delay server or a broker caused it by registering; False: somebody asked for it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,9 +366,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAudit:
-    """Forget an entry of the audit, if it is there."""
+    """Forget the entries of the audit that are older."""
 
-    number: int
+    before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -414,24 +411,6 @@ class AuditRow:
     entry: AuditEntry
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditCounts:
-    """How many entries the audit has."""
-
-    asked: int
-    """Of what somebody asked for."""
-    by_node: int
-    """Of delay servers that registered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditAge:
-    """When an entry of the audit was made."""
-
-    number: int
-    at_ms: int
-
-
 class MetaStore(Protocol):
     """Where rows are kept. All methods are synchronous and may block; one call at a time.
 
@@ -455,12 +434,6 @@ class MetaStore(Protocol):
 
     def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return up to `limit` entries of one kind, oldest first."""
 
     def close(self) -> None:
         """Let go of the store; nothing else is called afterwards."""

@@ -340,27 +340,16 @@ class AdminConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """How long it is kept who changed what. Whatever bound is reached first counts."""
+    """How long it is kept who changed what."""
 
     keep_ms: int = 400 * 24 * 3_600_000
-    """Milliseconds for which an entry is kept. A clock that is set ahead while the server runs
-    makes no entry older."""
-
-    entries_max: int = 1_000_000
-    """Entries of what somebody asked for; a change of a route has 500 bytes on disk."""
-
-    node_entries_max: int = constant(100_000)
-    """Entries of delay servers that registered, counted by themselves: servers that start again
-    and again take no place from what people did. 2 KiB on disk each."""
-
-    look_ms: int = constant(60_000)
-    """Milliseconds between two checks for entries to remove."""
+    """Milliseconds for which an entry is kept: 500 bytes on disk for a change of a route, 2 KiB for
+    a delay server that registers. A clock that is set ahead while the server runs makes no entry
+    older."""
 
     def __post_init__(self) -> None:
-        """Refuse what would keep nothing, or look all the time."""
+        """Refuse what would keep nothing."""
         require_at_least(self, 3_600_000, "keep_ms")
-        require_at_least(self, 100, "entries_max", "node_entries_max")
-        require_at_least(self, 1000, "look_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoResultFound
-from sqlalchemy.sql import func
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import decode_controls, encode_controls
@@ -42,8 +41,6 @@ from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import ConflictError, NewerSchemaError, StoreUnusableError
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditEntry,
     AuditRow,
     Broker,
@@ -181,26 +178,10 @@ class SqlStore:
                         target=row.target,
                         before=row.before_json,
                         after=row.after_json,
-                        by_node=row.by_node,
                     ),
                 )
                 for row in connection.execute(query)
             )
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        with self._begin(reads=True) as connection:
-            asked, by_node = (
-                connection.execute(_COUNT_AUDIT, {"key_by_node": kind}).scalar_one()
-                for kind in (False, True)
-            )
-        return AuditCounts(asked=asked, by_node=by_node)
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return up to `limit` entries of one kind, oldest first."""
-        with self._begin(reads=True) as connection:
-            found = connection.execute(_OLDEST_AUDIT.limit(limit), {"key_by_node": by_node})
-            return tuple(AuditAge(number=row.number, at_ms=row.at_ms) for row in found)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -643,19 +624,12 @@ _AUDIT: Final = _Step(
         "target": entry.target,
         "before_json": entry.before,
         "after_json": entry.after,
-        "by_node": entry.by_node,
     },
 )
 _FORGET_AUDIT: Final = _Step(
     table=AUDIT,
-    statements=_same(delete(AUDIT).where(_named(AUDIT, "number"))),
-    values=lambda number: {"key_number": number},
-)
-_COUNT_AUDIT: Final = select(func.count()).select_from(AUDIT).where(_named(AUDIT, "by_node"))
-_OLDEST_AUDIT: Final = (
-    select(AUDIT.c.number, AUDIT.c.at_ms)
-    .where(_named(AUDIT, "by_node"))
-    .order_by(AUDIT.c.at_ms, AUDIT.c.number)
+    statements=_same(delete(AUDIT).where(AUDIT.c.at_ms < bindparam("key_at_ms"))),
+    values=lambda before_ms: {"key_at_ms": before_ms},
 )
 
 
@@ -692,7 +666,7 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _RAISE_TIMESTAMP, timestamp_ms
         case Audit(entry):
             return _AUDIT, entry
-        case ForgetAudit(number):
-            return _FORGET_AUDIT, number
+        case ForgetAudit(before_ms):
+            return _FORGET_AUDIT, before_ms
         case SaveControls(row):
             return _CONTROLS.saving(row)

@@ -210,8 +210,7 @@ AUDIT = Table(
     _text("target"),
     _text("before_json"),
     _text("after_json"),
-    Column("by_node", Boolean, nullable=False),
-    Index("audit_age", "by_node", "at_ms", "number"),
+    Index("audit_age", "at_ms"),
     sqlite_autoincrement=True,
 )
 

@@ -406,7 +406,6 @@ class GroupChanges:
             *(self._registry, group, record),
             action=action,
             actor=actor,
-            by_node=True,
             now_ms=self._clock.now_ms(),
             more=more,
         )

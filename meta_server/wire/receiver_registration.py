@@ -152,7 +152,6 @@ class ReceiverRegistration:
                 target=name,
                 before=rows if ended else "",
                 after="" if ended else rows,
-                by_node=True,
             )
             changes.append(model.Audit(entry))
         return changes

@@ -31,8 +31,6 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Broker,
     Change,
@@ -195,7 +193,8 @@ class Medium:
                     row_of_audit = AuditRow(number=self._audit_numbers, entry=change.entry)
                     self.audit = [*self.audit, row_of_audit]
                 elif isinstance(change, ForgetAudit):
-                    self.audit = [one for one in self.audit if one.number != change.number]
+                    before_ms = change.before_ms
+                    self.audit = [one for one in self.audit if one.entry.at_ms >= before_ms]
                 elif (row := _rows_of(change)) is not None:
                     if row.table not in before:
                         before[row.table] = dict(self.rows[row.table])
@@ -453,22 +452,6 @@ class SimStore:
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
         return tuple(reversed(rows[-limit:] if limit else []))
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        self._check_up()
-        by_node = [row.entry.by_node for row in self._medium.audit]
-        return AuditCounts(asked=by_node.count(False), by_node=by_node.count(True))
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return the oldest entries of one kind."""
-        self._check_up()
-        ages = sorted(
-            (row.entry.at_ms, row.number)
-            for row in self._medium.audit
-            if row.entry.by_node is by_node
-        )
-        return tuple(AuditAge(number=number, at_ms=at_ms) for at_ms, number in ages[:limit])
 
     def close(self) -> None:
         """Let go."""

@@ -13,4 +13,7 @@ STATEMENTS: Final = (
     "DROP TABLE readonly_broker_group_setting",
     "DROP TABLE limit_setting",
     "DROP TABLE client_meta_info",
+    "DROP INDEX audit_age",
+    "ALTER TABLE audit DROP COLUMN by_node",
+    "CREATE INDEX audit_age ON audit (at_ms)",
 )

@@ -20,7 +20,7 @@ NAMES = """
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
     meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
-    meta_audit_entries meta_audit_forgotten_total meta_groups_waiting
+    meta_groups_waiting
     meta_prefix_routes meta_load_seconds
 """
 

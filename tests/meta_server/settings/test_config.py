@@ -6,6 +6,7 @@ import pytest
 
 from meta_server.settings.config import (
     AdminConfig,
+    AuditConfig,
     HttpConfig,
     ListenerConfig,
     MetaServerConfig,
@@ -54,6 +55,7 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (HttpConfig, {"connections_max": 0}),
         (HttpConfig, {"header_bytes_max": 10}),
         (AdminConfig, {"requests_max": 0}),
+        (AuditConfig, {"keep_ms": 0}),
         (AdminConfig, {"body_bytes_max": 0}),
         (AdminConfig, {"answer_ms_max": 0}),
         (AdminConfig, {"denials_per_second_max": float("nan")}),

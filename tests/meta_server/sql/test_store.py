@@ -36,7 +36,6 @@ from meta_server.known.errors import (
 from meta_server.known.model import (
     NO_BOOT,
     Audit,
-    AuditCounts,
     AuditEntry,
     Broker,
     BrokerGroup,
@@ -530,43 +529,26 @@ def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> Non
     assert found == list(range(24, -1, -1))
 
 
-def test_the_oldest_entries_of_each_kind_are_found_and_those_named_are_forgotten(
-    store: SqlStore,
-) -> None:
-    def entry(at_ms: int, by_node: bool) -> Audit:
-        return Audit(replace(ENTRY, at_ms=at_ms, by_node=by_node))
-
-    store.commit([entry(at_ms, at_ms % 3 == 0) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
-    assert store.count_audit() == AuditCounts(asked=4, by_node=3)
-    asked = store.oldest_audit(by_node=False, limit=3)
-    by_node = store.oldest_audit(by_node=True, limit=9)
-    assert [one.at_ms for one in asked] == [4, 5, 7]
-    assert [one.at_ms for one in by_node] == [3, 6, 9]
-    store.commit([ForgetAudit(one.number) for one in (*asked, *by_node[:2])])
-    store.commit([ForgetAudit(asked[0].number), ForgetAudit(999)])
-    assert sorted(row.at_ms for row in entries_of(store)) == [8, 9]
-    assert store.count_audit() == AuditCounts(asked=1, by_node=1)
+def test_entries_that_are_older_are_forgotten(store: SqlStore) -> None:
+    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
+    store.commit([ForgetAudit(7), ForgetAudit(2)])
+    assert [row.at_ms for row in entries_of(store)] == [9, 8, 7]
     # A number is given out once.
-    numbers = {row.number for row in store.read_audit(limit=9)}
-    store.commit([ForgetAudit(number) for number in numbers])
+    newest = max(row.number for row in store.read_audit(limit=9))
+    store.commit([ForgetAudit(10)])
     store.commit([Audit(ENTRY)])
     [row] = store.read_audit(limit=9)
-    assert row.number > max(numbers)
+    assert row.number > newest
 
 
 def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place) -> None:
     store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
-    for query in (
-        "SELECT number, at_ms FROM audit WHERE by_node = FALSE ORDER BY at_ms, number LIMIT 5",
-        "SELECT count(*) FROM audit WHERE by_node = TRUE",
-    ):
-        if place.kind == "sqlite":
-            plan = str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
-            assert "COVERING INDEX audit_age" in plan
-            assert "TEMP B-TREE" not in plan
-        else:
-            place.execute("ANALYZE audit")
-            assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
+    query = "DELETE FROM audit WHERE at_ms < 5"
+    if place.kind == "sqlite":
+        assert "INDEX audit_age" in str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
+    else:
+        place.execute("ANALYZE audit")
+        assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
 
 
 def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
@@ -1013,10 +995,10 @@ def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) 
 def test_what_is_forgotten_makes_room_for_what_comes(file_place: Place) -> None:
     with closing(file_place.open()) as store:
         sizes = []
-        for _ in range(8):
-            store.commit([Audit(replace(ENTRY, after="x" * 2000)) for _ in range(1000)])
-            oldest = store.oldest_audit(by_node=False, limit=10_000)[:-1000]
-            store.commit([ForgetAudit(one.number) for one in oldest])
+        for turn in range(8):
+            entry = replace(ENTRY, at_ms=turn, after="x" * 2000)
+            store.commit([Audit(entry) for _ in range(1000)])
+            store.commit([ForgetAudit(turn)])
             store._database._engine.dispose()
             sizes.append(file_place.path.stat().st_size)
         # The file has room for twice as many, at the most, and does not grow any more.
@@ -1350,26 +1332,6 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (8, "m0008_tables_that_go", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
-
-
-def test_entries_of_the_first_version_are_told_apart_by_what_they_say(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "MIGRATIONS", runner.MIGRATIONS[:1])
-        patch.setattr("meta_server.sql.store.MIGRATIONS", runner.MIGRATIONS)
-        place.open().close()
-    place.execute(
-        "INSERT INTO audit (at_ms, actor, action, target, before_json, after_json) VALUES"
-        " (1, 'a', 'route.set', 't', '', ''), (1, 'a', 'node.register', 't', '', ''),"
-        " (1, 'a', 'node.give-up', 't', '', '')"
-    )
-    with closing(place.open()) as store:
-        assert {row.action: row.by_node for row in entries_of(store)} == {
-            "route.set": False,
-            "node.register": True,
-            "node.give-up": False,
-        }
 
 
 def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
