@@ -14,7 +14,7 @@ import trio
 
 from delay_transport.seams.runtime import Clock, Executor
 from meta_server.admin.admin_types import RoutesChanged
-from meta_server.admin.pages import slices_in_order
+from meta_server.admin.pages import slices_of
 from meta_server.admin.plans import (
     ITSELF,
     Desk,
@@ -258,14 +258,13 @@ class Administration:
 
     async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
         """Return the subjects whose own routes lead to each of these groups."""
-        routes = self._registry.routes
         found: dict[str, list[str]] = {name: [] for name in names}
-        async with aclosing(slices_in_order(routes)) as slices:
+        async with aclosing(slices_of(self._registry.routes.values())) as slices:
             async for some in slices:
-                for subject in some:
-                    for group in routes[subject].groups:
+                for route in some:
+                    for group in route.groups:
                         if group in found:
-                            found[group].append(subject)
+                            found[group].append(route.name)
         return found
 
     async def change_routes(

@@ -19,6 +19,7 @@ import re
 from collections.abc import (
     Awaitable,
     Callable,
+    Collection,
     Iterator,
     Mapping,
     Sequence,
@@ -101,7 +102,7 @@ from meta_server.admin.admin_types import (
 )
 from meta_server.admin.administration import OutcomeUnknownError
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.pages import names_of, page_in_order, page_of
+from meta_server.admin.pages import page_of
 from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.plans import (
     Desk,
@@ -160,7 +161,7 @@ from meta_server.known.errors import (
     StoreError,
     StoreRefusedError,
 )
-from meta_server.known.model import EVERY, AuditRow, Change
+from meta_server.known.model import EVERY, AuditRow, Change, Route
 from meta_server.wire.group_admission import NEW_GROUP
 
 PREFIX: Final = "/api/v1"
@@ -413,23 +414,18 @@ async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
 @_operation("GET", "/routes")
 async def list_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of single subjects."""
-    query = call.query
-    rows, more = await page_in_order(
-        call.parts.registry.routes,
-        after=query.after,
-        limit=query.limit,
-        prefix=query.prefix,
-        wanted=lambda route: not query.group or query.group in route.groups,
-    )
-    return Routes(items=list(map(show_route, rows)), next=more)
+    return await _page_of_routes(call.parts.registry.routes.values(), call.query)
 
 
 @_operation("GET", "/prefix-routes")
 async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of prefixes."""
-    query = call.query
+    return await _page_of_routes(call.parts.registry.prefixes.values(), call.query)
+
+
+async def _page_of_routes(routes: Collection[Route], query: RouteQuery) -> Routes:
     rows, more = await page_of(
-        call.parts.registry.prefixes.values(),
+        routes,
         lambda route: (route.name,),
         after=query.after,
         limit=query.limit,
@@ -539,7 +535,7 @@ async def _change_routes(
     routes = call.parts.registry.routes
     if subject != EVERY and subject not in routes:
         raise NotFoundError(f"the subject {subject!a} has no route of its own")
-    names = await names_of(routes) if subject == EVERY else [subject]
+    names = list(routes) if subject == EVERY else [subject]
     return await call.parts.administration.change_routes(call.actor, names, plan)
 
 
@@ -550,12 +546,14 @@ async def _change_routes(
 async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
     """List subjects that were used, or entered."""
     query = call.query
-    rows, more = await page_in_order(
-        call.parts.registry.subjects,
+    rows, more = await page_of(
+        call.parts.registry.subjects.values(),
+        lambda subject: (subject.name,),
         after=query.after,
         limit=query.limit,
-        prefix=query.prefix,
-        wanted=lambda subject: query.tag in {None, subject.tag},
+        wanted=lambda subject: (
+            subject.name.startswith(query.prefix) and query.tag in {None, subject.tag}
+        ),
     )
     return Subjects(items=list(map(show_subject, rows)), next=more)
 

@@ -30,7 +30,7 @@ from meta_server.admin.admin_types import (
     UnservedShown,
     WaitingGroupShown,
 )
-from meta_server.admin.pages import Turns, slices_in_order, slices_of
+from meta_server.admin.pages import Turns, slices_of
 from meta_server.admin.parts import Parts
 from meta_server.admin.plans import check_cluster
 from meta_server.admin.status import note_of
@@ -109,7 +109,7 @@ async def led_by_prefixes(parts: Parts) -> AsyncGenerator[list[tuple[str, Route]
             if name not in registry.routes and (route := registry.prefix_route(name)) is not None
         ]
 
-    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+    async with aclosing(slices_of(registry.subjects)) as subjects:
         async for some in subjects:
             yield led(some)
     async with aclosing(slices_of(await parts.pusher.used_subjects())) as subjects:
@@ -122,8 +122,9 @@ async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
     registry, prefix = parts.registry, route.name
     led, kept = 0, 0
     examples: list[str] = []
-    async with aclosing(slices_in_order(registry.routes, prefix=prefix)) as routes:
-        async for own in routes:
+    async with aclosing(slices_of(registry.routes)) as routes:
+        async for some in routes:
+            own = [name for name in some if name.startswith(prefix)]
             kept += len(own)
             examples += own[: _EXAMPLES_MAX - len(examples)]
     async with aclosing(led_by_prefixes(parts)) as subjects:
@@ -294,13 +295,13 @@ async def summary_of(parts: Parts) -> RouteSummary:
     registry = parts.registry
     by_group: Counter[str] = Counter()
     unserved = _Unserved(parts)
-    async with aclosing(slices_in_order(registry.routes)) as routes:
-        async for names in routes:
-            for name in names:
-                by_group.update(registry.routes[name].groups)
-                unserved.look_at(name)
+    async with aclosing(slices_of(registry.routes.values())) as routes:
+        async for some in routes:
+            for route in some:
+                by_group.update(route.groups)
+                unserved.look_at(route.name)
     without = 0
-    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+    async with aclosing(slices_of(registry.subjects)) as subjects:
         async for names in subjects:
             for name in names:
                 if name not in registry.routes and registry.prefix_route(name) is None:

@@ -40,7 +40,6 @@ from meta_server.known.model import (
     SaveSubject,
     Subject,
 )
-from meta_server.known.sorted_table import SortedTable
 
 BrokerKey = tuple[str, int]
 """Hostname and serve port."""
@@ -63,8 +62,8 @@ class Registry:
     def __init__(self, contents: Contents) -> None:
         self.groups: dict[str, BrokerGroup] = {}
         self.brokers: dict[BrokerKey, Broker] = {}
-        self.subjects: SortedTable[Subject] = SortedTable({})
-        self.routes: SortedTable[Route] = SortedTable({})
+        self.subjects: dict[str, Subject] = {}
+        self.routes: dict[str, Route] = {}
         """Routes of single subjects."""
         self.prefixes: dict[str, Route] = {}
         """Routes of prefixes."""
@@ -103,10 +102,8 @@ class Registry:
     def _take_over(self, contents: Contents) -> None:
         self.groups = {group.name: group for group in contents.broker_groups}
         self.brokers = {(row.hostname, row.serve_port): row for row in contents.brokers}
-        self.subjects = SortedTable({subject.name: subject for subject in contents.subjects})
-        self.routes = SortedTable(
-            {route.name: route for route in contents.routes if not route.is_prefix}
-        )
+        self.subjects = {subject.name: subject for subject in contents.subjects}
+        self.routes = {route.name: route for route in contents.routes if not route.is_prefix}
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
