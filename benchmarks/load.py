@@ -16,10 +16,8 @@ from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.wire.frames import FrameDecoder, encode_request
 
 BODY_BYTES = 100
-OF_SUBJECTS = tuple(b"bench.subject%d" % number for number in range(10))
+_SUBJECTS = tuple(b"bench.subject%d" % number for number in range(10))
 _FRAME_MAX = 16 * 1024 * 1024
-_AGAIN_S = 0.05
-_REFUSALS_MAX = 200
 _HEAD = struct.Struct(">Bqq")
 
 
@@ -51,7 +49,6 @@ def build_load(
     due_from_ms: int,
     spread_ms: int,
     seed: int = 1,
-    subjects: Sequence[bytes] = OF_SUBJECTS,
     first_number: int = 0,
     first_opaque: int = 0,
     attributes: Mapping[str, str] = MappingProxyType({}),
@@ -63,7 +60,7 @@ def build_load(
     Message ids count from `first_number`, requests from `first_opaque`; subjects take turns.
     """
     chance = random.Random(seed)
-    prefixes = [struct.pack(">h", len(name)) + name for name in subjects]
+    prefixes = [struct.pack(">h", len(name)) + name for name in _SUBJECTS]
     body = b"".join(
         struct.pack(">h", len(part)) + part.encode() for pair in attributes.items() for part in pair
     )
@@ -89,24 +86,6 @@ def build_load(
     return Load(frames=frames, messages=number)
 
 
-def connect(address: tuple[str, int], request: bytes) -> tuple[socket.socket, int]:
-    """Connect and have a request answered, again after each refusal; return how many there were.
-
-    As a producer does whose connection is closed before its first answer: it waits 50 ms.
-    """
-    for refusals in range(_REFUSALS_MAX):
-        stream = socket.create_connection(address)
-        try:
-            stream.sendall(request)
-            if stream.recv(1 << 16):
-                return stream, refusals
-        except OSError:
-            pass
-        stream.close()
-        time.sleep(_AGAIN_S)
-    raise SystemExit("a good producer cannot get in")
-
-
 def send_load(address: tuple[str, int], load: Load, *, connections: int = 1) -> float:
     """Send everything, pipelined, until every request is answered; return the seconds it took."""
     began = time.perf_counter()
@@ -118,12 +97,11 @@ def send_load(address: tuple[str, int], load: Load, *, connections: int = 1) -> 
 
 
 def _send(address: tuple[str, int], frames: Sequence[bytes]) -> None:
-    stream, _ = connect(address, frames[0])
-    with stream:
-        sender = threading.Thread(target=stream.sendall, args=(b"".join(frames[1:]),))
+    with socket.create_connection(address) as stream:
+        sender = threading.Thread(target=stream.sendall, args=(b"".join(frames),))
         sender.start()
         decoder = FrameDecoder(frame_bytes_max=_FRAME_MAX)
-        answered = 1
+        answered = 0
         while answered < len(frames):
             data = stream.recv(1 << 20)
             if not data:

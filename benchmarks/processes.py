@@ -1,6 +1,5 @@
 """Processes under measurement: started, asked, killed, and what they cost."""
 
-import http.client
 import json
 import os
 import signal
@@ -17,8 +16,6 @@ import numpy as np
 
 _CPU_CLOCK = 2
 """Of Linux: user and system time of all threads, in ns."""
-_ADMINISTERED_S = 60.0
-"""For the answer of a meta server to an administrator."""
 _DECODED_BYTES = 10_000_000
 """What the collector decodes in a second, at the least, when it is stopped."""
 
@@ -29,14 +26,6 @@ def free_port() -> int:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
         return port
-
-
-def memory_mib(pid: int, which: str = "VmRSS") -> float:
-    """Return a figure of /proc/PID/status; 0 if it is not there."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith(which):
-            return int(line.split()[1]) / 1024
-    return 0.0
 
 
 class Process:
@@ -75,9 +64,12 @@ class Process:
                 return int(line.split()[1])
         return 0
 
-    def memory_mib(self, which: str = "VmRSS") -> float:
-        """Return the resident set; with `RssAnon` without mapped files, which are page cache."""
-        return memory_mib(self.child.pid, which)
+    def memory_mib(self) -> float:
+        """Return the resident set."""
+        for line in Path(f"/proc/{self.child.pid}/status").read_text().splitlines():
+            if line.startswith("VmRSS"):
+                return int(line.split()[1]) / 1024
+        return 0.0
 
     def kill(self) -> None:
         """Send SIGKILL."""
@@ -95,8 +87,8 @@ class Process:
 class DelayServer(Process):
     """A delay server in a directory, delivering to one port, or to a group at each of several.
 
-    Or to those that a meta server names, of which the HTTP port is `meta_port`. Its wall clock may
-    be behind. One that may be a slave is not awaited: it is ready only as a master.
+    Or to those that a meta server names, of which the HTTP port is `meta_port`. One that may be a
+    slave is not awaited: it is ready only as a master.
     """
 
     def __init__(
@@ -107,13 +99,11 @@ class DelayServer(Process):
         meta_port: int | None = None,
         settings: tuple[str, ...] = (),
         tree: Path | None = None,
-        behind_ms: int = 0,
         node_id: str = "n0",
         is_awaited: bool = True,
     ) -> None:
         self.port = free_port()
         self._http = free_port()
-        module = ("benchmarks.ruled.shifted", str(behind_ms)) if behind_ms else ("delaywheel",)
         ports = [broker_port] if isinstance(broker_port, int) else broker_port
         extra = [part for setting in settings for part in ("--set", setting)]
         for number, port in enumerate(ports):
@@ -121,7 +111,7 @@ class DelayServer(Process):
         if meta_port is not None:
             extra += ["--meta", f"127.0.0.1:{meta_port}", "--group", "delay0", "--node-id", node_id]
         super().__init__(
-            *module, "delay-server",
+            "delaywheel", "delay-server",
             "--data", str(directory / "data"),
             "--listen", f"127.0.0.1:{self.port}",
             "--http", f"127.0.0.1:{self._http}",
@@ -135,11 +125,6 @@ class DelayServer(Process):
     def address(self) -> tuple[str, int]:
         """Where it takes messages."""
         return "127.0.0.1", self.port
-
-    @property
-    def http_address(self) -> tuple[str, int]:
-        """Where it is asked and administered."""
-        return "127.0.0.1", self._http
 
     def status(self) -> dict[str, Any]:
         """Return GET /status."""
@@ -159,57 +144,26 @@ def delivering(directory: Path, ports: Sequence[int]) -> DelayServer:
     return DelayServer(directory, broker_port=ports)
 
 
-def administer(address: tuple[str, int], method: str, path: str, body: object) -> None:
-    """Have the HTTP port of a meta server change something; SystemExit if it does not."""
-    connection = http.client.HTTPConnection(*address, timeout=_ADMINISTERED_S)
-    try:
-        connection.request(
-            method,
-            f"/api/v1/{path}",
-            body=json.dumps(body),
-            headers={"Content-Type": "application/json"},
-        )
-        response = connection.getresponse()
-        answer = response.read()
-        if response.status != http.HTTPStatus.OK:
-            raise SystemExit(f"{method} {path} was answered {response.status}: {answer!r}")
-    finally:
-        connection.close()
-
-
 class MetaServer(Process):
-    """A meta server on a data directory; groups that fill_store made stay without heartbeats."""
+    """A meta server, with its data below a directory."""
 
-    def __init__(self, directory: Path, data: Path) -> None:
-        self.port = free_port()
+    def __init__(self, directory: Path) -> None:
         self.http_port = free_port()
         super().__init__(
             "delaywheel", "meta-server",
-            "--data", str(data),
-            "--listen", f"127.0.0.1:{self.port}",
+            "--data", str(directory / "meta"),
+            "--listen", f"127.0.0.1:{free_port()}",
             "--http", f"127.0.0.1:{self.http_port}",
-            "--set", "registration.broker_timeout_ms=600000",
             log=directory / "meta-server.log",
         )  # fmt: skip
-
-    @property
-    def address(self) -> tuple[str, int]:
-        """Where clients register."""
-        return "127.0.0.1", self.port
-
-    @property
-    def http_address(self) -> tuple[str, int]:
-        """Where it is administered."""
-        return "127.0.0.1", self.http_port
 
 
 class Receiver(Process):
     """The counting broker."""
 
-    def __init__(self, directory: Path, *, rate: float | None = None) -> None:
+    def __init__(self, directory: Path) -> None:
         self.port = free_port()
-        arguments = [str(self.port), *([] if rate is None else [str(rate)])]
-        super().__init__("benchmarks.receiver", *arguments, log=directory / "receiver.log")
+        super().__init__("benchmarks.receiver", str(self.port), log=directory / "receiver.log")
 
     def summary(self) -> dict[str, Any]:
         """Stop it and return what it counted."""
@@ -255,30 +209,3 @@ class Pacer(Process):
         told: dict[str, Any] = json.loads(rest)
         answers: np.ndarray = np.load(self._answers)
         return told, answers
-
-
-class Ailing(Process):
-    """A broker that has a fault between two times of the wall clock, in ms."""
-
-    def __init__(
-        self, directory: Path, name: str, *, fault: str, from_ms: float, until_ms: float
-    ) -> None:
-        self.port = free_port()
-        self._record = directory / f"{name}.npy"
-        arguments = (str(self.port), str(self._record), fault, str(from_ms), str(until_ms))
-        super().__init__("benchmarks.ailing", *arguments, log=directory / f"{name}.log")
-
-    def record(self) -> np.ndarray:
-        """Stop it and return what came, item by item."""
-        self.stop()
-        items: np.ndarray = np.load(self._record)
-        return items
-
-
-class Sink(Process):
-    """The listener that does next to nothing."""
-
-    def __init__(self, directory: Path) -> None:
-        port = free_port()
-        self.address = ("127.0.0.1", port)
-        super().__init__("benchmarks.sink", str(port), log=directory / "sink.log")

@@ -89,7 +89,7 @@ def write_logs(where: Path, messages: int) -> Path:
     for first in range(0, segments * _PER_SEGMENT, _PER_BATCH):
         sequence = np.arange(first, first + _PER_BATCH, dtype=np.int64) + 2
         block = messages_of(sequence, _START_MINUTE + (sequence - 2) % segments, table)
-        append_messages(log, block, table, floor_minute=0)
+        append_messages(log, block, table)
     files = files_of(log)
     log.close()
     manifest = manifest_of(

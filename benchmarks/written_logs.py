@@ -1,4 +1,4 @@
-"""What benchmarks that read logs write into them, by storage's own code."""
+"""What is written into the logs that are reconciled, by storage's own code."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,9 +24,7 @@ _UNREAD = "0" * 32
 """Instead of a digest: nobody who reads logs by their manifest makes it anew."""
 
 
-def append_messages(
-    log: MessageLog, block: RowBlock, table: SubjectTable, *, floor_minute: int
-) -> None:
+def append_messages(log: MessageLog, block: RowBlock, table: SubjectTable) -> None:
     """Append messages as one batch; the sequences of the block are not looked at."""
     names, subject = block.names(table)
     arrays: dict[str, Array] = {
@@ -42,7 +40,7 @@ def append_messages(
         arrays=arrays,
         blob=[block.blob],
     )
-    log.append([draft], floor_minute=floor_minute, append_ms=0)
+    log.append([draft], floor_minute=0, append_ms=0)
 
 
 def files_of(log: MessageLog) -> list[tuple[str, int, int]]:
@@ -113,7 +111,6 @@ def manifest_of(
     sealed: Sequence[SealedSegment],
     log_files: Sequence[tuple[str, int, int]],
     log_next: int,
-    floor_minute: int = 0,
 ) -> Manifest:
     """Return the manifest of logs that are filed and sealed. log_files: as `files_of` tells."""
     return Manifest(
@@ -126,7 +123,7 @@ def manifest_of(
         written_ms=0,
         sequence=log_next - 1,
         first_sequence=log_files[0][1] if log_files else log_next,
-        floor_minute=floor_minute,
+        floor_minute=0,
         hour_mark=0,
         day_mark=0,
         log_next_sequence=log_next,

@@ -12,7 +12,7 @@
       outcomes wait too long, or too many, to         as above   no      as above
         become durable or applied, or for replicas
       too few replicas are heard                      hold       yes     as before
-      it has no lease                                 as above   no      as above
+      it lacks promises of others in sync             as above   no      as above
       it stops                                        hold       *       OFFLINE, by the stop itself
 
     * what is due is left for the next start; what is with the sender goes on until the deadline

@@ -1,7 +1,7 @@
 """Ingest and delivery together, at a set rate.
 
-    together   the figures, by second and in all
+    together   the figures
     pacer      the producer that keeps to a rate, a process of its own
 
-Used by `python -m benchmarks both both-max`.
+Used by `python -m benchmarks both replicas`.
 """

@@ -19,26 +19,15 @@ import numpy.typing as npt
 
 from benchmarks.both.pacer import PER_REQUEST
 from benchmarks.burst import ITEM_BYTES_MAX, SLACK_BYTES
-from benchmarks.pictures import Chart, Colour
 from benchmarks.processes import Collector, DelayServer, Pacer, delivering
 from delay_server.distribution import Distribution
 
-RISING: Final = range(100_000, 600_000, 25_000)
-"""Messages a second that are tried, one after another, until one does not hold."""
-_HELD_SHARE: Final = 0.98
-"""Of the rate asked for, what is accepted at the least where the rate holds."""
-_HELD_LATE_MS: Final = 1000
-"""The p99 of lateness, at the most, where the rate holds."""
 _SECONDS_MIN: Final = 6
 _RAMP_S: Final = 3
 """From the start until deliveries are steady."""
-_AFTER_S: Final = 4
-"""Seconds after the last request that a picture shows."""
 _DRAINED_S: Final = 60.0
 _DURABLE_S: Final = 1.5
 """In which outcomes become durable, with nothing to be delivered any more."""
-_PICTURES: Final = Path(__file__).parents[2] / "build"
-_COLOUR: Final[Colour] = (70, 110, 180)
 _AGE_BUCKET: Final = re.compile(
     r'^\w+_fact_age_seconds_bucket\{.*?le="(.+?)".*?\} (\S+)', re.MULTILINE
 )
@@ -113,15 +102,6 @@ class Together:
         """Messages accepted, by the time until the last answer if that came late."""
         return self.messages / max(float(self.answered.max()), self.seconds)
 
-    @property
-    def has_held(self) -> bool:
-        """Whether the rate was accepted, and delivered without delay."""
-        return (
-            self.accepted_a_second >= _HELD_SHARE * self.rate
-            and self.found["distinct"] == self.messages
-            and self.found["lateness_ms"]["p99"] <= _HELD_LATE_MS
-        )
-
     def figures(self) -> Iterator[tuple[str, object]]:
         """Yield them."""
         answer_ms = (self.answered - self.planned) * 1000
@@ -156,7 +136,7 @@ class Together:
             sample for sample in self.samples if _RAMP_S <= sample.second - start <= self.seconds
         ]
         first, last = within[0], within[-1]
-        delivered = self.delivered()[first.second - start : last.second - start]
+        delivered = self._delivered()[first.second - start : last.second - start]
         return (
             float(delivered.mean()),
             (last.cpu_seconds - first.cpu_seconds) / max(float(delivered.sum()), 1.0),
@@ -171,61 +151,11 @@ class Together:
             return "not measured"
         return f"up to: p50 {p50}, p99 {p99}, at the most {most}"
 
-    # -- by the second, from the start on ---------------------------------------------------
-
-    @property
-    def _steps(self) -> int:
-        return self.seconds + _AFTER_S
-
-    def accepted(self) -> Floats:
-        """Return how many messages were answered in each second."""
-        numbers = np.bincount(self.answered.astype(np.int64), minlength=self._steps)
-        return numbers[: self._steps].astype(np.float64) * PER_REQUEST
-
-    def delivered(self) -> Floats:
+    def _delivered(self) -> Floats:
         """Return how many messages came to the broker in each second."""
         start = self.told["start_ms"] // 1000
         by_second = {int(at) - start: n for at, n in self.found["received_by_second"].items()}
-        return np.array([float(by_second.get(second, 0)) for second in range(self._steps)])
-
-    def answer_ms(self) -> Floats:
-        """Return the p99 of the answers, by the second for which the requests were planned."""
-        planned_for = self.planned.astype(np.int64)
-        late_ms = (self.answered - self.planned) * 1000
-        p99 = np.zeros(self._steps)
-        for second in range(self.seconds):
-            p99[second] = np.quantile(late_ms[planned_for == second], 0.99)
-        return p99
-
-    def age_ms(self) -> Floats:
-        """Return the p99 of the age of facts, by the second in which they became durable."""
-        start = self.told["start_ms"] // 1000
-        p99 = np.zeros(self._steps)
-        for before, after in zip(self.samples, self.samples[1:], strict=False):
-            if 0 <= before.second - start < self._steps:
-                p99[before.second - start] = (ages(before, after).quantile(0.99) or 0.0) * 1000
-        return p99
-
-    def picture(self) -> Chart:
-        """Return the picture of all this over time; a dotted line where the producer ended."""
-        chart = Chart(900, 4)
-        is_measured = bool(self.samples[-1].bounds)
-        panels = (
-            ("messages accepted a second", self.accepted()),
-            ("messages delivered a second", self.delivered()),
-            ("p99 of answers, ms from the planned time", self.answer_ms()),
-            (
-                "p99 of the age of outcomes when durable, ms"
-                + ("" if is_measured else ", not measured"),
-                self.age_ms(),
-            ),
-        )
-        for number, (title, values) in enumerate(panels):
-            most = max(float(values.max()) * 1.05, 1.0)
-            chart.title(number, f"{title}: 0 to {most:,.0f} in {self._steps} s")
-            chart.lines(number, values[:, np.newaxis], [_COLOUR], most)
-            chart.rule(number, self.seconds / self._steps)
-        return chart
+        return np.array([float(by_second.get(second, 0)) for second in range(self.seconds)])
 
 
 def measure(
@@ -270,31 +200,3 @@ def _watch(server: DelayServer, samples: list[Sample], goes_on: Callable[[], boo
     while goes_on():
         time.sleep(1 - time.time() % 1)
         samples.append(sampled(server))
-
-
-def draw(together: Together, of: str = "") -> str:
-    """Write the picture of a measurement, of what its name begins with; return where it is."""
-    _PICTURES.mkdir(exist_ok=True)
-    path = _PICTURES / f"{of}both-{together.rate}.png"
-    together.picture().write(path)
-    return str(path.relative_to(_PICTURES.parent))
-
-
-def told(directory: Path, scale: float, *, rate: int, seconds: int) -> Iterator[tuple[str, object]]:
-    """Measure one rate; yield its figures."""
-    together = measure(directory, scale, rate=rate, seconds=seconds)
-    yield from together.figures()
-    yield "  over time", draw(together)
-
-
-def highest(directory: Path, scale: float) -> Iterator[tuple[str, object]]:
-    """Measure rising rates, 60 s each; yield the figures of each, and the last that held."""
-    held = "none"
-    for rate in RISING:
-        together = measure(directory, scale, rate=rate, seconds=60)
-        yield from together.figures()
-        yield "  over time", draw(together)
-        if not together.has_held:
-            break
-        held = f"{rate:,} messages/s"
-    yield "the highest rate that held", held

@@ -2,10 +2,8 @@
 
     group      the processes: a meta server and nodes
     rates      ingest, answers, both at once, a burst and lateness, with slaves in sync
-    joining    an empty node that catches up or copies a snapshot; nodes that rest
-    handover   how long nobody answers and delivers while a group is handed over
 
-Used by `python -m benchmarks replicas joining handover`. Producer, brokers and all nodes share the
-machine, so a rate with copies is as much of one node's as the cores are left for; beside every
-figure is the CPU of each process.
+Used by `python -m benchmarks replicas`. Producer, brokers and all nodes share the machine, so a
+rate with copies is as much of one node's as the cores are left for; beside every figure is the CPU
+of each process.
 """

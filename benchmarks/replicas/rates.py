@@ -114,7 +114,6 @@ def both(directory: Path, scale: float) -> Figures:
         measured.end()
     yield "both at once, 2 slaves", ""
     yield from found.figures()
-    yield "  over time", together.draw(found, "replicas-")
 
 
 def bursts(directory: Path, scale: float) -> Figures:

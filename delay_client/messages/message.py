@@ -69,7 +69,7 @@ class Receipt(NamedTuple):
     """How many times it was put on the wire; 1 unless something went wrong."""
     duplicate: bool = False
     """Whether the server said that it had the message already. That is a success too. Delaywheel's
-    servers never say so today: they keep and deliver each copy."""
+    servers never say so: they keep and deliver each copy."""
     elsewhere: bool = False
     """Whether another group has it than the one that its id names, because that one took nothing.
     A copy that was sent before may be with that one. Only of messages whose id you gave."""

@@ -9,7 +9,7 @@ run. When the front is used up, or a run turns out to begin before the front end
 thousand rows of all runs are merged into a new front. So a backlog of a million rows is merged
 piece by piece as it is taken, and what comes in meanwhile costs by its own size.
 
-Rows are handled as opaque 36-byte values (RAW): numpy copies and picks those ten times faster than
+Rows are handled as opaque 40-byte values (RAW): numpy copies and picks those ten times faster than
 records with fields.
 """
 

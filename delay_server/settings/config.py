@@ -203,7 +203,7 @@ class StorageConfig:
 
     duplicate_window_ms: int = constant(10 * 60 * 1000)
     """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
-    recognising what a producer sends again, which nothing does today: each copy is delivered."""
+    recognising what a producer sends again, which nothing does: each copy is delivered."""
 
     duplicate_window_items: int = constant(4_000_000)
     """Messages. Where so many came within the window above, they are enough."""

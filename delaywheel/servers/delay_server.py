@@ -64,7 +64,8 @@ def delay_server(
     is lost, and nothing that was confirmed is sent again after the next start.
 
     With --meta the server accepts and delivers when it is the master of its group. A further node
-    of the group waits; its log and `delaywheel status` say so.
+    copies the master's log, and prints its line once it knows the master; `delaywheel status` says
+    whether its copy is in sync.
 
     \b
     Examples:

@@ -101,8 +101,6 @@ def reconcile(
         --output result.json --details result
       delaywheel spark reconcile --manifest s3://logs/a.json=s3://logs/a --page result.html
     """
-    if audits and choice.verify is not None:
-        raise click.UsageError("--verify join knows no --repairs: run it without them")
     with extra_required():
         from spark_tools.files.errors import ReconcileError, SparkFailedError
         from spark_tools.judge.tasks import FOREVER
@@ -152,8 +150,7 @@ def _carry_out(
         Details(details) as kept,
         running(choice) as engine,
     ):
-        result = run(plan, engine.run, kept.add, read_repairs(audits))
-        engine.verify(result)
+        result = run(plan, engine, kept.add, read_repairs(audits))
         kept.add_tables(result)
         document = report(result)
         json_file.write(encode_report(document))

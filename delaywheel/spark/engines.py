@@ -3,8 +3,8 @@
 import contextlib
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from delaywheel.shared.parameters import PAIR
 from delaywheel.spark.verdicts import ERROR, INSTALL_EXTRA
 
 if TYPE_CHECKING:
-    from spark_tools.run.reconcile import Engine, Result
+    from spark_tools.run.reconcile import Engine
 
 Command = Callable[..., None]
 _Option = Callable[[Any], Any]
@@ -31,7 +31,6 @@ class EngineChoice:
     master: str | None = None
     conf: tuple[tuple[str, str], ...] = ()
     spark_log: Path | None = None
-    verify: str | None = None
 
     def require_fitting(self) -> None:
         """Raise UsageError for options of the other engine."""
@@ -39,7 +38,6 @@ class EngineChoice:
             "--master": self.master,
             "--conf": self.conf,
             "--spark-log": self.spark_log,
-            "--verify": self.verify,
         }
         given = [name for name, value in of_spark.items() if value]
         if self.engine == "local" and given:
@@ -83,67 +81,40 @@ _OPTIONS: tuple[_Option, ...] = (
         help="A file for the log of Spark and its workers (otherwise shown only if they fail).",
     ),
 )
-_VERIFY = click.option(
-    "--verify",
-    type=click.Choice(["join"]),
-    help="With --engine spark: compute every figure, and the number of findings of each class, a "
-    "second time by joins; a difference is an error.",
-)
 _NAMES = tuple(one.name for one in fields(EngineChoice))
 
 
 def engine_options(command: Command) -> Command:
     """Give a command the options of an engine, as one argument `choice`."""
-    return _with_choice(command, (*_OPTIONS, _VERIFY))
 
-
-def engine_of_hours_options(command: Command) -> Command:
-    """Give a command the same without --verify."""
-    return _with_choice(command, _OPTIONS)
-
-
-def _with_choice(command: Command, options: Sequence[_Option]) -> Command:
     @functools.wraps(command)
     def with_choice(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
-        choice = EngineChoice(**{name: given.pop(name) for name in _NAMES if name in given})
+        choice = EngineChoice(**{name: given.pop(name) for name in _NAMES})
         choice.require_fitting()
         command(**given, choice=choice)
 
-    return with_options(with_choice, options)
-
-
-@dataclass(frozen=True, slots=True)
-class Running:
-    """An engine that works; verify: raises an error unless a result is confirmed."""
-
-    run: "Engine"
-    verify: "Callable[[Result], None]" = field(default=lambda _: None)
+    return with_options(with_choice, _OPTIONS)
 
 
 @contextlib.contextmanager
-def running(choice: EngineChoice) -> Iterator[Running]:
-    """Yield what was chosen; what was started for it ends with the block.
+def running(choice: EngineChoice) -> "Iterator[Engine]":
+    """Yield the engine that was chosen; what was started for it ends with the block.
 
     Raises Failure or SparkFailedError where Spark cannot be started.
     """
     if choice.engine == "local":
         from spark_tools.run.local import local_engine
 
-        yield Running(local_engine(choice.processes or 1))
+        yield local_engine(choice.processes or 1)
         return
     if importlib.util.find_spec("pyspark") is None:
         raise Failure(
             f"pyspark is missing: {INSTALL_EXTRA}; or use --engine local",
             ERROR,
         )
-    from spark_tools.run.join_check import check_by_join
     from spark_tools.spark.engine import spark_engine
     from spark_tools.spark.session import spark_session
 
     settings = dict(choice.conf)
     with spark_session(master=choice.master, conf=settings, log=choice.spark_log) as session:
-        engine = spark_engine(session)
-        if choice.verify is None:
-            yield Running(engine)
-        else:
-            yield Running(engine, functools.partial(check_by_join, session))
+        yield spark_engine(session)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import Failure
-from delaywheel.spark.engines import EngineChoice, engine_of_hours_options, running
+from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     "item makes its hour incomplete.",
 )
 @knowing_repairs
-@engine_of_hours_options
+@engine_options
 def hours(
     *,
     state: Path,
@@ -145,7 +145,7 @@ def hours(
                 StateDirectory(DirectoryDisk(state), str(state)),
                 lambda minute: sources_of(roots, manifests, first if minute is None else minute),
                 request,
-                engine.run,
+                engine,
                 repairs=repairs,
             )
     except (ReconcileError, SparkFailedError, OSError) as error:

@@ -9,7 +9,7 @@ meta server.
     the store has a newer record   the file takes it: the process died between the two
     the file has a newer record    the store takes it, in a version above all that was told
     the file lacks a group         nothing shows that its record is the newest: the nodes have to
-                                   say so first (groups/set_back.py)
+                                   say so first (known/set_back.py)
 
 Whoever restores a backup deletes the file: it is about the store that is gone. A file that cannot
 be read counts as none.

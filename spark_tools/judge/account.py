@@ -80,10 +80,6 @@ class Tally:
         self._rows = 0
         self._summed = 0
 
-    def without_rows(self) -> "Tally":
-        """Return an empty table of the same columns."""
-        return Tally(self.keys, self.measures, self.largest)
-
     def add(self, part: pa.Table) -> None:
         """Add counts; the same keys may be there many times."""
         if not part.num_rows:

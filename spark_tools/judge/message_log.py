@@ -59,7 +59,7 @@ def read_records(
             yield rows_of(kept, file, subjects, ints(kept, "filed_minute"))
 
 
-def readable_ranges(logs: Sequence[LogRange], damages: Sequence[Damage]) -> list[range]:
+def _readable_ranges(logs: Sequence[LogRange], damages: Sequence[Damage]) -> list[range]:
     """Return the sequences of which it is known whether there are records that accept a message.
 
     None at all, if there is damage of which nobody knows which records it hides.
@@ -201,7 +201,7 @@ class _Blocks:
         """Read, and compare."""
         damages: list[Damage] = []
         records = self._records(damages)
-        readable = readable_ranges(self._task.logs, damages)
+        readable = _readable_ranges(self._task.logs, damages)
         found = self._rows()
         in_range = self._rules.covers(found.rows.minute)
         maker = FindingsMaker(

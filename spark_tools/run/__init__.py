@@ -1,8 +1,6 @@
 """A run from manifests to its verdict.
 
     document         the JSON document, as its readers see it
-    join_check       the same counts by joins
-    join_queries     the SQL of these joins
     local            the engine without Spark
     plan             manifests to tasks
     recheck          hours that disagree with the index

@@ -4,7 +4,7 @@
     chained_file   one append-only file of batches
     columns        table of names and arrays of a batch
     dead_rows      an item and how it came to be given up
-    entries        the 36-byte index entry of a pending message
+    entries        the 40-byte index entry of a pending message
     facts          outcomes of messages, as arrays
     file_header    the first 64 bytes of a log file
     item_formats   whether the bytes of an item are whole

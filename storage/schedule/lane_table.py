@@ -2,7 +2,7 @@
 
 A *lane* is a number. Lane 0 has all subjects that are in no other one: its rows are loaded into the
 wheel ahead of time. The rows of another lane wait on disk until the sender has room for them, or
-for as long as nothing of it may leave (docs/decisions/0012-lanes-wait-on-disk.md).
+for as long as nothing of it may leave (docs/decisions/0030-where-a-row-is-is-recorded.md).
 
 The *loading* cursor of a lane says where its next reading begins: of its rows before it none is on
 disk only, but for what a reading under way has yet to come by. Its *loaded* cursor stands where the

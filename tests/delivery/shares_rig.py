@@ -2,8 +2,7 @@
 
 Time is virtual. Each broker answers after a while that grows with what it has to do, as one with so
 many messages a second would. What each group got, how late it was, and how the sender saw the
-groups is written down in steps of 0.1 s: for the checks in test_shares.py, and for the plots of
-benchmarks/shares.py, which are to be looked at.
+groups is written down in steps of 0.1 s, for the checks in test_shares.py.
 """
 
 import random
@@ -52,7 +51,6 @@ class Story:
         shape = (self.steps, len(play.weights))
         self.effective = np.zeros(shape)
         """The effective weight."""
-        self.in_flight = np.zeros(shape, np.int64)
         self.load = np.zeros(shape, np.int64)
         """Queued and in flight."""
         self.delivered = np.zeros(shape, np.int64)
@@ -72,7 +70,6 @@ class Story:
         self.statuses = statuses
         for number, status in enumerate(statuses):
             self.effective[step, number] = status.effective_weight
-            self.in_flight[step, number] = status.in_flight
             self.load[step, number] = status.queued + status.in_flight
 
     def end(self, rig: Rig, received: Sequence[Sequence[tuple[float, int]]]) -> None:

@@ -1,7 +1,7 @@
 """Shares are those of the weights; a group that falls ill loses its own and keeps nothing back.
 
-One story for each fault: see shares_rig.py, and `python -m benchmarks.shares` for pictures of them.
-The ill group has a quarter of the weight and is ill from 5 to 12 s.
+One story for each fault: see shares_rig.py. The ill group has a quarter of the weight and is ill
+from 5 to 12 s.
 """
 
 import functools

@@ -21,7 +21,7 @@ from tests.failover_campaign.network import INSIDE, Loopback, Namespaces, enter,
 from tests.failover_campaign.plan import CALM_S, POWER, QUICK_CALM_S, kinds_with, plan
 from tests.failover_campaign.summary import broken_bars, describe
 
-PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.png"
+PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.svg"
 
 _tell = functools.partial(print, flush=True)
 

@@ -658,35 +658,6 @@ def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
         assert "an illegal subject" in meta.log()
 
 
-def test_nothing_sent_is_lost_when_one_of_two_delay_servers_of_ours_is_killed(site: Site) -> None:
-    port = site.enter("b1")
-    listen = f"127.0.0.1:{closed_port()}"
-    with (
-        site.meta() as meta,
-        site.broker("b1", port) as broker,
-        site.delay_server(meta, "d1"),
-        site.client() as client,
-    ):
-        keys = names("k", 400)
-        with site.delay_server(meta, "d0", listen=listen) as one:
-            for key in keys[:200]:
-                client.tell("send", SUBJECT, 2000, key, -1)
-            accepted = one.status()["accepted"]
-            one.kill()
-            for key in keys[200:]:
-                client.tell("send", SUBJECT, 2000, key, -1)
-        assert client.wait_for(lambda: len(client.all("sent")) == 400, seconds=30), (
-            len(client.all("sent")),
-            client.all("failed"),
-        )
-        assert accepted > 20
-        with site.delay_server(meta, "d0", listen=listen):
-            ids = {said[2] for said in client.all("made")}
-            assert broker.wait_for(
-                lambda: ids <= {said[2] for said in broker.all("took")}, seconds=20
-            ), len(broker.all("took"))
-
-
 def test_trap_6_a_broker_starts_though_the_store_takes_nothing_for_seconds(site: Site) -> None:
     port = site.enter("b1")
     with site.meta() as meta, java_broker(site.http, port, site.log("b1")) as broker:

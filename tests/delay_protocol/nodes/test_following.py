@@ -89,7 +89,7 @@ HEADS = st.builds(
 
 
 def test_the_examples_of_the_documentation_are_what_is_written() -> None:
-    follow, batches, ack, leave = worked_examples("../replication.md")[2:]
+    follow, batches, ack, leave = worked_examples("replication_wire.md")[2:6]
     assert encode_follow(FOLLOW) == follow
     assert encode_one_way(CommandCode.BATCHES, encode_batches_head(HEAD), BATCHES) == batches
     assert encode_acknowledged(ACK) == ack

@@ -103,7 +103,7 @@ CHANGES = st.one_of(
 
 
 def test_the_examples_of_the_documentation_are_what_is_written() -> None:
-    watch, vote = worked_examples("../replication.md")[:2]
+    watch, vote = worked_examples("replication_wire.md")[:2]
     assert encode_node_watch(NodeWatch()) == watch
     assert encode_group_change(VOTE) == vote
 

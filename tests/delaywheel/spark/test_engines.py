@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from delaywheel.main import main
 from delaywheel.spark.engines import EngineChoice, running
-from spark_tools.files.errors import ReconcileError, SparkFailedError
+from spark_tools.files.errors import SparkFailedError
 from tests.delaywheel.spark.test_commands import directory
 
 
@@ -36,24 +36,6 @@ def test_spark_is_what_works_if_nothing_is_said_and_finds_the_same(
         for manifest in one["manifests"]:
             del manifest["made"], manifest["made_ms"]
     assert first == second
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_figures_that_joins_do_not_find_are_an_error_and_no_verdict(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def differing(session: SparkSession, result: object) -> None:
-        assert session is spark
-        assert result is not None
-        raise ReconcileError("accepted: 5 by tasks, 4 by joins")
-
-    monkeypatch.setattr("spark_tools.run.join_check.check_by_join", differing)
-    data, output = directory(tmp_path / "data"), tmp_path / "result.json"
-    found = invoke("--root", str(data), "--verify", "join", "--output", str(output))
-    assert found.exit_code == 3
-    assert "accepted: 5 by tasks, 4 by joins" in found.output
-    assert not output.exists()
 
 
 def test_without_java_it_ends_with_one_sentence_and_a_way_without_it(
@@ -88,7 +70,6 @@ def test_without_pyspark_it_says_what_to_install(
     [
         (["--engine", "local", "--master", "local[1]"], "--master is for --engine spark"),
         (["--engine", "local", "--conf", "a=b"], "--conf is for --engine spark"),
-        (["--engine", "local", "--verify", "join"], "--verify is for --engine spark"),
         (["--processes", "2"], "say --master local[N]"),
         (["--conf", "spark.executor.cores"], "is not KEY=VALUE"),
         (["--conf", "=1"], "is not KEY=VALUE"),

@@ -1,4 +1,4 @@
-"""A message takes 36 bytes in the wheel; a subject keeps its number while anything holds it."""
+"""A message takes 40 bytes in the wheel; a subject keeps its number while anything holds it."""
 
 import random
 from collections.abc import Sequence

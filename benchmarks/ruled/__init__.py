@@ -1,1 +1,0 @@
-"""Rules of subjects under load: rate limits and pauses."""
