@@ -14,7 +14,7 @@ from delay_transport.seams.process import allow_open_files, announce, stop_on_si
 from delay_transport.seams.runtime import system_runtime
 from meta_server.admin.entrance import tokens_of
 from meta_server.admin.http import application
-from meta_server.admin.openapi import document_json, page
+from meta_server.admin.openapi import document_json
 from meta_server.known.model import MetaStore
 from meta_server.known.record_file import record_document
 from meta_server.server import MetaServer, secret_of, serve
@@ -41,7 +41,6 @@ def run(config: MetaServerConfig) -> None:
     warn_of_exposure(config)
     # Made before the loop runs: it takes tens of milliseconds.
     document_json()
-    page()
     # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
     sys.setswitchinterval(0.0005)
     trio.run(_run_process, within_file_limit(config))

@@ -16,9 +16,7 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.limits import limits_in_force
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness, Liveness
@@ -28,9 +26,7 @@ from meta_server.known.model import (
     Audit,
     Change,
     ForgetAudit,
-    ForgetClient,
     MetaStore,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -45,15 +41,12 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    UnsetLimit,
 )
 from meta_server.known.record_file import RecordedStore, RecordFile
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
-from meta_server.wire.clients import SeenClients
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
@@ -62,19 +55,15 @@ from meta_server.wire.timestamps import Timestamps
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LOOK_S = 0.25
-"""How often silence, the bound of timestamps and gathered clients are looked at, at least."""
+"""How often silence and the bound of timestamps are looked at, at least."""
 _FORGET_S = 3600.0
-"""How often clients and groups of which nothing was heard for long are looked for."""
-_FORGET_SLICE = 2000
-"""Clients looked at in one turn of the loop, and forgotten by one commit."""
+"""How often old entries of the audit, and groups that are silent for long, are removed."""
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
 _ROUTES_NOBODY = (
     Audit,
     ForgetAudit,
-    ForgetClient,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveDelayGroup,
@@ -85,8 +74,6 @@ _ROUTES_NOBODY = (
     SaveDelayGroup,
     SaveDelayNode,
     SaveSubject,
-    SetLimit,
-    UnsetLimit,
 )
 """Changes after which every client would still get what it got."""
 
@@ -131,8 +118,6 @@ class MetaServer:
         self.handlers: Handlers
         self.pusher: Pusher
         self.telling: ControlsPusher
-        self.clients: SeenClients
-        self.audit: AuditKeeper
         self.administration: Administration
         self.silence: SilenceWatch
 
@@ -152,10 +137,9 @@ class MetaServer:
             nodes=len(self.registry.nodes),
             seconds=round(load_seconds, 3),
         )
-        limits = limits_in_force(config.registration, self.registry.limits)
-        self._wire_keeping(limits)
-        self._wire_answering(limits)
-        self._wire_administration(limits)
+        self._wire_keeping(config.registration)
+        self._wire_answering(config.registration)
+        self._wire_administration(config.registration)
         self._parts = Parts(
             config=config,
             clock=runtime.clock,
@@ -171,13 +155,11 @@ class MetaServer:
             handlers=self.handlers,
             pusher=self.pusher,
             telling=self.telling,
-            clients=self.clients,
             administration=self.administration,
-            audit=self.audit,
         )
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
-        """Wire what keeps: the writer, timestamps, who was heard, clients."""
+        """Wire what keeps: the writer, timestamps, who was heard."""
         self.timestamps = Timestamps(
             ceiling_ms=self.registry.timestamp_ms, ahead_ms=limits.timestamp_ahead_ms
         )
@@ -194,7 +176,6 @@ class MetaServer:
             groups=Liveness(timeout_s=limits.broker_timeout_ms / 1000),
             nodes=Liveness(timeout_s=limits.node_timeout_ms / 1000),
         )
-        self.clients = SeenClients(self.registry, limits)
 
     def _wire_answering(self, limits: RegistrationConfig) -> None:
         """Wire what answers, pushes, and tells delay servers their controls."""
@@ -209,7 +190,6 @@ class MetaServer:
         )
         self.pusher = Pusher(
             answers=answers.answers,
-            online_state=answers.online_state,
             timestamp=answers.timestamp,
             gather_s=config.push.gather_ms / 1000,
             retry_s=config.push.retry_ms / 1000,
@@ -230,7 +210,6 @@ class MetaServer:
             clock=clock,
             limits=limits,
             is_open=config.is_open,
-            note_client=self.clients.note,
             credentials=self.credentials,
             telling=self.telling,
             prefix_routes_max=config.admin.prefix_routes_max,
@@ -250,7 +229,7 @@ class MetaServer:
         self.silence.wait_for_all()
 
     def _wire_administration(self, limits: RegistrationConfig) -> None:
-        """Wire what operators change, and what forgets old entries of the audit."""
+        """Wire what operators change."""
         config, runtime = self.config, self.runtime
         self.administration = Administration(
             config.admin,
@@ -264,9 +243,6 @@ class MetaServer:
             clock=runtime.clock,
             executor=runtime.executor,
         )
-        self.audit = AuditKeeper(
-            config.audit, clock=runtime.clock, reading=self.administration, commit=self._commit
-        )
 
     def _load(self) -> tuple[RecordedStore, Registry]:
         store = RecordedStore(self._open_store(), self._record_file)
@@ -278,9 +254,6 @@ class MetaServer:
 
     def _changed(self, changes: Sequence[Change]) -> None:
         """Push what follows from changes that are stored."""
-        self.clients.stored(changes)
-        if any(isinstance(change, SetLimit | UnsetLimit) for change in changes):
-            self._put_limits_in_force()
         if any(isinstance(change, SaveControls) for change in changes):
             self.telling.changed()
         self.handlers.group_changes.changed(changes)
@@ -307,20 +280,11 @@ class MetaServer:
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
-        self._put_limits_in_force()
         self.silence.wait_for_all()
         self.telling.loaded_anew()
         self.handlers.group_changes.loaded_anew()
         self.handlers.receivers.news()
         self.pusher.changed()
-
-    def _put_limits_in_force(self) -> None:
-        """Apply the stored limits."""
-        limits = limits_in_force(self.config.registration, self.registry.limits)
-        if limits != self.administration.limits:
-            self.administration.limits = limits
-            self.handlers.set_limits(limits)
-            self.clients.set_limits(limits)
 
     # -- tasks -------------------------------------------------------------------------------
 
@@ -336,32 +300,21 @@ class MetaServer:
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(self.look_s)
 
-    async def keep_clients(self) -> None:
-        """Store which clients were seen, and forget those not seen for long."""
-        forget_at = trio.current_time() + _FORGET_S
+    async def forget(self) -> None:
+        """Remove, once an hour, old entries of the audit, and silent groups nobody entered."""
+        config, clock = self.config, self.runtime.clock
+        began_ms, began_at = clock.now_ms(), trio.current_time()
         while True:
-            await trio.sleep(self.look_s)
-            if self.clients.gathered:
-                await self._commit("clients", self.clients.plan_store)
-            if trio.current_time() >= forget_at:
-                forget_at = trio.current_time() + _FORGET_S
-                await self._forget_clients()
-                await self._forget_groups()
-
-    async def _forget_clients(self) -> None:
-        since_ms = self.runtime.clock.now_ms() - self.config.registration.client_keep_ms
-        keys = list(self.registry.clients)
-        for start in range(0, len(keys), _FORGET_SLICE):
-            plan = partial(self.clients.plan_forget, keys[start : start + _FORGET_SLICE], since_ms)
-            if plan() and not await self._commit("clients", plan):
-                return
-            await trio.lowlevel.checkpoint()
-
-    async def _forget_groups(self) -> None:
-        try:
-            await self.administration.forget_groups(self.config.registration.group_keep_ms)
-        except MetaServerError as error:
-            _log.warning("silent groups were not removed yet", reason=str(error))
+            await trio.sleep(_FORGET_S)
+            # A clock that is set ahead makes no entry older.
+            passed_ms = int((trio.current_time() - began_at) * 1000)
+            now_ms = min(clock.now_ms(), began_ms + passed_ms)
+            changes = [ForgetAudit(now_ms - config.audit.keep_ms)]
+            await self._commit("audit", partial(list, changes))
+            try:
+                await self.administration.forget_groups(config.registration.group_keep_ms)
+            except MetaServerError as error:
+                _log.warning("silent groups were not removed yet", reason=str(error))
 
     async def keep_secret(self) -> None:
         """Reload the secret file when it changes, until cancelled; ends at once without one."""
@@ -452,13 +405,12 @@ async def serve(
             # Whatever changes goes through here.
             nursery.start_soon(server.committer.run)
             await nursery.start(server.keep_timestamps)
-            # Tell who is connected, note who is, notice who is not.
+            # Tell who is connected, notice who is not.
             nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.telling.run)
             nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.receivers.run)
-            nursery.start_soon(server.keep_clients)
-            nursery.start_soon(server.audit.run)
+            nursery.start_soon(server.forget)
             nursery.start_soon(server.entrance.keep_tokens)
             nursery.start_soon(server.keep_secret)
             nursery.start_soon(server.silence.run)

@@ -26,7 +26,7 @@ from typing import Annotated, Final, TypeVar
 from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from delay_protocol.basics.errors import LocalProtocolError
 
@@ -51,8 +51,8 @@ ANY_END: Final = "*"
 
 T = TypeVar("T")
 
-Rate = Annotated[float, msgspec.Meta(ge=RATE_MIN, le=RATE_MAX)]
-Weight = Annotated[float, msgspec.Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
+Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
+Weight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
 
 
 class ControlsError(LocalProtocolError, ValueError):
@@ -67,10 +67,10 @@ class ControlsError(LocalProtocolError, ValueError):
 class SubjectControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What holds for the subjects of a rule."""
 
-    paused: bool = False
-    """Nothing of them is sent; they wait on disk."""
-    rate_per_s: Rate | None = None
-    """Messages a second that are sent at the most; None: as many as there are."""
+    paused: Annotated[bool, Meta(description="Nothing of them is sent; they wait.")] = False
+    rate_per_s: Annotated[
+        Rate | None, Meta(description="Messages a second at the most; null: as many as there are.")
+    ] = None
 
     @property
     def is_open(self) -> bool:
@@ -81,12 +81,11 @@ class SubjectControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class GroupControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What holds for a broker group."""
 
-    paused: bool = False
-    """Nothing is sent to it; other groups of the same subjects take over."""
-    rate_per_s: Rate | None = None
-    """Messages a second that are sent to it at the most; None: as many as it takes."""
-    weight: Weight | None = None
-    """Its share, in proportion to those of others; None: as in the settings."""
+    paused: Annotated[bool, Meta(description="Nothing is sent to it; others take over.")] = False
+    rate_per_s: Annotated[
+        Rate | None, Meta(description="Messages a second at the most; null: as many as it takes.")
+    ] = None
+    weight: Annotated[Weight | None, Meta(description="Its share; null: as in settings.")] = None
 
     @property
     def is_open(self) -> bool:
@@ -97,7 +96,7 @@ class GroupControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All rules there are. Never changed: a change makes another one."""
 
-    version: Annotated[int, msgspec.Meta(ge=0, le=2**62)] = 0
+    version: Annotated[int, Meta(ge=0, le=2**62)] = 0
     """Counted up with each change; 0 where there never was one."""
     groups: dict[str, GroupControl] = {}
     """By name of the broker group; of some there may be none at present."""

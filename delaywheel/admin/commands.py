@@ -1,4 +1,4 @@
-"""`delaywheel admin`: show and change groups, routes, subjects and limits of a meta server.
+"""`delaywheel admin`: show and change groups, routes and subjects of a meta server.
 
 Each command sends one or a few requests to the administration API and prints the answer as a table,
 or as it is with `--json`. Tokens come from a file or the environment, never from an argument.
@@ -8,7 +8,6 @@ import itertools
 import shlex
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from datetime import timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,7 +20,7 @@ from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import of_meta_server
-from delaywheel.shared.parameters import DELAY, MOMENT, PAIR, FiniteRange
+from delaywheel.shared.parameters import MOMENT, PAIR
 from delaywheel.shared.terminal import cell, wide_console
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -43,12 +42,12 @@ _HISTORY_MAX = 100
 """Elections and handovers that `show --history` lists."""
 
 
-@click.group(short_help="Show and change groups, routes and limits of a meta server.")
+@click.group(short_help="Show and change groups, routes and subjects of a meta server.")
 @of_meta_server
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as JSON.")
 @click.pass_context
 def admin(ctx: click.Context, *, meta: str, token_file: Path | None, as_json: bool) -> None:
-    """Show and change groups, routes, subjects and limits of a meta server.
+    """Show and change groups, routes and subjects of a meta server.
 
     When the command ends the change is stored, with an audit entry, and is being pushed to
     connected clients.
@@ -444,41 +443,16 @@ def restore_group(session: Session, *, name: str, version: int | None) -> None:
 @broker_group.command("read-only", short_help="Send no new messages into a group.")
 @click.argument("name")
 @click.argument("value", type=click.Choice(["on", "off"]))
-@click.option("--subject", default="*", show_default=True, help="Of this subject only; * for all.")
 @_json_option
-def read_only(session: Session, *, name: str, value: str, subject: str) -> None:
+def read_only(session: Session, *, name: str, value: str) -> None:
     """Send no new messages into a broker group (on), or send them again (off).
 
     \b
     Examples:
       delaywheel admin broker-group read-only broker1 on
-      delaywheel admin broker-group read-only broker1 off --subject orders
     """
-    body = {"read_only": value == "on", "subject": subject}
+    body = {"read_only": value == "on"}
     _show(session, session.ask("PUT", "broker-groups", name, "read-only", body=body))
-
-
-@broker_group.command(
-    "read-only-list", short_help="List groups that are read-only for single subjects."
-)
-@click.option("--group", help="Only this broker group.")
-@_paged
-@_json_option
-def list_read_only(session: Session, *, group: str | None, limit: int, everything: bool) -> None:
-    """List broker groups that are read-only for single subjects.
-
-    \b
-    Examples:
-      delaywheel admin broker-group read-only-list --group broker1
-    """
-    _list(
-        session,
-        "read-only",
-        query={"group": group},
-        columns=("subject", "group"),
-        limit=limit,
-        everything=everything,
-    )
 
 
 # Brokers
@@ -841,136 +815,24 @@ def set_subject(session: Session, *, name: str, **body: object) -> None:
     _show(session, session.ask("PUT", "subjects", name, body=body))
 
 
-@subject.command("remove", short_help="Remove unused subjects.")
-@click.argument("name", required=False)
-@click.option("--prefix", help="All that begin with this, in the place of NAME.")
-@click.option(
-    "--unseen",
-    type=DELAY,
-    default="1d",
-    show_default=True,
-    help="Only those that were made, and used by a client, no later than so long ago.",
-)
-@click.option("--dry-run", is_flag=True, help="Remove nothing; say how many would be.")
+@subject.command("remove", short_help="Remove an unused subject.")
+@click.argument("name")
+@_version
 @_json_option
-def remove_subjects(
-    session: Session, *, name: str | None, prefix: str | None, unseen: timedelta, dry_run: bool
-) -> None:
-    """Remove a subject, or all with a prefix, that no client uses, after a flood for example.
+def remove_subject(session: Session, *, name: str, version: int | None) -> None:
+    """Remove a subject that no client uses.
 
-    Subjects of connected clients, and subjects with a tag or a route of an operator, stay. Messages
-    of a removed subject are safe: it is created again, with a route, when it is used again.
+    A subject of a connected client, or with a tag or a route of an operator, stays. Messages of a
+    removed subject are safe: it is created again, with a route, when it is used again.
 
     \b
     Examples:
-      delaywheel admin subject remove --prefix flood. --unseen 1h --dry-run
       delaywheel admin subject remove orders.piad
     """
-    if (name is None) == (prefix is None):
-        raise click.UsageError("give either a NAME or --prefix")
-    body = {
-        **({"prefix": prefix} if name is None else {"subject": name}),
-        "unseen_ms": unseen // timedelta(milliseconds=1),
-        "dry_run": dry_run,
-    }
-    _show(session, session.ask("POST", "subject-removal", body=body))
+    _show(session, session.ask("DELETE", "subjects", name, query={"version": version}))
 
 
-@admin.group(short_help="Consumers: take off-line, bring on-line.")
-def consumer() -> None:
-    """Consumers: stop them and start them again."""
-
-
-@consumer.command("list", short_help="List consumers that are off-line.")
-@click.option("--subject", help="Only of this subject.")
-@click.option("--consumer-group", help="Only of this consumer group.")
-@_paged
-@_json_option
-def list_offline(session: Session, *, limit: int, everything: bool, **query: object) -> None:
-    """List consumers that an operator took off-line.
-
-    \b
-    Examples:
-      delaywheel admin consumer list --subject orders.paid
-    """
-    _list(
-        session,
-        "offline-consumers",
-        query=query,
-        columns=("subject", "consumer_group", "client_id"),
-        limit=limit,
-        everything=everything,
-    )
-
-
-def _consumer(command: Command) -> Command:
-    for part in (
-        # The last one comes first on the command line.
-        click.argument("consumer_group"),
-        click.argument("subject"),
-        click.option("--client-id", default="*", show_default=True, help="Only this client."),
-    ):
-        command = part(command)
-    return command
-
-
-@consumer.command("offline", short_help="Take consumers off-line.")
-@_consumer
-@_json_option
-def take_offline(session: Session, **body: object) -> None:
-    """Take the consumers CONSUMER_GROUP of SUBJECT off-line: they stop consuming.
-
-    \b
-    Examples:
-      delaywheel admin consumer offline orders.paid billing
-    """
-    _show(session, session.ask("POST", "consumers", "offline", body=body))
-
-
-@consumer.command("online", short_help="Bring consumers on-line again.")
-@_consumer
-@_json_option
-def bring_online(session: Session, **body: object) -> None:
-    """Bring the consumers CONSUMER_GROUP of SUBJECT on-line again.
-
-    \b
-    Examples:
-      delaywheel admin consumer online orders.paid billing
-    """
-    _show(session, session.ask("POST", "consumers", "online", body=body))
-
-
-@admin.group(short_help="Clients that used a subject.")
-def client() -> None:
-    """Clients that used a subject, as an approximate record."""
-
-
-@client.command("list", short_help="List clients.")
-@click.option("--subject", help="Only of this subject.")
-@click.option("--consumer-group", help="Only of this consumer group.")
-@_paged
-@_json_option
-def list_clients(session: Session, *, limit: int, everything: bool, **query: object) -> None:
-    """List clients that used a subject.
-
-    \b
-    Examples:
-      delaywheel admin client list --subject orders.paid
-    """
-    columns = (
-        "subject",
-        "client_type",
-        "consumer_group",
-        "client_id",
-        "app_code",
-        "room",
-        "seen_ms",
-        "online",
-    )
-    _list(session, "clients", query=query, columns=columns, limit=limit, everything=everything)
-
-
-# Delay servers, limits, audit
+# Delay servers, audit
 
 
 @admin.group("delay-group", short_help="Groups of delay servers: masters, members.")
@@ -1254,79 +1116,6 @@ def set_delay_group(session: Session, *, name: str, min_isr: int) -> None:
     """
     body = {"min_isr": min_isr}
     _show(session, session.ask("POST", "delay-groups", name, "min-isr", body=body))
-
-
-@admin.group(short_help="Limits that may change while the server runs.")
-def limit() -> None:
-    """Limits that may be changed while the server runs.
-
-    A limit that is set here is stored and overrides the settings until it is reset.
-    """
-
-
-@limit.command("show", short_help="Show limits.")
-@_json_option
-def show_limits(session: Session) -> None:
-    """Show the effective limits, the limits set here, and those of the settings.
-
-    \b
-    Examples:
-      delaywheel admin limit show
-    """
-    _show_limits(session, session.ask("GET", "limits"))
-
-
-@limit.command("change", short_help="Set limits, for restarts too.")
-@click.option("--subjects-max", type=click.IntRange(min=1))
-@click.option("--groups-max", type=click.IntRange(min=1))
-@click.option("--clients-max", type=click.IntRange(min=0))
-@click.option("--new-subjects-per-second-max", type=FiniteRange(min=0.001))
-@_json_option
-def change_limits(session: Session, **body: object) -> None:
-    """Set limits, at once and after restarts; they override the settings.
-
-    \b
-    Examples:
-      delaywheel admin limit change --subjects-max 2000000
-    """
-    _show_limits(session, session.ask("PATCH", "limits", body=body))
-
-
-@limit.command("reset", short_help="Have the settings say limits again.")
-@click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("--all", "everything", is_flag=True, help="All of them.")
-@_json_option
-def reset_limits(session: Session, *, names: tuple[str, ...], everything: bool) -> None:
-    """Reset limits: the settings apply again, at once.
-
-    \b
-    Examples:
-      delaywheel admin limit reset subjects_max
-      delaywheel admin limit reset --all
-    """
-    if bool(names) is everything:
-        raise click.UsageError("name the limits, or say --all")
-    if everything:
-        names = tuple(session.ask("GET", "limits")["in_force"])
-    # As JSON's null: what is None is left out of a body.
-    body = dict.fromkeys(names, msgspec.Raw(b"null"))
-    _show_limits(session, session.ask("PATCH", "limits", body=body))
-
-
-def _show_limits(session: Session, answer: Json) -> None:
-    if session.as_json:
-        _show(session, answer)
-        return
-    rows = [
-        {
-            "limit": name,
-            "in force": value,
-            "set": answer["stored"].get(name),
-            "in the settings": answer["configured"][name],
-        }
-        for name, value in answer["in_force"].items()
-    ]
-    wide_console().print(_table(rows))
 
 
 @admin.command(short_help="Show who changed what.")

@@ -3,30 +3,27 @@
     admin_types      requests and answers of the API
     administration   plans become commits
     api              one function for each operation
-    audit            forgets old audit entries
     entrance         who is let in, and how many at a time
     http             the HTTP application
-    limits           limits that operators set
     metrics          Prometheus metrics
     numbers          one table of all numbers that are shown
     openapi          the description of the API
     pages            pages of long lists
     parts            what admin gets of a server; it knows no more of one
     plans            requests to changes
-    qmq_management   management calls of QMQ
     status           the status document
     views            rows as they are shown
 
 No file imports one above it:
 
     http
-    metrics   openapi   qmq_management
+    metrics   openapi
     api
     views
     status
     numbers
     parts
-    administration   audit   entrance   limits
+    administration   entrance
     pages   plans
     admin_types
 

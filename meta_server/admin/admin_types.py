@@ -1,7 +1,6 @@
 """Requests and answers of the administration API: its validation and its documentation.
 
-Names are those of JSON. The string after a field is its description in the OpenAPI document. Times
-are wall clock in ms since 1970 UTC.
+Names are those of JSON. Times are wall clock in ms since 1970 UTC.
 """
 
 from typing import Annotated, Literal
@@ -24,6 +23,12 @@ from meta_server.known.model import EVERY
 
 PAGE_MAX = 1000
 """Rows of one page."""
+
+
+def about(text: str) -> Meta:
+    """Return the description of a field in the OpenAPI document."""
+    return Meta(description=text)
+
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=255)]
@@ -48,6 +53,13 @@ Fit = Literal["fit", "behind", "last", "unfit", "excluded"]
 EnteredRole = Literal[
     "MASTER", "SLAVE", "BACKUP", "DELAY", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP"
 ]
+Expected = Annotated[
+    Version | None, about("The version that it must have; without it any is changed or removed.")
+]
+RowVersion = Annotated[int, about("Counts changes of its row.")]
+Next = Annotated[
+    str | None, about("The value of `after` for the next page; null: this is the last page.")
+]
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -64,30 +76,35 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
 class ProblemDetail(Answer, frozen=True, kw_only=True):
     """The error."""
 
-    code: str
-    """A word for programs: bad-value, not-found, conflict, token, role, host, origin, store, …"""
-    message: str
-    """A sentence for people."""
-    field: str = ""
-    """The field, parameter or part of the path that is not allowed; empty if none is to blame."""
-    value: str = ""
-    """The given value, cut after 100 characters."""
-    allowed: str = ""
-    """The allowed values."""
+    code: Annotated[
+        str,
+        about(
+            "A word for programs: bad-value, not-found, conflict, token, role, host, origin, "
+            "store, …"
+        ),
+    ]
+    message: Annotated[str, about("A sentence for people.")]
+    field: Annotated[
+        str,
+        about(
+            "The field, parameter or part of the path that is not allowed; empty if none is to "
+            "blame."
+        ),
+    ] = ""
+    value: Annotated[str, about("The given value, cut after 100 characters.")] = ""
+    allowed: Annotated[str, about("The allowed values.")] = ""
 
 
 class Problem(Answer, frozen=True, kw_only=True):
     """The answer to a refused request."""
 
-    error: ProblemDetail
-    """The error."""
+    error: Annotated[ProblemDetail, about("The error.")]
 
 
 class Done(Answer, frozen=True, kw_only=True):
     """The requested state holds."""
 
-    changed: bool
-    """True: something was changed; false: it was so before."""
+    changed: Annotated[bool, about("True: something was changed; false: it was so before.")]
 
 
 # Parts of the path
@@ -100,40 +117,33 @@ class NoPath(Request, frozen=True, kw_only=True):
 class NamePath(Request, frozen=True, kw_only=True):
     """A broker group or delay group."""
 
-    name: Name
-    """Name of the group."""
+    name: Annotated[Name, about("Name of the group.")]
 
 
 class BrokerPath(Request, frozen=True, kw_only=True):
     """A broker's place."""
 
-    group: Name
-    """Name of the broker group."""
-    role: EnteredRole
-    """Its role there."""
+    group: Annotated[Name, about("Name of the broker group.")]
+    role: Annotated[EnteredRole, about("Its role there.")]
 
 
 class SubjectPath(Request, frozen=True, kw_only=True):
     """A subject."""
 
-    subject: Name
-    """Name of the subject, not a retry subject's."""
+    subject: Annotated[Name, about("Name of the subject, not a retry subject's.")]
 
 
 class PrefixPath(Request, frozen=True, kw_only=True):
     """A prefix of subjects."""
 
-    prefix: Name
-    """The prefix of subjects."""
+    prefix: Annotated[Name, about("The prefix of subjects.")]
 
 
 class NodePath(Request, frozen=True, kw_only=True):
     """A delay server."""
 
-    name: Name
-    """Name of the delay group."""
-    node_id: Name
-    """The node in it."""
+    name: Annotated[Name, about("Name of the delay group.")]
+    node_id: Annotated[Name, about("The node in it.")]
 
 
 # Parameters
@@ -146,88 +156,73 @@ class NoQuery(Request, frozen=True, kw_only=True):
 class PageQuery(Request, frozen=True, kw_only=True):
     """A page of a list, in the order of the rows' names."""
 
-    after: Cursor = ""
-    """`next` of the page before; empty for the first page."""
-    limit: Limit = 100
-    """Rows that are wanted at most."""
+    after: Annotated[Cursor, about("`next` of the page before; empty for the first page.")] = ""
+    limit: Annotated[Limit, about("Rows that are wanted at most.")] = 100
 
 
 class BrokerGroupQuery(PageQuery, frozen=True, kw_only=True):
     """A page of broker groups."""
 
-    kind: Kind | Literal[""] = ""
-    """Only groups of this kind."""
-    state: State | Literal[""] = ""
-    """Only groups in this state."""
+    kind: Annotated[Kind | Literal[""], about("Only groups of this kind.")] = ""
+    state: Annotated[State | Literal[""], about("Only groups in this state.")] = ""
 
 
 class GroupQuery(PageQuery, frozen=True, kw_only=True):
     """A page of what belongs to a broker group."""
 
-    group: Text = ""
-    """Only rows of this broker group."""
+    group: Annotated[Text, about("Only rows of this broker group.")] = ""
 
 
 class RouteQuery(PageQuery, frozen=True, kw_only=True):
     """A page of routes."""
 
-    group: Text = ""
-    """Only routes that lead to this broker group."""
-    prefix: Text = ""
-    """Only names that begin with this."""
+    group: Annotated[Text, about("Only routes that lead to this broker group.")] = ""
+    prefix: Annotated[Text, about("Only names that begin with this.")] = ""
 
 
 class SubjectQuery(PageQuery, frozen=True, kw_only=True):
     """A page of subjects."""
 
-    prefix: Text = ""
-    """Only names that begin with this."""
-    tag: Text | None = None
-    """Only subjects with this tag; an empty one is the default tag."""
-
-
-class ConsumerQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of consumers."""
-
-    subject: Text = ""
-    """Only those of this subject."""
-    consumer_group: Text = ""
-    """Only those of this consumer group."""
+    prefix: Annotated[Text, about("Only names that begin with this.")] = ""
+    tag: Annotated[
+        Text | None, about("Only subjects with this tag; an empty one is the default tag.")
+    ] = None
 
 
 class VersionQuery(Request, frozen=True, kw_only=True):
     """The expected version."""
 
-    version: Version | None = None
-    """The version that it must have; without it whatever is there is removed."""
+    version: Expected = None
 
 
 class RemovalQuery(Request, frozen=True, kw_only=True):
     """The expected version, and whether messages may be lost."""
 
-    version: Version | None = None
-    """The version that it must have; without it whatever is there is removed."""
-    lose_messages: bool = False
-    """Remove it even if subjects are routed to it and its messages are never consumed."""
+    version: Expected = None
+    lose_messages: Annotated[
+        bool,
+        about("Remove it even if subjects are routed to it and its messages are never consumed."),
+    ] = False
 
 
 class AuditQuery(Request, frozen=True, kw_only=True):
     """A page of the audit, newest first."""
 
-    before: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
-    """`next` of the page before."""
-    limit: Limit = 100
-    """Rows that are wanted at most."""
-    actor: Text = ""
-    """Only by this one."""
-    action: Text = ""
-    """Only this action, or all that begin with it and a dot: `route` stands for `route.set` too."""
-    target: Text = ""
-    """Only of this target."""
-    since_ms: Millis = 0
-    """Only from then on."""
-    until_ms: Millis | None = None
-    """Only before then."""
+    before: Annotated[
+        Annotated[int, Meta(ge=1, le=2**63 - 1)] | None, about("`next` of the page before.")
+    ] = None
+    limit: Annotated[Limit, about("Rows that are wanted at most.")] = 100
+    actor: Annotated[Text, about("Only by this one.")] = ""
+    action: Annotated[
+        Text,
+        about(
+            "Only this action, or all that begin with it and a dot: `route` stands for "
+            "`route.set` too."
+        ),
+    ] = ""
+    target: Annotated[Text, about("Only of this target.")] = ""
+    since_ms: Annotated[Millis, about("Only from then on.")] = 0
+    until_ms: Annotated[Millis | None, about("Only before then.")] = None
 
 
 # Broker groups
@@ -236,160 +231,160 @@ class AuditQuery(Request, frozen=True, kw_only=True):
 class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     """A broker group, or a group of delay servers, as clients see it."""
 
-    name: str
-    """Its name."""
-    kind: Kind
-    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
-    services that attach to delay servers."""
-    address: str
-    """host:port of its master for clients; empty while none is known."""
-    state: State
-    """RW: takes messages; R: read-only; NRW: away."""
-    since_ms: int
-    """When its row was changed last."""
-    liveness: Sign
-    """heard: its master was, within the time-out; assumed: it has not been yet, since this meta
-    server began or the group was entered; none: nobody waits for it."""
-    heard_seconds_ago: float | None
-    """Seconds since its master was heard; null unless it was."""
-    tag: str
-    """Subjects with this tag are routed to it; empty: the default tag."""
-    weight: int
-    """Its share of subjects against its neighbours'; 0: no new ones."""
-    ext: dict[str, str]
-    """Further attributes."""
-    static: bool
-    """It never registers: its state is what an operator said."""
-    entered: bool
-    """An operator added, approved or changed it, or entered a broker of it. Others join no route
-    that is there, and are forgotten when they are silent for long."""
-    read_only: bool
-    """It is taken from all producers."""
-    retired: bool
-    """No route leads to it any more."""
-    version: int
-    """Counts changes of its row."""
+    name: Annotated[str, about("Its name.")]
+    kind: Annotated[
+        Kind,
+        about(
+            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
+            "receiver: services that attach to delay servers."
+        ),
+    ]
+    address: Annotated[
+        str, about("host:port of its master for clients; empty while none is known.")
+    ]
+    state: Annotated[State, about("RW: takes messages; R: read-only; NRW: away.")]
+    since_ms: Annotated[int, about("When its row was changed last.")]
+    liveness: Annotated[
+        Sign,
+        about(
+            "heard: its master was, within the time-out; assumed: it has not been yet, since this "
+            "meta server began or the group was entered; none: nobody waits for it."
+        ),
+    ]
+    heard_seconds_ago: Annotated[
+        float | None, about("Seconds since its master was heard; null unless it was.")
+    ]
+    tag: Annotated[str, about("Subjects with this tag are routed to it; empty: the default tag.")]
+    weight: Annotated[int, about("Its share of subjects against its neighbours'; 0: no new ones.")]
+    ext: Annotated[dict[str, str], about("Further attributes.")]
+    static: Annotated[bool, about("It never registers: its state is what an operator said.")]
+    entered: Annotated[
+        bool,
+        about(
+            "An operator added, approved or changed it, or entered a broker of it. Others join no "
+            "route that is there, and are forgotten when they are silent for long."
+        ),
+    ]
+    read_only: Annotated[bool, about("It is taken from producers.")]
+    retired: Annotated[bool, about("No route leads to it any more.")]
+    version: RowVersion
 
 
 class BrokerGroups(Answer, frozen=True, kw_only=True):
     """A page of broker groups."""
 
-    items: list[BrokerGroupShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[BrokerGroupShown], about("The rows.")]
+    next: Next
 
 
 class BrokerGroupNew(Request, frozen=True, kw_only=True):
     """A broker group that is to be added."""
 
-    name: Name
-    """Its name; no blanks, slashes or control characters."""
-    kind: Kind = "normal"
-    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
-    services that attach to delay servers."""
-    address: Text = ""
-    """host:port of its master; empty: it is away until it registers."""
-    static: bool | None = None
-    """Its silence says nothing. Default: yes if there is an address. It ends when the group
-    registers."""
-    tag: Text = ""
-    """Subjects with this tag are routed to it; empty: the default tag."""
-    weight: Weight = 100
-    """Its share of subjects against its neighbours'; 0: none."""
-    ext: Ext = {}
-    """Further attributes."""
+    name: Annotated[Name, about("Its name; no blanks, slashes or control characters.")]
+    kind: Annotated[
+        Kind,
+        about(
+            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
+            "receiver: services that attach to delay servers."
+        ),
+    ] = "normal"
+    address: Annotated[
+        Text, about("host:port of its master; empty: it is away until it registers.")
+    ] = ""
+    static: Annotated[
+        bool | None,
+        about(
+            "Its silence says nothing. Default: yes if there is an address. It ends when the "
+            "group registers."
+        ),
+    ] = None
+    tag: Annotated[
+        Text, about("Subjects with this tag are routed to it; empty: the default tag.")
+    ] = ""
+    weight: Annotated[Weight, about("Its share of subjects against its neighbours'; 0: none.")] = (
+        100
+    )
+    ext: Annotated[Ext, about("Further attributes.")] = {}
 
 
 class BrokerGroupChange(Request, frozen=True, kw_only=True):
     """Changes of a broker group; fields that are left out stay."""
 
-    version: Version | None = None
-    """The version that it must have; without it whatever it has is changed."""
-    address: Text | UnsetType = UNSET
-    """host:port of its (new) master. It counts until the group registers from elsewhere, which it
-    may once nothing is heard from there for the time-out."""
-    state: State | UnsetType = UNSET
-    """The state of a static group; other groups report their own."""
-    static: bool | UnsetType = UNSET
-    """Whether its silence says nothing."""
-    tag: Text | UnsetType = UNSET
-    """Subjects with this tag are routed to it, from their next route on."""
-    weight: Weight | UnsetType = UNSET
-    """Its share of subjects against its neighbours'; 0: no new ones."""
-    ext: Ext | UnsetType = UNSET
-    """Further attributes, in place of all that it has."""
+    version: Expected = None
+    address: Annotated[
+        Text | UnsetType,
+        about(
+            "host:port of its (new) master. It counts until the group registers from elsewhere, "
+            "which it may once nothing is heard from there for the time-out."
+        ),
+    ] = UNSET
+    state: Annotated[
+        State | UnsetType, about("The state of a static group; other groups report their own.")
+    ] = UNSET
+    static: Annotated[bool | UnsetType, about("Whether its silence says nothing.")] = UNSET
+    tag: Annotated[
+        Text | UnsetType,
+        about("Subjects with this tag are routed to it, from their next route on."),
+    ] = UNSET
+    weight: Annotated[
+        Weight | UnsetType, about("Its share of subjects against its neighbours'; 0: no new ones.")
+    ] = UNSET
+    ext: Annotated[Ext | UnsetType, about("Further attributes, in place of all that it has.")] = (
+        UNSET
+    )
 
 
 class MayLose(Request, frozen=True, kw_only=True):
     """A directory of a delay server is to be given up, or an older copy taken in its place."""
 
-    lose_messages: bool = False
-    """Although messages are lost that nobody else has."""
+    lose_messages: Annotated[bool, about("Although messages are lost that nobody else has.")] = (
+        False
+    )
 
 
 class HandoverWish(Request, frozen=True, kw_only=True):
     """A request that the master of a delay group hands it over."""
 
-    to: Name | None = None
-    """Another member in sync; null: the one with the longest log."""
+    to: Annotated[
+        Name | None, about("Another member in sync; null: the one with the longest log.")
+    ] = None
 
 
 class MinIsr(Request, frozen=True, kw_only=True):
     """How many disks at least have to be in sync."""
 
-    min_isr: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
-    """With fewer nothing is accepted."""
+    min_isr: Annotated[
+        Annotated[int, Meta(ge=1, le=REPLICAS_MAX)], about("With fewer nothing is accepted.")
+    ]
 
 
 class Retirement(Request, frozen=True, kw_only=True):
     """A request to retire a broker group."""
 
-    version: Version | None = None
-    """The version that it must have."""
-    lose_messages: bool = False
-    """Retire it even if its messages are never consumed."""
+    version: Expected = None
+    lose_messages: Annotated[bool, about("Retire it even if its messages are never consumed.")] = (
+        False
+    )
 
 
 class Approval(Request, frozen=True, kw_only=True):
     """A broker group that waits is to be let in."""
 
-    address: Text | None = None
-    """host:port that it must give as its own; without it whatever it gives."""
+    address: Annotated[
+        Text | None, about("host:port that it must give as its own; without it whatever it gives.")
+    ] = None
 
 
 class Restoration(Request, frozen=True, kw_only=True):
     """A retired broker group is to be used again."""
 
-    version: Version | None = None
-    """The version that it must have."""
+    version: Expected = None
 
 
 class ReadOnlyChange(Request, frozen=True, kw_only=True):
     """A broker group is taken from producers, or given back."""
 
-    read_only: bool
-    """true: producers do not get it."""
-    subject: Name = EVERY
-    """Producers of this subject only; * for all."""
-
-
-class ReadOnlyShown(Answer, frozen=True, kw_only=True):
-    """A broker group taken from the producers of a subject."""
-
-    subject: str
-    """The subject; * for all."""
-    group: str
-    """The broker group."""
-
-
-class ReadOnlys(Answer, frozen=True, kw_only=True):
-    """A page of them."""
-
-    items: list[ReadOnlyShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    read_only: Annotated[bool, about("true: producers do not get it.")]
 
 
 # Brokers
@@ -398,58 +393,45 @@ class ReadOnlys(Answer, frozen=True, kw_only=True):
 class BrokerShown(Answer, frozen=True, kw_only=True):
     """An entered broker: the answer when it asks for its role."""
 
-    group: str
-    """Its broker group."""
-    role: str
-    """Its role there; one broker for each."""
-    hostname: str
-    """As it calls itself."""
-    serve_port: int
-    """As it says too: hostname and port tell who asks."""
-    ip: str
-    """IPv4 address that others reach it by."""
-    sync_port: int
-    """Port for its slaves; 0: none."""
-    version: int
-    """Counts changes of its row."""
+    group: Annotated[str, about("Its broker group.")]
+    role: Annotated[str, about("Its role there; one broker for each.")]
+    hostname: Annotated[str, about("As it calls itself.")]
+    serve_port: Annotated[int, about("As it says too: hostname and port tell who asks.")]
+    ip: Annotated[str, about("IPv4 address that others reach it by.")]
+    sync_port: Annotated[int, about("Port for its slaves; 0: none.")]
+    version: RowVersion
 
 
 class Brokers(Answer, frozen=True, kw_only=True):
     """A page of brokers."""
 
-    items: list[BrokerShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[BrokerShown], about("The rows.")]
+    next: Next
 
 
 class BrokerPlace(Request, frozen=True, kw_only=True):
     """The place of a broker."""
 
-    hostname: Name
-    """As it calls itself: host name, or address."""
-    serve_port: Port
-    """Port for messages."""
-    ip: Name
-    """IPv4 address that others reach it by."""
-    sync_port: Annotated[int, Meta(ge=0, le=65535)] = 0
-    """Port for its slaves; required for masters and slaves, 0 for backups."""
+    hostname: Annotated[Name, about("As it calls itself: host name, or address.")]
+    serve_port: Annotated[Port, about("Port for messages.")]
+    ip: Annotated[Name, about("IPv4 address that others reach it by.")]
+    sync_port: Annotated[
+        Annotated[int, Meta(ge=0, le=65535)],
+        about("Port for its slaves; required for masters and slaves, 0 for backups."),
+    ] = 0
 
 
 class BrokerNew(BrokerPlace, frozen=True, kw_only=True):
     """A broker that is to be entered."""
 
-    group: Name
-    """Its broker group, which need not be there yet."""
-    role: EnteredRole
-    """Its role there."""
+    group: Annotated[Name, about("Its broker group, which need not be there yet.")]
+    role: Annotated[EnteredRole, about("Its role there.")]
 
 
 class BrokerReplacement(BrokerPlace, frozen=True, kw_only=True):
     """The broker that takes the place of the one with this role in this group."""
 
-    version: Version | None = None
-    """The version that the row to be replaced must have."""
+    version: Expected = None
 
 
 # Routes
@@ -458,127 +440,124 @@ class BrokerReplacement(BrokerPlace, frozen=True, kw_only=True):
 class RouteShown(Answer, frozen=True, kw_only=True):
     """A route as it is stored."""
 
-    name: str
-    """The subject, or the prefix."""
-    groups: list[str]
-    """Broker groups, in the order in which clients get them."""
-    chosen: bool
-    """The meta server chose it at the first use; false: an operator did."""
-    version: int
-    """Counts changes of its row."""
+    name: Annotated[str, about("The subject, or the prefix.")]
+    groups: Annotated[list[str], about("Broker groups, in the order in which clients get them.")]
+    chosen: Annotated[
+        bool, about("The meta server chose it at the first use; false: an operator did.")
+    ]
+    version: RowVersion
 
 
 class PrefixRouteShown(RouteShown, frozen=True, kw_only=True):
     """The route of a prefix, and whom it reaches."""
 
-    subjects: int
-    """Subjects that it leads, as far as clients that use them are remembered."""
-    kept: int
-    """Subjects with this prefix that have a route of their own and keep it, until it is removed:
-    DELETE /routes/{subject}."""
-    kept_examples: list[str]
-    """A few of them."""
+    subjects: Annotated[
+        int, about("Subjects that it leads: those with a row, and those of connected clients.")
+    ]
+    kept: Annotated[
+        int,
+        about(
+            "Subjects with this prefix that have a route of their own and keep it, until it is "
+            "removed: DELETE /routes/{subject}."
+        ),
+    ]
+    kept_examples: Annotated[list[str], about("A few of them.")]
 
 
 class Routes(Answer, frozen=True, kw_only=True):
     """A page of routes."""
 
-    items: list[RouteShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[RouteShown], about("The rows.")]
+    next: Next
 
 
 class SubjectRouteShown(Answer, frozen=True, kw_only=True):
     """The route of a subject and its source."""
 
-    subject: str
-    """The subject."""
-    groups: list[str]
-    """Broker groups that it has; empty: none yet."""
-    delay_groups: list[str]
-    """Delay groups that its delay producers get now."""
-    source: Literal["subject", "prefix", "none"]
-    """Whose route it is."""
-    prefix: str
-    """The prefix, if it is that one's."""
-    chosen: bool
-    """The meta server chose it."""
-    version: int
-    """Of the subject's own route; 0 if it has none."""
-    unserved: str
-    """Why no broker group takes its messages now; empty if one does."""
+    subject: Annotated[str, about("The subject.")]
+    groups: Annotated[list[str], about("Broker groups that it has; empty: none yet.")]
+    delay_groups: Annotated[list[str], about("Delay groups that its delay producers get now.")]
+    source: Annotated[Literal["subject", "prefix", "none"], about("Whose route it is.")]
+    prefix: Annotated[str, about("The prefix, if it is that one's.")]
+    chosen: Annotated[bool, about("The meta server chose it.")]
+    version: Annotated[int, about("Of the subject's own route; 0 if it has none.")]
+    unserved: Annotated[
+        str, about("Why no broker group takes its messages now; empty if one does.")
+    ]
 
 
 class RouteSet(Request, frozen=True, kw_only=True):
     """The route that an operator wants."""
 
-    groups: Groups
-    """Groups of kind normal or receiver, each once, in the order in which clients are to get them.
-    """
-    version: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """The version that the route must have, 0: there must be none; without it any is replaced."""
+    groups: Annotated[
+        Groups,
+        about(
+            "Groups of kind normal or receiver, each once, in the order in which clients are to "
+            "get them."
+        ),
+    ]
+    version: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        about(
+            "The version that the route must have, 0: there must be none; without it any is "
+            "replaced."
+        ),
+    ] = None
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):
     """A broker group that is to join others."""
 
-    group: Name
-    """Routes that have this one…"""
-    new_group: Name
-    """… get this one too, as their last."""
-    subject: Name = EVERY
-    """Only the route of this subject; * for all."""
+    group: Annotated[Name, about("Routes that have this one…")]
+    new_group: Annotated[Name, about("… get this one too, as their last.")]
+    subject: Annotated[Name, about("Only the route of this subject; * for all.")] = EVERY
 
 
 class RouteReduction(Request, frozen=True, kw_only=True):
     """A broker group that is to leave routes."""
 
-    group: Name
-    """It leaves every route but those whose only one it is."""
-    subject: Name = EVERY
-    """Only the route of this subject; * for all."""
+    group: Annotated[Name, about("It leaves every route but those whose only one it is.")]
+    subject: Annotated[Name, about("Only the route of this subject; * for all.")] = EVERY
 
 
 class RoutesChanged(Answer, frozen=True, kw_only=True):
     """The result of a change of many routes."""
 
-    changed: int
-    """Routes that are stored as was asked."""
-    left: int
-    """Routes left as they were, because the group is their only one."""
-    complete: bool
-    """false: time was up; ask again for the rest."""
+    changed: Annotated[int, about("Routes that are stored as was asked.")]
+    left: Annotated[int, about("Routes left as they were, because the group is their only one.")]
+    complete: Annotated[bool, about("false: time was up; ask again for the rest.")]
 
 
 class UnservedShown(Answer, frozen=True, kw_only=True):
     """Subjects whose messages no broker group takes now, for one reason."""
 
-    why: str
-    """The groups of their routes, each with what keeps messages from it."""
-    subjects: int
-    """How many there are."""
-    examples: list[str]
-    """A few of them."""
+    why: Annotated[str, about("The groups of their routes, each with what keeps messages from it.")]
+    subjects: Annotated[int, about("How many there are.")]
+    examples: Annotated[list[str], about("A few of them.")]
 
 
 class RouteSummary(Answer, frozen=True, kw_only=True):
     """All routes, counted."""
 
-    subjects: int
-    """Subjects that were used, or entered."""
-    routes: int
-    """Subjects with a route of their own."""
-    prefixes: int
-    """Prefixes with a route."""
-    without_route: int
-    """Subjects that no route leads anywhere: no broker group could take them."""
-    subjects_by_group: dict[str, int]
-    """How many subjects' own routes lead to each broker group."""
-    unserved: int
-    """Subjects whose messages no broker group takes now, those without a route among them."""
-    unserved_why: list[UnservedShown]
-    """Why, the reason of most subjects first; of very many reasons the first ones."""
+    subjects: Annotated[int, about("Subjects that were used, or entered.")]
+    routes: Annotated[int, about("Subjects with a route of their own.")]
+    prefixes: Annotated[int, about("Prefixes with a route.")]
+    without_route: Annotated[
+        int, about("Subjects that no route leads anywhere: no broker group could take them.")
+    ]
+    subjects_by_group: Annotated[
+        dict[str, int], about("How many subjects' own routes lead to each broker group.")
+    ]
+    unserved: Annotated[
+        int,
+        about(
+            "Subjects whose messages no broker group takes now, those without a route among them."
+        ),
+    ]
+    unserved_why: Annotated[
+        list[UnservedShown],
+        about("Why, the reason of most subjects first; of very many reasons the first ones."),
+    ]
 
 
 # Subjects
@@ -587,149 +566,29 @@ class RouteSummary(Answer, frozen=True, kw_only=True):
 class SubjectShown(Answer, frozen=True, kw_only=True):
     """A subject."""
 
-    name: str
-    """Its name."""
-    tag: str
-    """It is routed to groups with this tag; empty: the default tag."""
-    created_ms: int
-    """When it was used first, or entered."""
-    version: int
-    """Counts changes of its row."""
+    name: Annotated[str, about("Its name.")]
+    tag: Annotated[str, about("It is routed to groups with this tag; empty: the default tag.")]
+    created_ms: Annotated[int, about("When it was used first, or entered.")]
+    version: RowVersion
 
 
 class Subjects(Answer, frozen=True, kw_only=True):
     """A page of subjects."""
 
-    items: list[SubjectShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[SubjectShown], about("The rows.")]
+    next: Next
 
 
 class SubjectSet(Request, frozen=True, kw_only=True):
     """A subject as it is to be; it is added if it is not there."""
 
-    tag: Text = ""
-    """It is routed to groups with this tag, if its route is chosen from now on."""
-    version: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
-    """The version that it must have, 0: there must be none; without it any is changed."""
-
-
-class SubjectRemoval(Request, frozen=True, kw_only=True):
-    """Subjects that are to be forgotten, with the routes that were chosen for them.
-
-    One that a connected client uses, or that an operator gave a tag or a route, stays. Whoever uses
-    a removed one again makes it anew.
-    """
-
-    subject: Name = EVERY
-    """Only this one; * for all with the prefix."""
-    prefix: Text = ""
-    """The prefix; must not be empty for all subjects."""
-    unseen_ms: Annotated[int, Meta(ge=0, le=2**53)] = 24 * 3_600_000
-    """Only those that are older, and were not used by any client for so long; clients that stay are
-    noted once in `client_seen_refresh_ms`."""
-    dry_run: bool = False
-    """Nothing is removed: how many would be is said."""
-
-
-class SubjectsRemoved(Answer, frozen=True, kw_only=True):
-    """The result of removing subjects."""
-
-    removed: int
-    """Those that are gone; with `dry_run`, would be."""
-    left: int
-    """Those that stay, because they are used, were made or used too lately, or an operator gave
-    them a tag or a route."""
-    complete: bool
-    """false: time was up; ask again for the rest."""
-
-
-# Consumers
-
-
-class ConsumerState(Request, frozen=True, kw_only=True):
-    """Which consumers: (client, subject, group), (*, subject, group) or (client, *, *)."""
-
-    subject: Name
-    """Its subject; * with a client and consumer group *."""
-    consumer_group: Name
-    """Its consumer group; * with a client and subject *."""
-    client_id: Annotated[str, Meta(min_length=1, max_length=512)] = EVERY
-    """Its client id; * for every one of the group."""
-
-
-class OfflineShown(Answer, frozen=True, kw_only=True):
-    """Consumers that an operator took off-line."""
-
-    client_id: str
-    """Or *."""
-    subject: str
-    """Or *."""
-    consumer_group: str
-    """Or *."""
-
-
-class Offlines(Answer, frozen=True, kw_only=True):
-    """A page of them."""
-
-    items: list[OfflineShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
-
-
-# Limits
-
-
-class Limits(Answer, frozen=True, kw_only=True):
-    """Limits that may be changed while the server runs."""
-
-    subjects_max: int
-    """Subjects there may be."""
-    groups_max: int
-    """Broker groups there may be."""
-    clients_max: int
-    """Uses of a subject by a client that are remembered."""
-    new_subjects_per_second_max: float
-    """Subjects a second that may be used for the first time."""
-
-
-class StoredLimits(Answer, frozen=True, kw_only=True):
-    """Limits that were set while the server ran; null where the settings count."""
-
-    subjects_max: int | None = None
-    """Subjects there may be."""
-    groups_max: int | None = None
-    """Broker groups there may be."""
-    clients_max: int | None = None
-    """Uses of a subject by a client that are remembered."""
-    new_subjects_per_second_max: float | None = None
-    """Subjects a second that may be used for the first time."""
-
-
-class LimitsShown(Answer, frozen=True, kw_only=True):
-    """Limits as they are, and why."""
-
-    in_force: Limits
-    """As they are now, and after a restart: what is stored, else what the settings say."""
-    stored: StoredLimits
-    """As they were set."""
-    configured: Limits
-    """As the settings say."""
-
-
-class LimitsChange(Request, frozen=True, kw_only=True):
-    """Limits that are to be set; null: as the settings say; what is left out stays."""
-
-    subjects_max: Annotated[int, Meta(ge=1, le=1_000_000_000)] | UnsetType | None = UNSET
-    """Subjects there may be; 600 bytes of memory each."""
-    groups_max: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType | None = UNSET
-    """Broker groups there may be."""
-    clients_max: Annotated[int, Meta(ge=0, le=1_000_000_000)] | UnsetType | None = UNSET
-    """Uses of a subject by a client that are remembered."""
-    new_subjects_per_second_max: Annotated[float, Meta(ge=0.001, le=1e9)] | UnsetType | None = UNSET
-    """Subjects a second that may be used for the first time."""
+    tag: Annotated[
+        Text, about("It is routed to groups with this tag, if its route is chosen from now on.")
+    ] = ""
+    version: Annotated[
+        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        about("The version that it must have, 0: there must be none; without it any is changed."),
+    ] = None
 
 
 # Delay groups
@@ -738,91 +597,90 @@ class LimitsChange(Request, frozen=True, kw_only=True):
 class NodeShown(Answer, frozen=True, kw_only=True):
     """A delay server."""
 
-    node_id: str
-    """Which node of its group."""
-    role: str
-    """master or slave."""
-    in_sync: bool
-    """It has every acknowledged message of the group."""
-    accepts: bool
-    """It may accept messages."""
-    may_deliver: bool
-    """It is the master of its group, or in sync and may become that at any moment; another one
-    delivers nothing."""
-    note: str
-    """Why it accepts nothing; empty if it does."""
-    last_sequence: int | None
-    """Of its log, as it said last; null: this meta server has not heard it."""
-    committed: int | None
-    """The last record that it knew to be committed then."""
-    uncommitted: int | None
-    """Outcomes of deliveries that were durable there and not committed then."""
-    address: str
-    """host:port for producers."""
-    http_address: str
-    """host:port of its status; empty if it has none."""
-    storage_uuid: str
-    """Its data directory."""
-    incarnation: int
-    """How often it was started on it."""
-    software: str
-    """The version that it runs."""
-    registered_ms: int
-    """When this incarnation registered first."""
-    liveness: Sign
-    """heard: within the time-out; assumed: not yet, since this meta server began; none: silent for
-    longer than that."""
-    heard_seconds_ago: float | None
-    """Seconds since it was heard; null unless it was."""
-    controls_version: int | None
-    """The version of its cluster's controls that it applies; null: none of this meta server's."""
-    controls_note: str
-    """Why it does not go by the present version; empty if it does."""
-    clock_note: str
-    """The difference of its wall clock; empty if it is well."""
-    fitness: Fit
-    """The rank for the next master: of those that are fit the one with the longest log, then of
-    those that rank behind, and so on; who is excluded never, unless it is alone in sync."""
-    fitness_note: str
-    """Why it is not fit; empty if it is."""
+    node_id: Annotated[str, about("Which node of its group.")]
+    role: Annotated[str, about("master or slave.")]
+    in_sync: Annotated[bool, about("It has every acknowledged message of the group.")]
+    accepts: Annotated[bool, about("It may accept messages.")]
+    may_deliver: Annotated[
+        bool,
+        about(
+            "It is the master of its group, or in sync and may become that at any moment; another "
+            "one delivers nothing."
+        ),
+    ]
+    note: Annotated[str, about("Why it accepts nothing; empty if it does.")]
+    last_sequence: Annotated[
+        int | None, about("Of its log, as it said last; null: this meta server has not heard it.")
+    ]
+    committed: Annotated[int | None, about("The last record that it knew to be committed then.")]
+    uncommitted: Annotated[
+        int | None, about("Outcomes of deliveries that were durable there and not committed then.")
+    ]
+    address: Annotated[str, about("host:port for producers.")]
+    http_address: Annotated[str, about("host:port of its status; empty if it has none.")]
+    storage_uuid: Annotated[str, about("Its data directory.")]
+    incarnation: Annotated[int, about("How often it was started on it.")]
+    software: Annotated[str, about("The version that it runs.")]
+    registered_ms: Annotated[int, about("When this incarnation registered first.")]
+    liveness: Annotated[
+        Sign,
+        about(
+            "heard: within the time-out; assumed: not yet, since this meta server began; none: "
+            "silent for longer than that."
+        ),
+    ]
+    heard_seconds_ago: Annotated[
+        float | None, about("Seconds since it was heard; null unless it was.")
+    ]
+    controls_version: Annotated[
+        int | None,
+        about(
+            "The version of its cluster's controls that it applies; null: none of this meta "
+            "server's."
+        ),
+    ]
+    controls_note: Annotated[
+        str, about("Why it does not go by the present version; empty if it does.")
+    ]
+    clock_note: Annotated[str, about("The difference of its wall clock; empty if it is well.")]
+    fitness: Annotated[
+        Fit,
+        about(
+            "The rank for the next master: of those that are fit the one with the longest log, "
+            "then of those that rank behind, and so on; who is excluded never, unless it is alone "
+            "in sync."
+        ),
+    ]
+    fitness_note: Annotated[str, about("Why it is not fit; empty if it is.")]
 
 
 class DelayGroupShown(Answer, frozen=True, kw_only=True):
     """A group of delay servers, by its record."""
 
-    name: str
-    """Its name, and that of its broker group."""
-    cluster: str
-    """Its cluster."""
-    log_uuid: str
-    """Its log, alike on all replicas."""
-    epoch: int
-    """Counted up by every election."""
-    version: int
-    """Counted up by every change of the record."""
-    phase: str
-    """active, or electing (no node accepts)."""
-    election: str
-    """What an election waits for, or why it does not end; empty if none is under way."""
-    master: str | None
-    """The node that accepts."""
-    in_sync: list[str]
-    """Nodes that have every acknowledged message."""
-    min_isr: int
-    """The in-sync set never gets smaller."""
-    controls_version: int
-    """The current version of its cluster's controls; 0: no rule was ever set."""
-    nodes: list[NodeShown]
-    """Everybody who registered."""
+    name: Annotated[str, about("Its name, and that of its broker group.")]
+    cluster: Annotated[str, about("Its cluster.")]
+    log_uuid: Annotated[str, about("Its log, alike on all replicas.")]
+    epoch: Annotated[int, about("Counted up by every election.")]
+    version: Annotated[int, about("Counted up by every change of the record.")]
+    phase: Annotated[str, about("active, or electing (no node accepts).")]
+    election: Annotated[
+        str,
+        about("What an election waits for, or why it does not end; empty if none is under way."),
+    ]
+    master: Annotated[str | None, about("The node that accepts.")]
+    in_sync: Annotated[list[str], about("Nodes that have every acknowledged message.")]
+    min_isr: Annotated[int, about("The in-sync set never gets smaller.")]
+    controls_version: Annotated[
+        int, about("The current version of its cluster's controls; 0: no rule was ever set.")
+    ]
+    nodes: Annotated[list[NodeShown], about("Everybody who registered.")]
 
 
 class DelayGroups(Answer, frozen=True, kw_only=True):
     """A page of delay groups."""
 
-    items: list[DelayGroupShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[DelayGroupShown], about("The rows.")]
+    next: Next
 
 
 # Controls
@@ -831,208 +689,184 @@ class DelayGroups(Answer, frozen=True, kw_only=True):
 class ClusterPath(Request, frozen=True, kw_only=True):
     """A cluster of delay servers."""
 
-    cluster: Name
-    """Its name."""
+    cluster: Annotated[Name, about("Its name.")]
 
 
 class SubjectRuleQuery(Request, frozen=True, kw_only=True):
     """The rule of a subject that is to go."""
 
-    subject: Pattern
-    """The subject, or prefix with a * at its end."""
-    version: Version | None = None
-    """The version that the controls must have; without it whatever they have is changed."""
+    subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
+    version: Expected = None
 
 
 class GroupRuleQuery(Request, frozen=True, kw_only=True):
     """The rule of a broker group that is to go."""
 
-    group: Name
-    """The broker group."""
-    version: Version | None = None
-    """The version that the controls must have; without it whatever they have is changed."""
+    group: Annotated[Name, about("The broker group.")]
+    version: Expected = None
 
 
 class SubjectRuleChange(Request, frozen=True, kw_only=True):
     """Changes of the rule of a subject; fields that are left out stay."""
 
-    subject: Pattern
-    """The subject, or prefix with a * at its end."""
-    version: Annotated[int, Meta(ge=0, le=2**62)] | None = None
-    """The version that the controls must have; without it whatever they have is changed."""
-    paused: bool | UnsetType = UNSET
-    """Whether nothing of it is sent."""
-    rate_per_s: Rate | UnsetType | None = UNSET
-    """Messages a second that are sent at the most; null: as many as there are."""
+    subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
+    version: Annotated[
+        Annotated[int, Meta(ge=0, le=2**62)] | None,
+        about("The version that the controls must have; without it whatever they have is changed."),
+    ] = None
+    paused: Annotated[bool | UnsetType, about("Whether nothing of it is sent.")] = UNSET
+    rate_per_s: Annotated[
+        Rate | UnsetType | None,
+        about("Messages a second that are sent at the most; null: as many as there are."),
+    ] = UNSET
 
 
 class GroupRuleChange(Request, frozen=True, kw_only=True):
     """Changes of the rule of a broker group; fields that are left out stay."""
 
-    group: Name
-    """The broker group; there may be none of this name yet."""
-    version: Annotated[int, Meta(ge=0, le=2**62)] | None = None
-    """The version that the controls must have; without it whatever they have is changed."""
-    paused: bool | UnsetType = UNSET
-    """Whether nothing is sent to it."""
-    rate_per_s: Rate | UnsetType | None = UNSET
-    """Messages a second that are sent to it at the most; null: as many as it takes."""
-    weight: ControlWeight | UnsetType | None = UNSET
-    """Its share of messages, in proportion to those of others; null: as in the nodes' settings."""
+    group: Annotated[Name, about("The broker group; there may be none of this name yet.")]
+    version: Annotated[
+        Annotated[int, Meta(ge=0, le=2**62)] | None,
+        about("The version that the controls must have; without it whatever they have is changed."),
+    ] = None
+    paused: Annotated[bool | UnsetType, about("Whether nothing is sent to it.")] = UNSET
+    rate_per_s: Annotated[
+        Rate | UnsetType | None,
+        about("Messages a second that are sent to it at the most; null: as many as it takes."),
+    ] = UNSET
+    weight: Annotated[
+        ControlWeight | UnsetType | None,
+        about(
+            "Its share of messages, in proportion to those of others; null: as in the nodes' "
+            "settings."
+        ),
+    ] = UNSET
 
 
 class ControlsAtNode(Answer, frozen=True, kw_only=True):
     """By which controls a delay server goes."""
 
-    group: str
-    """Its delay group."""
-    node_id: str
-    """Which node of it."""
-    version: int | None
-    """The version; null: none of this meta server's."""
-    note: str
-    """Why it is not the present one; empty if it is."""
-    may_deliver: bool
-    """It is the master of its group, or in sync and may become that at any moment; another one
-    delivers nothing."""
-    liveness: Sign
-    """heard: within the time-out; assumed: not yet, since this meta server began; none: silent."""
+    group: Annotated[str, about("Its delay group.")]
+    node_id: Annotated[str, about("Which node of it.")]
+    version: Annotated[int | None, about("The version; null: none of this meta server's.")]
+    note: Annotated[str, about("Why it is not the present one; empty if it is.")]
+    may_deliver: Annotated[
+        bool,
+        about(
+            "It is the master of its group, or in sync and may become that at any moment; another "
+            "one delivers nothing."
+        ),
+    ]
+    liveness: Annotated[
+        Sign,
+        about(
+            "heard: within the time-out; assumed: not yet, since this meta server began; none: "
+            "silent."
+        ),
+    ]
 
 
 class ControlsShown(Answer, frozen=True, kw_only=True):
     """The rules of a cluster: pauses, rate limits and weights of its delay servers."""
 
-    cluster: str
-    """Its name."""
-    version: int
-    """Counts changes; 0: there never was one."""
-    store: str
-    """Which store of a meta server it is the version in."""
-    subjects: dict[str, SubjectControl]
-    """Rules by subject, or prefix with a * at its end."""
-    groups: dict[str, GroupControl]
-    """Rules by broker group."""
-    unknown_groups: list[str]
-    """Those of them that this meta server does not know; their rules hold once it does."""
-    nodes: list[ControlsAtNode]
-    """By which version each delay server of the cluster goes."""
+    cluster: Annotated[str, about("Its name.")]
+    version: Annotated[int, about("Counts changes; 0: there never was one.")]
+    store: Annotated[str, about("Which store of a meta server it is the version in.")]
+    subjects: Annotated[
+        dict[str, SubjectControl], about("Rules by subject, or prefix with a * at its end.")
+    ]
+    groups: Annotated[dict[str, GroupControl], about("Rules by broker group.")]
+    unknown_groups: Annotated[
+        list[str],
+        about("Those of them that this meta server does not know; their rules hold once it does."),
+    ]
+    nodes: Annotated[
+        list[ControlsAtNode], about("By which version each delay server of the cluster goes.")
+    ]
 
 
 class ClusterSummary(Answer, frozen=True, kw_only=True):
     """A cluster of delay servers."""
 
-    cluster: str
-    """Its name."""
-    version: int
-    """The version of its controls; 0: no rule was ever set."""
-    rules: int
-    """How many there are."""
+    cluster: Annotated[str, about("Its name.")]
+    version: Annotated[int, about("The version of its controls; 0: no rule was ever set.")]
+    rules: Annotated[int, about("How many there are.")]
 
 
 class Clusters(Answer, frozen=True, kw_only=True):
     """A page of clusters."""
 
-    items: list[ClusterSummary]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+    items: Annotated[list[ClusterSummary], about("The rows.")]
+    next: Next
 
 
-# Clients, audit, topology
-
-
-class ClientShown(Answer, frozen=True, kw_only=True):
-    """A client that used a subject."""
-
-    subject: str
-    """As it registered it."""
-    client_type: str
-    """producer, consumer, delay_producer, other, or a number."""
-    consumer_group: str
-    """Empty for producers."""
-    client_id: str
-    """As it calls itself."""
-    app_code: str
-    """Its application."""
-    room: str
-    """Its room."""
-    seen_ms: int
-    """When it was seen last, roughly."""
-    online: bool
-    """No operator took it off-line."""
-
-
-class Clients(Answer, frozen=True, kw_only=True):
-    """A page of clients."""
-
-    items: list[ClientShown]
-    """The rows."""
-    next: str | None
-    """The value of `after` for the next page; null: this is the last page."""
+# Audit, topology
 
 
 class AuditShown(Answer, frozen=True, kw_only=True):
     """An audit entry: who changed what."""
 
-    number: int
-    """Goes up from entry to entry."""
-    at_ms: int
-    """When."""
-    actor: str
-    """Name of the token, `loopback` without tokens, or the node that registered."""
-    action: str
-    """Such as broker-group.add."""
-    target: str
-    """Such as the name of the group."""
-    before: msgspec.Raw
-    """The row before; null if there was none."""
-    after: msgspec.Raw
-    """The row after; null if there is none."""
+    number: Annotated[int, about("Goes up from entry to entry.")]
+    at_ms: Annotated[int, about("When.")]
+    actor: Annotated[
+        str, about("Name of the token, `loopback` without tokens, or the node that registered.")
+    ]
+    action: Annotated[str, about("Such as broker-group.add.")]
+    target: Annotated[str, about("Such as the name of the group.")]
+    before: Annotated[msgspec.Raw, about("The row before; null if there was none.")]
+    after: Annotated[msgspec.Raw, about("The row after; null if there is none.")]
 
 
 class AuditPage(Answer, frozen=True, kw_only=True):
     """A page of the audit, newest first."""
 
-    items: list[AuditShown]
-    """The entries. Few may be there though more follow: only so many are looked at."""
-    next: int | None
-    """The value of `before` for the next page; null: this is the last page."""
+    items: Annotated[
+        list[AuditShown],
+        about("The entries. Few may be there though more follow: only so many are looked at."),
+    ]
+    next: Annotated[
+        int | None, about("The value of `before` for the next page; null: this is the last page.")
+    ]
 
 
 class WaitingGroupShown(Answer, frozen=True, kw_only=True):
     """A broker group, delay group or receiver that registers and waits for approval."""
 
-    name: str
-    """Its name."""
-    kind: Kind
-    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
-    services that attach to delay servers."""
-    address: str
-    """host:port that it gives as its own; empty of receivers."""
-    patterns: list[str]
-    """Of receivers: the subjects, or prefixes with a *, that approval routes to it."""
-    speaks_from: str
-    """The IP address from which it speaks; of IPv6 the network."""
-    waits_seconds: float
-    """Seconds since it spoke first."""
+    name: Annotated[str, about("Its name.")]
+    kind: Annotated[
+        Kind,
+        about(
+            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
+            "receiver: services that attach to delay servers."
+        ),
+    ]
+    address: Annotated[str, about("host:port that it gives as its own; empty of receivers.")]
+    patterns: Annotated[
+        list[str],
+        about("Of receivers: the subjects, or prefixes with a *, that approval routes to it."),
+    ]
+    speaks_from: Annotated[str, about("The IP address from which it speaks; of IPv6 the network.")]
+    waits_seconds: Annotated[float, about("Seconds since it spoke first.")]
 
 
 class Topology(Answer, frozen=True, kw_only=True):
     """Everything at a glance."""
 
-    version: str
-    """Of this meta server."""
-    now_ms: int
-    """Its clock."""
-    ready: bool
-    """It answers everything."""
-    failing: list[str]
-    """The missing parts, if it is not complete, and delay groups whose newest record it lacks."""
-    broker_groups: list[BrokerGroupShown]
-    """All groups."""
-    waiting: list[WaitingGroupShown]
-    """Groups that wait for approval; they serve no client."""
-    delay_groups: list[DelayGroupShown]
-    """All groups of delay servers that register here."""
-    routes: RouteSummary
-    """Routes, counted."""
+    version: Annotated[str, about("Of this meta server.")]
+    now_ms: Annotated[int, about("Its clock.")]
+    ready: Annotated[bool, about("It answers everything.")]
+    failing: Annotated[
+        list[str],
+        about(
+            "The missing parts, if it is not complete, and delay groups whose newest record it "
+            "lacks."
+        ),
+    ]
+    broker_groups: Annotated[list[BrokerGroupShown], about("All groups.")]
+    waiting: Annotated[
+        list[WaitingGroupShown], about("Groups that wait for approval; they serve no client.")
+    ]
+    delay_groups: Annotated[
+        list[DelayGroupShown], about("All groups of delay servers that register here.")
+    ]
+    routes: Annotated[RouteSummary, about("Routes, counted.")]

@@ -5,23 +5,22 @@ an audit entry in the same commit.
 """
 
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from contextlib import aclosing
-from typing import Final, TypeVar
+from typing import Final
 
 import structlog
 import trio
 
 from delay_transport.seams.runtime import Clock, Executor
 from meta_server.admin.admin_types import RoutesChanged
-from meta_server.admin.pages import slices_in_order
+from meta_server.admin.pages import slices_of
 from meta_server.admin.plans import (
     ITSELF,
     Desk,
     approve_group,
     leave_route,
     remove_group,
-    set_limits,
 )
 from meta_server.groups.broker_groups import is_forgettable
 from meta_server.groups.liveness import Liveliness
@@ -36,8 +35,6 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Change,
     GroupKind,
@@ -56,9 +53,6 @@ _ROUTES_AT_ONCE: Final = 200
 """Routes that one commit changes, and one turn of the loop plans."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-
-T = TypeVar("T")
 
 
 class OutcomeUnknownError(MetaServerError):
@@ -89,8 +83,7 @@ class Administration:
         self._store = store
         self._heard = heard
         self._waiting = waiting
-        self.limits = limits
-        """Of what may be registered, as they are in force: what is stored goes before the file."""
+        self._limits = limits
         self._clock = clock
         self._executor = executor
         self.changes: Counter[str] = Counter()
@@ -101,7 +94,7 @@ class Administration:
         return Desk(
             registry=self._registry,
             set_backs=self._set_backs,
-            registration=self.limits,
+            registration=self._limits,
             limits=self._settings,
             actor=actor,
             now_ms=self._clock.now_ms(),
@@ -265,14 +258,13 @@ class Administration:
 
     async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
         """Return the subjects whose own routes lead to each of these groups."""
-        routes = self._registry.routes
         found: dict[str, list[str]] = {name: [] for name in names}
-        async with aclosing(slices_in_order(routes)) as slices:
+        async with aclosing(slices_of(self._registry.routes.values())) as slices:
             async for some in slices:
-                for subject in some:
-                    for group in routes[subject].groups:
+                for route in some:
+                    for group in route.groups:
                         if group in found:
-                            found[group].append(subject)
+                            found[group].append(route.name)
         return found
 
     async def change_routes(
@@ -315,10 +307,6 @@ class Administration:
             left += refused
         return RoutesChanged(changed=changed, left=left, complete=True)
 
-    async def change_limits(self, actor: str, wanted: Mapping[str, float | None]) -> None:
-        """Set limits of registration; None takes what was set away, the settings count again."""
-        await self.carry_out(actor, lambda desk: set_limits(desk, wanted))
-
     def hears(self, key: NodeKey) -> bool:
         """Say whether a delay server was heard within the time-out."""
         return self._heard.nodes.is_heard(key, trio.current_time())
@@ -353,17 +341,8 @@ class Administration:
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return entries of the audit, newest first; raise StoreUnavailableError."""
-        return await self._read(lambda: self._store.read_audit(before=before, limit=limit))
-
-    async def count_audit(self) -> AuditCounts:
-        """Return how many entries the audit has; raise StoreUnavailableError."""
-        return await self._read(self._store.count_audit)
-
-    async def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return the oldest entries of one kind; raise StoreUnavailableError."""
-        return await self._read(lambda: self._store.oldest_audit(by_node=by_node, limit=limit))
-
-    async def _read(self, read: Callable[[], T]) -> T:
         if self._committer.is_stale:
             raise StoreUnavailableError("the store is away, and the audit is read from it")
-        return await self._executor.run(STORE_WORKER, read)
+        return await self._executor.run(
+            STORE_WORKER, lambda: self._store.read_audit(before=before, limit=limit)
+        )

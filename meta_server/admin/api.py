@@ -17,7 +17,6 @@ it. A request is answered
 
 import re
 from collections.abc import (
-    AsyncGenerator,
     Awaitable,
     Callable,
     Collection,
@@ -32,7 +31,6 @@ from typing import Any, Final, Generic, TypeVar, get_args, get_type_hints
 import msgspec
 import structlog
 import trio
-from msgspec import UNSET
 from starlette.requests import ClientDisconnect
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -57,12 +55,9 @@ from meta_server.admin.admin_types import (
     BrokerReplacement,
     Brokers,
     BrokerShown,
-    Clients,
     ClusterPath,
     Clusters,
     ClusterSummary,
-    ConsumerQuery,
-    ConsumerState,
     ControlsShown,
     DelayGroups,
     DelayGroupShown,
@@ -71,25 +66,18 @@ from meta_server.admin.admin_types import (
     GroupRuleChange,
     GroupRuleQuery,
     HandoverWish,
-    Limits,
-    LimitsChange,
-    LimitsShown,
     MayLose,
     MinIsr,
     NamePath,
     NodePath,
     NoPath,
     NoQuery,
-    Offlines,
-    OfflineShown,
     PageQuery,
     PrefixPath,
     PrefixRouteShown,
     Problem,
     ProblemDetail,
     ReadOnlyChange,
-    ReadOnlys,
-    ReadOnlyShown,
     RemovalQuery,
     Request,
     Restoration,
@@ -101,24 +89,20 @@ from meta_server.admin.admin_types import (
     RoutesChanged,
     RouteSet,
     RouteSummary,
-    StoredLimits,
     SubjectPath,
     SubjectQuery,
-    SubjectRemoval,
     SubjectRouteShown,
     SubjectRuleChange,
     SubjectRuleQuery,
     Subjects,
     SubjectSet,
     SubjectShown,
-    SubjectsRemoved,
     Topology,
     VersionQuery,
 )
 from meta_server.admin.administration import OutcomeUnknownError
 from meta_server.admin.entrance import Entrance
-from meta_server.admin.limits import LIMIT_NAMES
-from meta_server.admin.pages import names_of, page_in_order, page_of, slices_in_order
+from meta_server.admin.pages import page_of
 from meta_server.admin.parts import Observed, Parts
 from meta_server.admin.plans import (
     Desk,
@@ -148,17 +132,13 @@ from meta_server.admin.plans import (
     restore_group,
     retire_group,
     set_group_min_isr,
-    set_offline,
-    set_online,
     set_read_only,
     set_route,
     set_subject,
-    why_kept,
 )
 from meta_server.admin.status import failing_checks
 from meta_server.admin.views import (
     show_broker,
-    show_client,
     show_controls,
     show_delay_group,
     show_group,
@@ -181,8 +161,7 @@ from meta_server.known.errors import (
     StoreError,
     StoreRefusedError,
 )
-from meta_server.known.model import EVERY, AuditRow, Change, ClientSeen
-from meta_server.settings.config import RegistrationConfig
+from meta_server.known.model import EVERY, AuditRow, Change, Route
 from meta_server.wire.group_admission import NEW_GROUP
 
 PREFIX: Final = "/api/v1"
@@ -359,7 +338,7 @@ async def restore_broker_group(call: Call[NamePath, NoQuery, Restoration]) -> Br
 async def set_broker_group_read_only(
     call: Call[NamePath, NoQuery, ReadOnlyChange],
 ) -> BrokerGroupShown:
-    """Take a broker group from the producers of all subjects or of one, or give it back."""
+    """Take a broker group from producers, or give it back."""
     name = call.path.name
     return await _change_group(call, name, lambda desk: set_read_only(desk, name, call.body))
 
@@ -369,23 +348,6 @@ async def _change_group(
 ) -> BrokerGroupShown:
     await call.parts.administration.change_group(call.actor, name, plan)
     return show_group(call.parts, group_named(call.parts.registry, name))
-
-
-@_operation("GET", "/read-only")
-async def list_read_only(call: Call[NoPath, GroupQuery, None]) -> ReadOnlys:
-    """List broker groups taken from the producers of single subjects."""
-    query = call.query
-    rows, more = await page_of(
-        call.parts.registry.read_only,
-        lambda setting: (setting.subject, setting.group),
-        key_type=tuple[str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda setting: query.group in {"", setting.group},
-    )
-    return ReadOnlys(
-        items=[ReadOnlyShown(subject=row.subject, group=row.group) for row in rows], next=more
-    )
 
 
 # Brokers
@@ -452,23 +414,18 @@ async def take_broker_away(call: Call[BrokerPath, VersionQuery, None]) -> Done:
 @_operation("GET", "/routes")
 async def list_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of single subjects."""
-    query = call.query
-    rows, more = await page_in_order(
-        call.parts.registry.routes,
-        after=query.after,
-        limit=query.limit,
-        prefix=query.prefix,
-        wanted=lambda route: not query.group or query.group in route.groups,
-    )
-    return Routes(items=list(map(show_route, rows)), next=more)
+    return await _page_of_routes(call.parts.registry.routes.values(), call.query)
 
 
 @_operation("GET", "/prefix-routes")
 async def list_prefix_routes(call: Call[NoPath, RouteQuery, None]) -> Routes:
     """List routes of prefixes."""
-    query = call.query
+    return await _page_of_routes(call.parts.registry.prefixes.values(), call.query)
+
+
+async def _page_of_routes(routes: Collection[Route], query: RouteQuery) -> Routes:
     rows, more = await page_of(
-        call.parts.registry.prefixes.values(),
+        routes,
         lambda route: (route.name,),
         after=query.after,
         limit=query.limit,
@@ -578,7 +535,7 @@ async def _change_routes(
     routes = call.parts.registry.routes
     if subject != EVERY and subject not in routes:
         raise NotFoundError(f"the subject {subject!a} has no route of its own")
-    names = await names_of(routes) if subject == EVERY else [subject]
+    names = list(routes) if subject == EVERY else [subject]
     return await call.parts.administration.change_routes(call.actor, names, plan)
 
 
@@ -589,12 +546,14 @@ async def _change_routes(
 async def list_subjects(call: Call[NoPath, SubjectQuery, None]) -> Subjects:
     """List subjects that were used, or entered."""
     query = call.query
-    rows, more = await page_in_order(
-        call.parts.registry.subjects,
+    rows, more = await page_of(
+        call.parts.registry.subjects.values(),
+        lambda subject: (subject.name,),
         after=query.after,
         limit=query.limit,
-        prefix=query.prefix,
-        wanted=lambda subject: query.tag in {None, subject.tag},
+        wanted=lambda subject: (
+            subject.name.startswith(query.prefix) and query.tag in {None, subject.tag}
+        ),
     )
     return Subjects(items=list(map(show_subject, rows)), next=more)
 
@@ -622,160 +581,17 @@ async def set_subject_tag(call: Call[SubjectPath, NoQuery, SubjectSet]) -> Subje
     return _subject(call.parts, subject)
 
 
-@_operation("POST", "/subject-removal")
-async def remove_subjects(call: Call[NoPath, NoQuery, SubjectRemoval]) -> SubjectsRemoved:
-    """Remove unused subjects, such as those that a flood of new names made."""
-    parts, body = call.parts, call.body
-    registry = parts.registry
-    if body.subject == EVERY and not body.prefix:
-        raise BadValueError(
-            field="prefix", value="", allowed="what the subjects begin with, or name one subject"
-        )
-    if body.subject != EVERY:
-        _subject(parts, body.subject)
-    used = await parts.pusher.used_subjects()
-    since_ms = parts.clock.now_ms() - body.unseen_ms
-    removable: list[str] = []
-    left = 0
-    async for some in _subjects_meant(parts, body):
-        rows = [registry.subjects[name] for name in some]
-        found = [
-            row.name for row in rows if not why_kept(registry, row, used=used, since_ms=since_ms)
-        ]
-        removable += found
-        left += len(rows) - len(found)
-    if body.dry_run:
-        return SubjectsRemoved(removed=len(removable), left=left, complete=True)
-    if body.subject != EVERY and not removable:
-        # Of one that was named it is said why.
-        remove_subject(
-            parts.administration.desk(call.actor), body.subject, used=used, since_ms=since_ms
-        )
-    done = await parts.administration.change_routes(
+@_operation("DELETE", "/subjects/{subject}")
+async def remove_unused_subject(call: Call[SubjectPath, VersionQuery, None]) -> Done:
+    """Remove a subject that no connected client uses, with the route that was chosen for it."""
+    subject, version = call.path.subject, call.query.version
+    used = await call.parts.pusher.used_subjects()
+    await call.parts.administration.carry_out(
         call.actor,
-        removable,
-        lambda desk, name: remove_subject(desk, name, used=used, since_ms=since_ms),
+        lambda desk: remove_subject(desk, subject, is_used=subject in used, version=version),
+        ("subject", subject),
     )
-    return SubjectsRemoved(removed=done.changed, left=left + done.left, complete=done.complete)
-
-
-async def _subjects_meant(parts: Parts, body: SubjectRemoval) -> AsyncGenerator[list[str], None]:
-    if body.subject != EVERY:
-        yield [body.subject]
-        return
-    subjects = parts.registry.subjects
-    async with aclosing(slices_in_order(subjects, prefix=body.prefix)) as slices:
-        async for some in slices:
-            yield [name for name in some if name in subjects]
-
-
-# Consumers and other clients
-
-
-@_operation("GET", "/offline-consumers")
-async def list_offline_consumers(call: Call[NoPath, ConsumerQuery, None]) -> Offlines:
-    """List consumers that an operator took off-line."""
-    query = call.query
-    rows, more = await page_of(
-        call.parts.registry.offline,
-        lambda state: (state.subject, state.consumer_group, state.client_id),
-        key_type=tuple[str, str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda state: (
-            query.subject in {"", state.subject}
-            and query.consumer_group in {"", state.consumer_group}
-        ),
-    )
-    return Offlines(
-        items=[
-            OfflineShown(
-                client_id=row.client_id, subject=row.subject, consumer_group=row.consumer_group
-            )
-            for row in rows
-        ],
-        next=more,
-    )
-
-
-@_operation("POST", "/consumers/offline")
-async def take_consumers_offline(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
-    """Take consumers off-line: they stop consuming."""
-    return await _set_consumers(call, set_offline)
-
-
-@_operation("POST", "/consumers/online")
-async def bring_consumers_online(call: Call[NoPath, NoQuery, ConsumerState]) -> Done:
-    """Take consumers on-line again; with client * all of the group."""
-    return await _set_consumers(call, set_online)
-
-
-async def _set_consumers(
-    call: Call[NoPath, NoQuery, ConsumerState],
-    plan: Callable[[Desk, ConsumerState], Sequence[Change]],
-) -> Done:
-    changes = await call.parts.administration.carry_out(
-        call.actor, lambda desk: plan(desk, call.body)
-    )
-    return Done(changed=bool(changes))
-
-
-@_operation("GET", "/clients")
-async def list_clients(call: Call[NoPath, ConsumerQuery, None]) -> Clients:
-    """List recent clients of a subject; the list may be incomplete."""
-    query, registry = call.query, call.parts.registry
-    clients: Collection[ClientSeen] = (
-        registry.clients_of(query.subject) if query.subject else registry.clients.values()
-    )
-    rows, more = await page_of(
-        clients,
-        lambda client: (
-            client.key.subject,
-            int(client.key.client_type),
-            client.key.consumer_group,
-            client.key.client_id,
-        ),
-        key_type=tuple[str, int, str, str],
-        after=query.after,
-        limit=query.limit,
-        wanted=lambda client: query.consumer_group in {"", client.key.consumer_group},
-    )
-    return Clients(items=[show_client(call.parts, client) for client in rows], next=more)
-
-
-# Limits
-
-
-@_operation("GET", "/limits")
-async def show_limits(call: Call[NoPath, NoQuery, None]) -> LimitsShown:
-    """Show the limits that may be changed while the server runs."""
-    return _limits(call.parts)
-
-
-@_operation("PATCH", "/limits")
-async def change_limits(call: Call[NoPath, NoQuery, LimitsChange]) -> LimitsShown:
-    """Set limits, from now on and after restarts; null gives the settings' value back."""
-    wanted = {
-        name: value
-        for name in call.body.__struct_fields__
-        if (value := getattr(call.body, name)) is not UNSET
-    }
-    await call.parts.administration.change_limits(call.actor, wanted)
-    return _limits(call.parts)
-
-
-def _limits(parts: Parts) -> LimitsShown:
-    def take(limits: RegistrationConfig) -> Limits:
-        return Limits(**{name: getattr(limits, name) for name in LIMIT_NAMES})
-
-    stored = parts.registry.limits
-    return LimitsShown(
-        in_force=take(parts.administration.limits),
-        stored=StoredLimits(
-            **{name: stored[name].value for name in LIMIT_NAMES if name in stored}  # type: ignore[arg-type]
-        ),
-        configured=take(parts.config.registration),
-    )
+    return Done(changed=True)
 
 
 # Delay servers
@@ -1086,7 +902,7 @@ async def _answer(
     entrance: Entrance, observed: Observed, operation: Operation, request: HttpRequest
 ) -> Response:
     caller = entrance.gate.admit(
-        request.headers, peer_of(request), needed=operation.needed, is_change=operation.is_change
+        request.headers, _peer_of(request), needed=operation.needed, is_change=operation.is_change
     )
     parts = observed.parts
     if parts is None:
@@ -1105,10 +921,10 @@ async def _answer(
 
 def admit_reader(entrance: Entrance, request: HttpRequest) -> None:
     """Raise AccessError unless whoever asks may read."""
-    entrance.gate.admit(request.headers, peer_of(request), needed=Role.READ, is_change=False)
+    entrance.gate.admit(request.headers, _peer_of(request), needed=Role.READ, is_change=False)
 
 
-def peer_of(request: HttpRequest) -> str:
+def _peer_of(request: HttpRequest) -> str:
     """Return the address of the caller; empty if it has none."""
     return "" if request.client is None else request.client.host
 
@@ -1127,7 +943,7 @@ async def _body_of(entrance: Entrance, kind: type[B], request: HttpRequest) -> B
     media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if media != "application/json":
         raise BodyError(415, "media-type", "Content-Type must be application/json")
-    data = await read_body(entrance, request)
+    data = await _read_body(entrance, request)
     try:
         raw = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -1137,7 +953,7 @@ async def _body_of(entrance: Entrance, kind: type[B], request: HttpRequest) -> B
     return convert_request(raw, kind, strict=True)
 
 
-async def read_body(entrance: Entrance, request: HttpRequest) -> bytes:
+async def _read_body(entrance: Entrance, request: HttpRequest) -> bytes:
     """Return the body of a request within its limits of size and time."""
     settings = entrance.settings
     too_long = BodyError(
@@ -1212,6 +1028,8 @@ def _allowed_values() -> Iterator[tuple[tuple[type[Any], str], str]]:
                 continue
             for field in msgspec.structs.fields(kind):
                 shape = msgspec.inspect.type_info(field.type)
+                if isinstance(shape, msgspec.inspect.Metadata):
+                    shape = shape.type
                 shapes = shape.types if isinstance(shape, msgspec.inspect.UnionType) else (shape,)
                 values = [
                     str(value)

@@ -1,25 +1,18 @@
-"""Discovery, administration, metrics, health, status and QMQ's calls over HTTP.
+"""Discovery, administration, metrics, health and status over HTTP.
 
 GET  /meta/address        host:port of the listener, as plain text without a newline
 GET  /livez               200 while the loop turns
 GET  /readyz              200 when everything is answered, else 503 and what is missing
 GET  /status              JSON: groups, roles, records, counts
 GET  /metrics             Prometheus
-GET  /slave/meta          ?groupName=: ip:port of the group's slave as plain text, or empty
-GET  /subject/consumers   ?subject=: who consumes it
-GET  /onoffline           ?operation=query&clientId=&subject=&consumerGroup=&state=: ON or OFF,
-                          or operation=update
-POST /management          QMQ's actions (`meta_server/admin/qmq_management.py`)
      /api/v1/…            the administration's API (`meta_server/admin/api.py`)
-GET  /api/v1              what it has, for people
-GET  /api/v1/openapi.json the same for programs
+GET  /api/v1/openapi.json what it has
 
 Discovery, health and metrics are for everybody, everything else for those whom
 `delay_transport/http/access.py` lets in.
 """
 
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import trio
 from starlette.applications import Starlette
@@ -28,7 +21,6 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from delay_protocol.meta.requests import BrokerRole, ClientType
 from delay_transport.http.access import AccessError
 from delay_transport.http.server import (
     METRICS_TYPE,
@@ -49,20 +41,11 @@ from meta_server.admin.api import (
 )
 from meta_server.admin.entrance import Entrance
 from meta_server.admin.metrics import take
-from meta_server.admin.openapi import document_json, page
-from meta_server.admin.parts import Observed, Parts
-from meta_server.admin.qmq_management import answer_management, answer_onoffline, done, failed
+from meta_server.admin.openapi import document_json
+from meta_server.admin.parts import Observed
 from meta_server.admin.status import failing_checks, status_of, warnings_of
-from meta_server.known.registry import Registry
-
-_PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'",
-    "X-Content-Type-Options": "nosniff",
-}
-
 
 Endpoint = Callable[[Request], Awaitable[Response]]
-PartsEndpoint = Callable[[Parts, Request], Awaitable[Response]]
 
 
 def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlette:
@@ -102,8 +85,6 @@ def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlett
             Route("/readyz", readyz),
             Route("/status", status),
             Route("/metrics", metrics),
-            *_qmq_routes(entrance, observe),
-            Route(PREFIX, _documentation),
             Route(f"{PREFIX}/openapi.json", _openapi),
             *_operations(entrance, observe),
         ],
@@ -111,47 +92,8 @@ def application(entrance: Entrance, observe: Callable[[], Observed]) -> Starlett
     )
 
 
-def _qmq_routes(entrance: Entrance, observe: Callable[[], Observed]) -> list[Route]:
-    """Return the routes of QMQ's calls."""
-
-    async def slave(parts: Parts, request: Request) -> Response:
-        return PlainTextResponse(
-            slave_of(parts.registry, request.query_params.get("groupName", ""))
-        )
-
-    async def consumers(parts: Parts, request: Request) -> Response:
-        try:
-            admit_reader(entrance, request)
-        except AccessError as error:
-            return json_response(failed(str(error)))
-        subject = request.query_params.get("subject", "")
-        if not subject:
-            return json_response(failed("subject is required"))
-        return json_response(done(consumers_of(parts.registry, subject)))
-
-    def when_ready(endpoint: PartsEndpoint) -> Endpoint:
-        """Return an endpoint that answers 503 until everything is known."""
-
-        async def guarded(request: Request) -> Response:
-            parts = observe().parts
-            return _not_ready() if parts is None else await endpoint(parts, request)
-
-        return guarded
-
-    return [
-        Route("/slave/meta", when_ready(slave)),
-        Route("/subject/consumers", when_ready(consumers)),
-        Route("/onoffline", when_ready(answer_onoffline)),
-        Route("/management", when_ready(answer_management), methods=["POST"]),
-    ]
-
-
 async def _openapi(_: Request) -> Response:
     return Response(document_json(), media_type="application/json")
-
-
-async def _documentation(_: Request) -> Response:
-    return Response(page(), media_type="text/html", headers=_PAGE_HEADERS)
 
 
 def _operations(entrance: Entrance, observe: Callable[[], Observed]) -> list[Route]:
@@ -180,7 +122,9 @@ def _stray(request: Request, error: Exception) -> Response:
     if not request.url.path.startswith(f"{PREFIX}/"):
         return PlainTextResponse(error.detail, error.status_code, headers=error.headers)
     kind = "method" if error.status_code == 405 else "not-found"
-    detail = ProblemDetail(code=kind, message=f"{error.detail}: see {PREFIX} for what there is")
+    detail = ProblemDetail(
+        code=kind, message=f"{error.detail}: see {PREFIX}/openapi.json for what there is"
+    )
     response = problem(error.status_code, detail)
     response.headers.update(error.headers or {})
     return response
@@ -199,32 +143,3 @@ def reachable(listens: Address, asked: Address | None) -> str:
     if host in {"0.0.0.0", "::"} and asked is not None:  # noqa: S104 (a comparison)
         host = asked[0]
     return format_address((host, port))
-
-
-def slave_of(registry: Registry, group: str) -> str:
-    """Return where a group's slave is; "" if it has none.
-
-    QMQ tells its HTTP port here. We know of no such port and tell the one that it serves on.
-    """
-    broker = registry.broker_with_role(group, BrokerRole.SLAVE, BrokerRole.DELAY_SLAVE)
-    return "" if broker is None else f"{broker.ip}:{broker.serve_port}"
-
-
-def consumers_of(registry: Registry, subject: str) -> list[dict[str, Any]]:
-    """Return the consumer groups of a subject, each with the clients that were seen."""
-    groups: dict[str, dict[str, Any]] = {}
-    for client in registry.clients_of(subject):
-        if client.key.client_type != ClientType.CONSUMER:
-            continue
-        entry = groups.setdefault(
-            client.key.consumer_group,
-            {
-                "namespace": "",
-                "prefix": subject,
-                "consumerGroup": client.key.consumer_group,
-                "owner": client.app_code,
-                "endPoint": [],
-            },
-        )
-        entry["endPoint"].append(client.key.client_id)
-    return list(groups.values())

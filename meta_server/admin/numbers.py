@@ -77,11 +77,6 @@ def _shown(names: Iterable[str]) -> list[str]:
     return sorted(names)[:GROUPS_SHOWN_MAX]
 
 
-def _audit_entries(parts: Parts) -> Labelled:
-    counts = parts.audit.counts
-    return {("administration",): counts.asked, ("nodes",): counts.by_node}
-
-
 NUMBERS: Final[tuple[Number | Family, ...]] = (
     # Requests
     Family(
@@ -176,10 +171,6 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
     Number(
         "prefix_routes", "gauge", "Routes of prefixes.", lambda parts: len(parts.registry.prefixes)
     ),
-    Number("clients", "gauge", "Clients remembered.", lambda parts: len(parts.registry.clients)),
-    Number(
-        "clients_unkept", "counter", "Clients not remembered.", lambda parts: parts.clients.unkept
-    ),
     Number(
         "group_moves",
         "counter",
@@ -222,12 +213,6 @@ NUMBERS: Final[tuple[Number | Family, ...]] = (
         "gauge",
         "1 unless the store failed.",
         lambda parts: int(not parts.committer.is_stale),
-    ),
-    Family(
-        "audit_entries", "gauge", "Entries of the audit at the last look.", ("of",), _audit_entries
-    ),
-    Number(
-        "audit_forgotten", "counter", "Old entries forgotten.", lambda parts: parts.audit.forgotten
     ),
     Number(
         "stalls",

@@ -1,8 +1,7 @@
 """Pages of lists that may be long, some rows in each turn of the loop.
 
 A list is in the order of its rows' keys, and a page begins behind the key that the page before
-ended with: so rows that come and go meanwhile move no others. Of subjects and routes, of which
-there may be a million, the order is kept. To find a page of anything else takes a look at every
+ended with: so rows that come and go meanwhile move no others. To find a page takes a look at every
 row.
 """
 
@@ -11,13 +10,12 @@ import binascii
 import itertools
 from collections.abc import AsyncGenerator, Callable, Collection
 from contextlib import aclosing
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 import trio
 
 from meta_server.known.errors import BadValueError
-from meta_server.known.sorted_table import SortedTable
 
 Key = tuple[str | int, ...]
 """What a list is ordered by."""
@@ -63,54 +61,6 @@ async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:
     while copied:
         yield copied.pop()
         await turns.pause()
-
-
-async def slices_in_order(
-    table: SortedTable[Row], *, after: str | None = None, prefix: str = ""
-) -> AsyncGenerator[list[str], None]:
-    """Yield the names behind `after` that have a prefix, a slice in a turn of the loop, in order.
-
-    Those of a slice are there; what comes or goes between two slices may be told or not.
-    """
-    turns = Turns()
-    name, behind = (prefix, False) if after is None or after < prefix else (after, True)
-    while some := table.names_from(name, _SLICE, behind=behind):
-        if prefix and not some[-1].startswith(prefix):
-            yield list(itertools.takewhile(lambda one: one.startswith(prefix), some))
-            return
-        yield some
-        name, behind = some[-1], True
-        await turns.pause()
-
-
-async def names_of(table: SortedTable[Any]) -> list[str]:
-    """Return all names there are now."""
-    names: list[str] = []
-    async with aclosing(slices_in_order(table)) as slices:
-        async for some in slices:
-            names += some
-    return names
-
-
-async def page_in_order(
-    table: SortedTable[Row],
-    *,
-    after: str,
-    limit: int,
-    prefix: str = "",
-    wanted: Callable[[Row], bool] = lambda _: True,
-) -> tuple[list[Row], str | None]:
-    """Return a page of those rows of a table that have a prefix and are wanted, as `page_of`."""
-    begin = str(_decode_cursor(after, tuple[str])[0]) if after else None
-    found: list[tuple[str, Row]] = []
-    async with aclosing(slices_in_order(table, after=begin, prefix=prefix)) as slices:
-        async for some in slices:
-            found += [(name, table[name]) for name in some if wanted(table[name])]
-            if len(found) > limit:
-                break
-    page = found[:limit]
-    more = _encode_cursor((page[-1][0],)) if len(found) > limit else None
-    return [row for _, row in page], more
 
 
 async def page_of(

@@ -9,7 +9,6 @@ from delay_transport.connections.listener import Server
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.admin.administration import Administration
-from meta_server.admin.audit import AuditKeeper
 from meta_server.admin.entrance import Entrance
 from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
@@ -18,7 +17,6 @@ from meta_server.known.model import MetaStore
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
-from meta_server.wire.clients import SeenClients
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
 from meta_server.wire.silence import SilenceWatch
@@ -43,9 +41,7 @@ class Parts:
     handlers: Handlers
     pusher: Pusher
     telling: ControlsPusher
-    clients: SeenClients
     administration: Administration
-    audit: AuditKeeper
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ messages.
 """
 
 import ipaddress
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from uuid import UUID
@@ -37,7 +37,6 @@ from meta_server.admin.admin_types import (
     BrokerNew,
     BrokerPlace,
     BrokerReplacement,
-    ConsumerState,
     GroupRuleChange,
     ReadOnlyChange,
     RouteSet,
@@ -65,9 +64,6 @@ from meta_server.known.model import (
     DelayGroup,
     DelayNode,
     GroupKind,
-    LimitSetting,
-    OfflineState,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -82,13 +78,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    SetOffline,
-    SetReadOnly,
     Subject,
-    UnsetLimit,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
@@ -154,7 +144,6 @@ class Desk:
             target=target,
             before=_as_json(before),
             after=_as_json(after),
-            by_node=self.actor == ITSELF,
         )
         return (Audit(entry),)
 
@@ -327,7 +316,6 @@ def remove_group(
             "retire it first, or say that messages may be lost"
         )
     changes: list[Change] = [RemoveBrokerGroup(known)]
-    changes += [UnsetReadOnly(row) for row in registry.read_only if row.group == name]
     if delay_group is not None:
         changes.append(RemoveDelayGroup(delay_group))
     return desk.audited("broker-group.remove", name, changes, before=known)
@@ -410,20 +398,17 @@ def change_group(desk: Desk, name: str, change: BrokerGroupChange) -> tuple[Chan
     return _saved(desk, "broker-group.change", known, changed)
 
 
-def _saved(
-    desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup, *more: Change
-) -> tuple[Change, ...]:
-    """Save a broker group if it has changed, beside `more`; it counts as entered from then on."""
-    changes: list[Change] = list(more)
-    if changed != known:
-        changed = replace(
-            changed,
-            ext={**changed.ext, ENTERED: "true"},
-            updated_ms=desk.now_ms,
-            version=known.version + 1,
-        )
-        changes.append(SaveBrokerGroup(changed))
-    return desk.audited(action, known.name, changes, before=known, after=changed)
+def _saved(desk: Desk, action: str, known: BrokerGroup, changed: BrokerGroup) -> tuple[Change, ...]:
+    """Save a broker group if it has changed; it counts as entered from then on."""
+    if changed == known:
+        return ()
+    changed = replace(
+        changed,
+        ext={**changed.ext, ENTERED: "true"},
+        updated_ms=desk.now_ms,
+        version=known.version + 1,
+    )
+    return desk.audited(action, known.name, [SaveBrokerGroup(changed)], before=known, after=changed)
 
 
 def retire_group(
@@ -441,8 +426,7 @@ def _check_retirement(registry: Registry, group: BrokerGroup) -> None:
     if group.name in registry.delay_groups:
         # Its nodes are told: they refuse messages from then on, and deliver what they have.
         return
-    is_read_only = group.is_read_only or registry.is_read_only(EVERY, group.name)
-    if group.state is not BrokerState.NRW and not is_read_only:
+    if group.state is not BrokerState.NRW and not group.is_read_only:
         raise StateError(
             f"{group.name} takes messages: set it read-only, wait until consumers have read what "
             "is in it, then retire it; or say that messages may be lost"
@@ -457,28 +441,10 @@ def restore_group(desk: Desk, name: str, *, version: int | None) -> tuple[Change
 
 
 def set_read_only(desk: Desk, name: str, change: ReadOnlyChange) -> tuple[Change, ...]:
-    """Take a broker group from producers, of all subjects or of one, or give it back."""
+    """Take a broker group from producers, or give it back."""
     known = group_named(desk.registry, name)
-    setting = ReadOnlySetting(subject=change.subject, group=name)
-    is_set = setting in desk.registry.read_only
-    if change.subject == EVERY:
-        # QMQ's tables have it as a setting for `*`; here it is told by the group's own row.
-        more = [UnsetReadOnly(setting)] if is_set and not change.read_only else []
-        changed = replace(known, is_read_only=change.read_only)
-        return _saved(desk, "broker-group.read-only", known, changed, *more)
-    check_subject("subject", change.subject)
-    if is_set == change.read_only:
-        return ()
-    changes: list[Change] = [UnsetReadOnly(setting) if is_set else SetReadOnly(setting)]
-    if not is_set and len(desk.registry.read_only) >= desk.limits.read_only_max:
-        raise StateError(f"there are {desk.limits.read_only_max} such settings, which is the limit")
-    return desk.audited(
-        "broker-group.read-only",
-        name,
-        changes,
-        before=setting if is_set else None,
-        after=None if is_set else setting,
-    )
+    changed = replace(known, is_read_only=change.read_only)
+    return _saved(desk, "broker-group.read-only", known, changed)
 
 
 # Brokers
@@ -648,41 +614,27 @@ def set_subject(desk: Desk, subject: str, wanted: SubjectSet) -> tuple[Change, .
 
 
 def remove_subject(
-    desk: Desk, name: str, *, used: Collection[str], since_ms: int
+    desk: Desk, name: str, *, is_used: bool, version: int | None
 ) -> tuple[Change, ...]:
-    """Remove an unused subject and the route that was chosen for it.
-
-    A subject that does not exist needs no change. `used` are the subjects of connected clients.
-    Raises StateError if the subject is used, was created or seen since then, or has a tag or a
-    route of an operator.
-    """
+    """Remove a subject and the route that was chosen for it, unless a connected client uses it."""
     registry = desk.registry
     known = registry.subjects.get(name)
     if known is None:
-        return ()
-    reason = why_kept(registry, known, used=used, since_ms=since_ms)
-    if reason:
-        raise StateError(f"the subject {name} {reason}")
-    changes: list[Change] = [RemoveSubject(known)]
+        raise NotFoundError(f"the subject {name!a} was never used")
+    check_version(f"the subject {name}", version, known.version)
     route = registry.routes.get(name)
+    if known.tag:
+        raise StateError(f"the subject {name} has the tag {known.tag}, which an operator gave it")
+    if route is not None and not route.is_chosen:
+        raise StateError(
+            f"the subject {name} has a route that an operator set: take that away first"
+        )
+    if is_used:
+        raise StateError(f"the subject {name} is used by a connected client")
+    changes: list[Change] = [RemoveSubject(known)]
     if route is not None:
         changes.append(RemoveRoute(route))
     return desk.audited("subject.remove", name, changes, before=known)
-
-
-def why_kept(registry: Registry, subject: Subject, *, used: Collection[str], since_ms: int) -> str:
-    """Return why a subject is not to be removed; empty if it may be."""
-    route = registry.routes.get(subject.name)
-    if subject.tag:
-        return f"has the tag {subject.tag}, which an operator gave it"
-    if route is not None and not route.is_chosen:
-        return "has a route that an operator set: take that away first"
-    if subject.name in used:
-        return "is used by a connected client"
-    last_ms = max((row.seen_ms for row in registry.clients_of(subject.name)), default=0)
-    if max(last_ms, subject.created_ms) > since_ms:
-        return "was made, or used by a client, too lately (unseen_ms, --unseen)"
-    return ""
 
 
 def set_route(desk: Desk, name: str, wanted: RouteSet, *, is_prefix: bool) -> tuple[Change, ...]:
@@ -787,68 +739,6 @@ def reduce_route(desk: Desk, name: str, group: str) -> tuple[Change, ...]:
         raise StateError(f"{group} is the only broker group of {name}")
     route = replace(known, groups=groups, is_chosen=False, version=known.version + 1)
     return desk.audited("route.reduce", name, [SaveRoute(route)], before=known, after=route)
-
-
-# Consumers
-
-
-def set_offline(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
-    """Take consumers off-line."""
-    state = _state_of(desk, named)
-    if state in desk.registry.offline:
-        return ()
-    if len(desk.registry.offline) >= desk.limits.offline_max:
-        raise StateError(f"{desk.limits.offline_max} consumers are off-line, which is the limit")
-    return desk.audited("consumer.offline", _consumer(state), [SetOffline(state)], after=state)
-
-
-def set_online(desk: Desk, named: ConsumerState) -> tuple[Change, ...]:
-    """Bring consumers on-line; client * brings all of the group, also those named singly."""
-    state = _state_of(desk, named)
-    offline = desk.registry.offline
-    if state.client_id == EVERY:
-        states = [
-            known
-            for known in offline
-            if (known.subject, known.consumer_group) == (state.subject, state.consumer_group)
-        ]
-    else:
-        states = [state] if state in offline else []
-    return desk.audited(
-        "consumer.online", _consumer(state), map(UnsetOffline, states), before=states
-    )
-
-
-def _state_of(desk: Desk, named: ConsumerState) -> OfflineState:
-    is_client_everywhere = named.subject == named.consumer_group == EVERY
-    if is_client_everywhere and named.client_id == EVERY:
-        raise BadValueError(
-            field="client_id", value=EVERY, allowed="a client, where subject and group are *"
-        )
-    if not is_client_everywhere:
-        for field in ("subject", "consumer_group"):
-            if getattr(named, field) == EVERY:
-                raise BadValueError(
-                    field=field,
-                    value=EVERY,
-                    allowed="* only with subject *, consumer_group * and a client_id",
-                )
-        fault = subject_fault(named.subject.encode())
-        if fault is not None:
-            raise BadValueError(field="subject", value=named.subject, allowed=f"not: {fault}")
-    limit = desk.registration.client_text_bytes_max
-    for field in ("client_id", "consumer_group"):
-        if len(getattr(named, field).encode()) > limit:
-            raise BadValueError(
-                field=field, value=getattr(named, field), allowed=f"at most {limit} bytes"
-            )
-    return OfflineState(
-        client_id=named.client_id, subject=named.subject, consumer_group=named.consumer_group
-    )
-
-
-def _consumer(state: OfflineState) -> str:
-    return f"{state.client_id} {state.subject} {state.consumer_group}"
 
 
 # Delay servers
@@ -1052,7 +942,6 @@ def _planned(
         *(desk.registry, group, record),
         action=action,
         actor=desk.actor,
-        by_node=False,
         now_ms=desk.now_ms,
         more=more,
     )
@@ -1094,30 +983,6 @@ def _gone(registry: Registry, name: str, *, now_ms: int) -> list[Change]:
         shown, master="", state=BrokerState.NRW, updated_ms=now_ms, version=shown.version + 1
     )
     return [SaveBrokerGroup(gone)]
-
-
-# Limits
-
-
-def set_limits(desk: Desk, wanted: Mapping[str, float | None]) -> tuple[Change, ...]:
-    """Set limits, each to its value; None takes what was set away.
-
-    The audit has what was in force before, and what was set: null where nothing is any more.
-    """
-    stored = desk.registry.limits
-    changes: list[Change] = []
-    before: dict[str, float] = {}
-    after: dict[str, float | None] = {}
-    for name, value in wanted.items():
-        known = stored.get(name)
-        if value == (None if known is None else known.value):
-            continue
-        changes.append(
-            UnsetLimit(name) if value is None else SetLimit(LimitSetting(name=name, value=value))
-        )
-        before[name] = getattr(desk.registration, name)
-        after[name] = value
-    return desk.audited("limits.change", "limits", changes, before=before, after=after)
 
 
 # Controls of delay servers

@@ -7,15 +7,13 @@ from typing import Any, Final, Literal, cast
 
 import trio
 
-from delay_protocol.basics.subjects import real_subject
-from delay_protocol.meta.requests import BrokerState, ClientType
+from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.clocks import difference
 from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.metric_families import installed_version
 from meta_server.admin.admin_types import (
     BrokerGroupShown,
     BrokerShown,
-    ClientShown,
     ControlsAtNode,
     ControlsShown,
     DelayGroupShown,
@@ -32,7 +30,7 @@ from meta_server.admin.admin_types import (
     UnservedShown,
     WaitingGroupShown,
 )
-from meta_server.admin.pages import Turns, slices_in_order, slices_of
+from meta_server.admin.pages import Turns, slices_of
 from meta_server.admin.parts import Parts
 from meta_server.admin.plans import check_cluster
 from meta_server.admin.status import note_of
@@ -42,7 +40,6 @@ from meta_server.known.model import (
     STATIC,
     Broker,
     BrokerGroup,
-    ClientSeen,
     DelayGroup,
     DelayNode,
     Route,
@@ -71,7 +68,7 @@ def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
         ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
         static=STATIC in group.ext,
         entered=parts.registry.is_entered(group.name),
-        read_only=group.is_read_only or parts.registry.is_read_only("*", group.name),
+        read_only=group.is_read_only,
         retired=group.is_retired,
         version=group.version,
     )
@@ -112,16 +109,12 @@ async def led_by_prefixes(parts: Parts) -> AsyncGenerator[list[tuple[str, Route]
             if name not in registry.routes and (route := registry.prefix_route(name)) is not None
         ]
 
-    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+    async with aclosing(slices_of(registry.subjects)) as subjects:
         async for some in subjects:
             yield led(some)
-    async with aclosing(slices_of(registry.client_subjects)) as subjects:
+    async with aclosing(slices_of(await parts.pusher.used_subjects())) as subjects:
         async for some in subjects:
-            yield led([name for name in some if name not in registry.subjects and _is_real(name)])
-
-
-def _is_real(subject: str) -> bool:
-    return real_subject(subject.encode()) == subject.encode()
+            yield led([name for name in some if name not in registry.subjects])
 
 
 async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
@@ -129,8 +122,9 @@ async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
     registry, prefix = parts.registry, route.name
     led, kept = 0, 0
     examples: list[str] = []
-    async with aclosing(slices_in_order(registry.routes, prefix=prefix)) as routes:
-        async for own in routes:
+    async with aclosing(slices_of(registry.routes)) as routes:
+        async for some in routes:
+            own = [name for name in some if name.startswith(prefix)]
             kept += len(own)
             examples += own[: _EXAMPLES_MAX - len(examples)]
     async with aclosing(led_by_prefixes(parts)) as subjects:
@@ -173,22 +167,6 @@ def show_way(parts: Parts, subject: str) -> SubjectRouteShown:
         chosen=own is not None and own.is_chosen,
         version=own.version if own is not None else 0,
         unserved=why_unserved(registry, subject),
-    )
-
-
-def show_client(parts: Parts, client: ClientSeen) -> ClientShown:
-    """Return a client."""
-    key = client.key
-    known = {int(kind): kind.name.lower() for kind in ClientType}
-    return ClientShown(
-        subject=key.subject,
-        client_type=known.get(key.client_type, str(int(key.client_type))),
-        consumer_group=key.consumer_group,
-        client_id=key.client_id,
-        app_code=client.app_code,
-        room=client.room,
-        seen_ms=client.seen_ms,
-        online=not parts.registry.is_offline(key.client_id, key.subject, key.consumer_group),
     )
 
 
@@ -317,13 +295,13 @@ async def summary_of(parts: Parts) -> RouteSummary:
     registry = parts.registry
     by_group: Counter[str] = Counter()
     unserved = _Unserved(parts)
-    async with aclosing(slices_in_order(registry.routes)) as routes:
-        async for names in routes:
-            for name in names:
-                by_group.update(registry.routes[name].groups)
-                unserved.look_at(name)
+    async with aclosing(slices_of(registry.routes.values())) as routes:
+        async for some in routes:
+            for route in some:
+                by_group.update(route.groups)
+                unserved.look_at(route.name)
     without = 0
-    async with aclosing(slices_in_order(registry.subjects)) as subjects:
+    async with aclosing(slices_of(registry.subjects)) as subjects:
         async for names in subjects:
             for name in names:
                 if name not in registry.routes and registry.prefix_route(name) is None:

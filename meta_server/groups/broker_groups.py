@@ -277,7 +277,6 @@ def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
             target=known.name,
             before=msgspec.json.encode(known).decode(),
             after=msgspec.json.encode(moved).decode(),
-            by_node=True,
         )
     )
 

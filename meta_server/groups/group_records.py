@@ -52,7 +52,6 @@ def plan_record(
     *,
     action: str,
     actor: str,
-    by_node: bool,
     now_ms: int,
     more: Mapping[str, object],
 ) -> tuple[Change, ...]:
@@ -74,7 +73,6 @@ def plan_record(
             target=f"{group.cluster}/{group.name}",
             before=msgspec.json.encode(group).decode(),
             after=msgspec.json.encode(msgspec.to_builtins(after) | dict(more)).decode(),
-            by_node=by_node,
         )
         changes.append(Audit(entry))
     return tuple(changes)

@@ -460,6 +460,5 @@ def _audit(
             target=f"{request.cluster}/{request.group}/{request.node_id}",
             before="" if before is None else msgspec.json.encode(before).decode(),
             after=msgspec.json.encode({"node": node, "group": now_group}).decode(),
-            by_node=True,
         )
     )

@@ -37,7 +37,6 @@ from delay_protocol.basics.subjects import real_subject, subject_fault, subject_
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import (
-    EVERY,
     BrokerGroup,
     Change,
     GroupKind,
@@ -158,14 +157,11 @@ class Answers:
             if _candidates(registry, known.tag if known else "", names):
                 return None
         is_producer = client_type in _PRODUCERS
-        taken: tuple[bool, ...] = ()
-        if is_producer and registry.read_only:
-            taken = tuple(registry.is_read_only(subject, name) for name in names)
-        key = (names, is_producer, client_type == ClientType.DELAY_SERVER, taken)
+        key = (names, is_producer, client_type == ClientType.DELAY_SERVER)
         found = self._alike.get(key)
         if found is None:
             self._make_room(self._alike)
-            found = self._alike[key] = answer_of(registry, subject, client_type, names)
+            found = self._alike[key] = answer_of(registry, client_type, names)
         return found
 
     def _is_short(self, names: tuple[str, ...]) -> bool:
@@ -178,14 +174,10 @@ class Answers:
         return short
 
     def _delay_groups_for(self, subject: str) -> tuple[BrokerGroupInfo, ...]:
-        registry, limits = self._registry, self._limits
-        if registry.read_only:
-            # Each subject may have others.
-            return delay_groups_for(registry, subject, limits)
         if self._delay is None:
-            self._delay = _delay_groups(registry, "")
+            self._delay = _delay_groups(self._registry)
         groups, taking = self._delay
-        first = ranked(subject, groups)[: limits.delay_groups_per_subject]
+        first = ranked(subject, groups)[: self._limits.delay_groups_per_subject]
         key = ("delay", *(group.name for group in first))
         found = self._alike.get(key)
         if found is None:
@@ -200,7 +192,7 @@ class Answers:
 
 
 def answer_of(
-    registry: Registry, subject: str, client_type: int, names: Iterable[str]
+    registry: Registry, client_type: int, names: Iterable[str]
 ) -> tuple[BrokerGroupInfo, ...]:
     """Return those of the groups of a route that a client of this type is told of."""
     is_producer = client_type in _PRODUCERS
@@ -211,7 +203,7 @@ def answer_of(
         and group.state is not BrokerState.NRW
         and not group.is_retired
         and (group.kind is not GroupKind.RECEIVER or client_type == ClientType.DELAY_SERVER)
-        and not (is_producer and _is_read_only(registry, subject, group))
+        and not (is_producer and group.is_read_only)
     )
 
 
@@ -228,24 +220,22 @@ def why_unserved(registry: Registry, subject: str) -> str:
         return "it has no route: no broker group could be given to it"
     reasons = []
     for name in names:
-        reason = _why_closed(registry, subject, name)
+        reason = _why_closed(registry, name)
         if reason is None:
             return ""
         reasons.append(f"{name} {reason}")
     return ", ".join(reasons)
 
 
-def _why_closed(registry: Registry, subject: str, name: str) -> str | None:
-    """Return why a producer of a subject cannot use a group of its route; None if it can."""
+def _why_closed(registry: Registry, name: str) -> str | None:
+    """Return why a producer cannot use a group of its route; None if it can."""
     group = registry.groups.get(name)
     if group is None:
         return "is not there"
     if group.is_retired:
         return "is retired"
-    if group.is_read_only or registry.is_read_only(EVERY, name):
+    if group.is_read_only:
         return "is read-only"
-    if registry.is_read_only(subject, name):
-        return "is read-only for it"
     if group.state is BrokerState.NRW:
         return "is away"
     return None if group.state in WRITABLE else "says that it takes no messages"
@@ -255,19 +245,19 @@ def delay_groups_for(
     registry: Registry, subject: str, limits: RoutingLimits
 ) -> tuple[BrokerGroupInfo, ...]:
     """Return the delay groups of a subject: never none while there is one that is not retired."""
-    groups, taking = _delay_groups(registry, subject)
+    groups, taking = _delay_groups(registry)
     first = ranked(subject, groups)[: limits.delay_groups_per_subject]
     return _delay_infos(first, taking=taking)
 
 
-def _delay_groups(registry: Registry, subject: str) -> tuple[list[BrokerGroup], bool]:
-    """Return the delay groups that a subject chooses from, and whether they take messages."""
+def _delay_groups(registry: Registry) -> tuple[list[BrokerGroup], bool]:
+    """Return the delay groups that subjects choose from, and whether they take messages."""
     known = [
         group
         for group in registry.groups.values()
         if group.kind is GroupKind.DELAY and not group.is_retired and group.master
     ]
-    open_to_it = [group for group in known if not _is_read_only(registry, subject, group)]
+    open_to_it = [group for group in known if not group.is_read_only]
     taking = [group for group in open_to_it if group.state in WRITABLE]
     return taking or open_to_it or known, bool(taking)
 
@@ -364,10 +354,6 @@ def _candidates(registry: Registry, tag: str, has: tuple[str, ...]) -> list[Brok
     ]
     tagged = [group for group in takes if group.tag == tag]
     return tagged or [group for group in takes if not group.tag]
-
-
-def _is_read_only(registry: Registry, subject: str, group: BrokerGroup) -> bool:
-    return group.is_read_only or registry.is_read_only(subject, group.name)
 
 
 def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:

@@ -4,7 +4,6 @@
     errors         meta server errors
     model          rows, changes, and what a store is
     registry       rows by key
-    sorted_table   rows by name, in order
 
 Imported by every other part.
 """

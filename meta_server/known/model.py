@@ -11,8 +11,7 @@ Three layers, all values:
 Compare-and-set. A `Save…` of a row with version v succeeds if the store has the row with version
 v - 1, or has no such row and v is 1; else the commit raises ConflictError. A `Remove…` of a
 versioned row names the version that it removes. `SaveDelayGroup` names the epoch and version that
-it replaces, as failover wants it. Everything else (`Set…`, `Unset…`, `Note…`, `Forget…`) is
-idempotent: the row is there, or is not, afterwards.
+it replaces, as failover wants it. `ForgetAudit` is idempotent.
 
 Times are wall clock in ms since 1970 UTC. Texts are kept as they are, compared byte for byte (no
 case folding), and have no bound here: whoever makes a row keeps the limits.
@@ -29,7 +28,7 @@ from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole
 
 EVERY = "*"
-"""In a ReadOnlySetting every subject; in an OfflineState every client, or every subject."""
+"""In requests of operators every subject."""
 
 
 NO_BOOT = UUID(int=0)
@@ -82,7 +81,7 @@ class BrokerGroup:
     weight: int = 100
     """Share of subjects that are routed to it, against its neighbours; 0 for none any more."""
     is_read_only: bool = False
-    """Whether an operator took it from producers, for every subject."""
+    """Whether an operator took it from producers."""
     is_retired: bool = False
     """Whether no route leads to it any more; its name stays taken."""
     updated_ms: int = 0
@@ -152,52 +151,6 @@ class Route:
     def pattern(self) -> str:
         """Return the pattern of which it is the route."""
         return f"{self.name}*" if self.is_prefix else self.name
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfflineState:
-    """A consumer that an operator took off-line. Key: all of it."""
-
-    client_id: str
-    """Or `*`."""
-    subject: str
-    """Or `*`."""
-    consumer_group: str
-    """Or `*`."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReadOnlySetting:
-    """A broker group that an operator took from the producers of a subject. Key: all of it."""
-
-    subject: str
-    """Or `*`."""
-    group: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientKey:
-    """What tells one use of a subject by a client from all others."""
-
-    subject: str
-    """As the client registered it: a retry subject is one of its own."""
-    client_type: int
-    """A ClientType, or a number from -128 to 127 that we do not know."""
-    consumer_group: str
-    """"" for producers."""
-    client_id: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClientSeen:
-    """A client that used a subject. Key: key."""
-
-    key: ClientKey
-    app_code: str
-    room: str
-    """Its logical room; "" if it named none."""
-    seen_ms: int
-    """When it registered, or sent a heartbeat; kept roughly."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -277,19 +230,6 @@ class AuditEntry:
     """The row before, as JSON; "" if there was none."""
     after: str = ""
     """The row after, as JSON; "" if there is none."""
-    by_node: bool = False
-    """Whether a delay server or a broker caused it by registering; False: somebody asked for it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LimitSetting:
-    """A limit that an operator set while the server ran. Key: name.
-
-    It goes before the configuration file until it is taken away.
-    """
-
-    name: str
-    value: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -314,12 +254,8 @@ class Contents:
     brokers: tuple[Broker, ...] = ()
     subjects: tuple[Subject, ...] = ()
     routes: tuple[Route, ...] = ()
-    offline: tuple[OfflineState, ...] = ()
-    read_only: tuple[ReadOnlySetting, ...] = ()
-    clients: tuple[ClientSeen, ...] = ()
     delay_nodes: tuple[DelayNode, ...] = ()
     delay_groups: tuple[DelayGroup, ...] = ()
-    limits: tuple[LimitSetting, ...] = ()
     controls: tuple[ClusterControls, ...] = ()
     timestamp_ms: int = 0
     """No answer ever carried a later time than this one."""
@@ -385,48 +321,6 @@ class RemoveRoute:
 
 
 @dataclass(frozen=True, slots=True)
-class SetOffline:
-    """Take a consumer off-line."""
-
-    state: OfflineState
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetOffline:
-    """Let a consumer be on-line again."""
-
-    state: OfflineState
-
-
-@dataclass(frozen=True, slots=True)
-class SetReadOnly:
-    """Take a broker group from the producers of a subject."""
-
-    setting: ReadOnlySetting
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetReadOnly:
-    """Give it back to them."""
-
-    setting: ReadOnlySetting
-
-
-@dataclass(frozen=True, slots=True)
-class NoteClient:
-    """Note that a client was seen, in place of what was noted of it before."""
-
-    client: ClientSeen
-
-
-@dataclass(frozen=True, slots=True)
-class ForgetClient:
-    """Forget a client that was not seen for long, or for which there is no room."""
-
-    key: ClientKey
-
-
-@dataclass(frozen=True, slots=True)
 class SaveDelayNode:
     """Add or replace a delay node."""
 
@@ -472,23 +366,9 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class ForgetAudit:
-    """Forget an entry of the audit, if it is there."""
+    """Forget the entries of the audit that are older."""
 
-    number: int
-
-
-@dataclass(frozen=True, slots=True)
-class SetLimit:
-    """Set a limit, in place of what was set before."""
-
-    setting: LimitSetting
-
-
-@dataclass(frozen=True, slots=True)
-class UnsetLimit:
-    """Take a limit that was set away: that of the configuration file counts."""
-
-    name: str
+    before_ms: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -507,12 +387,6 @@ Change = (
     | RemoveSubject
     | SaveRoute
     | RemoveRoute
-    | SetOffline
-    | UnsetOffline
-    | SetReadOnly
-    | UnsetReadOnly
-    | NoteClient
-    | ForgetClient
     | SaveDelayNode
     | RemoveDelayNode
     | SaveDelayGroup
@@ -520,8 +394,6 @@ Change = (
     | RaiseTimestamp
     | Audit
     | ForgetAudit
-    | SetLimit
-    | UnsetLimit
     | SaveControls
 )
 """Everything that may happen to what is known."""
@@ -537,24 +409,6 @@ class AuditRow:
     number: int
     """Goes up from entry to entry, not necessarily by one."""
     entry: AuditEntry
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditCounts:
-    """How many entries the audit has."""
-
-    asked: int
-    """Of what somebody asked for."""
-    by_node: int
-    """Of delay servers that registered."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditAge:
-    """When an entry of the audit was made."""
-
-    number: int
-    at_ms: int
 
 
 class MetaStore(Protocol):
@@ -580,12 +434,6 @@ class MetaStore(Protocol):
 
     def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return up to `limit` entries of one kind, oldest first."""
 
     def close(self) -> None:
         """Let go of the store; nothing else is called afterwards."""

@@ -26,8 +26,6 @@ import structlog
 from delay_protocol.nodes.registration import GroupRecord
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.known.model import (
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Change,
     Contents,
@@ -135,14 +133,6 @@ class RecordedStore:
     def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""
         return self._store.read_audit(before=before, limit=limit)
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        return self._store.count_audit()
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return up to `limit` entries of one kind, oldest first."""
-        return self._store.oldest_audit(by_node=by_node, limit=limit)
 
     def close(self) -> None:
         """Let go of the store."""

@@ -5,7 +5,7 @@ a restart. It checks the same conditions as a store does; that one of them fails
 store accepted it, means that somebody else writes to the store.
 """
 
-from collections.abc import Callable, Collection, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
 from typing import Any, TypeVar
 
 from delay_protocol.meta.requests import BrokerRole
@@ -13,25 +13,17 @@ from delay_protocol.nodes.controls import Controls
 from meta_server.known.errors import ConflictError
 from meta_server.known.model import (
     ENTERED,
-    EVERY,
     STATIC,
     Audit,
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
-    LimitSetting,
-    NoteClient,
-    OfflineState,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -46,15 +38,8 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    SetOffline,
-    SetReadOnly,
     Subject,
-    UnsetLimit,
-    UnsetOffline,
-    UnsetReadOnly,
 )
-from meta_server.known.sorted_table import SortedTable
 
 BrokerKey = tuple[str, int]
 """Hostname and serve port."""
@@ -77,27 +62,21 @@ class Registry:
     def __init__(self, contents: Contents) -> None:
         self.groups: dict[str, BrokerGroup] = {}
         self.brokers: dict[BrokerKey, Broker] = {}
-        self.subjects: SortedTable[Subject] = SortedTable({})
-        self.routes: SortedTable[Route] = SortedTable({})
+        self.subjects: dict[str, Subject] = {}
+        self.routes: dict[str, Route] = {}
         """Routes of single subjects."""
         self.prefixes: dict[str, Route] = {}
         """Routes of prefixes."""
         self.brought: dict[str, Route] = {}
         """Those of all routes that receivers brought, by pattern."""
-        self.offline: dict[OfflineState, None] = {}
-        self.read_only: dict[ReadOnlySetting, None] = {}
-        self.clients: dict[ClientKey, ClientSeen] = {}
         self.nodes: dict[NodeKey, DelayNode] = {}
         self.delay_groups: dict[str, DelayGroup] = {}
-        self.limits: dict[str, LimitSetting] = {}
-        """Limits that operators set."""
         self.controls: dict[str, ClusterControls] = {}
         """Rules by cluster: pauses, limits, weights."""
         self.timestamp_ms = 0
         # Other ways to find rows.
         self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
         self._nodes_in: dict[tuple[str, str], dict[NodeKey, None]] = {}
-        self._clients_of: dict[str, dict[ClientKey, None]] = {}
         self._prefix_lengths: tuple[int, ...] = ()
         self._take_over(contents)
 
@@ -123,23 +102,16 @@ class Registry:
     def _take_over(self, contents: Contents) -> None:
         self.groups = {group.name: group for group in contents.broker_groups}
         self.brokers = {(row.hostname, row.serve_port): row for row in contents.brokers}
-        self.subjects = SortedTable({subject.name: subject for subject in contents.subjects})
-        self.routes = SortedTable(
-            {route.name: route for route in contents.routes if not route.is_prefix}
-        )
+        self.subjects = {subject.name: subject for subject in contents.subjects}
+        self.routes = {route.name: route for route in contents.routes if not route.is_prefix}
         self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
         self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
-        self.offline = dict.fromkeys(contents.offline)
-        self.read_only = dict.fromkeys(contents.read_only)
-        self.clients = {client.key: client for client in contents.clients}
         self.nodes = {_node_key(node): node for node in contents.delay_nodes}
         self.delay_groups = {group.name: group for group in contents.delay_groups}
-        self.limits = {setting.name: setting for setting in contents.limits}
         self.controls = {row.cluster: row for row in contents.controls}
         self.timestamp_ms = contents.timestamp_ms
         self._brokers_in = _index(self.brokers, lambda row: row.group)
         self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
-        self._clients_of = _index(self.clients, lambda row: row.key.subject)
         self._measure_prefixes()
 
     def contents(self) -> Contents:
@@ -149,12 +121,8 @@ class Registry:
             brokers=tuple(self.brokers.values()),
             subjects=tuple(self.subjects.values()),
             routes=(*self.routes.values(), *self.prefixes.values()),
-            offline=tuple(self.offline),
-            read_only=tuple(self.read_only),
-            clients=tuple(self.clients.values()),
             delay_nodes=tuple(self.nodes.values()),
             delay_groups=tuple(self.delay_groups.values()),
-            limits=tuple(self.limits.values()),
             controls=tuple(self.controls.values()),
             timestamp_ms=self.timestamp_ms,
         )
@@ -184,43 +152,12 @@ class Registry:
         """Return the delay nodes of a group, in the order in which they came."""
         return tuple(self.nodes[key] for key in self._nodes_in.get((cluster, group), ()))
 
-    def clients_of(self, subject: str) -> tuple[ClientSeen, ...]:
-        """Return who used a subject."""
-        return tuple(self.clients[key] for key in self._clients_of.get(subject, ()))
-
-    @property
-    def client_subjects(self) -> Collection[str]:
-        """The subjects that clients used, as they registered them: retry subjects are among them.
-
-        One that is led by a prefix has no row of its own.
-        """
-        return self._clients_of.keys()
-
     def prefix_route(self, subject: str) -> Route | None:
         """Return the route of the longest prefix of a subject that has one."""
         for length in self._prefix_lengths:
             if route := self.prefixes.get(subject[:length]):
                 return route
         return None
-
-    def is_read_only(self, subject: str, group: str) -> bool:
-        """Say whether an operator took a group from the producers of a subject."""
-        # Mostly there are none, and this is asked for every group.
-        return bool(self.read_only) and (
-            ReadOnlySetting(subject=EVERY, group=group) in self.read_only
-            or ReadOnlySetting(subject=subject, group=group) in self.read_only
-        )
-
-    def is_offline(self, client_id: str, subject: str, consumer_group: str) -> bool:
-        """Say whether an operator took a consumer off-line."""
-        return any(
-            OfflineState(client_id=client, subject=name, consumer_group=group) in self.offline
-            for client, name, group in (
-                (client_id, subject, consumer_group),
-                (EVERY, subject, consumer_group),
-                (client_id, EVERY, EVERY),
-            )
-        )
 
     # Changing
 
@@ -236,7 +173,7 @@ class Registry:
             self._measure_prefixes()
             raise
 
-    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912, PLR0915 (a table)
+    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912 (a table)
         match change:
             case SaveBrokerGroup(group):
                 _check_version("broker group", group.name, self.groups, group.version)
@@ -258,20 +195,6 @@ class Registry:
                 yield from self._save_route(route)
             case RemoveRoute(route):
                 yield from self._remove_route(route)
-            case SetOffline(state):
-                yield _put(self.offline, state, None)
-            case UnsetOffline(state):
-                yield _take(self.offline, state)
-            case SetReadOnly(setting):
-                yield _put(self.read_only, setting, None)
-            case UnsetReadOnly(setting):
-                yield _take(self.read_only, setting)
-            case NoteClient(client):
-                yield _put(self.clients, client.key, client)
-                yield _put(self._clients_of.setdefault(client.key.subject, {}), client.key, None)
-            case ForgetClient(client_key):
-                yield _take(self.clients, client_key)
-                yield from _take_from(self._clients_of, client_key.subject, client_key)
             case SaveDelayNode(node):
                 yield from self._save_node(node)
             case RemoveDelayNode(node):
@@ -286,10 +209,6 @@ class Registry:
                 before = self.timestamp_ms
                 self.timestamp_ms = max(before, timestamp_ms)
                 yield lambda: setattr(self, "timestamp_ms", before)
-            case SetLimit(limit):
-                yield _put(self.limits, limit.name, limit)
-            case UnsetLimit(name):
-                yield _take(self.limits, name)
             case SaveControls(row):
                 _check_version("controls", row.cluster, self.controls, row.version)
                 yield _put(self.controls, row.cluster, row)

@@ -167,7 +167,7 @@ class SetBacks:
             return ()
         record = raised(newest.group.record, self._registry.delay_groups.get(name))
         actor = "the meta server, by what nodes were told"
-        return self._plan(newest, record, actor=actor, by_node=True, now_ms=now_ms)
+        return self._plan(newest, record, actor=actor, now_ms=now_ms)
 
     def plan_recover(
         self, name: str, *, lose_messages: bool, actor: str, now_ms: int
@@ -201,10 +201,10 @@ class SetBacks:
             min_isr=min(record.min_isr, max(len(in_sync), 1)),
             phase=Phase.ELECTING,
         )
-        return self._plan(newest, record, actor=actor, by_node=False, now_ms=now_ms)
+        return self._plan(newest, record, actor=actor, now_ms=now_ms)
 
     def _plan(
-        self, newest: Newest, record: GroupRecord, *, actor: str, by_node: bool, now_ms: int
+        self, newest: Newest, record: GroupRecord, *, actor: str, now_ms: int
     ) -> tuple[Change, ...]:
         """Return what stores a record; where clients find it follows when its master registers."""
         group, after = self._registry.delay_groups.get(newest.group.name), newest.group
@@ -216,7 +216,6 @@ class SetBacks:
             target=f"{after.cluster}/{after.name}",
             before="" if group is None else msgspec.json.encode(group).decode(),
             after=msgspec.json.encode(after).decode(),
-            by_node=by_node,
         )
         expected = None if group is None else group.pair
         return (SaveDelayGroup(after, expected), Audit(entry))

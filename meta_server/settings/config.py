@@ -165,16 +165,6 @@ class RegistrationConfig:
     changed it. It leaves the routes then: if its broker comes back later, consumers do not read the
     messages that it holds. Delay groups with servers of ours are kept."""
 
-    clients_max: int = 100_000
-    """Uses of a subject by a client that are remembered for operators. Of more than that only the
-    first are; routes are not concerned."""
-
-    client_seen_refresh_ms: int = constant(3_600_000)
-    """Milliseconds. How roughly it is remembered when a client was seen last."""
-
-    client_keep_ms: int = constant(7 * 24 * 3_600_000)
-    """Milliseconds for which a client that is not seen any more is remembered."""
-
     broker_timeout_ms: int = 30_000
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
@@ -239,7 +229,6 @@ class RegistrationConfig:
             share = self.new_subjects_address_share
             raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
         require_at_least(self, 0, "remind_seconds")
-        require_at_least(self, 0, "clients_max", "client_seen_refresh_ms", "client_keep_ms")
         require_at_least(self, 60_000, "group_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_again_ms")
         require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
@@ -340,45 +329,27 @@ class AdminConfig:
     route_groups_max: int = constant(64)
     """Broker groups that a route may have."""
 
-    read_only_max: int = constant(100_000)
-    """Broker groups taken from producers of single subjects. A further one is refused."""
-
-    offline_max: int = constant(100_000)
-    """Consumers that may be taken off-line. A further one is refused."""
-
     def __post_init__(self) -> None:
         """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
         require_at_least(self, 1024, "body_bytes_max")
         require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
         require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
-        require_at_least(self, 0, "brokers_max", "prefix_routes_max", "read_only_max")
-        require_at_least(self, 0, "offline_max")
+        require_at_least(self, 0, "brokers_max", "prefix_routes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """How long it is kept who changed what. Whatever bound is reached first counts."""
+    """How long it is kept who changed what."""
 
     keep_ms: int = 400 * 24 * 3_600_000
-    """Milliseconds for which an entry is kept. A clock that is set ahead while the server runs
-    makes no entry older."""
-
-    entries_max: int = 1_000_000
-    """Entries of what somebody asked for; a change of a route has 500 bytes on disk."""
-
-    node_entries_max: int = constant(100_000)
-    """Entries of delay servers that registered, counted by themselves: servers that start again
-    and again take no place from what people did. 2 KiB on disk each."""
-
-    look_ms: int = constant(60_000)
-    """Milliseconds between two checks for entries to remove."""
+    """Milliseconds for which an entry is kept: 500 bytes on disk for a change of a route, 2 KiB for
+    a delay server that registers. A clock that is set ahead while the server runs makes no entry
+    older."""
 
     def __post_init__(self) -> None:
-        """Refuse what would keep nothing, or look all the time."""
+        """Refuse what would keep nothing."""
         require_at_least(self, 3_600_000, "keep_ms")
-        require_at_least(self, 100, "entries_max", "node_entries_max")
-        require_at_least(self, 1000, "look_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,6 @@ Every transaction begins with a look at which store, of which version, this is: 
 replaced by another one, and another meta server may have migrated it meanwhile.
 """
 
-import hashlib
 import json
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -35,7 +34,6 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import NoResultFound
-from sqlalchemy.sql import func
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import decode_controls, encode_controls
@@ -43,27 +41,18 @@ from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import ConflictError, NewerSchemaError, StoreUnusableError
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditEntry,
     AuditRow,
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
     GroupKind,
-    LimitSetting,
-    NoteClient,
-    OfflineState,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -78,13 +67,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    SetOffline,
-    SetReadOnly,
     Subject,
-    UnsetLimit,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations.runner import MIGRATIONS, known_state, migrate_one
@@ -92,15 +75,11 @@ from meta_server.sql.tables import (
     AUDIT,
     BROKER,
     BROKER_GROUP,
-    CLIENT_META_INFO,
-    CLIENT_OFFLINE_STATE,
     CONTROLS,
     DELAY_GROUP,
     DELAY_GROUP_IN_SYNC,
     DELAY_NODE,
     LAST_TIMESTAMP,
-    LIMIT_SETTING,
-    READONLY_BROKER_GROUP_SETTING,
     SUBJECT_INFO,
     SUBJECT_ROUTE,
 )
@@ -158,14 +137,10 @@ class SqlStore:
                     brokers=tuple(map(_broker, rows(BROKER))),
                     subjects=tuple(map(_subject, rows(SUBJECT_INFO))),
                     routes=tuple(map(_route, rows(SUBJECT_ROUTE))),
-                    offline=tuple(map(_offline, rows(CLIENT_OFFLINE_STATE))),
-                    read_only=tuple(map(_read_only, rows(READONLY_BROKER_GROUP_SETTING))),
-                    clients=tuple(map(_client, rows(CLIENT_META_INFO))),
                     delay_nodes=tuple(map(_delay_node, rows(DELAY_NODE))),
                     delay_groups=tuple(
                         _delay_group(row, in_sync.get(row.id, {})) for row in rows(DELAY_GROUP)
                     ),
-                    limits=tuple(map(_limit, rows(LIMIT_SETTING))),
                     controls=tuple(map(_controls, rows(CONTROLS))),
                     timestamp_ms=connection.execute(
                         select(LAST_TIMESTAMP.c.timestamp_ms)
@@ -203,26 +178,10 @@ class SqlStore:
                         target=row.target,
                         before=row.before_json,
                         after=row.after_json,
-                        by_node=row.by_node,
                     ),
                 )
                 for row in connection.execute(query)
             )
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        with self._begin(reads=True) as connection:
-            asked, by_node = (
-                connection.execute(_COUNT_AUDIT, {"key_by_node": kind}).scalar_one()
-                for kind in (False, True)
-            )
-        return AuditCounts(asked=asked, by_node=by_node)
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return up to `limit` entries of one kind, oldest first."""
-        with self._begin(reads=True) as connection:
-            found = connection.execute(_OLDEST_AUDIT.limit(limit), {"key_by_node": by_node})
-            return tuple(AuditAge(number=row.number, at_ms=row.at_ms) for row in found)
 
     def close(self) -> None:
         """Let go of the database."""
@@ -333,20 +292,6 @@ def _add(table: Table) -> Mapping[str, Executable]:
     }
 
 
-def _put(table: Table, key: str) -> Mapping[str, Executable]:
-    """Return what adds a row, or replaces the one with this key."""
-    lite, post = sqlite.insert(table), postgresql.insert(table)
-    others = [column.name for column in table.columns if column.name != key]
-    return {
-        "sqlite": lite.on_conflict_do_update(
-            index_elements=[key], set_={name: lite.excluded[name] for name in others}
-        ),
-        "postgresql": post.on_conflict_do_update(
-            index_elements=[key], set_={name: post.excluded[name] for name in others}
-        ),
-    }
-
-
 def _named(table: Table, *names: str) -> ColumnElement[bool]:
     """Return the condition that these columns are as the parameters `key_…` say."""
     return and_(*(table.c[name] == bindparam(f"key_{name}") for name in names))
@@ -367,16 +312,6 @@ class _Versioned:
     def saving(self, row: Any) -> tuple[_Step, Any]:  # noqa: ANN401 - a row of the table
         """Return the step that saves a row, and the row: the first version is added."""
         return (self.add if row.version == 1 else self.replace), row
-
-
-def _unset(table: Table, values_of: Callable[[Any], Values]) -> _Step:
-    """Return what removes a row that is all key, if it is there."""
-    names = [column.name for column in table.columns if not column.primary_key]
-    return _Step(
-        table=table,
-        statements=_same(delete(table).where(_named(table, *names))),
-        values=lambda row: _keys_of(values_of(row), *names),
-    )
 
 
 def _versioned(
@@ -504,39 +439,6 @@ def _route(row: Row[Any]) -> Route:
     )
 
 
-def _values_of_offline(state: OfflineState) -> Values:
-    return {
-        "client_id": state.client_id,
-        "subject_info": state.subject,
-        "consumer_group": state.consumer_group,
-    }
-
-
-def _offline(row: Row[Any]) -> OfflineState:
-    return OfflineState(
-        client_id=row.client_id, subject=row.subject_info, consumer_group=row.consumer_group
-    )
-
-
-def _values_of_read_only(setting: ReadOnlySetting) -> Values:
-    return {"subject": setting.subject, "broker_group": setting.group}
-
-
-def _read_only(row: Row[Any]) -> ReadOnlySetting:
-    return ReadOnlySetting(subject=row.subject, group=row.broker_group)
-
-
-def _values_of_limit(setting: LimitSetting) -> Values:
-    return {"name": setting.name, "value_json": json.dumps(setting.value)}
-
-
-def _limit(row: Row[Any]) -> LimitSetting:
-    value = json.loads(row.value_json)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"the limit {row.name} is {row.value_json}, which is no number")
-    return LimitSetting(name=row.name, value=value)
-
-
 def _values_of_controls(row: ClusterControls) -> Values:
     return {
         "cluster": row.cluster,
@@ -550,38 +452,6 @@ def _controls(row: Row[Any]) -> ClusterControls:
     if controls.version != row.version:
         raise ValueError(f"the controls of {row.cluster} are of another version than their row")
     return ClusterControls(cluster=row.cluster, controls=controls)
-
-
-def _hash_of(key: ClientKey) -> bytes:
-    parts = [key.subject, int(key.client_type), key.consumer_group, key.client_id]
-    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).digest()
-
-
-def _values_of_client(client: ClientSeen) -> Values:
-    return {
-        "key_hash": _hash_of(client.key),
-        "subject_info": client.key.subject,
-        "client_type": int(client.key.client_type),
-        "consumer_group": client.key.consumer_group,
-        "client_id": client.key.client_id,
-        "app_code": client.app_code,
-        "room": client.room,
-        "seen_ms": client.seen_ms,
-    }
-
-
-def _client(row: Row[Any]) -> ClientSeen:
-    return ClientSeen(
-        key=ClientKey(
-            subject=row.subject_info,
-            client_type=row.client_type,
-            consumer_group=row.consumer_group,
-            client_id=row.client_id,
-        ),
-        app_code=row.app_code,
-        room=row.room,
-        seen_ms=row.seen_ms,
-    )
 
 
 def _values_of_delay_node(node: DelayNode) -> Values:
@@ -734,26 +604,6 @@ _DELAY_NODES: Final = _versioned(
 )
 _CONTROLS: Final = _versioned(CONTROLS, "controls", ("cluster",), _values_of_controls)
 
-_SET_OFFLINE: Final = _Step(
-    table=CLIENT_OFFLINE_STATE, statements=_add(CLIENT_OFFLINE_STATE), values=_values_of_offline
-)
-_UNSET_OFFLINE: Final = _unset(CLIENT_OFFLINE_STATE, _values_of_offline)
-_SET_READ_ONLY: Final = _Step(
-    table=READONLY_BROKER_GROUP_SETTING,
-    statements=_add(READONLY_BROKER_GROUP_SETTING),
-    values=_values_of_read_only,
-)
-_UNSET_READ_ONLY: Final = _unset(READONLY_BROKER_GROUP_SETTING, _values_of_read_only)
-_NOTE_CLIENT: Final = _Step(
-    table=CLIENT_META_INFO,
-    statements=_put(CLIENT_META_INFO, "key_hash"),
-    values=_values_of_client,
-)
-_FORGET_CLIENT: Final = _Step(
-    table=CLIENT_META_INFO,
-    statements=_same(delete(CLIENT_META_INFO).where(_named(CLIENT_META_INFO, "key_hash"))),
-    values=lambda key: {"key_key_hash": _hash_of(key)},
-)
 _RAISE_TIMESTAMP: Final = _Step(
     table=LAST_TIMESTAMP,
     statements=_same(
@@ -774,27 +624,12 @@ _AUDIT: Final = _Step(
         "target": entry.target,
         "before_json": entry.before,
         "after_json": entry.after,
-        "by_node": entry.by_node,
     },
 )
 _FORGET_AUDIT: Final = _Step(
     table=AUDIT,
-    statements=_same(delete(AUDIT).where(_named(AUDIT, "number"))),
-    values=lambda number: {"key_number": number},
-)
-_COUNT_AUDIT: Final = select(func.count()).select_from(AUDIT).where(_named(AUDIT, "by_node"))
-_OLDEST_AUDIT: Final = (
-    select(AUDIT.c.number, AUDIT.c.at_ms)
-    .where(_named(AUDIT, "by_node"))
-    .order_by(AUDIT.c.at_ms, AUDIT.c.number)
-)
-_SET_LIMIT: Final = _Step(
-    table=LIMIT_SETTING, statements=_put(LIMIT_SETTING, "name"), values=_values_of_limit
-)
-_UNSET_LIMIT: Final = _Step(
-    table=LIMIT_SETTING,
-    statements=_same(delete(LIMIT_SETTING).where(_named(LIMIT_SETTING, "name"))),
-    values=lambda name: {"key_name": name},
+    statements=_same(delete(AUDIT).where(AUDIT.c.at_ms < bindparam("key_at_ms"))),
+    values=lambda before_ms: {"key_at_ms": before_ms},
 )
 
 
@@ -817,18 +652,6 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _ROUTES.saving(route)
         case RemoveRoute(route):
             return _ROUTES.remove, route
-        case SetOffline(state):
-            return _SET_OFFLINE, state
-        case UnsetOffline(state):
-            return _UNSET_OFFLINE, state
-        case SetReadOnly(setting):
-            return _SET_READ_ONLY, setting
-        case UnsetReadOnly(setting):
-            return _UNSET_READ_ONLY, setting
-        case NoteClient(client):
-            return _NOTE_CLIENT, client
-        case ForgetClient(key):
-            return _FORGET_CLIENT, key
         case SaveDelayNode(node):
             return _DELAY_NODES.saving(node)
         case RemoveDelayNode(node):
@@ -843,11 +666,7 @@ def _step_of(change: Change) -> tuple[_Step, Any]:  # noqa: C901, PLR0911, PLR09
             return _RAISE_TIMESTAMP, timestamp_ms
         case Audit(entry):
             return _AUDIT, entry
-        case ForgetAudit(number):
-            return _FORGET_AUDIT, number
-        case SetLimit(setting):
-            return _SET_LIMIT, setting
-        case UnsetLimit(name):
-            return _UNSET_LIMIT, name
+        case ForgetAudit(before_ms):
+            return _FORGET_AUDIT, before_ms
         case SaveControls(row):
             return _CONTROLS.saving(row)

@@ -3,8 +3,8 @@
 Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
 counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
-limit_setting, controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
-that nobody reads, and of client_offline_state the state, since only what is off-line is kept.
+controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
+that nobody reads, and the tables of clients and of what is read-only for one subject.
 """
 
 import re
@@ -18,7 +18,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -145,40 +144,6 @@ SUBJECT_ROUTE = Table(
     Index("subject_route_key", "subject_info", "is_prefix", unique=True),
 )
 
-CLIENT_META_INFO = Table(
-    "client_meta_info",
-    TABLES,
-    Column("key_hash", LargeBinary, primary_key=True),
-    _text("subject_info"),
-    _number("client_type"),
-    _text("consumer_group"),
-    _text("client_id"),
-    _text("app_code"),
-    _text("room"),
-    _number("seen_ms"),
-)
-"""The key is a hash of subject, type, consumer group and client id: four texts that a client
-chooses may be more together than an index takes, and are so in the largest of all tables."""
-
-CLIENT_OFFLINE_STATE = Table(
-    "client_offline_state",
-    TABLES,
-    _id(),
-    _text("client_id"),
-    _text("subject_info"),
-    _text("consumer_group"),
-    Index("client_offline_state_key", "client_id", "subject_info", "consumer_group", unique=True),
-)
-
-READONLY_BROKER_GROUP_SETTING = Table(
-    "readonly_broker_group_setting",
-    TABLES,
-    _id(),
-    _text("subject"),
-    _text("broker_group"),
-    Index("readonly_broker_group_setting_key", "subject", "broker_group", unique=True),
-)
-
 DELAY_NODE = Table(
     "delay_node",
     TABLES,
@@ -245,18 +210,9 @@ AUDIT = Table(
     _text("target"),
     _text("before_json"),
     _text("after_json"),
-    Column("by_node", Boolean, nullable=False),
-    Index("audit_age", "by_node", "at_ms", "number"),
+    Index("audit_age", "at_ms"),
     sqlite_autoincrement=True,
 )
-
-LIMIT_SETTING = Table(
-    "limit_setting",
-    TABLES,
-    Column("name", ExactText, primary_key=True),
-    Column("value_json", Text, nullable=False),
-)
-"""Limits that go before those of the configuration file."""
 
 CONTROLS = Table(
     "controls",

@@ -58,10 +58,6 @@ class BrokerRegistration:
         self.moves = 0
         """Groups whose brokers turned up at another address."""
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-
     def acquire(self, connection: Connection, frame: Frame) -> None:
         """Answer a BROKER_ACQUIRE_META."""
         reply = acquire(self._registry, decode_acquire_meta(frame.body))

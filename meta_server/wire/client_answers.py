@@ -1,4 +1,4 @@
-"""What a client is told now: broker groups, online state, timestamp.
+"""What a client is told now: broker groups and timestamp.
 
 CLIENT_REGISTER is answered from it, and what is pushed is made from it.
 """
@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from delay_protocol.meta.requests import BrokerGroupInfo, OnlineState
+from delay_protocol.meta.requests import BrokerGroupInfo
 from delay_transport.seams.runtime import Clock
 from meta_server.groups.routing import Answers, RoutingLimits, answer_of, plan_route, route_of
 from meta_server.known.commits import Committer, Intent
@@ -15,7 +15,6 @@ from meta_server.known.errors import RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
-from meta_server.wire.pushes import Subscription
 from meta_server.wire.timestamps import Timestamps
 
 
@@ -37,10 +36,6 @@ class ClientAnswers:
         self._timestamps = timestamps
         self._clock = clock
         self._routing = routing
-        self._limits = limits
-
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
         self._limits = limits
 
     def groups_of(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
@@ -78,19 +73,7 @@ class ClientAnswers:
         names = route_of(self._registry, subject)
         if names is None:
             return None if changes else ()
-        return answer_of(self._registry, subject, client_type, names)
-
-    def online_state(
-        self, subject: str, subscription: Subscription, consumer_group: str
-    ) -> OnlineState:
-        """Return whether a consumer is to consume, as an operator said of this or the real name."""
-        registry = self._registry
-        client_id = subscription.client_id
-        offline = registry.offline and (
-            registry.is_offline(client_id, subject, consumer_group)
-            or registry.is_offline(client_id, subscription.routed, consumer_group)
-        )
-        return OnlineState.OFFLINE if offline else OnlineState.ONLINE
+        return answer_of(self._registry, client_type, names)
 
     def timestamp(self) -> int:
         """Return the timestamp of an answer that is given now."""

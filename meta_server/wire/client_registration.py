@@ -1,6 +1,5 @@
 """CLIENT_REGISTER: a client asks for the broker groups of a subject, and is kept up to date."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +20,6 @@ from delay_transport.seams.runtime import Clock
 from meta_server.groups.routing import route_of, routed_subject
 from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError, StoreError
-from meta_server.known.model import ClientKey, ClientSeen
 from meta_server.known.registry import Registry
 from meta_server.settings.config import RegistrationConfig
 from meta_server.wire.client_answers import ClientAnswers
@@ -52,7 +50,6 @@ class ClientRegistration:
         replies: Replies,
         answers: ClientAnswers,
         pusher: Pusher,
-        note_client: Callable[[ClientSeen], None],
         clock: Clock,
         limits: RegistrationConfig,
     ) -> None:
@@ -61,13 +58,7 @@ class ClientRegistration:
         self._replies = replies
         self._answers = answers
         self._pusher = pusher
-        self._note_client = note_client
         self._clock = clock
-        self._limits = limits
-        self._newcomers = _new_subjects(limits)
-
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
         self._limits = limits
         self._newcomers = _new_subjects(limits)
 
@@ -137,35 +128,19 @@ class ClientRegistration:
     def _tell(self, asked: _Asked, routed: str, groups: tuple[BrokerGroupInfo, ...]) -> None:
         """Answer with a route, and keep the client told."""
         subscription = self._subscribe(asked, routed)
-        request = asked.request
-        state = self._answers.online_state(request.subject, subscription, request.consumer_group)
-        subscription.told = self._pusher.signature(state, groups)
-        self._answer_client(asked, self._answers.timestamp(), state, groups)
+        subscription.told = self._pusher.signature(groups)
+        self._answer_client(asked, self._answers.timestamp(), OnlineState.ONLINE, groups)
 
     def _subscribe(self, asked: _Asked, routed: str) -> Subscription:
         """Have the client told of whatever it was not told yet."""
         request = asked.request
         subscription = Subscription(
             routed=routed,
-            client_id=request.client_id,
             version=asked.frame.version,
             told=None,
         )
         use = Use(request.client_type, request.subject, request.consumer_group)
         self._pusher.note(asked.connection, use, subscription)
-        self._note_client(
-            ClientSeen(
-                key=ClientKey(
-                    subject=request.subject,
-                    client_type=request.client_type,
-                    consumer_group=request.consumer_group,
-                    client_id=request.client_id,
-                ),
-                app_code=request.app_code,
-                room=request.ldc,
-                seen_ms=self._clock.now_ms(),
-            )
-        )
         return subscription
 
     def _answer_client(

@@ -139,10 +139,6 @@ class GroupChanges:
         self.begun: Counter[tuple[str, str]] = Counter()
         """Elections, and handovers that no operator asked for, by group and kind of reason."""
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-
     @property
     def waiting(self) -> int:
         """Nodes that would be told news at once."""
@@ -410,7 +406,6 @@ class GroupChanges:
             *(self._registry, group, record),
             action=action,
             actor=actor,
-            by_node=True,
             now_ms=self._clock.now_ms(),
             more=more,
         )

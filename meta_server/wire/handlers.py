@@ -36,7 +36,6 @@ from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
 from meta_server.known.commits import Committer
 from meta_server.known.errors import MetaServerError, RefusedError
-from meta_server.known.model import ClientSeen
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import RegistrationConfig
@@ -69,7 +68,6 @@ class Handlers:
         clock: Clock,
         limits: RegistrationConfig,
         is_open: bool,
-        note_client: Callable[[ClientSeen], None],
         credentials: Credentials,
         telling: ControlsPusher,
         prefix_routes_max: int,
@@ -99,7 +97,6 @@ class Handlers:
             replies=self.replies,
             answers=answers,
             pusher=pusher,
-            note_client=note_client,
             clock=clock,
             limits=limits,
         )
@@ -158,13 +155,6 @@ class Handlers:
             clock=clock,
             limits=limits,
         )
-
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self.replies.refusals.trouble.again_s = limits.remind_seconds
-        registering = (self._clients, self.brokers, self.nodes, self.receivers)
-        for part in (self._answers, *registering, self.group_changes):
-            part.set_limits(limits)
 
     def dispatch(self) -> Dispatch:
         """Return what a listener hands its frames to."""

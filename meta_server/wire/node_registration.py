@@ -87,10 +87,6 @@ class NodeRegistration:
         self._ends_noted: dict[NodeKey, float] = {}
         """When it was noted last how far a node's log goes, in trio time."""
 
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._limits = limits
-
     def challenge(self, connection: Connection, frame: Frame) -> None:
         """Answer a NODE_CHALLENGE."""
         answer = self._credentials.challenge(connection, frame.body)

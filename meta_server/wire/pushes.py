@@ -53,8 +53,8 @@ class Use(msgspec.Struct, frozen=True, gc=False):
 GroupsOf = Callable[[str, int], tuple[BrokerGroupInfo, ...] | None]
 """Returns the groups of a real subject for a type of client; None: there is no route yet."""
 
-Signature = tuple[OnlineState, tuple[tuple[str, str, int], ...]]
-"""The part of an answer that matters: online state; name, master and state of each group."""
+Signature = tuple[tuple[str, str, int], ...]
+"""The part of an answer that matters: name, master and state of each group."""
 
 
 class Subscription(msgspec.Struct, kw_only=True, gc=False):
@@ -62,7 +62,6 @@ class Subscription(msgspec.Struct, kw_only=True, gc=False):
 
     routed: str
     """The real subject."""
-    client_id: str
     version: int
     """Of the protocol, as its last request said."""
     told: Signature | None
@@ -88,7 +87,6 @@ class Pusher:
         self,
         *,
         answers: Callable[[], GroupsOf],
-        online_state: Callable[[str, Subscription, str], OnlineState],
         timestamp: Callable[[], int],
         gather_s: float,
         retry_s: float,
@@ -98,7 +96,6 @@ class Pusher:
     ) -> None:
         """Have `answers()` return what tells a client's groups until something changes."""
         self._answers = answers
-        self._online_state = online_state
         self._timestamp = timestamp
         self._gather_s = gather_s
         self._retry_s = retry_s
@@ -138,11 +135,11 @@ class Pusher:
             await trio.lowlevel.checkpoint()
         return found
 
-    def signature(self, state: OnlineState, groups: tuple[BrokerGroupInfo, ...]) -> Signature:
+    def signature(self, groups: tuple[BrokerGroupInfo, ...]) -> Signature:
         """Return what of an answer matters; many clients share one object."""
         if len(self._signatures) >= _KEPT_MAX:
             self._signatures.clear()
-        signature = (state, tuple((group.name, group.master, int(group.state)) for group in groups))
+        signature = tuple((group.name, group.master, int(group.state)) for group in groups)
         return self._signatures.setdefault(signature, signature)
 
     def forget(self, connection: Connection) -> None:
@@ -245,10 +242,9 @@ class Pusher:
         groups: tuple[BrokerGroupInfo, ...],
         turn: "_Turn",
     ) -> None:
-        state = self._online_state(use.subject, subscription, use.consumer_group)
-        signature = turn.signature(state, groups)
+        signature = turn.signature(groups)
         if signature is None:
-            signature = turn.keep_signature(state, groups, self.signature(state, groups))
+            signature = turn.keep_signature(groups, self.signature(groups))
         if signature == subscription.told:
             return
         subscription.told = signature
@@ -257,7 +253,7 @@ class Pusher:
                 timestamp_ms=self._timestamp(),
                 subject=use.subject,
                 consumer_group=use.consumer_group,
-                online_state=state,
+                online_state=OnlineState.ONLINE,
                 client_type=use.client_type,
                 groups=groups,
             )
@@ -309,9 +305,7 @@ class _Turn:
         self._changed = self._changes()
         self._answer = self._answers()
         self._found: dict[tuple[str, int], tuple[BrokerGroupInfo, ...] | None] = {}
-        self._signatures: dict[
-            tuple[int, OnlineState], tuple[tuple[BrokerGroupInfo, ...], Signature]
-        ] = {}
+        self._signatures: dict[int, tuple[tuple[BrokerGroupInfo, ...], Signature]] = {}
 
     def groups_of(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
         """Return what clients of a type get for a real subject."""
@@ -322,20 +316,18 @@ class _Turn:
             self._found[key] = self._answer(subject, client_type)
         return self._found[key]
 
-    def signature(
-        self, state: OnlineState, groups: tuple[BrokerGroupInfo, ...]
-    ) -> Signature | None:
+    def signature(self, groups: tuple[BrokerGroupInfo, ...]) -> Signature | None:
         """Return the signature of this very answer, if it is known."""
-        found = self._signatures.get((id(groups), state))
+        found = self._signatures.get(id(groups))
         return None if found is None else found[1]
 
     def keep_signature(
-        self, state: OnlineState, groups: tuple[BrokerGroupInfo, ...], signature: Signature
+        self, groups: tuple[BrokerGroupInfo, ...], signature: Signature
     ) -> Signature:
         """Keep the signature of an answer, and the answer, so that no other one has its id."""
         if len(self._signatures) >= _KEPT_MAX:
             self._signatures.clear()
-        self._signatures[id(groups), state] = (groups, signature)
+        self._signatures[id(groups)] = (groups, signature)
         return signature
 
 

@@ -69,12 +69,8 @@ class ReceiverRegistration:
             self._answer, hold_s=masters.HOLD_S
         )
         """Requests, each with why something of it is not done."""
-        self.set_limits(limits)
+        self._room = Room(limits.groups_max, limits.subjects_max, prefixes_max)
         self.news()
-
-    def set_limits(self, limits: RegistrationConfig) -> None:
-        """Hold to other limits from now on."""
-        self._room = Room(limits.groups_max, limits.subjects_max, self._prefixes_max)
 
     def register(self, connection: Connection, frame: Frame) -> None:
         """Answer a RECEIVER_REGISTER, or have it wait."""
@@ -156,7 +152,6 @@ class ReceiverRegistration:
                 target=name,
                 before=rows if ended else "",
                 after="" if ended else rows,
-                by_node=True,
             )
             changes.append(model.Audit(entry))
         return changes

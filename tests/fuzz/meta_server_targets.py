@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
-import msgspec
 import structlog
 import trio
 
@@ -37,7 +36,6 @@ from delay_transport.meta.address import MetaAddressError, find_meta_server
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Address, Listener
 from meta_server.admin.api import OPERATIONS, PREFIX, convert_request, single_values
-from meta_server.admin.qmq_management import answer_management
 from meta_server.groups.broker_groups import check_address, check_name
 from meta_server.groups.roles import plan_node
 from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Route, Subject
@@ -285,42 +283,6 @@ def _pairs(data: bytes) -> dict[str, list[str]]:
         if name:
             pairs.setdefault(name, []).append(value)
     return pairs
-
-
-@target(
-    decoders=(answer_management,),
-    packages=META_SERVER,
-    size_max=512,
-    memory_per_byte=2000,
-    memory_base=_SERVER_MEMORY,
-)
-def meta_management(data: bytes) -> None:
-    """QMQ's management calls are answered in QMQ's form, whatever their parameters and forms are.
-
-    The first byte chooses between the calls; then names and values of parameters, and a form.
-    """
-    query, _, form = data[1:].partition(b"\0\0")
-    method, path = (
-        ("POST", "/management"),
-        ("GET", "/onoffline"),
-        ("GET", "/subject/consumers"),
-        ("GET", "/slave/meta"),
-    )[byte_at(data, 0) % 4]
-
-    async def use(rig: _Rig) -> None:
-        answer = await rig.http.ask(
-            method,
-            path,
-            raw=form,
-            headers={"content-type": "application/x-www-form-urlencoded"},
-            query=_pairs(query),
-        )
-        assert answer.code == 200, answer.body
-        assert b"this is our fault" not in answer.body
-        if answer.headers["content-type"].startswith("application/json"):
-            msgspec.json.decode(answer.body)
-
-    _run(use)
 
 
 @target(

@@ -92,7 +92,6 @@ from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 from delay_server.settings.config import sections
 from meta_server.admin.api import OPERATIONS
-from meta_server.admin.qmq_management import ACTIONS
 from storage.batch.batches import Codec, encode_batch, file_seed
 from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
 from storage.batch.dead_rows import DeadNote, encode_note
@@ -243,7 +242,7 @@ def _admin_requests() -> list[bytes]:
         "change_broker_group": (b'{"weight":7,"tag":"t","version":1}', b'{"address":"h:7"}'),
         "retire_broker_group": (b'{"lose_messages":true}',),
         "restore_broker_group": (b"{}",),
-        "set_broker_group_read_only": (b'{"read_only":true}', b'{"read_only":true,"subject":"s1"}'),
+        "set_broker_group_read_only": (b'{"read_only":true}',),
         "enter_broker": (
             b'{"group":"g2","role":"MASTER","hostname":"k","ip":"1.1.1.1","serve_port":5}',
         ),
@@ -253,9 +252,6 @@ def _admin_requests() -> list[bytes]:
         "extend_routes": (b'{"group":"g1","new_group":"g2"}',),
         "reduce_routes": (b'{"group":"g1"}',),
         "set_subject_tag": (b'{"tag":"t"}',),
-        "take_consumers_offline": (b'{"subject":"s1","consumer_group":"c"}',),
-        "bring_consumers_online": (b'{"subject":"s1","consumer_group":"c","client_id":"x"}',),
-        "change_limits": (b'{"subjects_max":5,"groups_max":null}',),
     }
     parts = {"role": b"MASTER", "subject": b"s1", "prefix": b"p.", "node_id": b"n1"}
     found = []
@@ -267,28 +263,6 @@ def _admin_requests() -> list[bytes]:
             for body in bodies.get(operation.name, (b"",))
         ]
     return found
-
-
-_MANAGEMENT: Final = [
-    b"\x00action\0" + action + b"\0\0" + form
-    for action, form in (
-        (b"AddBroker", b"brokerGroup=g7&role=0&hostname=h1&ip=10.0.0.1&servePort=1&syncPort=2"),
-        (b"ReplaceBroker", b"brokerGroup=g1&role=0&hostname=h1&ip=10.0.0.1&servePort=1&syncPort=2"),
-        (b"ListBrokers", b"brokerGroup=g1"),
-        (b"ListBrokerGroups", b""),
-        (b"ListSubjectRoutes", b"subject=s1"),
-        (b"AddNewSubject", b"subject=s9&tag=t"),
-        (b"AddSubjectBrokerGroup", b"subject=s1&brokerGroup=g2"),
-        (b"RemoveSubjectBrokerGroup", b"subject=s1&targetBrokerGroup=g2"),
-        (b"ExtendSubjectRoute", b"subject=s1&relatedBrokerGroup=g1&newBrokerGroup=g2"),
-        (b"MarkReadonlyBrokerGroup", b"subject=*&brokerGroup=g1"),
-    )
-] + [
-    b"\x01operation\0update\0clientId\0c\0subject\0s1\0consumerGroup\0g\0state\0OFF",
-    b"\x01operation\0query\0clientId\0c\0subject\0s1\0consumerGroup\0g",
-    b"\x02subject\0s1",
-    b"\x03groupName\0g1",
-]
 
 
 def batch_of(
@@ -686,7 +660,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     "config_file": [*_TOML, b'[node]\ndata_dir = "d"\n[audit]\nkeep_ms = 3600000\n[push]\n'],
     "meta_peers": _peer_requests(),
     "meta_admin": _admin_requests(),
-    "meta_management": _MANAGEMENT,
     "discovery": _ADDRESS_ANSWERS,
     "meta_address": _ADDRESS_ANSWERS,
     "http_access": [
@@ -821,11 +794,6 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
             for name in operation.body_type.__struct_fields__
         ),
         *(b"null", b"true", b"[]", b"{}", b"9223372036854775807", b"1e999", b"\\ud800", b"after"),
-    ],
-    "meta_management": [
-        *(name.encode() for name in ACTIONS),
-        *(b"action", b"brokerGroup", b"subject", b"role", b"servePort", b"clientId", b"state"),
-        *(b"operation", b"consumerGroup", b"%00", b"&", b"="),
     ],
     "discovery": _ADDRESS_WORDS,
     "meta_address": [*_ADDRESS_WORDS, b"HTTP/1.1 200", b"HTTP/1.1 100 Go on\r\n\r\n"],

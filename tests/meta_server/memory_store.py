@@ -13,8 +13,6 @@ import msgspec
 from meta_server.known.errors import StoreRefusedError, StoreUnavailableError
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Change,
     Contents,
@@ -90,8 +88,9 @@ class MemoryStore:
             if isinstance(change, Audit):
                 medium.audit_numbers += 1
                 medium.audit.append(AuditRow(number=medium.audit_numbers, entry=change.entry))
-        gone = {change.number for change in changes if isinstance(change, ForgetAudit)}
-        medium.audit = [row for row in medium.audit if row.number not in gone]
+            elif isinstance(change, ForgetAudit):
+                before_ms = change.before_ms
+                medium.audit = [row for row in medium.audit if row.entry.at_ms >= before_ms]
         if fault is Fault.KEPT:
             raise StoreUnavailableError("told to say that it is lost")
 
@@ -100,19 +99,6 @@ class MemoryStore:
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
         return tuple(reversed(rows[-limit:]))
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        self._check_up()
-        by_node = sum(row.entry.by_node for row in self._medium.audit)
-        return AuditCounts(asked=len(self._medium.audit) - by_node, by_node=by_node)
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return the oldest entries of one kind."""
-        self._check_up()
-        rows = [row for row in self._medium.audit if row.entry.by_node is by_node]
-        rows.sort(key=lambda row: (row.entry.at_ms, row.number))
-        return tuple(AuditAge(number=row.number, at_ms=row.entry.at_ms) for row in rows[:limit])
 
     def close(self) -> None:
         """Let go."""

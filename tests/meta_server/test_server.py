@@ -1,7 +1,8 @@
-"""A whole meta server: the protocol's vectors on a real socket, stops, stalls and restarts."""
+"""A whole meta server: vectors of the protocol on a real socket, stops, restarts, old entries."""
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 import pytest
 import trio
@@ -12,6 +13,8 @@ from meta_server.known.commits import Intent
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.known.model import (
     STATIC,
+    AuditEntry,
+    AuditRow,
     Broker,
     BrokerGroup,
     Contents,
@@ -19,7 +22,7 @@ from meta_server.known.model import (
     SaveBrokerGroup,
 )
 from meta_server.server import MetaServer, serve
-from meta_server.settings.config import ListenerConfig
+from meta_server.settings.config import AuditConfig, ListenerConfig
 from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.meta_server.meta_rig import World, broker, make_config, names, state_of, until
 from tests.simulation.clock import event_clock
@@ -265,3 +268,63 @@ async def test_the_same_questions_get_the_same_answers_before_and_after_a_kill()
     for _ in range(3):
         async with world.serving(kill=True):
             assert await ask() == first
+
+
+# The audit
+
+HOUR_S = 3600
+DAY_MS = 24 * 3_600_000
+SETTINGS = AuditConfig(keep_ms=10 * DAY_MS)
+ENTRY = AuditEntry(at_ms=0, actor="ops", action="route.set", target="a")
+
+
+def fill(world: World, *ages_days: float) -> None:
+    """Put entries of these ages into the audit."""
+    now_ms = world.clock.now_ms()
+    for age in ages_days:
+        world.medium.audit_numbers += 1
+        entry = replace(ENTRY, at_ms=now_ms - int(age * DAY_MS))
+        world.medium.audit.append(AuditRow(number=world.medium.audit_numbers, entry=entry))
+
+
+def ages(world: World) -> list[float]:
+    """Return the ages of what is left, in days."""
+    now_ms = world.clock.now_ms()
+    return [round((now_ms - row.entry.at_ms) / DAY_MS, 2) for row in world.medium.audit]
+
+
+async def test_what_is_older_than_it_may_be_is_forgotten_wherever_it_stands() -> None:
+    world = World()
+    fill(world, 9.9, 11, 3, 30, 10.1, 1)
+    async with world.serving(make_config(audit=SETTINGS)):
+        await trio.sleep(HOUR_S + 10)
+        assert ages(world) == [9.94, 3.04, 1.04]
+        # The first of them is of 10 days in 1.4 hours.
+        await trio.sleep(HOUR_S)
+        assert len(world.medium.audit) == 3
+        await trio.sleep(HOUR_S)
+        assert len(world.medium.audit) == 2
+
+
+async def test_a_clock_that_is_set_ahead_makes_nothing_older() -> None:
+    world = World()
+    fill(world, 1, 9)
+    async with world.serving(make_config(audit=SETTINGS)):
+        for step in (1000, -2000):
+            world.clock.step(step * DAY_MS)
+            await trio.sleep(3 * HOUR_S)
+            assert len(world.medium.audit) == 2
+
+
+async def test_a_store_that_fails_is_asked_again_later_and_nothing_else_is_lost() -> None:
+    world = World()
+    async with world.serving(make_config(audit=SETTINGS)) as server:
+        fill(world, 20, 1)
+        await trio.sleep(HOUR_S - 10)
+        world.medium.is_down = True
+        await trio.sleep(120)
+        world.medium.is_down = False
+        await until(lambda: not server.committer.is_stale)
+        assert len(world.medium.audit) == 2
+        await trio.sleep(HOUR_S)
+        assert ages(world) == [1.08]

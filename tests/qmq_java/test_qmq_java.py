@@ -464,25 +464,6 @@ def test_what_a_consumer_wants_later_comes_later_by_way_of_our_delay_server(site
         assert meta.status()["requests_refused"] == {}
 
 
-def test_a_consumer_that_an_operator_takes_offline_waits_until_it_may_go_on(site: Site) -> None:
-    port = site.enter("b1")
-    with site.meta() as meta, site.broker("b1", port), site.client() as client:
-        administrate(meta, "consumer", "offline", SUBJECT, "g1")
-        client.tell("listen", SUBJECT, "g1", "ok")
-        keys: list[str] = []
-        for turn in ("from the start", "in the middle"):
-            keys += (mine := names(f"{turn.replace(' ', '-')}-", 5))
-            send(client, mine)
-            time.sleep(3)
-            assert len(client.all("got")) == len(keys) - len(mine)
-            administrate(meta, "consumer", "online", SUBJECT, "g1")
-            # By a push: a client asks by itself every 60 s.
-            got_once(client, keys, seconds=5)
-            administrate(meta, "consumer", "offline", SUBJECT, "g1")
-            # What it asked its broker for before, it still takes.
-            time.sleep(3)
-
-
 def test_trap_3_a_group_that_an_operator_moves_is_used_at_its_new_address_at_once(
     site: Site,
 ) -> None:

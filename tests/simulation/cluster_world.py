@@ -77,7 +77,6 @@ from meta_server.admin.plans import (
     set_read_only,
 )
 from meta_server.groups.routing import route_of
-from meta_server.known.model import EVERY
 from storage.disk.errors import StorageError
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import AWAY, SimBroker
@@ -402,9 +401,8 @@ class ClusterWorld(World):
         self._client.is_ticking = True
         for name in (*self.groups.addresses, _NEW_GROUP):
             await meta.change(partial(restore_group, name=name, version=None))
-            for subject in (EVERY, *_SUBJECTS):
-                change = ReadOnlyChange(subject=subject, read_only=False)
-                await meta.change(partial(set_read_only, name=name, change=change))
+            change = ReadOnlyChange(read_only=False)
+            await meta.change(partial(set_read_only, name=name, change=change))
         row = meta.registry.groups.get(_NEW_GROUP)
         if row is not None:
             self._new_broker.come(parse_address(row.master))
@@ -681,12 +679,11 @@ class ClusterWorld(World):
 
     async def _read_only(self) -> None:
         chance = self._chance_of_cluster
-        subject = chance.choice((EVERY, *_SUBJECTS))
         name = chance.choice(self.masters).group
         self.result.faults["operator: read-only"] += 1
 
         async def be(read_only: bool) -> None:
-            change = ReadOnlyChange(subject=subject, read_only=read_only)
+            change = ReadOnlyChange(read_only=read_only)
             await self.meta.change(partial(set_read_only, name=name, change=change))
 
         await be(True)

@@ -281,8 +281,6 @@ class SimClient(Process):
         """The number of the present connection; -1: none."""
         self.refused = ""
         """Why the last question was not answered with a route."""
-        self.offline: dict[Use, bool] = {}
-        """Whether a consumer believes that it is off-line."""
         self._witness = witness
         self._uses = uses
         self._opaque = 0
@@ -299,7 +297,7 @@ class SimClient(Process):
             self._stream, self.connection = None, -1
             self._timestamp_ms = 0
             self._lock = trio.Lock()
-            self.known, self.offline = {}, {}
+            self.known = {}
             self.asked.clear()
             await self.live(self._live)
             await trio.sleep(self.chance.uniform(0.1, 40))
@@ -439,10 +437,7 @@ class SimClient(Process):
         if groups or is_consumer:
             known.groups = groups
             known.blocked_since_s = None
-        if reply.timestamp_ms >= self._timestamp_ms:
-            self._timestamp_ms = reply.timestamp_ms
-            if is_consumer:
-                self.offline[use] = bool(reply.online_state)
+        self._timestamp_ms = max(reply.timestamp_ms, self._timestamp_ms)
 
 
 def _seen(reply: ClientRegisterReply) -> tuple[object, ...]:

@@ -31,17 +31,13 @@ from meta_server.known.errors import (
 )
 from meta_server.known.model import (
     Audit,
-    AuditAge,
-    AuditCounts,
     AuditRow,
     Broker,
     Change,
     Contents,
     DelayGroup,
     ForgetAudit,
-    ForgetClient,
     MetaStore,
-    NoteClient,
     RaiseTimestamp,
     RemoveBroker,
     RemoveBrokerGroup,
@@ -56,12 +52,6 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    SetOffline,
-    SetReadOnly,
-    UnsetLimit,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 
 Key = Hashable
@@ -71,24 +61,16 @@ GROUPS = "broker_groups"
 BROKERS = "brokers"
 SUBJECTS = "subjects"
 ROUTES = "routes"
-OFFLINE = "offline"
-READ_ONLY = "read_only"
-CLIENTS = "clients"
 NODES = "delay_nodes"
 DELAY_GROUPS = "delay_groups"
-LIMITS = "limits"
 CONTROLS = "controls"
 TABLES = (
     GROUPS,
     BROKERS,
     SUBJECTS,
     ROUTES,
-    OFFLINE,
-    READ_ONLY,
-    CLIENTS,
     NODES,
     DELAY_GROUPS,
-    LIMITS,
     CONTROLS,
 )
 
@@ -131,26 +113,10 @@ def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
             return _Row(NODES, key, node, node.version - 1)
         case RemoveDelayNode(node):
             return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case SetOffline(state):
-            return _Row(OFFLINE, state, state)
-        case UnsetOffline(state):
-            return _Row(OFFLINE, state, None)
-        case SetReadOnly(setting):
-            return _Row(READ_ONLY, setting, setting)
-        case UnsetReadOnly(setting):
-            return _Row(READ_ONLY, setting, None)
-        case NoteClient(client):
-            return _Row(CLIENTS, client.key, client)
-        case ForgetClient(client_key):
-            return _Row(CLIENTS, client_key, None)
         case SaveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
         case RemoveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, None)
-        case SetLimit(limit):
-            return _Row(LIMITS, limit.name, limit)
-        case UnsetLimit(name):
-            return _Row(LIMITS, name, None)
         case SaveControls(controls):
             return _Row(CONTROLS, controls.cluster, controls, controls.version - 1)
     return None
@@ -227,7 +193,8 @@ class Medium:
                     row_of_audit = AuditRow(number=self._audit_numbers, entry=change.entry)
                     self.audit = [*self.audit, row_of_audit]
                 elif isinstance(change, ForgetAudit):
-                    self.audit = [one for one in self.audit if one.number != change.number]
+                    before_ms = change.before_ms
+                    self.audit = [one for one in self.audit if one.entry.at_ms >= before_ms]
                 elif (row := _rows_of(change)) is not None:
                     if row.table not in before:
                         before[row.table] = dict(self.rows[row.table])
@@ -485,22 +452,6 @@ class SimStore:
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
         return tuple(reversed(rows[-limit:] if limit else []))
-
-    def count_audit(self) -> AuditCounts:
-        """Return how many entries there are."""
-        self._check_up()
-        by_node = [row.entry.by_node for row in self._medium.audit]
-        return AuditCounts(asked=by_node.count(False), by_node=by_node.count(True))
-
-    def oldest_audit(self, *, by_node: bool, limit: int) -> tuple[AuditAge, ...]:
-        """Return the oldest entries of one kind."""
-        self._check_up()
-        ages = sorted(
-            (row.entry.at_ms, row.number)
-            for row in self._medium.audit
-            if row.entry.by_node is by_node
-        )
-        return tuple(AuditAge(number=number, at_ms=at_ms) for at_ms, number in ages[:limit])
 
     def close(self) -> None:
         """Let go."""

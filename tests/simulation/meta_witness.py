@@ -29,12 +29,9 @@ from delay_protocol.meta.requests import (
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import NodeRegister, NodeRegistered, NodeRole
 from meta_server.known.model import (
-    EVERY,
     Audit,
     BrokerGroup,
     GroupKind,
-    OfflineState,
-    ReadOnlySetting,
     Route,
     SaveBrokerGroup,
     SaveControls,
@@ -46,8 +43,6 @@ from tests.simulation.meta_store import (
     DELAY_GROUPS,
     GROUPS,
     NODES,
-    OFFLINE,
-    READ_ONLY,
     ROUTES,
     SUBJECTS,
     Medium,
@@ -211,9 +206,7 @@ class MetaWitness:
     def _moments(self, subject: str, first: int, last: int) -> Iterator[Moment]:
         """Yield the moments at which what is routed may have been another one."""
         medium = self.medium
-        keys = [
-            (table, key) for table in (GROUPS, OFFLINE, READ_ONLY) for key in medium.keys(table)
-        ]
+        keys = [(GROUPS, key) for key in medium.keys(GROUPS)]
         keys += [(ROUTES, key) for key in medium.keys(ROUTES) if key[1] or key[0] == subject]  # type: ignore[index]
         found = {first}
         for table, key in keys:
@@ -225,10 +218,9 @@ class MetaWitness:
     def expected(self, use: Use) -> str:
         """Return what the store says now, for people."""
         now = Moment(len(self.medium.commits))
-        state, groups = self._normal(use, now)
         if use.client_type == ClientType.DELAY_PRODUCER:
-            return f"{state.name} some of {sorted(self._pool(use.routed, now)[0])}"
-        return f"{state.name} {[(group.name, group.state.name) for group in groups]}"
+            return f"some of {sorted(self._pool(now)[0])}"
+        return f"{[(group.name, group.state.name) for group in self._normal(use, now)]}"
 
     def was_right(self, use: Use, reply: ClientRegisterReply, since_s: float) -> bool:
         """Say whether an answer is what the store says, or said since then.
@@ -248,7 +240,7 @@ class MetaWitness:
         return any(
             group == info.name
             for moment in self._moments(use.routed, first, last)
-            for info in self._normal(use, moment)[1]
+            for info in self._normal(use, moment)
         )
 
     def routed_all_along(
@@ -258,7 +250,7 @@ class MetaWitness:
         use = Use(ClientType.PRODUCER, subject, "", "")
         first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
         told = [
-            {(info.name, info.master) for info in self._normal(use, moment)[1]}
+            {(info.name, info.master) for info in self._normal(use, moment)}
             for moment in self._moments(use.routed, first, last)
         ]
         return set.intersection(*told)
@@ -271,12 +263,12 @@ class MetaWitness:
     def _fits(
         self, use: Use, reply: ClientRegisterReply, moment: Moment, *, exactly: bool = True
     ) -> bool:
-        state, groups = self._normal(use, moment)
-        if reply.online_state is not state:
+        groups = self._normal(use, moment)
+        if reply.online_state is not OnlineState.ONLINE:
             return False
         if use.client_type != ClientType.DELAY_PRODUCER:
             return _told(reply.groups, exactly=exactly) == _told(groups, exactly=exactly)
-        pool, takes = self._pool(use.routed, moment)
+        pool, takes = self._pool(moment)
         if len(reply.groups) != min(self.rules.delay_groups_per_subject, len(pool)):
             return False
         for info in reply.groups:
@@ -290,33 +282,18 @@ class MetaWitness:
         ranked = self._ranks.get((use.routed, _weighed(pool)))
         return ranked is None or ranked == tuple(info.name for info in reply.groups)
 
-    def _normal(self, use: Use, moment: Moment) -> tuple[OnlineState, Groups]:
-        """Return what a client has to get that is no delay producer, and its online state."""
+    def _normal(self, use: Use, moment: Moment) -> Groups:
+        """Return what a client has to get that is no delay producer."""
         medium = self.medium
-        found = (
-            medium.row_at(
-                OFFLINE, OfflineState(client_id=one, subject=name, consumer_group=group), moment
-            )
-            for one, name, group in (
-                (use.client_id, use.subject, use.consumer_group),
-                (EVERY, use.subject, use.consumer_group),
-                (use.client_id, use.routed, use.consumer_group),
-                (EVERY, use.routed, use.consumer_group),
-                (use.client_id, EVERY, EVERY),
-            )
-        )
-        state = OnlineState.OFFLINE if any(found) else OnlineState.ONLINE
         groups = []
         for name in self._route(use.routed, moment):
             group = medium.row_at(GROUPS, name, moment)
             if group is None or group.is_retired or group.state is BrokerState.NRW:
                 continue
-            if use.client_type == ClientType.PRODUCER and self._read_only(
-                use.routed, group, moment
-            ):
+            if use.client_type == ClientType.PRODUCER and group.is_read_only:
                 continue
             groups.append(_info(group, group.state))
-        return state, tuple(groups)
+        return tuple(groups)
 
     def _route(self, subject: str, moment: Moment) -> tuple[str, ...]:
         medium = self.medium
@@ -329,13 +306,7 @@ class MetaWitness:
                 return prefix.groups
         return ()
 
-    def _read_only(self, subject: str, group: BrokerGroup, moment: Moment) -> bool:
-        return group.is_read_only or any(
-            self.medium.row_at(READ_ONLY, ReadOnlySetting(subject=name, group=group.name), moment)
-            for name in (subject, EVERY)
-        )
-
-    def _pool(self, subject: str, moment: Moment) -> tuple[dict[str, BrokerGroup], bool]:
+    def _pool(self, moment: Moment) -> tuple[dict[str, BrokerGroup], bool]:
         """Return the delay groups of which a producer gets some, and whether they take messages."""
         rows = (self.medium.row_at(GROUPS, key, moment) for key in self.medium.keys(GROUPS))
         known = {
@@ -346,16 +317,12 @@ class MetaWitness:
             and not group.is_retired
             and group.master
         }
-        open_to_it = {
-            name: group
-            for name, group in known.items()
-            if not self._read_only(subject, group, moment)
-        }
+        open_to_it = {name: group for name, group in known.items() if not group.is_read_only}
         taking = {name: group for name, group in open_to_it.items() if group.state in _WRITABLE}
         return taking or open_to_it or known, bool(taking)
 
     def _remember_rank(self, subject: str, groups: Groups, moment: Moment) -> None:
-        pool, _ = self._pool(subject, moment)
+        pool, _ = self._pool(moment)
         weighed = _weighed(pool)
         names = tuple(group.name for group in groups)
         self._ranks.setdefault((subject, weighed), names)

@@ -14,6 +14,7 @@ import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import trio
@@ -23,20 +24,13 @@ from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
 from meta_server.admin.plans import Desk
 from meta_server.known.errors import StoreError
 from meta_server.known.model import (
-    EVERY,
     Broker,
     BrokerGroup,
     Change,
-    OfflineState,
-    ReadOnlySetting,
     Route,
     SaveBroker,
     SaveBrokerGroup,
     SaveRoute,
-    SetOffline,
-    SetReadOnly,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import (
@@ -573,20 +567,11 @@ class MetaWorld:
         if chance.random() < _OF_CONTROLS:
             await self._change_controls()
             return
-        subject = chance.choice((*_SUBJECTS, EVERY))
+        subject = chance.choice(_SUBJECTS)
         group = chance.choice(_REAL_GROUPS)
-        client = chance.choice(self.clients)
-        state = OfflineState(
-            client_id=chance.choice((EVERY, client.name)),
-            subject=chance.choice(_SUBJECTS),
-            consumer_group="desk",
-        )
-        setting = ReadOnlySetting(subject=subject, group=group)
         plans: list[tuple[str, Plan]] = [
-            ("offline", lambda _: (SetOffline(state),)),
-            ("online", lambda desk: tuple(UnsetOffline(row) for row in desk.registry.offline)),
-            ("read-only", lambda _: (SetReadOnly(setting),)),
-            ("not read-only", lambda desk: tuple(map(UnsetReadOnly, desk.registry.read_only))),
+            ("read-only", lambda desk: self._regroup(desk, group, is_read_only=True)),
+            ("not read-only", self._open_all),
             (
                 "weight",
                 lambda desk: self._regroup(desk, group, weight=chance.choice((1, 100, 300))),
@@ -617,11 +602,15 @@ class MetaWorld:
         new = replace(group, version=group.version + 1, **fields)  # type: ignore[arg-type]
         return (SaveBrokerGroup(new),)
 
+    def _open_all(self, desk: Desk) -> Sequence[Change]:
+        closed = [group.name for group in desk.registry.groups.values() if group.is_read_only]
+        return [
+            change for name in closed for change in self._regroup(desk, name, is_read_only=False)
+        ]
+
     def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[Change]:
         registry = desk.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
-        if name == EVERY:
-            return ()
         route = Route(
             name=name,
             is_prefix=is_prefix,
@@ -807,9 +796,10 @@ class MetaWorld:
         self.network.plan = NetworkPlan(buffer_bytes=300)
         for number in range(7):
             # Each time all that it produces has another route.
-            setting = ReadOnlySetting(subject=EVERY, group=_REAL_GROUPS[number % 2])
-            change = SetReadOnly(setting) if number % 4 < 2 else UnsetReadOnly(setting)
-            await self._operator.change(lambda _, change=change: (change,))  # type: ignore[misc]
+            change = partial(
+                self._regroup, name=_REAL_GROUPS[number % 2], is_read_only=number % 4 < 2
+            )
+            await self._operator.change(change)
             await trio.sleep(0.7)
         await trio.sleep_until(client.deaf_until_s)
         self.network.plan = NetworkPlan()
@@ -850,11 +840,6 @@ class MetaWorld:
                     limits.subjects_max + late + len(_SUBJECTS) + 1,
                 ),
                 "groups": (len(self.medium.rows[GROUPS]), limits.groups_max + late),
-                "clients": (len(server.registry.clients), limits.clients_max),
-                "gathered clients": (
-                    server.clients.gathered,
-                    max(2 * limits.clients_max, 0),
-                ),
                 "connections": (connections, self.config.listener.connections_max),
                 "silent groups": (len(server.silence._silent), limits.groups_max),
                 "waiting for controls": (server.telling.waiting, connections),
@@ -888,8 +873,6 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
             new_subjects_per_second_max=chance.choice((1000.0, 5.0)),
             new_subjects_burst_seconds=chance.choice((20.0, 2.0)),
             groups_max=chance.choice((2000, 12)),
-            clients_max=chance.choice((100_000, 10, 0)),
-            client_seen_refresh_ms=chance.choice((3_600_000, 1000)),
             waiting_max=chance.choice((20_000, 20)),
             commit_requests_max=chance.choice((200, 1, 5)),
         )

@@ -26,6 +26,7 @@ from meta_server.sql.migrations import (
     m0005_roles_follow_from_records,
     m0006_groups_of_receivers,
     m0007_routes_that_receivers_brought,
+    m0008_tables_that_go,
 )
 from meta_server.sql.tables import SCHEMA_VERSION, STORE_IDENTITY
 
@@ -37,6 +38,7 @@ MIGRATIONS: Final[tuple[ModuleType, ...]] = (
     m0005_roles_follow_from_records,
     m0006_groups_of_receivers,
     m0007_routes_that_receivers_brought,
+    m0008_tables_that_go,
 )
 """In order; the version of each is its place, from 1."""
 

@@ -1,4 +1,4 @@
-"""Discovery, health, status and QMQ's queries, as any HTTP client gets them."""
+"""Discovery, health and status, as any HTTP client gets them."""
 
 from typing import Any
 
@@ -6,15 +6,12 @@ import pytest
 import trio
 from starlette.applications import Starlette
 
-from delay_protocol.meta.requests import BrokerRole, ClientType
 from delay_transport.seams.errors import ListenError
-from meta_server.known.model import Broker, Contents, OfflineState
 from meta_server.process import serve_http
 from meta_server.server import MetaServer
 from meta_server.settings.config import HttpConfig, ListenerConfig
 from tests.asgi import Caller
 from tests.meta_server.http_rig import app_of, starting_app
-from tests.meta_server.memory_store import Medium
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
 
 
@@ -60,8 +57,7 @@ async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address(
     assert await get(app, "/livez") == (200, {"live": True})
     code, body = await get(app, "/readyz")
     assert (code, body["failing"]) == (503, ["the store has not been loaded"])
-    for path in ("/meta/address", "/slave/meta", "/subject/consumers", "/onoffline"):
-        assert (await Caller(app).ask("GET", path)).code == 503
+    assert (await Caller(app).ask("GET", "/meta/address")).code == 503
     assert (await get(app, "/status"))[0] == 200
     assert (await Caller(app).ask("GET", "/metrics")).code == 200
 
@@ -124,59 +120,10 @@ async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
     assert "may lack messages" in second["note"]
 
 
-async def test_the_slave_of_a_group_is_told() -> None:
-    rows = (
-        Broker(hostname="h", serve_port=1, ip="10.0.0.1", group="g1", role=BrokerRole.SLAVE),
-        Broker(hostname="i", serve_port=2, ip="10.0.0.2", group="d1", role=BrokerRole.DELAY_SLAVE),
-    )
-    world = World(medium=Medium(Contents(brokers=rows)))
-    async with world.serving() as server:
-        assert await text(server, "/slave/meta", groupName="g1") == "10.0.0.1:1"
-        assert await text(server, "/slave/meta", groupName="d1") == "10.0.0.2:2"
-        assert await text(server, "/slave/meta", groupName="g9") == ""
-
-
-async def test_the_consumers_of_a_subject_are_told() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        for client_id, group in (("c1", "x"), ("c2", "x"), ("c3", "y")):
-            await peer.register(
-                "a.b", ClientType.CONSUMER, client_id=client_id, consumer_group=group
-            )
-        await peer.register("a.b", ClientType.PRODUCER, client_id="p")
-        await until(lambda: len(server.registry.clients) == 4)
-        app = app_of(server)
-        code, answer = await get(app, "/subject/consumers", subject="a.b")
-        assert (code, answer["status"]) == (200, 0)
-        found = {entry["consumerGroup"]: entry["endPoint"] for entry in answer["data"]}
-        assert found == {"x": ["c1", "c2"], "y": ["c3"]}
-        assert (await get(app, "/subject/consumers"))[1]["status"] == -1
-        assert (await get(app, "/subject/consumers", subject="z"))[1]["data"] == []
-
-
-async def test_the_online_state_is_told_and_not_changed_without_a_token() -> None:
-    state = OfflineState(client_id="*", subject="a.b", consumer_group="cg")
-    world = World(medium=Medium(Contents(offline=(state,))))
-    async with world.serving() as server:
-        app = app_of(server)
-        query = {"clientId": "c1", "subject": "a.b", "consumerGroup": "cg", "state": "0"}
-        code, answer = await get(app, "/onoffline", operation="query", **query)
-        assert (code, answer["status"], answer["message"]) == (200, 0, "OFF")
-        other = {**query, "consumerGroup": "other"}
-        assert (await get(app, "/onoffline", operation="query", **other))[1]["message"] == "ON"
-        assert (await get(app, "/onoffline", operation="update", **query))[1]["status"] == -1
-        missing = await get(app, "/onoffline", operation="query", clientId="c1")
-        assert "subject, consumerGroup, state" in missing[1]["message"]
-    assert world.medium.contents.offline == (state,)
-
-
 async def test_nothing_is_changed_where_something_is_asked() -> None:
     world = World()
     async with world.serving() as server:
-        app = app_of(server)
-        for path in ("/meta/address", "/slave/meta", "/subject/consumers", "/onoffline"):
-            assert (await Caller(app).ask("POST", path)).code == 405
+        assert (await Caller(app_of(server)).ask("POST", "/meta/address")).code == 405
 
 
 def test_it_is_served_on_a_real_socket_and_an_address_in_use_is_said() -> None:

@@ -14,13 +14,13 @@ NAMES = """
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
     meta_controls_told_total meta_controls_version meta_controls_nodes_behind
-    meta_pushes_delayed_total meta_subjects meta_routes meta_clients meta_clients_unkept_total
+    meta_pushes_delayed_total meta_subjects meta_routes
     meta_elections_total
     meta_groups_set_back
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
     meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
-    meta_audit_entries meta_audit_forgotten_total meta_groups_waiting
+    meta_groups_waiting
     meta_prefix_routes meta_load_seconds
 """
 
@@ -44,7 +44,7 @@ async def test_everything_is_shown_and_counted() -> None:
         http = Http(server)
         await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
         await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
-        await http.ask("GET", "/api/v1/limits", headers={"host": "evil.example"})
+        await http.ask("GET", "/api/v1/brokers", headers={"host": "evil.example"})
         found = samples(take(server.observe()).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {

@@ -17,7 +17,6 @@ from meta_server.admin.admin_types import (
     BrokerGroupNew,
     BrokerNew,
     BrokerReplacement,
-    ConsumerState,
     ReadOnlyChange,
     RouteSet,
     SubjectSet,
@@ -41,8 +40,6 @@ from meta_server.admin.plans import (
     restore_group,
     retire_group,
     set_group_min_isr,
-    set_offline,
-    set_online,
     set_read_only,
     set_route,
     set_subject,
@@ -60,8 +57,6 @@ from meta_server.known.model import (
     DelayGroup,
     DelayNode,
     GroupKind,
-    OfflineState,
-    ReadOnlySetting,
     Route,
 )
 from meta_server.known.registry import Registry
@@ -269,28 +264,6 @@ def test_a_group_may_be_retired_at_once_if_messages_may_be_lost() -> None:
     assert retire_group(desk_on(ours), "d1", version=None, lose_messages=False)
 
 
-def test_read_only_for_all_ends_also_what_qmqs_tables_say() -> None:
-    setting = ReadOnlySetting(subject="*", group="g1")
-    registry = registry_with(broker_groups=(group(),), read_only=(setting,))
-    registry.apply(set_read_only(desk_on(registry), "g1", ReadOnlyChange(read_only=False)))
-    assert not registry.is_read_only("a", "g1")
-    assert not registry.groups["g1"].is_read_only
-
-
-def test_read_only_for_one_subject_leaves_the_others() -> None:
-    registry = registry_with(broker_groups=(group(),))
-    desk = desk_on(registry, read_only_max=1)
-    on = ReadOnlyChange(read_only=True, subject="a")
-    registry.apply(set_read_only(desk, "g1", on))
-    assert registry.is_read_only("a", "g1")
-    assert not registry.is_read_only("b", "g1")
-    assert set_read_only(desk, "g1", on) == ()
-    with pytest.raises(StateError, match="limit"):
-        set_read_only(desk, "g1", ReadOnlyChange(read_only=True, subject="b"))
-    registry.apply(set_read_only(desk, "g1", ReadOnlyChange(read_only=False, subject="a")))
-    assert not registry.read_only
-
-
 # Brokers
 
 
@@ -492,52 +465,6 @@ def test_a_tag_is_set_and_stays_for_whoever_sets_it_again() -> None:
         set_subject(desk, "a", SubjectSet(tag="u", version=0))
     registry.apply(set_subject(desk, "a", SubjectSet(tag="u", version=1)))
     assert registry.subjects["a"].tag == "u"
-
-
-# Consumers
-
-
-def test_consumers_go_off_line_and_back() -> None:
-    registry = registry_with()
-    desk = desk_on(registry, offline_max=2)
-    for client_id in ("c1", "c2"):
-        named = ConsumerState(subject="a", consumer_group="cg", client_id=client_id)
-        registry.apply(set_offline(desk, named))
-        assert set_offline(desk, named) == ()
-        assert registry.is_offline(client_id, "a", "cg")
-    with pytest.raises(StateError, match="limit"):
-        set_offline(desk, ConsumerState(subject="b", consumer_group="cg"))
-    # As QMQ has it: * brings everyone of the group back.
-    registry.apply(set_online(desk, ConsumerState(subject="a", consumer_group="cg")))
-    assert not registry.offline
-    assert set_online(desk, ConsumerState(subject="a", consumer_group="cg")) == ()
-
-
-@pytest.mark.parametrize(
-    ("named", "field"),
-    [
-        (("*", "*", "*"), "client_id"),
-        (("c", "*", "cg"), "subject"),
-        (("c", "a", "*"), "consumer_group"),
-        (("*", "a b", "cg"), "subject"),
-        (("ä" * 300, "a", "cg"), "client_id"),
-    ],
-)
-def test_what_no_lookup_would_find_is_refused(named: tuple[str, str, str], field: str) -> None:
-    client_id, subject, consumer_group = named
-    state = ConsumerState(client_id=client_id, subject=subject, consumer_group=consumer_group)
-    for plan in (set_offline, set_online):
-        with pytest.raises(BadValueError) as caught:
-            plan(desk_on(registry_with()), state)
-        assert caught.value.field == field
-
-
-def test_every_consumer_of_a_client_can_be_taken_off_line() -> None:
-    registry = registry_with()
-    state = ConsumerState(client_id="c", subject="*", consumer_group="*")
-    registry.apply(set_offline(desk_on(registry), state))
-    assert registry.is_offline("c", "anything", "any")
-    assert not registry.is_offline("d", "anything", "any")
 
 
 # Delay servers
@@ -825,7 +752,7 @@ class Administrators(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.registry = Registry(Contents())
-        self.desk = desk_on(self.registry, prefix_routes_max=2, read_only_max=2, offline_max=3)
+        self.desk = desk_on(self.registry, prefix_routes_max=2)
 
     def carry_out(self, plan: Any, *arguments: Any, **more: Any) -> None:  # noqa: ANN401
         with contextlib.suppress(RefusedError):
@@ -835,7 +762,7 @@ class Administrators(RuleBasedStateMachine):
             before = self.registry.contents()
             # A plan that would conflict with what it was made on raises here.
             self.registry.apply(changes)
-            if changes and entries[0].entry.action != "consumer.online":
+            if changes:
                 assert self.registry.contents() != before
                 assert entries[0].entry.before != entries[0].entry.after
 
@@ -870,9 +797,9 @@ class Administrators(RuleBasedStateMachine):
     def restore(self, name: str) -> None:
         self.carry_out(restore_group, name, version=None)
 
-    @rule(name=NAMES, on=st.booleans(), subject=st.just("*") | SUBJECTS)
-    def read_only(self, name: str, on: bool, subject: str) -> None:
-        self.carry_out(set_read_only, name, ReadOnlyChange(read_only=on, subject=subject))
+    @rule(name=NAMES, on=st.booleans())
+    def read_only(self, name: str, on: bool) -> None:
+        self.carry_out(set_read_only, name, ReadOnlyChange(read_only=on))
 
     @rule(name=NAMES, role=ROLES, host=st.sampled_from(["x", "y", "z"]))
     def enter(self, name: str, role: Any, host: str) -> None:  # noqa: ANN401
@@ -917,16 +844,6 @@ class Administrators(RuleBasedStateMachine):
     def tag(self, subject: str, tag: str, version: int | None) -> None:
         self.carry_out(set_subject, subject, SubjectSet(tag=tag, version=version))
 
-    @rule(
-        subject=st.sampled_from(["a", "*"]),
-        consumers=st.sampled_from(["cg", "*"]),
-        client=st.sampled_from(["c", "*"]),
-        off=st.booleans(),
-    )
-    def consume(self, subject: str, consumers: str, client: str, off: bool) -> None:
-        named = ConsumerState(subject=subject, consumer_group=consumers, client_id=client)
-        self.carry_out(set_offline if off else set_online, named)
-
     @rule(name=NAMES, address=st.sampled_from(["h:1", "h:2", "10.0.0.1:1"]))
     def register(self, name: str, address: str) -> None:
         with contextlib.suppress(RefusedError):
@@ -950,17 +867,12 @@ class Administrators(RuleBasedStateMachine):
     def limits_hold(self) -> None:
         registry = self.registry
         assert len(registry.prefixes) <= 2
-        assert len(registry.read_only) <= 2
-        assert len(registry.offline) <= 3
         for route in (*registry.routes.values(), *registry.prefixes.values()):
             assert route.groups
             assert len(set(route.groups)) == len(route.groups)
             assert all(registry.groups[name].kind is GroupKind.NORMAL for name in route.groups)
         for name in registry.groups:
             assert len(registry.brokers_in(name)) <= 3
-        for state in registry.offline:
-            assert isinstance(state, OfflineState)
-            assert registry.is_offline(state.client_id, state.subject, state.consumer_group)
 
     @invariant()
     def what_is_static_has_an_address(self) -> None:

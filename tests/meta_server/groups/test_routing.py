@@ -26,7 +26,6 @@ from meta_server.known.model import (
     BrokerGroup,
     Contents,
     GroupKind,
-    ReadOnlySetting,
     Route,
     SaveBroker,
     SaveBrokerGroup,
@@ -133,10 +132,8 @@ def test_a_delay_producer_gets_writable_groups_that_are_not_read_only() -> None:
         delay("d2", R),
         delay("d3", NRW),
         delay("d4", is_read_only=True),
-        delay("d5"),
-        delay("d6", is_retired=True),
+        delay("d5", is_retired=True),
         group("g1"),
-        read_only=(ReadOnlySetting(subject="*", group="d5"),),
     )
     assert told(registry, "a.b", DELAY_PRODUCER) == ["d1"]
 
@@ -356,15 +353,6 @@ def test_an_answer_that_is_shared_is_the_one_that_each_subject_would_get(
                 for name in data.draw(st.sets(st.sampled_from(["a.", "a.1", "b"])))
             ),
         ),
-        read_only=tuple(
-            ReadOnlySetting(subject=subject, group=name)
-            for subject, name in data.draw(
-                st.sets(
-                    st.tuples(st.sampled_from([*subjects, "*"]), st.sampled_from(group_names)),
-                    max_size=3,
-                )
-            )
-        ),
     )
     shared = Answers(registry, LIMITS, now_ms=HOUR_MS)
     for _ in range(2):
@@ -386,7 +374,7 @@ def expected_groups(
         for change in plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
     ):
         return None
-    return answer_of(registry, subject, kind, names)
+    return answer_of(registry, kind, names)
 
 
 def receivers(name: str, **more: object) -> BrokerGroup:

@@ -15,17 +15,11 @@ from meta_server.known.model import (
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     Contents,
     DelayGroup,
     DelayNode,
-    ForgetClient,
     GroupKind,
-    NoteClient,
-    OfflineState,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -39,11 +33,7 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetOffline,
-    SetReadOnly,
     Subject,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 from meta_server.known.registry import Registry
 from tests.meta_server.meta_rig import uuid
@@ -52,12 +42,6 @@ GROUP = BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="10.0.0.1:1")
 BROKER = Broker(hostname="h", serve_port=1, ip="10.0.0.1", group="g1", role=BrokerRole.MASTER)
 ROUTE = Route(name="a.", groups=("g1",))
 PREFIX = replace(ROUTE, is_prefix=True)
-CLIENT = ClientSeen(
-    key=ClientKey(subject="a", client_type=2, consumer_group="cg", client_id="c"),
-    app_code="app",
-    room="",
-    seen_ms=1,
-)
 NODE = DelayNode(
     cluster="c1",
     group="d1",
@@ -86,8 +70,6 @@ def delay_group(name: str = "d1", *, epoch: int = 1, version: int = 1, log: int 
     )
 
 
-OFFLINE = OfflineState(client_id="*", subject="a", consumer_group="cg")
-SETTING = ReadOnlySetting(subject="*", group="g1")
 ENTRY = AuditEntry(at_ms=1, actor="me", action="do", target="it")
 
 CHANGES: list[Change] = [
@@ -108,13 +90,6 @@ CHANGES: list[Change] = [
     RemoveRoute(ROUTE),
     SaveRoute(PREFIX),
     RemoveRoute(PREFIX),
-    SetOffline(OFFLINE),
-    UnsetOffline(OFFLINE),
-    SetReadOnly(SETTING),
-    UnsetReadOnly(SETTING),
-    NoteClient(CLIENT),
-    NoteClient(replace(CLIENT, seen_ms=2)),
-    ForgetClient(CLIENT.key),
     SaveDelayNode(NODE),
     SaveDelayNode(replace(NODE, version=2, incarnation=2)),
     RemoveDelayNode(NODE),
@@ -137,7 +112,6 @@ def state_of(registry: Registry) -> object:
         contents.timestamp_ms,
         {name: sorted(map(repr, registry.brokers_in(name))) for name in ("g1", "g2")},
         sorted(map(repr, registry.nodes_in("c1", "d1"))),
-        sorted(map(repr, registry.clients_of("a"))),
         repr(registry.prefix_route("a.b")),
         sorted(registry.brought),
     )
@@ -211,22 +185,6 @@ def test_the_longest_prefix_counts() -> None:
         registry.apply([SaveRoute(replace(PREFIX, name=name))])
     found = [registry.prefix_route(subject) for subject in ("x", "a.b", "a.b.c.d")]
     assert [route.name for route in found if route] == ["", "a.", "a.b.c"]
-
-
-def test_who_is_offline_is_looked_up_as_qmq_does() -> None:
-    registry = Registry(Contents())
-    for row in (("c1", "a", "g"), ("*", "b", "g"), ("c2", "*", "*"), ("c3", "*", "g")):
-        registry.apply(
-            [SetOffline(OfflineState(client_id=row[0], subject=row[1], consumer_group=row[2]))]
-        )
-    found = [
-        registry.is_offline(*asked)
-        for asked in (
-            ("c1", "a", "g"), ("c1", "a", "h"), ("c9", "b", "g"), ("c2", "z", "z"),
-            ("c3", "a", "g"),
-        )
-    ]  # fmt: skip
-    assert found == [True, False, True, True, False]
 
 
 def test_a_registry_can_be_dropped_little_by_little() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from meta_server.settings.config import (
     AdminConfig,
+    AuditConfig,
     HttpConfig,
     ListenerConfig,
     MetaServerConfig,
@@ -47,7 +48,6 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (RegistrationConfig, {"new_subjects_address_share": float("nan")}),
         (RegistrationConfig, {"new_subjects_per_second_max": float("nan")}),
         (RegistrationConfig, {"broker_timeout_ms": 1}),
-        (RegistrationConfig, {"client_keep_ms": -1}),
         (PushConfig, {"retry_ms": 0}),
         (PushConfig, {"gather_ms": -1}),
         (RoutingConfig, {"groups_per_subject": 0}),
@@ -55,10 +55,10 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (HttpConfig, {"connections_max": 0}),
         (HttpConfig, {"header_bytes_max": 10}),
         (AdminConfig, {"requests_max": 0}),
+        (AuditConfig, {"keep_ms": 0}),
         (AdminConfig, {"body_bytes_max": 0}),
         (AdminConfig, {"answer_ms_max": 0}),
         (AdminConfig, {"denials_per_second_max": float("nan")}),
-        (AdminConfig, {"offline_max": -1}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(

@@ -36,26 +36,18 @@ from meta_server.known.errors import (
 from meta_server.known.model import (
     NO_BOOT,
     Audit,
-    AuditCounts,
     AuditEntry,
     Broker,
     BrokerGroup,
     Change,
-    ClientKey,
-    ClientSeen,
     ClusterControls,
     Contents,
     DelayGroup,
     DelayNode,
     ForgetAudit,
-    ForgetClient,
     GroupKind,
-    LimitSetting,
     MetaStore,
-    NoteClient,
-    OfflineState,
     RaiseTimestamp,
-    ReadOnlySetting,
     RemoveBroker,
     RemoveBrokerGroup,
     RemoveDelayGroup,
@@ -70,18 +62,12 @@ from meta_server.known.model import (
     SaveDelayNode,
     SaveRoute,
     SaveSubject,
-    SetLimit,
-    SetOffline,
-    SetReadOnly,
     Subject,
-    UnsetLimit,
-    UnsetOffline,
-    UnsetReadOnly,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations import runner
 from meta_server.sql.store import SqlStore, open_store
-from meta_server.sql.tables import LIMIT_SETTING, TABLES
+from meta_server.sql.tables import TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
 from tests.meta_server.private_postgresql import PrivatePostgresql
 from tests.seeds import examples
@@ -172,14 +158,6 @@ BROKER = Broker(
 )
 SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
 ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
-OFFLINE = OfflineState(client_id="*", subject="boarding", consumer_group="desk")
-READ_ONLY = ReadOnlySetting(subject="*", group="g1")
-CLIENT = ClientSeen(
-    key=ClientKey(subject="boarding", client_type=4, consumer_group="", client_id="h@@1"),
-    app_code="app",
-    room="r",
-    seen_ms=NOW_MS,
-)
 NODE = DelayNode(
     cluster="c",
     group="dg",
@@ -207,7 +185,6 @@ DELAY_GROUP = DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RE
 ENTRY = AuditEntry(
     at_ms=NOW_MS, actor="ops", action="route.set", target="boarding", before="", after='{"a":1}'
 )
-LIMIT = LimitSetting(name="subjects_max", value=2_000_000)
 
 CONTROLS: Final = ClusterControls(
     cluster="c1",
@@ -220,13 +197,9 @@ EVERYTHING: Final[tuple[Change, ...]] = (
     SaveSubject(SUBJECT),
     SaveRoute(ROUTE),
     SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
-    SetOffline(OFFLINE),
-    SetReadOnly(READ_ONLY),
-    NoteClient(CLIENT),
     SaveDelayNode(NODE),
     SaveDelayGroup(DELAY_GROUP, expected=None),
     RaiseTimestamp(NOW_MS),
-    SetLimit(LIMIT),
     SaveControls(CONTROLS),
     Audit(ENTRY),
 )
@@ -236,12 +209,8 @@ ALL_OF_IT: Final = Contents(
     brokers=(BROKER,),
     subjects=(SUBJECT,),
     routes=(ROUTE, replace(ROUTE, is_prefix=True, is_brought=True)),
-    offline=(OFFLINE,),
-    read_only=(READ_ONLY,),
-    clients=(CLIENT,),
     delay_nodes=(NODE,),
     delay_groups=(DELAY_GROUP,),
-    limits=(LIMIT,),
     controls=(CONTROLS,),
     timestamp_ms=NOW_MS,
 )
@@ -291,15 +260,14 @@ def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
 @on_both
 def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) -> None:
     first, second, third, fourth = texts
-    key = ClientKey(subject=first, client_type=-128, consumer_group=second, client_id=third)
-    client = ClientSeen(key=key, app_code=fourth, room=second, seen_ms=0)
+    broker = Broker(hostname=first, serve_port=1, ip=second, group=third, role=BrokerRole.SLAVE)
     group = BrokerGroup(name=first, kind=GroupKind.NORMAL, master=second, ext={third: fourth})
     route = Route(name=first, groups=(first, second))
-    store.commit([NoteClient(client), SaveBrokerGroup(group), SaveRoute(route)])
+    store.commit([SaveBroker(broker), SaveBrokerGroup(group), SaveRoute(route)])
     found = store.load()
-    assert (found.clients, found.broker_groups, found.routes) == ((client,), (group,), (route,))
+    assert (found.brokers, found.broker_groups, found.routes) == ((broker,), (group,), (route,))
     later = replace(group, version=2)
-    store.commit([SaveBrokerGroup(later), ForgetClient(key), RemoveRoute(route)])
+    store.commit([SaveBrokerGroup(later), RemoveBroker(broker), RemoveRoute(route)])
     assert store.load() == Contents(broker_groups=(later,))
     store.commit([SaveBrokerGroup(replace(later, version=3, name=first))])
     empty(store)
@@ -339,28 +307,6 @@ def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
     names = ["a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", ""]
     store.commit([SaveSubject(Subject(name=name)) for name in names])
     assert {subject.name for subject in store.load().subjects} == set(names)
-
-
-def test_a_client_is_told_by_all_of_its_key_and_by_nothing_else(store: SqlStore) -> None:
-    keys = [
-        ClientKey(subject=subject, client_type=kind, consumer_group=group, client_id=client)
-        for subject, kind, group, client in (
-            ("a", 1, "b", "c"),
-            ("a", 2, "b", "c"),
-            ("ab", 1, "", "c"),
-            ("", 1, "ab", "c"),
-            ("a", 1, "bc", ""),
-            ("x" * 40_000, 1, "y" * 40_000, "z" * 40_000),
-            ("x" * 40_000, 1, "y" * 40_000, "z" * 39_999 + "-"),
-            ("x" * 39_999 + "-", 1, "y" * 40_000, "z" * 40_000),
-        )
-    ]
-    seen = [ClientSeen(key=key, app_code="", room="", seen_ms=1) for key in keys]
-    store.commit([NoteClient(client) for client in seen])
-    store.commit([NoteClient(replace(client, seen_ms=2)) for client in seen])
-    assert set(store.load().clients) == {replace(client, seen_ms=2) for client in seen}
-    store.commit([ForgetClient(key) for key in keys[1:]])
-    assert store.load().clients == (replace(seen[0], seen_ms=2),)
 
 
 # Compare and set
@@ -520,22 +466,14 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
     store.commit(
         [
             *(SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
-            SetOffline(OFFLINE),
-            UnsetOffline(OFFLINE),
-            SetReadOnly(READ_ONLY),
             SaveDelayGroup(DELAY_GROUP, expected=None),
             SaveDelayGroup(electing(2, 1), expected=(1, 1)),
             SaveDelayGroup(electing(2, 2), expected=(2, 1)),
-            NoteClient(CLIENT),
-            ForgetClient(CLIENT.key),
-            NoteClient(replace(CLIENT, room="")),
         ]
     )
     assert store.load() == Contents(
         subjects=(replace(SUBJECT, version=5),),
-        read_only=(READ_ONLY,),
         delay_groups=(electing(2, 2),),
-        clients=(replace(CLIENT, room=""),),
     )
 
 
@@ -569,41 +507,6 @@ def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlS
     assert {row.version for row in store.load().subjects if row.name != "s7"} == {1}
 
 
-def test_what_is_set_twice_or_unset_twice_is_as_if_it_were_once(store: SqlStore) -> None:
-    for _ in range(2):
-        store.commit([SetOffline(OFFLINE), SetReadOnly(READ_ONLY), NoteClient(CLIENT)] * 2)
-        found = store.load()
-        assert (found.offline, found.read_only, found.clients) == (
-            (OFFLINE,),
-            (READ_ONLY,),
-            (CLIENT,),
-        )
-    for _ in range(2):
-        store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY), ForgetClient(CLIENT.key)])
-        assert store.load() == Contents()
-
-
-def test_of_two_settings_that_differ_in_one_part_the_one_named_is_taken_away(
-    store: SqlStore,
-) -> None:
-    others = [
-        replace(OFFLINE, client_id="c"),
-        replace(OFFLINE, subject="s"),
-        replace(OFFLINE, consumer_group="g"),
-    ]
-    more = [replace(READ_ONLY, subject="s"), replace(READ_ONLY, group="g2")]
-    store.commit(
-        [
-            *map(SetOffline, (OFFLINE, *others)),
-            *map(SetReadOnly, (READ_ONLY, *more)),
-        ]
-    )
-    store.commit([UnsetOffline(OFFLINE), UnsetReadOnly(READ_ONLY)])
-    found = store.load()
-    assert set(found.offline) == set(others)
-    assert set(found.read_only) == set(more)
-
-
 def test_the_timestamp_only_rises(store: SqlStore) -> None:
     for raised, expected in ((5, 5), (3, 5), (5, 5), (9, 9), (-1, 9)):
         store.commit([RaiseTimestamp(raised)])
@@ -626,57 +529,26 @@ def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> Non
     assert found == list(range(24, -1, -1))
 
 
-def test_the_oldest_entries_of_each_kind_are_found_and_those_named_are_forgotten(
-    store: SqlStore,
-) -> None:
-    def entry(at_ms: int, by_node: bool) -> Audit:
-        return Audit(replace(ENTRY, at_ms=at_ms, by_node=by_node))
-
-    store.commit([entry(at_ms, at_ms % 3 == 0) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
-    assert store.count_audit() == AuditCounts(asked=4, by_node=3)
-    asked = store.oldest_audit(by_node=False, limit=3)
-    by_node = store.oldest_audit(by_node=True, limit=9)
-    assert [one.at_ms for one in asked] == [4, 5, 7]
-    assert [one.at_ms for one in by_node] == [3, 6, 9]
-    store.commit([ForgetAudit(one.number) for one in (*asked, *by_node[:2])])
-    store.commit([ForgetAudit(asked[0].number), ForgetAudit(999)])
-    assert sorted(row.at_ms for row in entries_of(store)) == [8, 9]
-    assert store.count_audit() == AuditCounts(asked=1, by_node=1)
+def test_entries_that_are_older_are_forgotten(store: SqlStore) -> None:
+    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
+    store.commit([ForgetAudit(7), ForgetAudit(2)])
+    assert [row.at_ms for row in entries_of(store)] == [9, 8, 7]
     # A number is given out once.
-    numbers = {row.number for row in store.read_audit(limit=9)}
-    store.commit([ForgetAudit(number) for number in numbers])
+    newest = max(row.number for row in store.read_audit(limit=9))
+    store.commit([ForgetAudit(10)])
     store.commit([Audit(ENTRY)])
     [row] = store.read_audit(limit=9)
-    assert row.number > max(numbers)
+    assert row.number > newest
 
 
 def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place) -> None:
     store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
-    for query in (
-        "SELECT number, at_ms FROM audit WHERE by_node = FALSE ORDER BY at_ms, number LIMIT 5",
-        "SELECT count(*) FROM audit WHERE by_node = TRUE",
-    ):
-        if place.kind == "sqlite":
-            plan = str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
-            assert "COVERING INDEX audit_age" in plan
-            assert "TEMP B-TREE" not in plan
-        else:
-            place.execute("ANALYZE audit")
-            assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
-
-
-def test_a_limit_is_set_anew_and_taken_away_and_must_be_a_number(store: SqlStore) -> None:
-    store.commit([SetLimit(LIMIT), SetLimit(replace(LIMIT, name="rate", value=0.25))])
-    store.commit([SetLimit(replace(LIMIT, value=7))])
-    limits = {limit.name: limit.value for limit in store.load().limits}
-    assert limits == {"subjects_max": 7, "rate": 0.25}
-    store.commit([UnsetLimit("rate"), UnsetLimit("unknown")])
-    assert store.load().limits == (replace(LIMIT, value=7),)
-    for text_of in ("true", '"7"', "null"):
-        with store._begin() as connection:
-            connection.execute(LIMIT_SETTING.update().values(value_json=text_of))
-        with pytest.raises(StoreUnusableError, match="no number"):
-            store.load()
+    query = "DELETE FROM audit WHERE at_ms < 5"
+    if place.kind == "sqlite":
+        assert "INDEX audit_age" in str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
+    else:
+        place.execute("ANALYZE audit")
+        assert "audit_age" in str(place.execute(f"EXPLAIN {query}"))
 
 
 def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
@@ -748,14 +620,7 @@ changes = st.one_of(
         st.integers(1, 2),
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
-    st.sampled_from([SetOffline(OFFLINE), UnsetOffline(OFFLINE), SetReadOnly(READ_ONLY)]),
-    st.sampled_from([NoteClient(CLIENT), ForgetClient(CLIENT.key), RaiseTimestamp(7)]),
-    st.builds(
-        lambda name, value: SetLimit(LimitSetting(name=name, value=value)),
-        names,
-        st.integers(0, 3) | st.floats(0, 1),
-    ),
-    st.builds(UnsetLimit, names),
+    st.just(RaiseTimestamp(7)),
     st.builds(
         lambda cluster, version: SaveControls(
             ClusterControls(cluster=cluster, controls=Controls(version=version))
@@ -819,9 +684,8 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
             nonlocal number
             number += 1
             name = f"s{number}"
-            client = replace(CLIENT, key=replace(CLIENT.key, subject=name))
             route = SaveRoute(Route(name=name, groups=("g",)))
-            other.commit([SaveSubject(Subject(name=name)), route, NoteClient(client)])
+            other.commit([SaveSubject(Subject(name=name)), route])
 
         # After each table that is read.
         event.listen(store._database._engine, "after_cursor_execute", commit_more)
@@ -830,7 +694,6 @@ def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: 
         assert number > 9
         subjects = {subject.name for subject in found.subjects} - {SUBJECT.name}
         assert subjects == {route.name for route in found.routes}
-        assert subjects == {client.key.subject for client in found.clients}
         assert len(store.load().subjects) == number + 1
 
 
@@ -1132,10 +995,10 @@ def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) 
 def test_what_is_forgotten_makes_room_for_what_comes(file_place: Place) -> None:
     with closing(file_place.open()) as store:
         sizes = []
-        for _ in range(8):
-            store.commit([Audit(replace(ENTRY, after="x" * 2000)) for _ in range(1000)])
-            oldest = store.oldest_audit(by_node=False, limit=10_000)[:-1000]
-            store.commit([ForgetAudit(one.number) for one in oldest])
+        for turn in range(8):
+            entry = replace(ENTRY, at_ms=turn, after="x" * 2000)
+            store.commit([Audit(entry) for _ in range(1000)])
+            store.commit([ForgetAudit(turn)])
             store._database._engine.dispose()
             sizes.append(file_place.path.stat().st_size)
         # The file has room for twice as many, at the most, and does not grow any more.
@@ -1466,28 +1329,9 @@ def test_what_was_migrated_is_written_down(place: Place) -> None:
         (5, "m0005_roles_follow_from_records", NOW_MS),
         (6, "m0006_groups_of_receivers", NOW_MS),
         (7, "m0007_routes_that_receivers_brought", NOW_MS),
+        (8, "m0008_tables_that_go", NOW_MS),
     ]
     assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
-
-
-def test_entries_of_the_first_version_are_told_apart_by_what_they_say(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "MIGRATIONS", runner.MIGRATIONS[:1])
-        patch.setattr("meta_server.sql.store.MIGRATIONS", runner.MIGRATIONS)
-        place.open().close()
-    place.execute(
-        "INSERT INTO audit (at_ms, actor, action, target, before_json, after_json) VALUES"
-        " (1, 'a', 'route.set', 't', '', ''), (1, 'a', 'node.register', 't', '', ''),"
-        " (1, 'a', 'node.give-up', 't', '', '')"
-    )
-    with closing(place.open()) as store:
-        assert {row.action: row.by_node for row in entries_of(store)} == {
-            "route.set": False,
-            "node.register": True,
-            "node.give-up": False,
-        }
 
 
 def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(

@@ -13,7 +13,6 @@ from delay_protocol.meta.requests import (
     BrokerState,
     ClientRegisterReply,
     ClientType,
-    OnlineState,
     decode_client_register_reply,
 )
 from delay_protocol.wire.frames import FrameDecoder
@@ -54,11 +53,9 @@ class Rig:
 
     def __init__(self, **limits: int) -> None:
         self.routes: dict[str, tuple[BrokerGroupInfo, ...] | None] = {}
-        self.offline: set[str] = set()
         self.asked: list[str] = []
         self.pusher = Pusher(
             answers=lambda: self._groups_of,
-            online_state=lambda _, sub, __: OnlineState(sub.client_id in self.offline),
             timestamp=lambda: 77,
             gather_s=0.05,
             retry_s=1.0,
@@ -70,15 +67,11 @@ class Rig:
         self.asked.append(subject)
         return self.routes.get(subject, ())
 
-    def subscribe(
-        self, connection: FakeConnection, subject: str, *, client_id: str = "c", group: str = ""
-    ) -> None:
+    def subscribe(self, connection: FakeConnection, subject: str, *, group: str = "") -> None:
         self.pusher.note(
             connection,  # type: ignore[arg-type]
             Use(ClientType.PRODUCER, subject, group),
-            Subscription(
-                routed=subject, client_id=client_id, version=9, told=(OnlineState.ONLINE, ())
-            ),
+            Subscription(routed=subject, version=9, told=()),
         )
 
     def route(self, subject: str, *groups: str, state: BrokerState = BrokerState.RW) -> None:
@@ -260,19 +253,6 @@ async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() 
         await trio.sleep(3)
         told = {reply.subject: names(reply.groups) for reply in deaf.taken()}
         assert told == {f"s{number % 50}": [f"g{number}"] for number in range(450, 500)}
-        nursery.cancel_scope.cancel()
-
-
-async def test_an_online_state_is_pushed_as_well() -> None:
-    rig = Rig()
-    one = FakeConnection()
-    rig.subscribe(one, "a", client_id="c1")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
-        rig.offline.add("c1")
-        rig.pusher.changed()
-        await trio.sleep(1)
-        assert [told.online_state for told in one.taken()] == [OnlineState.OFFLINE]
         nursery.cancel_scope.cancel()
 
 

@@ -116,11 +116,10 @@ async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_na
             await registered(peer, "orders.*", "paid")
         assert server.committer.commits == commits
         [entry] = [row.entry for row in world.medium.audit]
-        assert (entry.actor, entry.action, entry.target, entry.by_node) == (
+        assert (entry.actor, entry.action, entry.target) == (
             "receiver at 127.0.0.1",
             "receiver.register",
             "mail",
-            True,
         )
         assert [next(iter(row)) for row in msgspec.json.decode(entry.after)] == [
             "group",
@@ -323,7 +322,6 @@ async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None
         for subject in ("orders.x", "sent"):
             assert names((await client.register(subject, SERVER)).groups) == ["mail"]
         assert world.medium.audit[-1].entry.action == "broker-group.approve"
-        assert not world.medium.audit[-1].entry.by_node
         # What a set route leads elsewhere stays with an operator, who is shown it.
         assert (await registered(receiver, *patterns)).waits == elsewhere
         assert (await http.get("/topology"))["waiting"][0]["patterns"] == ["paid"]
