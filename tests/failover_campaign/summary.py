@@ -26,7 +26,7 @@ UNNOTICED: Final = "cut off from the meta server"
 
 BARS: Final = {
     "kill, restarted": _RESTARTED,
-    "power cut": _GONE,
+    "power cut": _RESTARTED,
     "kill, gone": _GONE,
     "link down": _GONE,
     "SIGSTOP for 12 s": _GONE,
