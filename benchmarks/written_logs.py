@@ -1,4 +1,4 @@
-"""What is written into the logs that are reconciled, by storage's own code."""
+"""Logs to be reconciled, written by storage's own code."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -55,9 +55,9 @@ from meta_server.wire.timestamps import Timestamps
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _LOOK_S = 0.25
-"""How often silence and the bound of timestamps are looked at, at least."""
+"""Seconds between two looks at silence and the bound of timestamps, at the most."""
 _FORGET_S = 3600.0
-"""How often old entries of the audit, and groups that are silent for long, are removed."""
+"""Seconds between removals of old entries of the audit, and of groups that are long silent."""
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 

@@ -25,7 +25,7 @@ LINK = re.compile(r"(?<!!)\[[^\]]*\]\((?P<target>[^)\s]+)(?:\s+\"[^\"]*\")?\)")
 FENCE = re.compile(r"^ {0,3}(```|~~~).*?^ {0,3}\1\s*$", re.MULTILINE | re.DOTALL)
 
 RESULTS_WORDS_MAX = 6000
-"""Of performance.md, reliability.md and testing.md together."""
+"""Words of performance.md, reliability.md and testing.md together."""
 
 PAGES = sorted(
     page for pattern in ("*.md", "docs/**/*.md", "examples/**/*.md") for page in ROOT.glob(pattern)

@@ -279,7 +279,7 @@ def code_lines_of(path: Path) -> int:
 
 
 def test_nothing_is_larger_than_its_size() -> None:
-    """By `[tool.delaywheel.size]`: who makes one thing larger makes another of it smaller."""
+    """Compare with `[tool.delaywheel.size]`: what needs room takes it from the same package."""
     sizes: Counter[str] = Counter()
     for path in our_files():
         if path.suffix == ".py" and path.parts[0] in PACKAGES:

@@ -111,7 +111,7 @@ class BrokerRole(IntEnum):
     STANDBY = 2
     """QMQ's brokers refuse to start with it."""
     DELAY = 3
-    """Of old; QMQ's delay servers have the three below."""
+    """The role of old; QMQ's delay servers have the three below."""
     BACKUP = 4
     DELAY_MASTER = 5
     DELAY_SLAVE = 6

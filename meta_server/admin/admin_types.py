@@ -56,7 +56,25 @@ EnteredRole = Literal[
 Expected = Annotated[
     Version | None, about("The version that it must have; without it any is changed or removed.")
 ]
+ExpectedControls = Annotated[
+    Annotated[int, Meta(ge=0, le=2**62)] | None,
+    about("The version that the controls must have; without it whatever they have is changed."),
+]
 RowVersion = Annotated[int, about("Counts changes of its row.")]
+GroupKind = Annotated[
+    Kind,
+    about(
+        "normal: hands messages to consumers at once; delay: keeps them until they are due; "
+        "receiver: services that attach to delay servers."
+    ),
+]
+MayDeliver = Annotated[
+    bool,
+    about(
+        "It is the master of its group, or in sync and may become that at any moment; another one "
+        "delivers nothing."
+    ),
+]
 Next = Annotated[
     str | None, about("The value of `after` for the next page; null: this is the last page.")
 ]
@@ -232,13 +250,7 @@ class BrokerGroupShown(Answer, frozen=True, kw_only=True):
     """A broker group, or a group of delay servers, as clients see it."""
 
     name: Annotated[str, about("Its name.")]
-    kind: Annotated[
-        Kind,
-        about(
-            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
-            "receiver: services that attach to delay servers."
-        ),
-    ]
+    kind: GroupKind
     address: Annotated[
         str, about("host:port of its master for clients; empty while none is known.")
     ]
@@ -281,13 +293,7 @@ class BrokerGroupNew(Request, frozen=True, kw_only=True):
     """A broker group that is to be added."""
 
     name: Annotated[Name, about("Its name; no blanks, slashes or control characters.")]
-    kind: Annotated[
-        Kind,
-        about(
-            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
-            "receiver: services that attach to delay servers."
-        ),
-    ] = "normal"
+    kind: GroupKind = "normal"
     address: Annotated[
         Text, about("host:port of its master; empty: it is away until it registers.")
     ] = ""
@@ -497,7 +503,7 @@ class RouteSet(Request, frozen=True, kw_only=True):
         ),
     ]
     version: Annotated[
-        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        Count | None,
         about(
             "The version that the route must have, 0: there must be none; without it any is "
             "replaced."
@@ -586,7 +592,7 @@ class SubjectSet(Request, frozen=True, kw_only=True):
         Text, about("It is routed to groups with this tag, if its route is chosen from now on.")
     ] = ""
     version: Annotated[
-        Annotated[int, Meta(ge=0, le=2**63 - 1)] | None,
+        Count | None,
         about("The version that it must have, 0: there must be none; without it any is changed."),
     ] = None
 
@@ -601,13 +607,7 @@ class NodeShown(Answer, frozen=True, kw_only=True):
     role: Annotated[str, about("master or slave.")]
     in_sync: Annotated[bool, about("It has every acknowledged message of the group.")]
     accepts: Annotated[bool, about("It may accept messages.")]
-    may_deliver: Annotated[
-        bool,
-        about(
-            "It is the master of its group, or in sync and may become that at any moment; another "
-            "one delivers nothing."
-        ),
-    ]
+    may_deliver: MayDeliver
     note: Annotated[str, about("Why it accepts nothing; empty if it does.")]
     last_sequence: Annotated[
         int | None, about("Of its log, as it said last; null: this meta server has not heard it.")
@@ -710,10 +710,7 @@ class SubjectRuleChange(Request, frozen=True, kw_only=True):
     """Changes of the rule of a subject; fields that are left out stay."""
 
     subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
-    version: Annotated[
-        Annotated[int, Meta(ge=0, le=2**62)] | None,
-        about("The version that the controls must have; without it whatever they have is changed."),
-    ] = None
+    version: ExpectedControls = None
     paused: Annotated[bool | UnsetType, about("Whether nothing of it is sent.")] = UNSET
     rate_per_s: Annotated[
         Rate | UnsetType | None,
@@ -725,10 +722,7 @@ class GroupRuleChange(Request, frozen=True, kw_only=True):
     """Changes of the rule of a broker group; fields that are left out stay."""
 
     group: Annotated[Name, about("The broker group; there may be none of this name yet.")]
-    version: Annotated[
-        Annotated[int, Meta(ge=0, le=2**62)] | None,
-        about("The version that the controls must have; without it whatever they have is changed."),
-    ] = None
+    version: ExpectedControls = None
     paused: Annotated[bool | UnsetType, about("Whether nothing is sent to it.")] = UNSET
     rate_per_s: Annotated[
         Rate | UnsetType | None,
@@ -750,13 +744,7 @@ class ControlsAtNode(Answer, frozen=True, kw_only=True):
     node_id: Annotated[str, about("Which node of it.")]
     version: Annotated[int | None, about("The version; null: none of this meta server's.")]
     note: Annotated[str, about("Why it is not the present one; empty if it is.")]
-    may_deliver: Annotated[
-        bool,
-        about(
-            "It is the master of its group, or in sync and may become that at any moment; another "
-            "one delivers nothing."
-        ),
-    ]
+    may_deliver: MayDeliver
     liveness: Annotated[
         Sign,
         about(
@@ -833,13 +821,7 @@ class WaitingGroupShown(Answer, frozen=True, kw_only=True):
     """A broker group, delay group or receiver that registers and waits for approval."""
 
     name: Annotated[str, about("Its name.")]
-    kind: Annotated[
-        Kind,
-        about(
-            "normal: hands messages to consumers at once; delay: keeps them until they are due; "
-            "receiver: services that attach to delay servers."
-        ),
-    ]
+    kind: GroupKind
     address: Annotated[str, about("host:port that it gives as its own; empty of receivers.")]
     patterns: Annotated[
         list[str],

@@ -81,7 +81,7 @@ class BrokerGroup:
     weight: int = 100
     """Share of subjects that are routed to it, against its neighbours; 0 for none any more."""
     is_read_only: bool = False
-    """Whether an operator took it from producers."""
+    """True if an operator took it from producers."""
     is_retired: bool = False
     """Whether no route leads to it any more; its name stays taken."""
     updated_ms: int = 0

@@ -49,7 +49,7 @@ class Newest(NamedTuple):
 
     @property
     def sentence(self) -> str:
-        """Those who are waited for."""
+        """The nodes that are waited for."""
         master = self.group.record.master
         sender = "" if master is None else f"{master.node_id} says that it may send, or "
         return (

@@ -340,7 +340,7 @@ class AdminConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuditConfig:
-    """How long it is kept who changed what."""
+    """The age up to which entries of the audit are kept."""
 
     keep_ms: int = 400 * 24 * 3_600_000
     """Milliseconds for which an entry is kept: 500 bytes on disk for a change of a route, 2 KiB for
@@ -385,7 +385,7 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Administration."""
 
     audit: AuditConfig = msgspec.field(default_factory=AuditConfig)
-    """How long it is kept who changed what."""
+    """The age up to which entries of the audit are kept."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """The log of the process."""

@@ -1,4 +1,4 @@
-"""What a client is told now: broker groups and timestamp.
+"""Answers to clients as things are now: broker groups and timestamp.
 
 CLIENT_REGISTER is answered from it, and what is pushed is made from it.
 """

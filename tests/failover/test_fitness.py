@@ -151,7 +151,7 @@ async def test_an_unfit_master_goes_on_where_nobody_is_fit() -> None:
 
 @pytest.mark.parametrize("sent", [0, 1])
 async def test_a_master_whose_fsync_hangs_gives_its_role_up(sent: int) -> None:
-    """Of a commit, or of the durable end, behind which the next commit waits."""
+    """The fsync of a commit, or of the durable end, behind which the next commit waits."""
     group = Group()
     async with group.running():
         await group.until_in_sync("a", "b", "c")

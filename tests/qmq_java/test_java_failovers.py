@@ -1,4 +1,4 @@
-"""What QMQ's own producer reports while a group of our delay servers fails over.
+"""Reports of QMQ's own producer while a group of our delay servers fails over.
 
 Nothing that it reports as sent is lost, and it goes on. What else it reports is counted and
 printed: docs/compatibility.md has the figures, and the command.
@@ -31,10 +31,10 @@ pytestmark = [
 ]
 
 FAILOVERS: Final = int(os.environ.get("JAVA_FAILOVERS", "1"))
-"""Of each kind; JAVA_FAILOVERS sets it."""
+"""Failovers of each kind; JAVA_FAILOVERS sets it."""
 KINDS: Final = ("killed, gone", "killed, restarted", "handover")
 PRODUCERS: Final = {"async": 200, "sync": 100}
-"""How each one sends, and how many messages a second."""
+"""The mode of each one, and its messages a second."""
 TRIES: Final = 10
 """QMQ's default."""
 DELAY_MS: Final = 30_000
@@ -42,7 +42,7 @@ DELAY_MS: Final = 30_000
 SUPERVISOR_S: Final = 0.1
 CALM_S: Final = 2.0
 BESIDE_MS: Final = 500
-"""What is told so long before and after a failover counts to it."""
+"""Milliseconds before and after a failover in which a report counts to it."""
 GOES_ON_S: Final = 30.0
 IN_SYNC_S: Final = 90.0
 """A node that was dropped three times in 10 minutes waits for 30 s."""
@@ -51,7 +51,7 @@ TOLD_S: Final = 60.0
 
 
 class Stream:
-    """What a producer said of the messages that it sends all the time."""
+    """The reports of a producer on the messages that it sends all the time."""
 
     def __init__(self, client: JavaProcess) -> None:
         self.client = client
@@ -131,7 +131,7 @@ def streams(cluster: Cluster) -> Iterator[dict[str, Stream]]:
 
 
 def fail_over(group: Group, nodes: dict[str, Node], kind: str) -> None:
-    """Have the group get another master; return when the meta server names it."""
+    """Give the group another master; return when the meta server names it."""
     before = group.shown()
     master = before["master"]
     if kind == "handover":
