@@ -224,13 +224,6 @@ def _answer(asked: _ChangeRequest, came_to: Change) -> Response:
             "again: no change is made twice",
         }
         return json_response(found, 507)
-    if came_to.unread:
-        found["error"] = {
-            "code": "store",
-            "message": f"{came_to.done} done, then {came_to.unread}; try again: no change is made "
-            "twice",
-        }
-        return json_response(found, 503)
     return json_response(found)
 
 
@@ -274,8 +267,6 @@ def _given(wanted: Wanted) -> Json:
 
 def _id_of(found: DeadItem) -> Json:
     """Return the message id of a letter, or why it is unknown."""
-    if found.is_unread:
-        return {"fault": found.fault}
     if found.item is None:
         return {"fault": "its bytes are damaged; `delaywheel log verify` says where"}
     try:

@@ -136,7 +136,6 @@ def _place_of(
         (Place.METERED, parts.master.rate_limits.parts()),
         (Place.BURIED, parts.master.dead_recorder.held()),
         (Place.MOVED, parts.master.moves.held()),
-        (Place.UNREAD, parts.master.read_retries.held()),
     ):
         if any((entries["sequence"] == sequence).any() for entries in held):
             return place, lane, None
@@ -191,7 +190,6 @@ def counts(parts: Parts) -> dict[str, int]:
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
                                                   clock is again where it was when they were sent
         rate_limited                              held for their rate
-        unreadable                                due, and tried to be read again
         being_recorded, dead                      given up
         being_moved                               put off by a receiver
         damaged                                   due, on disk for good
@@ -208,7 +206,6 @@ def counts(parts: Parts) -> dict[str, int]:
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
         "rate_limited": master.rate_limits.count,
-        "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
         "being_moved": master.moves.count,
         "damaged": master.undeliverable.count,

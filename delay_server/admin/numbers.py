@@ -446,12 +446,6 @@ NUMBERS_OF_NODE: Final[tuple[Number[Node], ...]] = (
         lambda node: node.damages.copies,
     ),
     Number(
-        "unreadable_files",
-        "gauge",
-        "Files whose reading failed and is retried.",
-        lambda node: len(node.store.schedule.troubles.unread),
-    ),
-    Number(
         "disk_free_bytes",
         "gauge",
         "Free bytes of the file system.",
@@ -518,19 +512,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "fsync_seconds",
         "Duration of the write and fsync of a group commit.",
         lambda parts: parts.master.committer.seconds,
-    ),
-    # What cannot be read
-    Number(
-        "read_failures",
-        "counter",
-        "Reads of files that failed.",
-        lambda parts: parts.master.loader.read_failures + parts.master.read_retries.failures,
-    ),
-    Number(
-        "unread_messages",
-        "gauge",
-        "Due messages whose reading failed and is retried.",
-        lambda parts: parts.master.read_retries.count,
     ),
     Number(
         "undeliverable",

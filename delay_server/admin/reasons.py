@@ -22,8 +22,7 @@ The reasons, in the order in which they are checked:
     clock_held           the clock is not trusted
     rate_limited         a rule limits its subject, or all of its groups that work
     queued               the message waits for its turn at a group that works
-    damaged              its bytes are damaged, or were unreadable too often
-    unreadable           its bytes could not be read, and reading is retried
+    damaged              its bytes are damaged or could not be read
     waiting              the message is not due yet
     backlog              its subject has a backlog on disk: the message waits for its turn
     no_room              the limit of messages in memory is reached
@@ -56,7 +55,6 @@ class Reason(Enum):
     CLOCK_HELD = "clock_held"
     QUEUED = "queued"
     DAMAGED = "damaged"
-    UNREADABLE = "unreadable"
     WAITING = "waiting"
     BACKLOG = "backlog"
     NO_ROOM = "no_room"
@@ -77,8 +75,6 @@ class Place(Enum):
     """Given up by the sender, on its way to a record of a dead letter."""
     MOVED = "moved"
     """Put off by a receiver, on its way to a record with another due time."""
-    UNREAD = "unread"
-    """In memory, until reading its item is retried."""
     METERED = "metered"
     """In memory, until its rate limit lets it pass."""
     PARKED = "parked"
@@ -166,7 +162,6 @@ REASON_OF_PLACE = {
     Place.IN_FLIGHT: Reason.IN_FLIGHT,
     Place.PUT_OFF: Reason.RETRY_BACKOFF,
     Place.EARLY: Reason.CLOCK_SET_BACK,
-    Place.UNREAD: Reason.UNREADABLE,
 }
 """Places that are a reason by themselves."""
 

@@ -152,10 +152,6 @@ def _of_master(parts: Parts) -> dict[str, Any]:
     names, letters = store.schedule.subjects.names, master.dead_letters
     return {
         "checkpoint_sequence": store.checkpoint.sequence,
-        "unreadable": [
-            {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
-            for x in islice(list(store.schedule.troubles.unread.values()), SUBJECTS_SHOWN_MAX)
-        ],
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")
             for subject in islice(_waiting(parts), SUBJECTS_SHOWN_MAX)

@@ -26,7 +26,6 @@ from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.batch.facts import FactBlock
 from storage.batch.rows import Int64s
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
 from storage.logs.message_log import Draft
 from storage.node.store import Store
@@ -82,7 +81,7 @@ class Change:
     matched: dead letters that were meant; done: those that were requeued or dropped; damaged:
     sequences of those that cannot be requeued since their bytes are damaged; after: the sequence
     behind which to go on, None if that was all; lacks_space: it ended early, since there is no free
-    disk; unread: it did, since a file could not be read, and why; sequences: which were meant.
+    disk; sequences: which were meant.
     """
 
     matched: int = 0
@@ -90,7 +89,6 @@ class Change:
     damaged: list[int] = field(default_factory=list)
     after: int | None = None
     lacks_space: bool = False
-    unread: str = ""
     sequences: list[int] = field(default_factory=list)
 
 
@@ -158,12 +156,8 @@ class DeadLetters:
         rows_max = max(self.config.pending_max, _INDEXED_MIN)
         await trio.sleep(_READ_AFTER_S)
         while True:
-            try:
-                await self._access.run(self._schedule.read_dead, rows_max)
-                self._was_read.set()
-            except ReadFailedError as error:
-                _log.error("the dead letters cannot be read; trying again", reason=str(error))
-                self._has_room.set()
+            await self._access.run(self._schedule.read_dead, rows_max)
+            self._was_read.set()
             await trio.sleep(_READ_AGAIN_S)
             await self._has_room.wait()
             self._has_room = trio.Event()
@@ -227,7 +221,7 @@ class DeadLetters:
 
     def _item(self, reader: DeadReader, row: DeadRow) -> DeadItem:
         found = reader.read(row)
-        if found.fault and not found.is_unread:
+        if found.fault:
             path = dead_key(row.minute).path
             self._on_damage(Damage(path, row.position, row.row_size, found.fault))
         return found
@@ -255,13 +249,12 @@ class DeadLetters:
         return change
 
     async def _settle(self, kind: RecordKind, rows: Sequence[DeadRow], change: Change) -> bool:
-        """Record what becomes of these; False without space, or if something cannot be read."""
+        """Record what becomes of these; False without space."""
         items: list[bytes] = []
         meant = [row.sequence for row in rows]
         if kind is RecordKind.MOVE:
             found = await self.read(rows, lambda row, item: (row, item))
-            change.unread = next((item.fault for _, item in found if item.is_unread), "")
-            if change.unread or self.is_closed:
+            if self.is_closed:
                 return False
             change.damaged += [row.sequence for row, item in found if item.item is None]
             rows = [row for row, item in found if item.item is not None]

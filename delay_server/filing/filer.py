@@ -24,8 +24,6 @@ from storage.node.store import Store
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_DOUBLINGS_MAX = 32
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilingLimits:
@@ -43,25 +41,11 @@ class FilingLimits:
     backlog_bytes_max: int = 128 * 1024 * 1024
     """Committed bytes that wait for filing; commits wait beyond it."""
 
-    read_tries: int = 12
-    """Times that a file which the operating system cannot read is tried before that is damage."""
-
-    read_retry_ms_min: int = 100
-    """Wait after the first of them; it doubles each time."""
-
-    read_retry_ms_max: int = 30_000
-    """Longest wait between two tries."""
-
     def __post_init__(self) -> None:
         """Refuse nonsense."""
         for name in self.__slots__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"{name} must be positive")
-
-    def read_retry_ms(self, failures: int) -> int:
-        """Return the wait after so many tries at reading a file, at least one, failed."""
-        doubled = self.read_retry_ms_min << min(failures - 1, _DOUBLINGS_MAX)
-        return min(doubled, self.read_retry_ms_max)
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,18 +231,6 @@ class StorageConfig:
     disk_free_share_min: float = 0.05
     """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""
 
-    read_tries: int = constant(12)
-    """Tries after which what the operating system cannot read of a file is taken for damage. With
-    the waits below that is about two minutes. A segment of hours or days is given up only when its
-    split cannot wait any longer. A start does not try again."""
-
-    read_retry_ms_min: int = constant(100)
-    """Milliseconds between the first two of these tries. The wait doubles each time."""
-
-    read_retry_ms_max: int = constant(30_000)
-    """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
-    where that keeps nothing else waiting."""
-
     @property
     def fact_commits_max(self) -> int:
         """Commits of facts alone that the message_log may hold: by their age, and in one file."""
@@ -261,9 +249,6 @@ class StorageConfig:
         require_at_least(self, 64 * KIB, "seals_file_bytes_max")
         require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
         require_at_least(self, 100, "checkpoint_interval_ms")
-        require_at_least(self, 1, "read_tries", "read_retry_ms_min")
-        if self.read_retry_ms_max < self.read_retry_ms_min:
-            raise ValueError("read_retry_ms_max must be at least read_retry_ms_min")
         if not self.disk_free_share_min < 1:
             raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
         self.schedule_limits()
@@ -779,9 +764,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             load_ahead_ms=self.wheel.load_ahead_ms,
             wheel_entries_max=self.wheel.entries_max,
             backlog_bytes_max=self.storage.filing_bytes_max,
-            read_tries=self.storage.read_tries,
-            read_retry_ms_min=self.storage.read_retry_ms_min,
-            read_retry_ms_max=self.storage.read_retry_ms_max,
         )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from storage.batch.dead_rows import note_of_row
 from storage.batch.item_formats import qmq_item_fault, qmq_item_size
 from storage.disk.disk import Disk, ReadableFile
-from storage.disk.errors import may_pass
 from storage.disk.spans import dead_key
 from storage.schedule.dead_index import DeadRow
 
@@ -17,15 +16,13 @@ from storage.schedule.dead_index import DeadRow
 class DeadItem:
     """A dead letter as its file has it.
 
-    item: as its producer sent it, None where it is damaged or could not be read; reason: the text
-    of its DEAD record, None likewise; fault: why one of them is None; is_unread: the operating
-    system failed, and another try may not.
+    item: as its producer sent it, None where it is damaged; reason: the text of its DEAD record,
+    None likewise; fault: why one of them is None.
     """
 
     item: bytes | None
     reason: str | None
     fault: str = ""
-    is_unread: bool = False
 
 
 class DeadReader:
@@ -41,7 +38,7 @@ class DeadReader:
             data = self._bytes_of(row)
         except OSError as error:
             fault = f"{dead_key(row.minute).path} cannot be read: {error}"
-            return DeadItem(None, None, fault, is_unread=may_pass(error))
+            return DeadItem(None, None, fault)
         found = note_of_row(data)
         # Where the note is damaged only the item itself says how long it is.
         item = data[: qmq_item_size(data, 0) or 0] if found is None else data[: -found[0]]

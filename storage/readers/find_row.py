@@ -147,8 +147,11 @@ class FindRow:
         places = self._places(batch.sequence, arrays["id_hash"])
         if not places:
             return
-        crossed_off = each_once(self._schedule.crossed_off(batch.segment))
-        gone = contained(batch.sequence[places], crossed_off)
+        crossed_off = self._schedule.crossed_off(batch.segment)
+        if crossed_off is None:
+            self.unreadable += 1
+            return
+        gone = contained(batch.sequence[places], each_once(crossed_off))
         for place, is_gone in zip(places, gone.tolist(), strict=True):
             sequence = int(batch.sequence[place])
             self.found.append(

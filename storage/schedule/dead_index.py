@@ -21,7 +21,6 @@ from storage.batch.dead_rows import NOTE_BYTES_MAX, DeadNote, note_of_row
 from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock
 from storage.disk.disk import Bytes, Disk, ReadableFile
-from storage.disk.errors import ReadFailedError, may_pass
 from storage.disk.spans import dead_minute
 from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
@@ -138,10 +137,7 @@ class DeadIndex:
     def read(
         self, disk: Disk, segment: Segment, settled: Int64s, on_damage: Callable[[Damage], None]
     ) -> None:
-        """Take the rows of a segment that are not among the settled ones.
-
-        Raises ReadFailedError where the operating system cannot read something.
-        """
+        """Take the rows of a segment that are not among the settled ones."""
         if not segment.file.length:
             return
         known = SequenceSet([settled])
@@ -149,14 +145,12 @@ class DeadIndex:
         try:
             file = disk.open_read(path)
         except OSError as error:
-            if may_pass(error):
-                raise ReadFailedError(path=path, error=error) from error
             on_damage(Damage(path, 0, segment.file.length, f"cannot be read: {error}"))
             return
         parts: list[DeadRows] = []
         room = self._room
         try:
-            for batch in segment.read_rows(disk, segment.file.length, patient=True):
+            for batch in segment.read_rows(disk, segment.file.length):
                 if isinstance(batch, Damage):
                     on_damage(batch)
                 elif (batch.sequence[1:] <= batch.sequence[:-1]).any():
@@ -167,7 +161,7 @@ class DeadIndex:
                     parts.append(self._read_batch(batch, wanted, file, room))
                     room -= len(parts[-1])
         except OSError as error:
-            raise ReadFailedError(path=path, error=error) from error
+            on_damage(Damage(path, 0, segment.file.length, f"cannot be read: {error}"))
         finally:
             file.close()
         self._take(parts)

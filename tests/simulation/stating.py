@@ -19,7 +19,7 @@ else of the server is looked at. What a reason has to fit:
     retry_backoff           a broker got it before, or could not be reached
     dead, dead_being_…      brokers refuse it for good
     no_route                there is a meta server that tells routes
-    damaged, unreadable     a bit flipped, or the disk fails to read
+    damaged                 a bit flipped, or the disk fails to read
     stopping                the server was told to stop
     any but these           it is due
     none: it is delivered   a broker took it
@@ -70,12 +70,10 @@ _SETTLED_S = 20.0
 _BUSY = {Reason.IN_FLIGHT, Reason.RETRY_BACKOFF}
 _CLOCK = {Reason.CLOCK_HELD, Reason.CLOCK_SET_BACK}
 _DEAD = {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
-_BYTES = {Reason.DAMAGED, Reason.UNREADABLE}
 _QUEUED = {Reason.QUEUED, Reason.BACKLOG}
 _WHY_THERE = {
     "rate_limited": Reason.RATE_LIMITED,
     "set_back": Reason.CLOCK_SET_BACK,
-    "unreadable": Reason.UNREADABLE,
     "damaged": Reason.DAMAGED,
     "being_recorded": Reason.DEAD_BEING_RECORDED,
     "being_moved": Reason.BEING_MOVED,
@@ -320,7 +318,7 @@ class Stating:
         if not witness.poison.one_in:
             none |= _DEAD
         if not (witness.damage or self.reads_fail()):
-            none |= _BYTES
+            none.add(Reason.DAMAGED)
         if self._is_clock_sure:
             none |= _CLOCK
         if not (self.may_be_stopping() or self.is_routed):
@@ -385,7 +383,7 @@ class Stating:
             return "nothing gives rise to it"
         if reason in _DEAD:
             return "" if self.witness.poison.is_poison(message_id) else "brokers would take it"
-        if reason in _BYTES:
+        if reason is Reason.DAMAGED:
             return ""
         return (
             self._why_not_by_clock(message_id, reason)

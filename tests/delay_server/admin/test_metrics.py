@@ -46,7 +46,7 @@ VALUES = st.lists(
 )
 
 NAMES = """
-    unreadable_files read_failures_total unread_messages demotions_total controls_group_rules
+    demotions_total controls_group_rules
     controls_unmetered_total last_sequence recovery_seconds
     build_info node_info accepted_total accepted_bytes_total refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections

@@ -8,7 +8,6 @@ import pytest
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from delay_server.admin.http import application
 from delay_server.dead import dead_letters
 from delay_server.dead.dead_letters import Change, DeadConfig
 from delay_server.dead.reason import decode_reason
@@ -17,16 +16,11 @@ from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
 from storage.batch.batches import LogBatch
 from storage.batch.facts import Outcome
-from storage.disk.errors import ReadFailedError
-from storage.disk.spans import dead_key
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadIndex, DeadRow
-from storage.schedule.schedule_log import ScheduleLog
 from storage.tools.inspect import verify_disk
-from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
-from tests.simulation.faults import Action, Trap
 
 DAY_S = 86_400.0
 
@@ -374,56 +368,6 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         assert server.master.committer.commits == ended
         assert 0 < changes[0].done < 20
         assert server.master.dead_letters.pending == 20 - changes[0].done
-
-
-async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
-    world = World()
-    async with world.serving() as server:
-        await bury(world, server, "m0", "m1")
-        path = dead_key((await rows_of(server))[0].minute).path
-
-        def of_file(_kind: str, name: str, _label: str) -> bool:
-            return name == path
-
-        world.disk.arm(Trap(action=Action.EIO, kinds={"open_read"}, when=of_file))
-        asked = {"filter": {}, "max": 10}
-        operator = Caller(application(server.administered()))
-        code, answer = await operator.ask("POST", "/dead/requeue", asked)
-        assert (code, answer["done"], answer["error"]["code"]) == (503, 0, "store")
-        assert "cannot be read" in answer["error"]["message"]
-        world.disk.arm(Trap(action=Action.EIO, kinds={"open_read"}, when=of_file))
-        code, page = await operator.ask("GET", "/dead")
-        assert (code, len(page["items"])) == (200, 2)
-        assert "cannot be read" in page["items"][0]["fault"]
-        assert (await operator.ask("POST", "/dead/requeue", asked))[1]["done"] == 2
-        await until(lambda: sorted(world.broker.ids) == ["m0", "m1"])
-        assert server.damages.count == 0
-
-
-async def test_nothing_is_found_until_the_index_could_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    async with world.serving() as server:
-        await bury(world, server, "m0")
-        before = await rows_of(server)
-    failures = [ReadFailedError(path="f", error=OSError(5, "I/O error"))]
-    read_dead = ScheduleLog.read_dead
-
-    def failing(schedule: ScheduleLog, rows_max: int) -> None:
-        if failures:
-            raise failures.pop()
-        read_dead(schedule, rows_max)
-
-    monkeypatch.setattr(ScheduleLog, "read_dead", failing)
-    async with world.serving() as server:
-        letters = server.master.dead_letters
-        assert (letters.pending, await rows_of(server)) == (1, [])
-        operator = Caller(application(server.administered()))
-        code, answer = await operator.ask("GET", "/dead")
-        assert (code, answer["error"]["code"]) == (503, "starting")
-        await trio.sleep(10)
-        assert await rows_of(server) == before
 
 
 async def test_what_is_beyond_the_index_is_counted_and_listed_when_there_is_room(
