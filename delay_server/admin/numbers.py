@@ -94,8 +94,7 @@ def _age_s(parts: Parts, since_ms: int | None) -> float:
 
 
 def _dead_age_s(parts: Parts) -> float:
-    letters = parts.master.dead_letters
-    return _age_s(parts, letters.oldest_ms) if letters.pending else 0
+    return _age_s(parts, parts.master.dead_letters.oldest_ms)
 
 
 def _of_routes(value: Callable[[SubjectRoutes], Value]) -> Callable[[Parts], Value]:
@@ -745,12 +744,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.dead_letters.pending,
     ),
     Number("dead.oldest_seconds", "gauge", "Age of the oldest dead letter.", _dead_age_s),
-    Number(
-        "dead.max",
-        "gauge",
-        "Limit of the dead letters; beyond it refused messages are retried.",
-        lambda parts: parts.master.dead_letters.config.pending_max,
-    ),
     Number(
         "dead.being_recorded",
         "gauge",

@@ -18,7 +18,6 @@ from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
 from delay_server.accepting.admission import DAY_MS, AdmissionLimits
 from delay_server.accepting.ingest import IngestLimits
-from delay_server.dead.dead_letters import DeadConfig
 from delay_server.filing.checkpoints import CheckpointLimits
 from delay_server.filing.filer import FilingLimits
 from delay_server.lanes.lanes import LaneLimits
@@ -591,9 +590,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
-
-    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
-    """Dead letters: messages that brokers refuse for good."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """The listener for producers."""

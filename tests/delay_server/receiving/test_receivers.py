@@ -316,7 +316,7 @@ async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:
         assert await peer.settle([*settled, Settled(10**9, Verdict.LATER, b"x")]) == 1
         assert await peer.done(peer.sequences) == 3
         await until(lambda: pending(server) == 3)
-        assert server.master.moves.count == 0
+        assert server.master.moves.unfiled.count == 0
         for _ in range(6):
             await trio.sleep(10)
             await peer.flow(100)
@@ -409,10 +409,8 @@ async def test_refused_is_a_dead_letter_with_its_reason() -> None:
         assert server.master.dead_letters.pending == 3
         await until(lambda: pending(server) == 0)
         await server.master.dead_letters.until_read()
-        rows = server.node.store.schedule.dead.rows
-        assert len(rows) == 3
-        found = server.node.store.schedule.dead.chosen(rows["sequence"] > 0, 3)
-        texts = await server.master.dead_letters.read(found, lambda _, item: item.reason)
+        letters = server.master.dead_letters
+        texts = await letters.read(letters.listed(), lambda _, item: item.reason)
         assert sorted("no order" in (text or "") for text in texts) == [True] * 3
 
 
@@ -534,7 +532,7 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
         assert peer.delivered[0][1].item == peer.delivered[1][1].item
         world.disk.capacity_bytes = 1 << 40
         await trio.sleep(10)
-        assert server.master.moves.count == 0
+        assert server.master.moves.unfiled.count == 0
         assert await peer.done(peer.sequences[1:]) == 0
 
 
