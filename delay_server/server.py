@@ -109,10 +109,10 @@ class DelayServer:
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
             on_change=self._clock_trust_changed,
         )
-        self._admission = Admission(config.admission.limits())
+        self._admission = Admission(config.admission)
         self.ingest = Ingest(
             admission=self._admission,
-            limits=config.admission.ingest_limits(),
+            limits=config.admission,
             clock=runtime.clock,
             trusted_ms=self.pacer.trusted_ms,
             why_not=lambda: "; ".join(self.duty().why),
@@ -284,7 +284,7 @@ class DelayServer:
         await node.open()
         try:
             self._node, self.config = node, node.config
-            self.ingest.limits = node.config.admission.ingest_limits()
+            self.ingest.limits = node.config.admission
             yield node
         finally:
             self._node = None

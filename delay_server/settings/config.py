@@ -16,8 +16,7 @@ import msgspec
 
 from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
-from delay_server.accepting.admission import DAY_MS, AdmissionLimits
-from delay_server.accepting.ingest import IngestLimits
+from delay_server.accepting.admission import AdmissionConfig
 from delay_server.dead.dead_letters import DeadConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
@@ -91,58 +90,6 @@ class ListenerConfig(ConnectionLimits):
         """Refuse what is no address, and limits that no connection could live with."""
         parse_address(self.address)
         part_of(ConnectionLimits, self)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionConfig:
-    """Which messages the node accepts, and how long a request waits for admission."""
-
-    horizon_days: int = 730
-    """Days. The node refuses a message with a later due time for good; 730 are two years."""
-
-    item_bytes_max: int = 2 * MIB
-    """Bytes of one message on the wire. The node refuses a larger one for good."""
-
-    id_bytes_max: int = constant(1024)
-    """Bytes of a message id. A longer one is refused for good."""
-
-    request_items_max: int = 2048
-    """Messages of one request. The node refuses further ones for good, and the whole request if it
-    has more than twice as many. The check of such a request blocks the event loop for 3 ms, and for
-    10 ms if all messages are refused."""
-
-    hold_ms: int = 4000
-    """Milliseconds. How long a request waits for admission during start or overload, before the
-    node answers it with an error on which producers retry. QMQ's producers wait 5 s for an answer:
-    a longer wait only causes duplicates."""
-
-    pending_bytes_max: int = 16 * MIB
-    """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
-    held. On a small file system the node lowers it to a 256th of the size, but not below 1 MiB."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the parts refuse."""
-        require_at_least(self, 1, "horizon_days")
-        self.limits()
-        self.ingest_limits()
-
-    @property
-    def horizon_ms(self) -> int:
-        """The horizon in ms."""
-        return self.horizon_days * DAY_MS
-
-    def limits(self) -> AdmissionLimits:
-        """Return what admission takes."""
-        return AdmissionLimits(
-            horizon_ms=self.horizon_ms,
-            item_bytes_max=self.item_bytes_max,
-            id_bytes_max=self.id_bytes_max,
-            request_items_max=self.request_items_max,
-        )
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return IngestLimits(hold_ms=self.hold_ms, intake_bytes_max=self.pending_bytes_max)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
