@@ -300,10 +300,6 @@ class RoutesConfig:
     """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
     meta server wants to hear of a client once a minute."""
 
-    doubt_ms: int = constant(10_000)
-    """Milliseconds for which the meta server has to say that a subject has no groups any more
-    before it is believed: QMQ's says so too when its database fails. 0 believes at once."""
-
     questions_max: int = constant(256)
     """Questions without an answer at a time."""
 
@@ -311,13 +307,11 @@ class RoutesConfig:
         """Refuse what could not work."""
         require_at_least(self, 1, "subjects_max", "questions_max")
         require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
-        require_at_least(self, 0, "doubt_ms")
 
     def session_config(self) -> MetaSessionConfig:
         """Return what the session takes."""
         return MetaSessionConfig(
             heartbeat_s=self.heartbeat_ms / 1000,
-            doubt_s=self.doubt_ms / 1000,
             unused_s=self.unused_ms / 1000,
             questions_max=self.questions_max,
             subjects_max=self.subjects_max,

@@ -240,7 +240,7 @@ def small_sections(chance: random.Random) -> dict[str, object]:
         "wheel": WheelConfig(entries_max=2000, lane_entries_min=50, lanes_max=2),
         "sender": SenderConfig(heartbeat_s=3600, batch_items=16, reconnect_max_s=5),
         "storage": StorageConfig(disk_free_bytes_min=0, subjects_bytes_max=1 << 20),
-        "routes": RoutesConfig(doubt_ms=0, unused_ms=5000, subjects_max=chance.choice([10, 1000])),
+        "routes": RoutesConfig(unused_ms=5000, subjects_max=chance.choice([10, 1000])),
     }
 
 
