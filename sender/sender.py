@@ -33,7 +33,7 @@ from sender.groups.group_set import AnyGroup, GroupSet
 from sender.groups.group_status import GroupStatus
 from sender.groups.readable import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
-from sender.outcomes.answers import Codes, misrouted, permanent
+from sender.outcomes.answers import Codes, permanent
 from sender.outcomes.dead import OnDead
 from sender.outcomes.history import History
 from sender.outcomes.outcomes import Outcome
@@ -386,22 +386,12 @@ class Sender:
         self._history.note_doubt(batch.entries)
         self.retry(batch, avoid=avoid)
 
-    def group_failed(self, group: str) -> None:
-        """Have the routes looked at that lead to a group which cannot be reached."""
-        if self._routes is not None:
-            self._routes.group_failed(group)
-
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.
 
         What is refused for good is tried elsewhere like the rest, but after a longer wait, and
         becomes a dead letter after some tries.
         """
-        if self._routes is not None:
-            strays = misrouted(codes)
-            if count_of(strays):
-                name = self._groups.name_of(avoid)
-                self._routes.refused(batch.where(strays).entries, name)
         hopeless = permanent(codes)
         count = count_of(hopeless)
         if count:

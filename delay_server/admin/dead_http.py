@@ -130,7 +130,7 @@ class _Dead:
         return await self._change(request, caller, "drop")
 
     async def _change(self, request: Request, caller: Caller, verb: str) -> Response:
-        meant = decode_rule(await read_body(self._administered, request), _Meant)
+        meant = decode_rule(await read_body(request), _Meant)
         if [meant.sequences, meant.subject, meant.group].count(None) != 2:
             raise RequestError(400, "which", "give one of sequences, subject and group")
         letters = await self._letters()

@@ -675,12 +675,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "Requests for a route that a meta server refused.",
         _of_routes(lambda routes: routes.session.counts.refusals),
     ),
-    Number(
-        "routes.doubted",
-        "counter",
-        "Answers and pushes that were in doubt.",
-        _of_routes(lambda routes: routes.session.counts.doubted),
-    ),
     # Controls
     Number(
         "paused.subjects",

@@ -78,7 +78,6 @@ ROUTES = """
     unrouted_subjects unrouted_subjects_max unrouted_messages unrouted_oldest_seconds
     subjects_put_off_total routes_connected routes_subjects routes_distinct routes_changes_total
     routes_questions_total routes_answers_total routes_pushes_total routes_refusals_total
-    routes_doubted_total
 """
 """Of a node that asks a meta server where messages go."""
 
