@@ -21,7 +21,6 @@ from storage.disk.spans import dead_key
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadRow
 from storage.schedule.schedule_log import ScheduleLog
-from storage.tools.inspect import verify_disk
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -73,21 +72,6 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
         assert len(world.broker.requests) == 3, "it is tried no more"
         assert server.master.fact_recorder.outcomes[Outcome.DEAD] == 1
         assert (server.node.store.schedule.pending, server.master.loader.held) == (0, 0)
-
-
-async def test_other_refusals_and_refusals_of_requests_never_make_a_dead_letter() -> None:
-    world = World()
-    world.broker.fails = refuse("busy", code=ItemCode.STORE_ERROR)
-    async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("busy", world.now_ms), make_item("a", world.now_ms))
-        await trio.sleep(60)
-        world.broker.code = 52
-        await producer.send(make_item("b", world.now_ms))
-        await trio.sleep(60)
-        assert server.master.dead_letters.pending == 0
-        world.broker.code, world.broker.fails = 0, refuse()
-        await until(lambda: sorted(world.broker.ids) == ["a", "b", "busy"])
 
 
 async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
@@ -179,38 +163,6 @@ async def test_at_most_so_many_wait_and_the_rest_is_tried_on(
         world.broker.fails = refuse()
         await trio.sleep(900)
         assert len(world.broker.deliveries) == 30 - server.master.dead_letters.pending
-
-
-@pytest.mark.long
-async def test_settled_days_are_sealed_and_nothing_is_sent_after_restarts() -> None:
-    world = World()
-    world.broker.fails = refuse("m1", "m2", "m3")
-    async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in (1, 2, 3)))
-        await until(lambda: server.master.dead_letters.pending == 3)
-        first, second, third = before = await rows_of(server)
-    world.broker.fails = refuse()
-    async with world.serving() as server:
-        assert await rows_of(server) == before
-        await trio.sleep(60)
-        assert world.broker.ids == []
-        letters = server.master.dead_letters
-        await letters.drop([first])
-        await letters.requeue([second])
-        await until(lambda: world.broker.ids == ["m2"])
-    async with world.serving() as server:
-        await trio.sleep(2 * DAY_S)
-        letters = server.master.dead_letters
-        assert await rows_of(server) == [third]
-        await letters.drop([third])
-        assert letters.pending == 0
-        await until(lambda: not server.node.store.schedule.segments, seconds=200)
-    async with world.serving() as server:
-        assert server.master.dead_letters.pending == 0
-        await trio.sleep(60)
-        assert world.broker.ids == ["m2"]
-    assert [report["damage"] for report in verify_disk(world.disk) if report["damage"]] == []
 
 
 async def test_a_poisonous_subject_delays_no_other() -> None:

@@ -148,25 +148,6 @@ def test_a_record_settles_what_it_names_in_the_step_that_applies_it() -> None:
     assert rig.store.checkpoint.sequence == record
 
 
-def test_what_a_record_settled_before_a_crash_is_settled_after_it() -> None:
-    rig = DeadRig(3)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS, START_MS + 1])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury(1)
-    rig.file()
-    rig.flush()
-    rig.disk.power_cut()
-    rig.reopen()
-    assert rig.store.schedule.pending == 1
-    rig.reopen()
-    assert rig.store.schedule.pending == 1
-    rig.check_dead()
-
-
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
     rig = buried(5)
     rig.settle(2, requeue=True)
