@@ -22,7 +22,6 @@ from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.meta.address import MetaAddressLimits
 from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
@@ -147,14 +146,9 @@ class HttpConfig:
     connection has 5 s for a whole request, so the limit should exceed the number of hostile
     connections that the port has to withstand."""
 
-    header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
-    431, and its connection closed."""
-
     def __post_init__(self) -> None:
         """Refuse an invalid address, and limits below which the port is useless."""
         require_at_least(self, 1, "connections_max")
-        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
 
@@ -166,20 +160,6 @@ class AdminConfig:
     token_file: str = ""
     """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
     Empty: no token is needed, and HTTP must listen on a loopback address."""
-
-    token_look_ms: int = constant(1000)
-    """Milliseconds between two looks at whether the file of tokens has changed."""
-
-    body_bytes_max: int = constant(256 * KIB)
-    """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
-    take up to 200,000. A longer one is answered 413."""
-
-    denials_per_second_max: float = constant(10.0)
-    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
-    ones are answered 429. Good tokens count all the same."""
-
-    denials_burst_seconds: float = constant(3.0)
-    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
 
     audit_file_bytes_max: int = constant(4 * MIB)
     """Bytes. Beyond this a file of the audit is closed and the next begun."""
@@ -193,13 +173,11 @@ class AdminConfig:
 
     def __post_init__(self) -> None:
         """Refuse limits under which no request passes, and an audit that keeps nothing."""
-        require_at_least(self, 10, "token_look_ms")
-        require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        require_at_least(self, 1024, "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
             most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
             raise ValueError(f"audit_file_bytes_max must be {most}")
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
-        require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -223,7 +201,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaConfig(MetaAddressLimits):
+class MetaConfig:
     """The meta server: it gives this node its role and its routes, and clients its address."""
 
     addresses: str = ""
@@ -241,23 +219,13 @@ class MetaConfig(MetaAddressLimits):
     the first line, and reloads the file when it changes. Empty: it sends no proof and accepts any
     answer."""
 
-    request_seconds_max: float = constant(2.0)
-    """Seconds for an answer of the meta server. After that another connection is tried."""
-
     heartbeat_seconds: float = constant(10.0)
     """Seconds between two words to the meta server about the state that clients see. It takes the
     group from their routes after 30 s without."""
 
-    reconnect_seconds_min: float = constant(0.1)
-    """Seconds before a meta server that failed is asked again; doubles with each failure."""
-
     reconnect_seconds_max: float = 1.0
     """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
     was started takes who is not heard for 3 s for dead."""
-
-    offline_seconds_max: float = constant(1.0)
-    """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
-    node.stop_ms_max."""
 
     controls_seconds_max: float = 2.0
     """Seconds that delivery waits at the start for the rules of the meta server. After that the
@@ -265,13 +233,9 @@ class MetaConfig(MetaAddressLimits):
 
     def __post_init__(self) -> None:
         """Refuse addresses that cannot be read, and times in which nothing could be asked."""
-        part_of(MetaAddressLimits, self)
         self.http_addresses()
-        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds")
-        require_at_least(self, 0.001, "reconnect_seconds_min")
-        require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
-        if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
-            raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
+        require_at_least(self, 0.1, "reconnect_seconds_max")
+        require_at_least(self, 0, "controls_seconds_max")
         if self.advertised and not parse_address(self.advertised)[1]:
             raise ValueError(f"advertised must have a port, not {self.advertised!r}")
 
