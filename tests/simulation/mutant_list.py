@@ -1550,7 +1550,7 @@ META = {
         "huge names of clients": mutant(
             swap(
                 "ClientRegistration._routed",
-                "len(text.encode()) > limits.client_text_bytes_max",
+                "len(text.encode()) > _TEXT_BYTES_MAX",
                 "False",
             ),
             seed=2,
