@@ -129,8 +129,9 @@ class Mastership:
             buffer_s=config.controls.buffer_seconds,
         )
         self.lanes = Lanes(
-            config.lane_limits(),
             self.lane_rules,
+            lane_entries_min=config.lane_entries_min,
+            lanes_max=config.wheel.lanes_max,
             on_disk=self.handout,
             unrouted_max=config.unrouted_max,
         )
@@ -158,8 +159,8 @@ class Mastership:
 
     def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
-        config, store, pacer = self._config, self._store, self._pacer
-        limits = config.filing_limits()
+        store, pacer = self._store, self._pacer
+        limits = store.settings.limits
         self.read_retries = ReadRetries(
             offer=self._offer_again, tries=limits.read_tries, wait_ms=limits.read_retry_ms
         )
@@ -178,7 +179,7 @@ class Mastership:
             handout=self.handout,
             give_back=self.handout.give_back,
             wheel=self.wheel,
-            limits=limits,
+            limits=self._config.wheel,
             checkpoints=self._node.checkpoints,
             access=self._node.access,
             pacer=pacer,

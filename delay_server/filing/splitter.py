@@ -6,7 +6,6 @@ import structlog
 import trio
 
 from delay_server.clock.pace import Pacer
-from delay_server.filing.filer import FilingLimits
 from delay_server.filing.schedule_access import ScheduleAccess
 from storage.disk.errors import ReadFailedError, StorageFullError
 from storage.disk.spans import SegmentKey
@@ -22,9 +21,9 @@ _AGAIN_S = 1.0
 class ReadFailures:
     """Files of the schedule_log that the operating system could not read."""
 
-    def __init__(self, store: Store, limits: FilingLimits, access: ScheduleAccess) -> None:
+    def __init__(self, store: Store, access: ScheduleAccess) -> None:
         self._store = store
-        self._limits = limits
+        self._limits = store.settings.limits
         self._access = access
         self.count = 0
         """Times that a file of the schedule_log could not be read."""

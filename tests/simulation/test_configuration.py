@@ -26,13 +26,13 @@ def share(values: list[bool]) -> float:
 
 def test_small_bounds_are_drawn_for_a_share_of_the_seeds() -> None:
     for small in (
-        [config.filing_limits().wheel_entries_max <= 200 for config in DRAWN],
-        [config.lane_limits().lanes_max <= 2 for config in DRAWN],
+        [config.wheel.entries_max <= 200 for config in DRAWN],
+        [config.wheel.lanes_max <= 2 for config in DRAWN],
         [config.storage.segments_keep_ms <= 7_200_000 for config in DRAWN],
-        [config.store_settings().retention.seals_keep_ms <= 7_200_000 for config in DRAWN],
-        [config.filing_limits().backlog_bytes_max <= 5000 for config in DRAWN],
-        [config.store_settings().schedule.subjects_bytes_max <= 3000 for config in DRAWN],
-        [config.admission.ingest_limits().intake_bytes_max == 1 for config in DRAWN],
+        [config.storage.seals_keep_ms <= 7_200_000 for config in DRAWN],
+        [config.storage.filing_bytes_max <= 5000 for config in DRAWN],
+        [config.storage.subjects_bytes_max <= 3000 for config in DRAWN],
+        [config.admission.pending_bytes_max == 1 for config in DRAWN],
         [config.sender.queue_items_max <= 2 for config in DRAWN],
         [config.sender.entries_max <= 30 for config in DRAWN],
         [config.listener.in_flight_requests_max <= 3 for config in DRAWN],
@@ -41,7 +41,7 @@ def test_small_bounds_are_drawn_for_a_share_of_the_seeds() -> None:
 
 
 def test_files_are_small_enough_to_be_closed_in_most_seeds() -> None:
-    sizes = [config.store_settings().message_log_file_bytes_max for config in DRAWN]
+    sizes = [config.storage.message_log_file_bytes_max for config in DRAWN]
     assert 0.5 < share([size <= 1 << 14 for size in sizes]) < 0.9
 
 

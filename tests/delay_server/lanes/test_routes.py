@@ -18,11 +18,12 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_server.admin.status import status_of
-from delay_server.lanes.lanes import LaneLimits, Lanes
+from delay_server.holding.wheel import WheelConfig
+from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.server import DelayServer
-from delay_server.settings.config import RoutesConfig, StorageConfig, WheelConfig
+from delay_server.settings.config import RoutesConfig, StorageConfig
 from sender.groups.connection import End
 from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import SenderConfig
@@ -442,7 +443,7 @@ class Bench:
         )
         self.routes.on_taken = lambda: None
         gates = LaneRules(name_of=self.names.__getitem__, routes=self.routes)
-        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates, on_disk=LeftOnDisk())
+        self.lanes = Lanes(gates, on_disk=LeftOnDisk(), lane_entries_min=1000, lanes_max=256)
         gates.attach(self.lanes)
         self.lanes.on_changed = self.told.append
         self.session.connected(0.0)

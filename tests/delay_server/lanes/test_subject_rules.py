@@ -10,8 +10,9 @@ import trio
 
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
 from delay_server.controls.controls_store import AuditEntry
+from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
-from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig, WheelConfig
+from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
