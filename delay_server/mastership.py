@@ -19,7 +19,7 @@ from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.damages import Damages
-from delay_server.dead.dead_letters import DeadLetters
+from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
 from delay_server.holding.wheel import Wheel
@@ -128,8 +128,9 @@ class Mastership:
             buffer_s=config.controls.buffer_seconds,
         )
         self.lanes = Lanes(
-            config.lane_limits(),
             self.lane_rules,
+            lane_entries_min=config.lane_entries_min,
+            lanes_max=config.wheel.lanes_max,
             on_disk=self.handout,
             unrouted_max=config.unrouted_max,
         )
@@ -157,8 +158,7 @@ class Mastership:
 
     def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
-        config, store, pacer = self._config, self._store, self._pacer
-        limits = config.filing_limits()
+        store, pacer = self._store, self._pacer
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=pacer,
@@ -174,7 +174,7 @@ class Mastership:
             handout=self.handout,
             give_back=self.handout.give_back,
             wheel=self.wheel,
-            limits=limits,
+            limits=self._config.wheel,
             checkpoints=self._node.checkpoints,
             access=self._node.access,
             pacer=pacer,
@@ -211,7 +211,6 @@ class Mastership:
             committer=self.committer,
             access=self._node.access,
             executor=self._runtime.executor,
-            config=self._config.dead,
             on_damage=self._damages.note,
             on_appended=self._node.upkeep.appended,
         )
@@ -290,7 +289,7 @@ class Mastership:
         with trio.move_on_at(deadline):
             await self.dead_recorder.stop()
         with trio.move_on_at(deadline):
-            await self.moves.stop()
+            await self.moves.unfiled.until_appended()
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
@@ -360,7 +359,7 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.rate_limits.count + self.dead_recorder.count + self.moves.count
+        return self.rate_limits.count + self.dead_recorder.count + self.moves.unfiled.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -439,9 +438,8 @@ class Mastership:
         self.fact_recorder.applied_to(last)
         for facts in found:
             self.fact_recorder.count(facts)
-            self.dead_recorder.filed(facts)
-            self.moves.filed(facts)
-            self.dead_letters.noted(facts)
+            self.dead_recorder.unfiled.filed(facts)
+            self.moves.unfiled.filed(facts)
         if found:
             self._bound_dead_letters()
 
@@ -458,7 +456,7 @@ class Mastership:
 
     def _bound_dead_letters(self) -> None:
         count = self.dead_letters.pending + self.dead_recorder.count
-        self.sender.gives_up = count < self._config.dead.pending_max
+        self.sender.gives_up = count < PENDING_MAX
         self.lanes.takes_barred = self.sender.gives_up
 
     def _undeliverable(self, entries: Entries) -> None:

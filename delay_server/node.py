@@ -178,15 +178,11 @@ class Node:
         asked_for, self.config = self.config, self.config.fitted_to(total)
         _tell_of_limits(asked_for, self.config, total)
         self.checkpoints = Checkpoints(
-            self.store,
-            self.config.checkpoint_limits(),
-            executor=self._runtime.executor,
-            pacer=self._pacer,
+            self.store, executor=self._runtime.executor, pacer=self._pacer
         )
         self.access = ScheduleAccess(self._runtime.executor)
         self.filer = Filer(
             store=self.store,
-            limits=self.config.filing_limits(),
             checkpoints=self.checkpoints,
             access=self.access,
             pacer=self._pacer,
@@ -371,7 +367,7 @@ class Node:
 
     def condition(self) -> Condition:
         """Return what speaks for this node as the master of its group, and against it."""
-        leading, rules = self.leading, self.store.settings.retention
+        leading = self.leading
         if self.registration is None or not self.registration.clock_fault:
             self._clock_right_at = trio.current_time()
         unfiled = self.commit_point.committed - 1 - self.store.schedule.last_filed
@@ -384,7 +380,7 @@ class Node:
             # A master that files late holds nobody up by that.
             unfiled=unfiled if leading is None else 0,
             copied_s=self._outside.copied_s(),
-            duplicates_s=rules.duplicate_window_ms / 1000,
+            duplicates_s=self.config.storage.duplicate_window_ms / 1000,
         )
 
     def _stands(self) -> Stands:

@@ -33,7 +33,7 @@ from sender.groups.group_set import AnyGroup, GroupSet
 from sender.groups.group_status import GroupStatus
 from sender.groups.readable import ReadItems
 from sender.groups.routing import LATER, LaneRoutes, LaneView, Routing, Weighted, in_their_lanes
-from sender.outcomes.answers import Codes, misrouted, permanent
+from sender.outcomes.answers import Codes, permanent
 from sender.outcomes.dead import OnDead
 from sender.outcomes.history import History
 from sender.outcomes.outcomes import Outcome
@@ -109,7 +109,7 @@ class Sender:
         subject_name: Callable[[int], bytes],
         on_outcome: OnOutcome,
         on_damaged: Callable[[Entries], None],
-        on_dead: OnDead | None = None,
+        on_dead: OnDead,
         routing: Routing | None = None,
         routes: LaneRoutes | None = None,
         may_send: Callable[[], bool] = lambda: True,
@@ -117,8 +117,7 @@ class Sender:
         """Deliver to `targets`; of these each lane goes only to those that `routes` name for it.
 
         may_send: is asked before each request; where it says no, resume() has to follow later.
-        Without `routes` every lane goes to any of them, and there must be one at least. Without
-        `on_dead` nothing is given up: what is refused for good is tried on, at long intervals.
+        Without `routes` every lane goes to any of them, and there must be one at least.
         """
         if routes is None:
             check_groups(targets)
@@ -133,7 +132,7 @@ class Sender:
         self._subject_name = subject_name
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
-        self.gives_up = on_dead is not None
+        self.gives_up = True
         """Whether what is refused for good becomes a dead letter; else it is tried on."""
         self._history = History(config=config, on_dead=on_dead)
         self._routing = routing or Weighted(batch_items=config.batch_items)
@@ -386,22 +385,12 @@ class Sender:
         self._history.note_doubt(batch.entries)
         self.retry(batch, avoid=avoid)
 
-    def group_failed(self, group: str) -> None:
-        """Have the routes looked at that lead to a group which cannot be reached."""
-        if self._routes is not None:
-            self._routes.group_failed(group)
-
     def refused(self, batch: Batch, codes: Codes, *, avoid: int) -> None:
         """Decide what becomes of items that were refused one by one.
 
         What is refused for good is tried elsewhere like the rest, but after a longer wait, and
         becomes a dead letter after some tries.
         """
-        if self._routes is not None:
-            strays = misrouted(codes)
-            if count_of(strays):
-                name = self._groups.name_of(avoid)
-                self._routes.refused(batch.where(strays).entries, name)
         hopeless = permanent(codes)
         count = count_of(hopeless)
         if count:

@@ -8,6 +8,7 @@
     state      Small files beside the logs, each written whole
     batch      The bytes of a log: batches of columns. docs/formats draws them
     disk       The file system as the logs see it
+    limits     What an operator, or a test, may set of all these
 
 Each part imports only from parts below it.
 """

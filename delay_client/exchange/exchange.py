@@ -40,7 +40,6 @@ from delay_client.messages.errors import RetryableError, TimedOut, Unavailable
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import Outcome
 from delay_protocol.basics.errors import RemoteProtocolError
-from delay_protocol.messages.items import item_subject
 
 logger = logging.getLogger("delaywheel.client")
 
@@ -207,8 +206,6 @@ class Exchange:
             link.circuit.failed(now, self._chance)
         if not was_up:
             self._pending.release(link)
-            if (batch := self._pending.next_for(link)) is not None:
-                self._suspect_route_of(batch, now)
         for batch in flying:
             # Once: a server that does it again had better be left.
             hold = not was_condemned and not batch.maybe_kept
@@ -251,7 +248,7 @@ class Exchange:
             if link.state is LinkState.UP:
                 for batch in link.overdue(now):
                     batch.maybe_kept = True
-                    self._note_failure(link, batch, now)
+                    link.circuit.failed(now, self._chance)
                     self._set_back(batch, TimedOut, "did not answer in time", link, now)
         self._end(
             self._pending.take_expired(now), lambda batch: reasons.given_up(batch, self._routing)
@@ -323,7 +320,7 @@ class Exchange:
         """Settle those items that have an outcome and try the others again."""
         answer = read_answer(batch, link, code, body)
         if answer.is_failure:
-            self._note_failure(link, batch, now, for_sure=answer.for_sure)
+            link.circuit.failed(now, self._chance, for_sure=answer.for_sure)
         else:
             link.circuit.succeeded()
             self._trouble.accepted(link.server, now)
@@ -343,19 +340,6 @@ class Exchange:
                 batch.receiver.settle(batch.positions, errors_of(batch))
 
     # Setbacks.
-
-    def _note_failure(
-        self, link: BatchLink, batch: Batch, now: float, *, for_sure: bool = False
-    ) -> None:
-        """Note that a server did not take what it should have taken."""
-        link.circuit.failed(now, self._chance, for_sure=for_sure)
-        self._suspect_route_of(batch, now)
-
-    def _suspect_route_of(self, batch: Batch, now: float) -> None:
-        """Ask the meta server whether a batch's servers are still the right ones."""
-        if self._meta is not None:
-            self._meta.suspect(item_subject(batch.items[0]).decode(), now)
-            self._wake(self._meta.next_event())
 
     def _set_back(
         self,

@@ -220,10 +220,6 @@ class MetaRouting:
             for name, master in places
         )
 
-    def suspect(self, subject: str, now: float) -> None:
-        """Ask the meta server soon whether a route is still right."""
-        self._session.suspect(subject, now)
-
     def why_no_route(self, subject: str) -> tuple[str, str]:
         """Return why a subject has no route, and what to do."""
         standing = self._session.standing(subject)

@@ -5,41 +5,39 @@ back, passed in. A shell moves what it says and hears:
 
     want() --> asked at once --> answered --> asked again every heartbeat, for as long as wanted
                   ^                 |
-                  +--- a pause <----+  refused, unanswered, doubtful, suspected
+                  +--- a pause <----+  refused or unanswered
 
-Routes in doubt go first, then subjects that were not asked yet, then heartbeats, and last those
-without a route that were asked in vain, at `put_off_per_s` at the most: a meta server takes only so
-many new subjects of one address, and a flood that has to wait must not use up what others need.
+Subjects without a route that were not asked yet go first, then whatever has been due for longest.
+Those without a route that were asked in vain come again at about `put_off_per_s` together: a meta
+server takes only so many new subjects of one address, and a flood that has to wait must not use up
+what others need.
 
 What is known outlives every connection: while there is no meta server, routes stay as they were. On
 a new connection every subject is asked anew, because the meta server pushes only what it was asked
 for there. At most `questions_max` of them are unanswered at a time, and those without a route come
 first.
 
-Which answers are believed. A push is an answer that nobody asked for. On top of what QMQ's clients
-do, two kinds of answers are *doubtful* where something else is known: one whose timestamp is below
-that of the last one believed for the subject (another meta server, behind the first), and one that
-names no groups at all, unless it is a push (QMQ's meta server answers so when its database fails,
-and never pushes). They are believed only once they have been all there was for `doubt_s`; meanwhile
-the subject is asked again and again. A timestamp of -2 (the subject is refused for good) changes no
-route: one without is *barred* until the meta server says otherwise.
+A push is an answer that nobody asked for. What is told last is believed, with two exceptions. An
+answer that names no groups at all removes no route unless it is a push: QMQ's meta server answers
+so when its database fails, and never pushes. A timestamp of -2 (the subject is refused for good)
+changes no route: one without is *barred* until the meta server says otherwise.
 
-`MetaSession` speaks in requests and answers; `MetaDialogue` in frames, for shells that have
-nothing better to number their requests with.
+A shell sends each request in a frame with a number, and says for which subject the answer with that
+number is: a refusal names none.
 """
 
 import math
 import random
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
-from enum import Enum, IntEnum
+from enum import Enum
 from heapq import heapify, heappop, heappush
+from itertools import count
 from typing import Final
 
 import msgspec
 
-from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.meta.requests import (
     BrokerGroupInfo,
@@ -49,9 +47,8 @@ from delay_protocol.meta.requests import (
     ClientType,
     RegisterType,
     decode_client_register_reply,
-    encode_client_register,
 )
-from delay_protocol.wire.frames import Frame, encode_request
+from delay_protocol.wire.frames import Frame
 
 REFUSED_TIMESTAMP: Final = -2
 """The timestamp of an answer that says nothing of groups: the subject is refused."""
@@ -65,8 +62,8 @@ _TICKS_PER_S: Final = 10
 _STALE_ENTRIES_MIN: Final = 1024
 """Entries of the heap that may be out of date before any are thrown out."""
 
-_LOOKED_AT_MAX: Final = 2000
-"""Entries looked at in one call, so that no call takes long; 0.2 us each."""
+_FIRST_S: Final = 1e9
+"""By so much a subject that was not asked yet is due before all others."""
 
 _ROUTES_SHARED_MAX: Final = 10_000
 """Different routes of which subjects share one object; beyond it they are gathered anew."""
@@ -114,24 +111,16 @@ class MetaSessionConfig:
     retry_max_s: float = 30.0
     """The longest such pause."""
 
-    suspect_pause_s: float = 2.0
-    """Pause before a subject is asked again whose route is in doubt or suspected, drawn at each
-    time: when a group fails all its clients see it at once. It doubles, up to `retry_max_s`, as
-    long as the route stays what it was."""
-
-    doubt_s: float = 10.0
-    """How long an answer without groups, or one older than what is known, must have been all there
-    was before it is believed. 0 believes at once."""
-
     unused_s: float = 600.0
     """A subject that nobody wanted for so long may be forgotten."""
 
     questions_max: int = 256
     """Unanswered questions at a time."""
 
-    put_off_per_s: float = 100.0
-    """Questions a second for subjects without a route that were asked in vain before. A meta server
-    takes 250 new subjects a second of one address by default: the rest is for those that come."""
+    put_off_per_s: float = 75.0
+    """Questions a second for all subjects without a route that were asked in vain before, if each
+    pauses for as long as it may: pauses grow with their number. A meta server takes 250 new
+    subjects a second of one address by default: the rest is for those that come."""
 
     subjects_max: int = 200_000
     """Subjects at a time, about 400 bytes of memory each; further ones are not taken."""
@@ -143,9 +132,8 @@ class MetaSessionConfig:
         """Refuse what cannot work, naming the setting."""
         for setting in fields(self):
             value = getattr(self, setting.name)
-            is_zero_meant = setting.name in {"doubt_s", "suspect_pause_s"}
             # Not `value <= 0`: that lets a NaN through.
-            if not (value >= 0 if is_zero_meant else value > 0):
+            if not value > 0:
                 raise ValueError(f"{setting.name} must be positive, not {value!r}")
         if self.retry_max_s < self.retry_min_s:
             raise ValueError("retry_max_s must not be less than retry_min_s")
@@ -162,37 +150,10 @@ class MetaSessionCounts:
     refusals: int = 0
     timeouts: int = 0
     """Questions that were not answered in time."""
-    doubted: int = 0
-    """Answers and pushes that were not believed, or not yet."""
     strays: int = 0
     """Answers and pushes for nothing that we want."""
     unreadable: int = 0
-    """Frames whose body could not be read (MetaDialogue)."""
-
-
-class _Place(IntEnum):
-    """Where a wanted subject is, while there is a connection; the first five are queues."""
-
-    DOUBTFUL = 0
-    """Its route is in doubt or suspected: it is asked before all others."""
-    SOON = 1
-    """It was not asked yet, and somebody wants it soon."""
-    NEW = 2
-    """It was not asked yet."""
-    KNOWN = 3
-    """Its heartbeat is due, or it was not asked on this connection."""
-    PUT_OFF = 4
-    """It has no route, and its pause is over."""
-    LATER = 5
-    """It is in the heap, for its heartbeat or until its pause is over."""
-    RECHECK = 6
-    """It is in the heap, for its route is in doubt or suspected."""
-    NOWHERE = 7
-    """It waits for an answer, or is not wanted any more."""
-
-
-_QUEUES: Final = (_Place.DOUBTFUL, _Place.SOON, _Place.NEW, _Place.KNOWN, _Place.PUT_OFF)
-"""In the order of their turns."""
+    """Frames whose body could not be read."""
 
 
 class _Use(msgspec.Struct, gc=False, eq=False):
@@ -200,18 +161,10 @@ class _Use(msgspec.Struct, gc=False, eq=False):
 
     subject: str
     wanted_at: float
-    place: _Place = _Place.NOWHERE
     route: Route | None = None
-    timestamp_ms: int = 0
-    """Of the answer that the route is from."""
-    entry: int = 0
-    """The number of its entry in the heap; 0 if it is in none."""
     at: float = math.inf
-    """When it is to be asked, of one in the heap."""
+    """When it is to be asked; math.inf while it waits for an answer, or is not wanted any more."""
     asked_at: float = -math.inf
-    doubt_since: float | None = None
-    suspicions: int = 0
-    """How often it was to be asked before its time, since its route changed."""
     failures: int = 0
     """Refusals and time-outs since the last answer."""
     reason: str | None = None
@@ -219,13 +172,18 @@ class _Use(msgspec.Struct, gc=False, eq=False):
     is_barred: bool = False
     """Whether it has no route because it is refused for good."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether there is a good answer of old."""
+        return self.route is not None or self.is_barred
+
 
 class MetaSession:
     """What one client asks of a meta server for its subjects, and what it was told.
 
-    Invariants: a wanted subject of a connected session is outstanding, in the heap, or in one of
-    the queues, as its place says; entries of it elsewhere are out of date, and passed over. At most
-    `questions_max` subjects are outstanding, and none without a connection.
+    Invariants: a wanted subject of a connected session is outstanding, or in the heap at its time;
+    entries of it at other times are out of date, and passed over. At most `questions_max` subjects
+    are outstanding, and none without a connection.
     """
 
     def __init__(
@@ -253,13 +211,11 @@ class MetaSession:
         self._chance = chance
         self._usable = _PRODUCER_STATES if client_type in _PRODUCERS else _CONSUMER_STATES
         self._uses: dict[str, _Use] = {}
-        self._queues: list[deque[_Use]] = [deque() for _ in _QUEUES]
-        self._put_off_at = -math.inf
-        """When the next of those that are put off may be asked."""
         self._timed: list[tuple[float, int, _Use]] = []
-        """Heap of those to be asked later; an entry counts if its subject has its number."""
-        self._entry = 0
-        """The last such number."""
+        """Heap of those to be asked, those of one time in the order in which they came."""
+        self._order = count()
+        self._in_vain: set[str] = set()
+        """Those without a route that were asked in vain on this connection."""
         self._outstanding: dict[str, _Use] = {}
         """Oldest question first."""
         self._is_connected = False
@@ -274,23 +230,20 @@ class MetaSession:
         """How many subjects are wanted."""
         return len(self._uses)
 
-    def want(self, subject: str, now: float, *, soon: bool = False) -> bool:
+    def want(self, subject: str, now: float) -> bool:
         """Keep the route of a subject; call it at each use of the subject, it is cheap.
 
-        Returns False, and does nothing, if there are `subjects_max` others already. With `soon` a
-        subject that was not asked yet is asked before all others that were not.
+        Returns False, and does nothing, if there are `subjects_max` others already.
         """
         use = self._uses.get(subject)
         if use is not None:
             use.wanted_at = now
-            if soon and use.place is _Place.NEW and self._is_connected:
-                self._enqueue(use, _Place.SOON)
             return True
         if len(self._uses) >= self.config.subjects_max:
             return False
         use = self._uses[subject] = _Use(subject, now)
         if self._is_connected:
-            self._enqueue(use, _Place.SOON if soon else _Place.NEW)
+            self._schedule(use, now - _FIRST_S)
         return True
 
     def drop(self, subject: str) -> None:
@@ -298,7 +251,8 @@ class MetaSession:
         use = self._uses.pop(subject, None)
         if use is not None:
             self._outstanding.pop(subject, None)
-            use.place, use.entry = _Place.NOWHERE, 0
+            self._in_vain.discard(subject)
+            use.at = math.inf
 
     def forget_unused(self, now: float, *, at_most: int = 1000) -> list[str]:
         """Drop what nobody wanted for `unused_s`, and return it.
@@ -366,19 +320,17 @@ class MetaSession:
         if self._is_connected:
             self.disconnected(now)
         self._is_connected = True
-        new, known = _Place.NEW, _Place.KNOWN
-        for use in self._uses.values():
-            # _enqueue() spelled out: there may be 200,000, and nothing else runs meanwhile.
-            use.place = place = known if use.route is not None or use.is_barred else new
-            self._queues[place].append(use)
+        # In order, and so a heap: there may be 200,000, and nothing else runs meanwhile.
+        for use in sorted(self._uses.values(), key=lambda use: use.is_known):
+            use.at = now if use.is_known else now - _FIRST_S
+            self._timed.append((use.at, next(self._order), use))
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
         """Note that there is none any more: what was asked will not be answered."""
         self._is_connected = False
         self._outstanding.clear()
         self._timed.clear()
-        for queue in self._queues:
-            queue.clear()
+        self._in_vain.clear()
         self._unheard_since = None
 
     def stalls_at(self) -> float:
@@ -397,68 +349,25 @@ class MetaSession:
         """Return what is to be sent now, which counts as asked; nothing without a connection."""
         self._time_out(now)
         found: list[ClientRegister] = []
-        if not self._is_connected:
-            return found
-        self._enqueue_due(now)
-        for _ in range(_LOOKED_AT_MAX):
-            if len(found) >= at_most or len(self._outstanding) >= self.config.questions_max:
-                break
-            place = self._next_place(now)
-            if place is None:
-                break
-            use = self._queues[place].popleft()
-            if use.place is place:
+        room = min(at_most, self.config.questions_max - len(self._outstanding))
+        while len(found) < room and self._timed and self._timed[0][0] <= now:
+            at, _, use = heappop(self._timed)
+            if use.at == at:
                 found.append(self._ask(use, now))
         return found
 
     def next_at(self) -> float:
         """Return when next_requests() may have something again, math.inf if only after news."""
-        if not self._is_connected:
-            return math.inf
         at = math.inf
         if self._outstanding:
             oldest = next(iter(self._outstanding.values()))
             at = oldest.asked_at + self.config.answer_timeout_s
-        if len(self._outstanding) >= self.config.questions_max:
-            return at
-        if self._next_place(-math.inf) is not None:
-            return -math.inf
-        if self._queues[_Place.PUT_OFF]:
-            at = min(at, self._put_off_at)
-        if self._timed:
+        if self._timed and len(self._outstanding) < self.config.questions_max:
             at = min(at, self._timed[0][0])
         return at
 
-    def _enqueue(self, use: _Use, place: _Place) -> None:
-        """Have a subject asked in its turn."""
-        use.place = place
-        self._queues[place].append(use)
-
-    def _enqueue_due(self, now: float) -> None:
-        """Move those whose time has come from the heap into the queues."""
-        for _ in range(_LOOKED_AT_MAX):
-            if not self._timed or now < self._timed[0][0]:
-                return
-            _, entry, use = heappop(self._timed)
-            if use.entry != entry:
-                continue
-            use.entry = 0
-            if use.place is _Place.RECHECK:
-                self._enqueue(use, _Place.DOUBTFUL)
-            else:
-                self._enqueue(use, _Place.PUT_OFF if use.route is None else _Place.KNOWN)
-
-    def _next_place(self, now: float) -> _Place | None:
-        """Return the queue whose turn it is, None if nothing is to be asked now."""
-        for place in _QUEUES:
-            if self._queues[place] and (place is not _Place.PUT_OFF or now >= self._put_off_at):
-                return place
-        return None
-
     def _ask(self, use: _Use, now: float) -> ClientRegister:
-        if use.place is _Place.PUT_OFF:
-            self._put_off_at = max(self._put_off_at, now - 1.0) + 1 / self.config.put_off_per_s
-        use.place = _Place.NOWHERE
+        use.at = math.inf
         use.asked_at = now
         self._outstanding[use.subject] = use
         self.counts.questions += 1
@@ -498,31 +407,17 @@ class MetaSession:
         self.counts.pushes += not was_asked
         if reply.timestamp_ms == REFUSED_TIMESTAMP:
             return self._bar(use, now, was_asked=was_asked)
-        groups = self._usable_groups(reply.groups)
-        before = use.route
-        is_news = before is None or _places(before) != _places(groups)
-        if (
-            is_news
-            and before is not None
-            and self._is_doubtful(use, reply, now, was_asked=was_asked)
-        ):
-            self.counts.doubted += 1
-            if was_asked:
-                use.failures = 0
-            self._ask_soon(use, now)
-            return None
         use.failures = 0
-        use.reason = None
-        use.is_barred = False
-        use.doubt_since = None
+        self._in_vain.discard(use.subject)
         if was_asked:
             self._schedule_heartbeat(use, now)
-        if is_news:
-            use.suspicions = 0
-            use.timestamp_ms = reply.timestamp_ms
-        else:
-            use.timestamp_ms = max(use.timestamp_ms, reply.timestamp_ms)
-        use.route = self._share(groups)
+            if use.route and not reply.groups:
+                return None
+        use.reason = None
+        use.is_barred = False
+        groups = self._usable_groups(reply.groups)
+        before, use.route = use.route, self._share(groups)
+        is_news = before is None or _places(before) != _places(groups)
         return use.subject if is_news else None
 
     def refused(self, subject: str, now: float, reason: str = "") -> None:
@@ -538,18 +433,20 @@ class MetaSession:
         self._note_refusal(use, reason or "the meta server cannot answer at present")
         self._pause(use, now)
 
-    def heard(self) -> None:
-        """Note that the meta server sent something, so that the connection lives."""
-        self._unheard_since = None
+    def take(self, frame: Frame, subject: str | None, now: float) -> str | None:
+        """Take the answer to a question for `subject`, or a push (None); return as receive().
 
-    def suspect(self, subject: str, now: float) -> None:
-        """Note that a group of a subject refused or failed: ask soon whether its route is right.
-
-        Asks ever less often while the answer stays the same, so it may be called for every failure.
+        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
         """
-        use = self._uses.get(subject)
-        if use is not None:
-            self._ask_soon(use, now)
+        try:
+            if frame.code == ResponseCode.SUCCESS:
+                return self.receive(decode_client_register_reply(frame.body), now)
+            reason = frame.body.decode(errors="replace")
+        except MalformedMetaError as error:
+            self.counts.unreadable += 1
+            reason = f"an answer that cannot be read: {error}"
+        self.refused(subject or "", now, reason)
+        return None
 
     def _answered(self, use: _Use) -> bool:
         """Take a subject from the questions; return whether it was among them."""
@@ -557,18 +454,6 @@ class MetaSession:
             return False
         self.counts.answers += 1
         return True
-
-    def _is_doubtful(
-        self, use: _Use, reply: ClientRegisterReply, now: float, *, was_asked: bool
-    ) -> bool:
-        """Say whether news is not believed for now."""
-        # An answer that names groups, though none to be used, is no failure of a database; and
-        # nobody tells unasked that there is no group any more but a meta server that knows it.
-        if reply.timestamp_ms >= use.timestamp_ms and (reply.groups or not was_asked):
-            return False
-        if use.doubt_since is None:
-            use.doubt_since = now
-        return now < use.doubt_since + self.config.doubt_s
 
     def _bar(self, use: _Use, now: float, *, was_asked: bool) -> str | None:
         """Take it that a subject is refused for good; return it if that is news."""
@@ -608,7 +493,7 @@ class MetaSession:
 
     def _schedule_heartbeat(self, use: _Use, now: float) -> None:
         at = now + self.config.heartbeat_s * (0.8 + 0.2 * self._chance.random())
-        self._schedule(use, at, _Place.LATER)
+        self._schedule(use, _at_a_tick(at))
 
     def _pause(self, use: _Use, now: float) -> None:
         """Ask again after a pause that grows with each failure."""
@@ -616,114 +501,22 @@ class MetaSession:
         doublings = min(use.failures, _DOUBLINGS_MAX)
         span_s = min(config.retry_max_s, config.retry_min_s * 2.0**doublings)
         use.failures += 1
-        self._schedule(use, now + span_s * (0.5 + 0.5 * self._chance.random()), _Place.LATER)
+        if use.route is None:
+            self._in_vain.add(use.subject)
+            span_s = max(span_s, len(self._in_vain) / config.put_off_per_s)
+        at = now + span_s * (0.5 + 0.5 * self._chance.random())
+        self._schedule(use, _at_a_tick(at))
 
-    def _ask_soon(self, use: _Use, now: float) -> None:
-        """Ask before the next heartbeat for a route in doubt, unless that is to happen anyway.
-
-        A pause that a failure has led to is not cut short.
-        """
-        is_asked = use.place not in {_Place.LATER, _Place.NOWHERE} or self.is_asked(use.subject)
-        if not self._is_connected or is_asked or use.failures or use.route is None:
-            return
-        config = self.config
-        doublings = min(use.suspicions, _DOUBLINGS_MAX)
-        span_s = min(
-            max(config.retry_max_s, config.suspect_pause_s), config.suspect_pause_s * 2.0**doublings
-        )
-        drawn = self._chance.random()
-        at = max(
-            now + config.suspect_pause_s * drawn,
-            use.asked_at + span_s * (0.5 + 0.5 * drawn),
-        )
-        if use.place is _Place.NOWHERE or at < use.at:
-            use.suspicions += 1
-            self._schedule(use, at, _Place.RECHECK)
-
-    def _schedule(self, use: _Use, at: float, place: _Place) -> None:
-        """Have a subject asked at a time, instead of when it was to be asked."""
-        use.place = place
-        use.at = math.ceil(at * _TICKS_PER_S) / _TICKS_PER_S
-        self._entry += 1
-        use.entry = self._entry
-        heappush(self._timed, (use.at, use.entry, use))
+    def _schedule(self, use: _Use, at: float) -> None:
+        use.at = at
+        heappush(self._timed, (at, next(self._order), use))
         if len(self._timed) > 2 * len(self._uses) + _STALE_ENTRIES_MIN:
-            self._timed = [one for one in self._timed if one[2].entry == one[1]]
+            self._timed = [one for one in self._timed if one[2].at == one[0]]
             heapify(self._timed)
 
 
-class MetaDialogue:
-    """The frames of a session, for a shell that only moves bytes.
-
-    Requests are numbered by their opaque, so that a refusal, which names no subject, is known to
-    belong to one.
-    """
-
-    def __init__(self, session: MetaSession) -> None:
-        self.session = session
-        """Whose frames these are."""
-        self._asked: dict[int, str] = {}
-        self._opaque = 0
-
-    def connected(self, now: float) -> None:
-        """Note that there is a new connection."""
-        self._asked.clear()
-        self.session.connected(now)
-
-    def disconnected(self, now: float) -> None:
-        """Note that there is none any more."""
-        self._asked.clear()
-        self.session.disconnected(now)
-
-    def outgoing(self, now: float, at_most: int = 64) -> bytes:
-        """Return the frames to be sent now, b"" if there are none."""
-        frames: list[bytes] = []
-        for request in self.session.next_requests(now, at_most):
-            # 0 is what pushes carry.
-            self._opaque = self._opaque % 0x7FFF_FFFF + 1
-            self._asked[self._opaque] = request.subject
-            frames.append(
-                encode_request(
-                    code=CommandCode.CLIENT_REGISTER,
-                    opaque=self._opaque,
-                    body=encode_client_register(request),
-                )
-            )
-        self._forget_given_up()
-        return b"".join(frames)
-
-    def take(self, frame: Frame, now: float) -> str | None:
-        """Take a frame; return the subject if its route has changed by it.
-
-        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
-        """
-        subject = self._asked.pop(frame.opaque, None)
-        if frame.code != ResponseCode.SUCCESS:
-            if subject is not None:
-                self.session.refused(subject, now, frame.body.decode(errors="replace"))
-            else:
-                self.session.heard()
-                self.session.counts.strays += 1
-            return None
-        try:
-            reply = decode_client_register_reply(frame.body)
-        except MalformedMetaError as error:
-            self.session.counts.unreadable += 1
-            if subject is not None:
-                self.session.refused(subject, now, f"an answer that cannot be read: {error}")
-            else:
-                self.session.heard()
-            return None
-        return self.session.receive(reply, now)
-
-    def _forget_given_up(self) -> None:
-        """Forget the numbers of questions that were given up, lest they gather."""
-        if len(self._asked) > 2 * self.session.config.questions_max:
-            self._asked = {
-                opaque: subject
-                for opaque, subject in self._asked.items()
-                if self.session.is_asked(subject)
-            }
+def _at_a_tick(at: float) -> float:
+    return math.ceil(at * _TICKS_PER_S) / _TICKS_PER_S
 
 
 def _places(route: Route) -> list[tuple[str, str, BrokerState]]:

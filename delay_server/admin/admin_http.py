@@ -39,7 +39,6 @@ from delay_server.admin.parts import Administered
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.admin.status import following_of
 from delay_server.controls.controls_store import AuditEntry
-from delay_server.dead.wanted import Wanted
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.spans import MINUTE_MAX
@@ -119,11 +118,11 @@ class _Rules(Generic[T]):
         return found
 
     async def _put(self, request: Request, caller: Caller) -> Response:
-        rule = decode_rule(await read_body(self._administered, request), self._kind)
+        rule = decode_rule(await read_body(request), self._kind)
         return await self._change(request, caller, lambda _: rule)
 
     async def _patch(self, request: Request, caller: Caller) -> Response:
-        fields = decode_rule(await read_body(self._administered, request), dict[str, Any])
+        fields = decode_rule(await read_body(request), dict[str, Any])
 
         def patched(before: T | None) -> T | None:
             known = before if before is not None else self._kind()
@@ -234,7 +233,7 @@ class _Admin:
 
     async def drain(self, request: Request, caller: Caller) -> Response:
         parts = self._administered.parts()
-        wanted = decode_rule(await read_body(self._administered, request) or b"{}", _DrainRequest)
+        wanted = decode_rule(await read_body(request) or b"{}", _DrainRequest)
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
@@ -297,7 +296,8 @@ class _Admin:
         rules, lanes = parts.master.lane_rules, parts.master.lanes
         pattern = rules.pattern_of(name)
         damaged = parts.master.undeliverable.by_subject[subject]
-        dead = len(await parts.master.dead_letters.count(Wanted(subject=name)))
+        await parts.master.dead_letters.until_read()
+        dead = len(parts.master.dead_letters.listed(subject=name))
         reason = None
         if rules.is_paused(name):
             reason = Reason.PAUSED_SUBJECT

@@ -94,8 +94,7 @@ def _age_s(parts: Parts, since_ms: int | None) -> float:
 
 
 def _dead_age_s(parts: Parts) -> float:
-    letters = parts.master.dead_letters
-    return _age_s(parts, letters.oldest_ms) if letters.pending else 0
+    return _age_s(parts, parts.master.dead_letters.oldest_ms)
 
 
 def _of_routes(value: Callable[[SubjectRoutes], Value]) -> Callable[[Parts], Value]:
@@ -657,12 +656,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         "Requests for a route that a meta server refused.",
         _of_routes(lambda routes: routes.session.counts.refusals),
     ),
-    Number(
-        "routes.doubted",
-        "counter",
-        "Answers and pushes that were in doubt.",
-        _of_routes(lambda routes: routes.session.counts.doubted),
-    ),
     # Controls
     Number(
         "paused.subjects",
@@ -726,12 +719,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: parts.master.dead_letters.pending,
     ),
     Number("dead.oldest_seconds", "gauge", "Age of the oldest dead letter.", _dead_age_s),
-    Number(
-        "dead.max",
-        "gauge",
-        "Limit of the dead letters; beyond it refused messages are retried.",
-        lambda parts: parts.master.dead_letters.config.pending_max,
-    ),
     Number(
         "dead.being_recorded",
         "gauge",

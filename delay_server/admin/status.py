@@ -149,7 +149,7 @@ def _other(other: Other) -> dict[str, Any]:
 def _of_master(parts: Parts) -> dict[str, Any]:
     """Return the fields of a master that are no numbers."""
     master, store = parts.master, parts.node.store
-    names, letters = store.schedule.subjects.names, master.dead_letters
+    names = store.schedule.subjects.names
     return {
         "checkpoint_sequence": store.checkpoint.sequence,
         "waiting_subjects": sorted(
@@ -161,7 +161,7 @@ def _of_master(parts: Parts) -> dict[str, Any]:
         "controls": {"meta": following_of(parts)},
         "routes": routes_of(parts),
         "next_due_ms": master.wheel.next_due_ms(),
-        "dead": {"oldest_ms": letters.oldest_ms if letters.pending else None},
+        "dead": {"oldest_ms": master.dead_letters.oldest_ms},
         "lateness_ms": _lateness_of(parts.lateness.all),
         f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(parts.lateness.recent()),
         "brokers": {group.name: _broker(group) for group in master.sender.status()},

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar, TypeVarTuple
 
 import structlog
@@ -26,31 +25,12 @@ FULL_RETRY_S = 1.0
 """Pause before what found no space is tried again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointLimits:
-    """When checkpoints are written."""
-
-    checkpoint_interval_ms: int = 3000
-    """Time between checkpoints while there is something new."""
-
-    checkpoint_bytes: int = 256 * 1024 * 1024
-    """Bytes filed after which a checkpoint does not wait for its time."""
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
-
-
 class Checkpoints:
     """Writes the checkpoints of one opened data directory."""
 
-    def __init__(
-        self, store: Store, limits: CheckpointLimits, *, executor: Executor, pacer: Pacer
-    ) -> None:
+    def __init__(self, store: Store, *, executor: Executor, pacer: Pacer) -> None:
         self._store = store
-        self._limits = limits
+        self._limits = store.settings.limits
         self._executor = executor
         self._pacer = pacer
         self._filed_bytes = 0

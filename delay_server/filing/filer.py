@@ -25,29 +25,6 @@ from storage.node.store import Store
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FilingLimits:
-    """How filing, loading and checkpoints go about their work."""
-
-    load_ahead_ms: int = 120_000
-    """How long before they are due messages are loaded into the wheel."""
-
-    wheel_entries_max: int = 8_000_000
-    """Index entries in memory (40 bytes each, 80 while sorted), those of the sender included."""
-
-    load_step_rows: int = 50_000
-    """Rows loaded in one step; filing goes on between steps."""
-
-    backlog_bytes_max: int = 128 * 1024 * 1024
-    """Committed bytes that wait for filing; commits wait beyond it."""
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
-
-
 @dataclass(frozen=True, slots=True)
 class Filed:
     """What became of some batches."""
@@ -95,13 +72,12 @@ class Filer:
         self,
         *,
         store: Store,
-        limits: FilingLimits,
         checkpoints: Checkpoints,
         access: ScheduleAccess,
         pacer: Pacer,
     ) -> None:
         self._store = store
-        self._limits = limits
+        self._limits = store.settings.limits
         self._checkpoints = checkpoints
         self._access = access
         self._pacer = pacer
@@ -127,7 +103,7 @@ class Filer:
     @property
     def has_room(self) -> bool:
         """Whether the backlog of filing is within its bound."""
-        return self.backlog_bytes <= self._limits.backlog_bytes_max
+        return self.backlog_bytes <= self._limits.filing_bytes_max
 
     async def run(self, taker: Taker) -> None:
         """File what is committed until cancelled; `taker` gets what is due before it is loaded."""

@@ -20,10 +20,10 @@ import trio
 
 from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import Checkpoints
-from delay_server.filing.filer import Filed, FilingLimits
+from delay_server.filing.filer import Filed
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.filing.splitter import Splitter
-from delay_server.holding.wheel import Wheel
+from delay_server.holding.wheel import Wheel, WheelConfig
 from delay_server.lanes.lanes import Lanes
 from delay_transport.seams.outbox import Wakeup
 from storage.batch.entries import Entries
@@ -66,7 +66,7 @@ class Loader:
         handout: Handout,
         give_back: Callable[[Entries], None],
         wheel: Wheel,
-        limits: FilingLimits,
+        limits: WheelConfig,
         checkpoints: Checkpoints,
         access: ScheduleAccess,
         pacer: Pacer,
@@ -87,6 +87,7 @@ class Loader:
         self._give_back = give_back
         self._wheel = wheel
         self._limits = limits
+        self._step_rows = store.settings.limits.load_step_rows
         self._checkpoints = checkpoints
         self.access = access
         self._pacer = pacer
@@ -147,7 +148,7 @@ class Loader:
     @property
     def room_to_load(self) -> int:
         """How many entries may be loaded; the last quarter is left to what arrives when due."""
-        return max(self._limits.wheel_entries_max * 3 // 4 - self.held, 0)
+        return max(self._limits.entries_max * 3 // 4 - self.held, 0)
 
     @property
     def _rows_to_load(self) -> int:
@@ -175,7 +176,7 @@ class Loader:
 
     def _has_room(self) -> bool:
         """Say whether there is room for a slice; with small ones a segment is read many times."""
-        least = max(self._limits.wheel_entries_max // 8, 1)
+        least = max(self._limits.entries_max // 8, 1)
         return self.room_to_load >= least and not self._lacks_names_room
 
     async def take(self, entries: Sequence[Entries]) -> None:
@@ -192,11 +193,11 @@ class Loader:
 
     async def bound(self) -> None:
         """Throw out of the wheel what is too much; to be called holding `filling`."""
-        excess = self.held - self._limits.wheel_entries_max
+        excess = self.held - self._limits.entries_max
         if excess <= 0 or not len(self._wheel):
             return
         # Some more than has to go, or the next few messages would throw out the next few entries.
-        excess += self._limits.wheel_entries_max // 4
+        excess += self._limits.entries_max // 4
         await self._throw_out(max(len(self._wheel) - excess, 0))
 
     async def _throw_out(self, keep: int, *, rests: bool = False) -> None:
@@ -243,7 +244,7 @@ class Loader:
                 async with self.filling:
                     share = self._subjects.bytes_max // 2 / self._subjects.bytes_held
                     keep = int(len(self._wheel) * share)
-                    await self._throw_out(max(keep, self._limits.load_step_rows), rests=True)
+                    await self._throw_out(max(keep, self._step_rows), rests=True)
                 await self._collect_names()
             self._names_collected.set()
             self._names_collected = trio.Event()
@@ -254,7 +255,7 @@ class Loader:
         """Say whether something has to leave the wheel for its names; one step's worth may stay."""
         return (
             self._subjects.bytes_held > self._subjects.bytes_max * 7 // 8
-            and len(self._wheel) > self._limits.load_step_rows
+            and len(self._wheel) > self._step_rows
         )
 
     async def _collect_names(self) -> None:
@@ -375,7 +376,7 @@ class Loader:
     async def _load(self, job: LoadJob) -> None:
         done = False
         while not done:
-            entries, done = await self.access.run(job.step, self._limits.load_step_rows)
+            entries, done = await self.access.run(job.step, self._step_rows)
             await self.take([entries])
             await self._bound_names()
         self.slices += job.started

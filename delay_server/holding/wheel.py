@@ -14,6 +14,7 @@ leaves when, and only when, the `now_ms` of a pop has reached its due time.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import partial
 from heapq import heapify, heappop, heappush
 from typing import Final
@@ -31,6 +32,8 @@ from delay_server.holding.sorted_runs import (
     parted,
     sorted_rows,
 )
+from delay_transport.seams.constants import constant
+from delay_transport.settings.sections import require_at_least
 from storage.batch.entries import ENTRY, Entries
 from storage.disk.spans import MINUTE_MS
 from storage.schedule.keys import Key
@@ -47,6 +50,41 @@ _SUBJECTS_AT_ONCE: Final = 16_384
 
 _KEYS_OF_RUN: Final = 16
 """Keys that are looked at of each run to find out what to throw out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WheelConfig:
+    """The index, in memory, of the messages that are due soon."""
+
+    load_ahead_ms: int = 120_000
+    """Milliseconds before its due time at which a message enters the wheel. A higher value costs
+    memory. A lower one leaves less time for reads when the disk is slow."""
+
+    entries_max: int = 8_000_000
+    """Messages in memory, 40 to 80 bytes each: those due soon and those in delivery. At most half
+    of them are in delivery. Further messages wait on disk, and the node loads them in the order of
+    their due time as there is room."""
+
+    lane_entries_min: int = constant(2000)
+    """Messages of one subject that may be held for delivery before it gets a lane of its own, in
+    which they take turns with all others. Less means that others wait less behind them."""
+
+    lanes_max: int = constant(256)
+    """Subjects at a time that may have a lane. Of such a subject at most half of the room that is
+    left is held for delivery, the rest of what is due waits on disk. More subjects than this that
+    are hot at the same time can delay others."""
+
+    slot_ms: int = 64
+    """Milliseconds of due time that are sorted at once. It changes the cost, not order or
+    lateness."""
+
+    def __post_init__(self) -> None:
+        """Refuse a wheel that could hold nothing, or would come too late."""
+        require_at_least(self, 1000, "load_ahead_ms")
+        require_at_least(self, 8, "entries_max")
+        require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
+        if self.slot_ms > self.load_ahead_ms:
+            raise ValueError("slot_ms must be at most load_ahead_ms")
 
 
 class _Slot:

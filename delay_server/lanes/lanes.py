@@ -22,7 +22,6 @@ is in the same lane of the handout (storage/schedule/handout.py), any other in i
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, Protocol
 
@@ -41,6 +40,9 @@ NO_ROUTE: Final = 0
 BARRED: Final = 1
 """The route of subjects that will never have one; those that lead to broker groups are numbered
 from 2."""
+
+_GATED_MAX: Final = 4096
+"""Lanes of subjects that are limited in rate: one for each limit and set of groups."""
 
 _ASKED_AT_ONCE: Final = 2048
 """Entries looked at in one step; a subject that is new takes some 3 us."""
@@ -81,26 +83,6 @@ class OnDisk(Protocol):
         """Have all lanes come by what was forgotten."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LaneLimits:
-    """When a subject gets a lane."""
-
-    lane_entries_min: int = 2000
-    """Messages of one subject that may be held for delivery before it gets a lane of its own."""
-
-    lanes_max: int = 256
-    """Lanes of single subjects at a time. Beyond it hot subjects are delivered like all others."""
-
-    gated_max: int = 4096
-    """Lanes of subjects that are limited in rate: one for each limit and set of groups."""
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        for name in self.__slots__:
-            if getattr(self, name) <= 0:
-                raise ValueError(f"{name} must be positive")
-
-
 class Lanes:
     """Counts what the sender holds of each subject and lane, and decides who has to wait.
 
@@ -110,22 +92,24 @@ class Lanes:
 
     def __init__(
         self,
-        limits: LaneLimits,
         routes: RouteNumbers | None = None,
         *,
         on_disk: OnDisk,
+        lane_entries_min: int,
+        lanes_max: int,
         unrouted_max: int = UNROUTED_MAX,
     ) -> None:
-        """Give lanes by these limits; at most `unrouted_max` subjects are parked without a route.
+        """Give a lane to each subject of which more than `lane_entries_min` are held.
 
-        What is due of further ones without a route is on disk only, and nothing here leads to it:
-        it is `forgotten`, until it is remembered.
+        At most `lanes_max` subjects have one, and at most `unrouted_max` are parked without a
+        route. What is due of further ones without a route is on disk only, and nothing here leads
+        to it: it is `forgotten`, until it is remembered.
         """
         self._on_disk = on_disk
-        self._limits = limits
-        self.lanes_max = limits.lanes_max
+        self._lane_entries_min = lane_entries_min
+        self.lanes_max = lanes_max
         self._routes = routes
-        self.base = limits.lanes_max + limits.gated_max + 2
+        self.base = lanes_max + _GATED_MAX + 2
         """The lane of the route 0."""
         self.barred = self.base + BARRED
         """The lane whose entries become dead letters."""
@@ -137,7 +121,7 @@ class Lanes:
         """The lane in which what has waited on disk comes back that belongs in lane 0, which has no
         share."""
         self._held = np.zeros(64, np.int64)
-        self._own = OwnLanes(limits.lanes_max)
+        self._own = OwnLanes(lanes_max)
         self._lane_of = np.zeros(64, np.int32)
         """The lane of each subject of which anything is held, or that is parked, as it was counted
         last."""
@@ -243,9 +227,9 @@ class Lanes:
         if lane == self.barred and not self.takes_barred:
             return 0
         # Those of single subjects are few; with a least share each, routes could take all room.
-        least = self._limits.lane_entries_min if lane <= self._limits.lanes_max else 1
+        least = self._lane_entries_min if lane <= self.lanes_max else 1
         share = max(least, room // 2)
-        if self._limits.lanes_max < lane < self.base and self._routes is not None:
+        if self.lanes_max < lane < self.base and self._routes is not None:
             return max(min(share, self._routes.entries_max(lane)), 1)
         return share
 
@@ -260,7 +244,7 @@ class Lanes:
         self._grow(subjects)
         if self._is_plain and not self._lane_of[subjects].any():
             np.add.at(self._held, subjects, 1)
-            if int(self._held[subjects].max()) <= self._limits.lane_entries_min:
+            if int(self._held[subjects].max()) <= self._lane_entries_min:
                 return [(0, entries)]
             np.subtract.at(self._held, subjects, 1)
         room = max(room - len(entries), 0)
@@ -405,7 +389,7 @@ class Lanes:
         else:
             routes = np.full(len(present), self.anywhere, np.int32)
         held = self._held[present] + coming * counts
-        hot = (held > self._limits.lane_entries_min) & (self._own.of_subject[present] == 0)
+        hot = (held > self._lane_entries_min) & (self._own.of_subject[present] == 0)
         alone = self._may_be_alone(routes)
         for subject in present[hot & alone].tolist():
             self._new_number(subject)

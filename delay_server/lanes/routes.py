@@ -19,7 +19,6 @@ No clock and no task: a shell asks (delay_transport/meta/routes.py), and hands i
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -34,14 +33,11 @@ from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import parse_address
 from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import BrokerGroup
-from storage.batch.entries import Entries
 from storage.disk.sorting import each_once
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _UNSEEN: Final = -1
-_SUSPECTED_AT_ONCE: Final = 1000
-"""Subjects that are asked for anew when a group fails; the others hear of a change by a push."""
 _EXPECTED_PART: Final = 4
 """This part of the session's places is for subjects of which nothing has come near."""
 _STEP: Final = 1000
@@ -61,8 +57,6 @@ class RouteCounts:
 
     changes: int = 0
     """Routes that came, changed or went."""
-    suspected: int = 0
-    """Subjects asked for anew because a broker refused them or could not be reached."""
     untaken: int = 0
     """Times a subject could not be asked for, because so many are."""
     nameless: int = 0
@@ -154,7 +148,7 @@ class SubjectRoutes:
         is_new = not self.session.is_wanted(name)
         if is_new and len(self._expected) >= self.session.config.subjects_max // _EXPECTED_PART:
             return
-        if self.session.want(name, self._now(), soon=True):
+        if self.session.want(name, self._now()):
             if is_new:
                 self._expected.add(name)
             if self.session.route(name) is None:
@@ -358,25 +352,6 @@ class SubjectRoutes:
         groups = [] if name in self._route_of else self.session.route(name) or ()
         names = ", ".join(group.name for group in groups)
         return f"no receiver that is attached to {names} takes it" if names else ""
-
-    def refused(self, entries: Entries, group: str) -> None:
-        """Ask anew for the subjects of entries that a group would not take."""
-        del group
-        for number in islice(np.unique(entries["subject"]).tolist(), _SUSPECTED_AT_ONCE):
-            self._suspect(number)
-
-    def group_failed(self, group: str) -> None:
-        """Ask anew for subjects of which the sender holds something for this group."""
-        routes = [route for route, names in self._groups.items() if group in names]
-        holders = self.lanes.holders()
-        holders = holders[np.isin(self._route[holders], routes)]
-        for number in holders[:_SUSPECTED_AT_ONCE].tolist():
-            self._suspect(number)
-
-    def _suspect(self, number: int) -> None:
-        self.counts.suspected += 1
-        self.session.suspect(self._name_of(number).decode(errors="replace"), self._now())
-        self._on_wanted()
 
     # -- what can be seen --------------------------------------------------------------------
 

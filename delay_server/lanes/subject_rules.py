@@ -282,16 +282,6 @@ class LaneRules:
         """Return the lane in which each entry belongs now."""
         return self.lanes.lanes_of(entries)
 
-    def refused(self, entries: Entries, group: str) -> None:
-        """Ask anew for the routes of subjects of which a group would not take entries."""
-        if self._routes is not None:
-            self._routes.refused(entries, group)
-
-    def group_failed(self, group: str) -> None:
-        """Ask anew for the routes of subjects of which something is held for this group."""
-        if self._routes is not None:
-            self._routes.group_failed(group)
-
     # -- what can be seen --------------------------------------------------------------------
 
     def why_untaken(self, subject: int) -> str:

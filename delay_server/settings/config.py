@@ -16,16 +16,11 @@ import msgspec
 
 from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
-from delay_server.accepting.admission import DAY_MS, AdmissionLimits
-from delay_server.accepting.ingest import IngestLimits
-from delay_server.dead.dead_letters import DeadConfig
-from delay_server.filing.checkpoints import CheckpointLimits
-from delay_server.filing.filer import FilingLimits
-from delay_server.lanes.lanes import LaneLimits
+from delay_server.accepting.admission import AdmissionConfig
+from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.meta.address import MetaAddressLimits
 from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
@@ -33,14 +28,12 @@ from delay_transport.settings import settings_file
 from delay_transport.settings.sections import LogConfig, part_of, require_at_least, require_name
 from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
-from storage.node.retention import RetentionRules
+from storage.limits import MIB, StorageLimits
 from storage.node.store import StoreSettings
 from storage.schedule.provision import FACT_COMMIT_BYTES, Provision
-from storage.schedule.schedule_log import ScheduleLimits
 from storage.state.audit_file import AUDIT_BYTES_MAX
 
 KIB = 1024
-MIB = 1024 * KIB
 
 _DISK_FLOOR_LEAST = MIB
 """Bytes below which a disk counts as full whatever the settings say."""
@@ -98,138 +91,19 @@ class ListenerConfig(ConnectionLimits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionConfig:
-    """Which messages the node accepts, and how long a request waits for admission."""
-
-    horizon_days: int = 730
-    """Days. The node refuses a message with a later due time for good; 730 are two years."""
-
-    item_bytes_max: int = 2 * MIB
-    """Bytes of one message on the wire. The node refuses a larger one for good."""
-
-    id_bytes_max: int = constant(1024)
-    """Bytes of a message id. A longer one is refused for good."""
-
-    request_items_max: int = 2048
-    """Messages of one request. The node refuses further ones for good, and the whole request if it
-    has more than twice as many. The check of such a request blocks the event loop for 3 ms, and for
-    10 ms if all messages are refused."""
-
-    hold_ms: int = 4000
-    """Milliseconds. How long a request waits for admission during start or overload, before the
-    node answers it with an error on which producers retry. QMQ's producers wait 5 s for an answer:
-    a longer wait only causes duplicates."""
-
-    pending_bytes_max: int = 16 * MIB
-    """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
-    held. On a small file system the node lowers it to a 256th of the size, but not below 1 MiB."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the parts refuse."""
-        require_at_least(self, 1, "horizon_days")
-        self.limits()
-        self.ingest_limits()
-
-    @property
-    def horizon_ms(self) -> int:
-        """The horizon in ms."""
-        return self.horizon_days * DAY_MS
-
-    def limits(self) -> AdmissionLimits:
-        """Return what admission takes."""
-        return AdmissionLimits(
-            horizon_ms=self.horizon_ms,
-            item_bytes_max=self.item_bytes_max,
-            id_bytes_max=self.id_bytes_max,
-            request_items_max=self.request_items_max,
-        )
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return IngestLimits(hold_ms=self.hold_ms, intake_bytes_max=self.pending_bytes_max)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageConfig:
+class StorageConfig(StorageLimits):
     """Size and retention of the files of the logs, checkpoints, and limits of the disk."""
 
-    message_log_file_bytes_max: int = 256 * MIB
-    """Bytes. At this size a file of the message_log is closed and the next one begins. Files are
-    deleted as a whole: larger ones stay longer. On a small file system the node lowers it to a
-    16th of the size."""
-
-    minute_horizon_minutes: int = constant(120)
-    """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
-
-    hour_horizon_minutes: int = constant(48 * 60)
-    """Minutes. What is due within them lies in segments of one hour, what is due later in segments
-    of one day. Longer horizons mean more open files and less rewriting."""
-
-    gather_bytes_max: int = constant(64 * MIB)
-    """Bytes of messages for later segments that may wait in memory for more of their segment. More
-    means fewer, larger writes; they are in the message_log already. At most a 64th of the file
-    system, whatever it says."""
-
-    subjects_bytes_max: int = 128 * MIB
-    """Bytes of memory for subjects: the name and 256 bytes for each subject that has messages due
-    soon, in delivery or waiting to be written. With more subjects than fit, filing is slower, and
-    the messages that are due last wait on disk."""
-
-    open_files_max: int = 2048
-    """Segment files that are open for appending at a time. At the limit the node syncs and closes
-    those written since the last checkpoint, which costs an fsync. Together with
-    listener.connections_max it should stay below the process's limit of open files."""
-
-    filing_bytes_max: int = constant(128 * MIB)
-    """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
-    that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
-    says."""
-
-    fact_sync_ms_max: int = 20
-    """Milliseconds from a broker's confirmation until its fact is durable. After a crash in this
-    time the message is delivered twice. A lower value means more fsyncs."""
-
-    checkpoint_interval_ms: int = 3000
-    """Milliseconds between checkpoints while the logs grow. A lower value means faster restarts and
-    more fsyncs."""
-
-    checkpoint_bytes: int = constant(256 * MIB)
-    """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
-    file system, whatever it says."""
-
-    message_log_keep_ms: int = DAY_MS
-    """Milliseconds for which the message_log keeps records that are filed and checkpointed, for
-    readers of the log."""
-
-    duplicate_window_ms: int = constant(10 * 60 * 1000)
-    """Milliseconds. So much of the message_log stays even when the disk is short. It is meant for
-    recognising what a producer sends again, which nothing does: each copy is delivered."""
-
-    duplicate_window_items: int = constant(4_000_000)
-    """Messages. Where so many came within the window above, they are enough."""
-
-    segments_keep_ms: int = 7 * DAY_MS
-    """Milliseconds for which a segment stays on disk after all of its messages have an outcome."""
-
-    seals_keep_days: int = 3 * 365
-    """Days for which the seals log keeps the seal of a segment: the counts of its outcomes."""
-
-    seals_file_bytes_max: int = constant(MIB)
-    """Bytes. Beyond this a file of the seals log is closed, written again more densely, and the
-    next begun. Smaller ones make starts faster, and more files."""
-
-    retired_grace_ms: int = 60 * 60 * 1000
-    """Milliseconds for which a retired file stays for readers (Spark, copies), across restarts too.
-    With little free disk it is deleted at once."""
-
-    disk_free_bytes_min: int = 2048 * MIB
-    """Bytes of the disk floor; the smaller of this and the share below counts, at least 1 MiB. The
-    node refuses messages if free disk, without what accepted messages still need, is below the
-    floor; delivery continues. Below 1.25 times the floor it deletes files that are only kept for
-    their age, oldest first, until 1.5 times the floor is free."""
-
-    disk_free_share_min: float = 0.05
-    """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""
+    def __post_init__(self) -> None:
+        """Refuse values under which the logs could not move on."""
+        require_at_least(self, MIB, "message_log_file_bytes_max", "subjects_bytes_max")
+        require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
+        require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms", "seals_keep_ms")
+        require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
+        require_at_least(self, 1, "open_files_max")
+        require_at_least(self, 100, "checkpoint_interval_ms")
+        if not self.disk_free_share_min < 1:
+            raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
 
     @property
     def fact_commits_max(self) -> int:
@@ -238,73 +112,9 @@ class StorageConfig:
         commits = keep_ms // max(self.fact_sync_ms_max // 2, 1)
         return commits + self.message_log_file_bytes_max // FACT_COMMIT_BYTES
 
-    def __post_init__(self) -> None:
-        """Refuse values under which the logs could not move on."""
-        require_at_least(self, MIB, "message_log_file_bytes_max", "checkpoint_bytes")
-        require_at_least(self, MIB, "filing_bytes_max", "subjects_bytes_max")
-        require_at_least(self, 0, "fact_sync_ms_max", "retired_grace_ms")
-        require_at_least(self, 0, "message_log_keep_ms", "segments_keep_ms")
-        require_at_least(self, 0, "duplicate_window_ms", "duplicate_window_items")
-        require_at_least(self, 1, "seals_keep_days")
-        require_at_least(self, 64 * KIB, "seals_file_bytes_max")
-        require_at_least(self, 0, "disk_free_bytes_min", "disk_free_share_min")
-        require_at_least(self, 100, "checkpoint_interval_ms")
-        if not self.disk_free_share_min < 1:
-            raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
-        self.schedule_limits()
-
-    def schedule_limits(self) -> ScheduleLimits:
-        """Return what the schedule_log takes."""
-        return part_of(ScheduleLimits, self)
-
-    def retention_rules(self) -> RetentionRules:
-        """Return how long the logs are kept."""
-        return RetentionRules(
-            message_log_keep_ms=self.message_log_keep_ms,
-            duplicate_window_ms=self.duplicate_window_ms,
-            duplicate_window_items=self.duplicate_window_items,
-            segments_keep_ms=self.segments_keep_ms,
-            seals_keep_ms=self.seals_keep_days * DAY_MS,
-        )
-
     def disk_floor_bytes(self, total_bytes: int) -> int:
         """Return how many bytes must be free on a file system of this size to take messages."""
         return min(self.disk_free_bytes_min, int(total_bytes * self.disk_free_share_min))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WheelConfig:
-    """The index, in memory, of the messages that are due soon."""
-
-    load_ahead_ms: int = 120_000
-    """Milliseconds before its due time at which a message enters the wheel. A higher value costs
-    memory. A lower one leaves less time for reads when the disk is slow."""
-
-    entries_max: int = 8_000_000
-    """Messages in memory, 40 to 80 bytes each: those due soon and those in delivery. At most half
-    of them are in delivery. Further messages wait on disk, and the node loads them in the order of
-    their due time as there is room."""
-
-    lane_entries_min: int = constant(2000)
-    """Messages of one subject that may be held for delivery before it gets a lane of its own, in
-    which they take turns with all others. Less means that others wait less behind them."""
-
-    lanes_max: int = constant(256)
-    """Subjects at a time that may have a lane. Of such a subject at most half of the room that is
-    left is held for delivery, the rest of what is due waits on disk. More subjects than this that
-    are hot at the same time can delay others."""
-
-    slot_ms: int = 64
-    """Milliseconds of due time that are sorted at once. It changes the cost, not order or
-    lateness."""
-
-    def __post_init__(self) -> None:
-        """Refuse a wheel that could hold nothing, or would come too late."""
-        require_at_least(self, 1000, "load_ahead_ms")
-        require_at_least(self, 8, "entries_max")
-        require_at_least(self, 1, "slot_ms", "lane_entries_min", "lanes_max")
-        if self.slot_ms > self.load_ahead_ms:
-            raise ValueError("slot_ms must be at most load_ahead_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -335,14 +145,9 @@ class HttpConfig:
     connection has 5 s for a whole request, so the limit should exceed the number of hostile
     connections that the port has to withstand."""
 
-    header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
-    431, and its connection closed."""
-
     def __post_init__(self) -> None:
         """Refuse an invalid address, and limits below which the port is useless."""
         require_at_least(self, 1, "connections_max")
-        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
 
@@ -354,20 +159,6 @@ class AdminConfig:
     token_file: str = ""
     """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
     Empty: no token is needed, and HTTP must listen on a loopback address."""
-
-    token_look_ms: int = constant(1000)
-    """Milliseconds between two looks at whether the file of tokens has changed."""
-
-    body_bytes_max: int = constant(256 * KIB)
-    """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
-    take up to 200,000. A longer one is answered 413."""
-
-    denials_per_second_max: float = constant(10.0)
-    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
-    ones are answered 429. Good tokens count all the same."""
-
-    denials_burst_seconds: float = constant(3.0)
-    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
 
     audit_file_bytes_max: int = constant(4 * MIB)
     """Bytes. Beyond this a file of the audit is closed and the next begun."""
@@ -381,13 +172,11 @@ class AdminConfig:
 
     def __post_init__(self) -> None:
         """Refuse limits under which no request passes, and an audit that keeps nothing."""
-        require_at_least(self, 10, "token_look_ms")
-        require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        require_at_least(self, 1024, "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
             most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
             raise ValueError(f"audit_file_bytes_max must be {most}")
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
-        require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -411,7 +200,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaConfig(MetaAddressLimits):
+class MetaConfig:
     """The meta server: it gives this node its role and its routes, and clients its address."""
 
     addresses: str = ""
@@ -429,23 +218,13 @@ class MetaConfig(MetaAddressLimits):
     the first line, and reloads the file when it changes. Empty: it sends no proof and accepts any
     answer."""
 
-    request_seconds_max: float = constant(2.0)
-    """Seconds for an answer of the meta server. After that another connection is tried."""
-
     heartbeat_seconds: float = constant(10.0)
     """Seconds between two words to the meta server about the state that clients see. It takes the
     group from their routes after 30 s without."""
 
-    reconnect_seconds_min: float = constant(0.1)
-    """Seconds before a meta server that failed is asked again; doubles with each failure."""
-
     reconnect_seconds_max: float = 1.0
     """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
     was started takes who is not heard for 3 s for dead."""
-
-    offline_seconds_max: float = constant(1.0)
-    """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
-    node.stop_ms_max."""
 
     controls_seconds_max: float = 2.0
     """Seconds that delivery waits at the start for the rules of the meta server. After that the
@@ -453,13 +232,9 @@ class MetaConfig(MetaAddressLimits):
 
     def __post_init__(self) -> None:
         """Refuse addresses that cannot be read, and times in which nothing could be asked."""
-        part_of(MetaAddressLimits, self)
         self.http_addresses()
-        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds")
-        require_at_least(self, 0.001, "reconnect_seconds_min")
-        require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
-        if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
-            raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
+        require_at_least(self, 0.1, "reconnect_seconds_max")
+        require_at_least(self, 0, "controls_seconds_max")
         if self.advertised and not parse_address(self.advertised)[1]:
             raise ValueError(f"advertised must have a port, not {self.advertised!r}")
 
@@ -524,10 +299,6 @@ class RoutesConfig:
     """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
     meta server wants to hear of a client once a minute."""
 
-    doubt_ms: int = constant(10_000)
-    """Milliseconds for which the meta server has to say that a subject has no groups any more
-    before it is believed: QMQ's says so too when its database fails. 0 believes at once."""
-
     questions_max: int = constant(256)
     """Questions without an answer at a time."""
 
@@ -535,13 +306,11 @@ class RoutesConfig:
         """Refuse what could not work."""
         require_at_least(self, 1, "subjects_max", "questions_max")
         require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
-        require_at_least(self, 0, "doubt_ms")
 
     def session_config(self) -> MetaSessionConfig:
         """Return what the session takes."""
         return MetaSessionConfig(
             heartbeat_s=self.heartbeat_ms / 1000,
-            doubt_s=self.doubt_ms / 1000,
             unused_s=self.unused_ms / 1000,
             questions_max=self.questions_max,
             subjects_max=self.subjects_max,
@@ -576,9 +345,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
-
-    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
-    """Dead letters: messages that brokers refuse for good."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """The listener for producers."""
@@ -726,12 +492,8 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             cluster=self.node.cluster,
             group=self.node.group,
             node_id=self.node.node_id,
-            schedule=self.storage.schedule_limits(),
-            message_log_file_bytes_max=self.storage.message_log_file_bytes_max,
-            seals_file_bytes_max=self.storage.seals_file_bytes_max,
-            retired_grace_ms=self.storage.retired_grace_ms,
-            retention=self.storage.retention_rules(),
             begins_new_log=not self.has_meta,
+            limits=self.storage,
         )
 
     def sender_config(self) -> SenderConfig:
@@ -739,10 +501,10 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         entries_max = min(self.sender.entries_max, self.wheel.entries_max // 2)
         return dataclasses.replace(self.sender, entries_max=entries_max)
 
-    def lane_limits(self) -> LaneLimits:
-        """Return when a subject gets a lane: long before it can fill the sender."""
-        least = min(self.wheel.lane_entries_min, self.sender_config().entries_max // 8)
-        return LaneLimits(lane_entries_min=max(least, 1), lanes_max=self.wheel.lanes_max)
+    @property
+    def lane_entries_min(self) -> int:
+        """Messages of one subject from which on it has a lane: long before it fills the sender."""
+        return max(min(self.wheel.lane_entries_min, self.sender_config().entries_max // 8), 1)
 
     @property
     def unrouted_max(self) -> int:
@@ -750,21 +512,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         name_bytes = SENT_SUBJECT_BYTES_MAX + SUBJECT_BYTES
         of_names = self.storage.subjects_bytes_max // name_bytes
         return max(min(self.routes.subjects_max // 2, of_names), 1)
-
-    def checkpoint_limits(self) -> CheckpointLimits:
-        """Return what checkpoints go by."""
-        return CheckpointLimits(
-            checkpoint_interval_ms=self.storage.checkpoint_interval_ms,
-            checkpoint_bytes=self.storage.checkpoint_bytes,
-        )
-
-    def filing_limits(self) -> FilingLimits:
-        """Return what filing, loading and checkpoints take."""
-        return FilingLimits(
-            load_ahead_ms=self.wheel.load_ahead_ms,
-            wheel_entries_max=self.wheel.entries_max,
-            backlog_bytes_max=self.storage.filing_bytes_max,
-        )
 
 
 def _is_at(listening: Address, host: str, port: int) -> bool:

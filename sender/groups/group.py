@@ -66,9 +66,6 @@ class GroupOwner(Settlement, Protocol):
     def give_back(self, parcels: Sequence[Parcel]) -> None:
         """Take entries that were queued for a group and not sent."""
 
-    def group_failed(self, group: str) -> None:
-        """Hear that a group could not be reached, or that its connection ended badly."""
-
     def groups_changed(self) -> None:
         """Hear that a group takes less than before, so that others may be asked."""
 
@@ -354,12 +351,10 @@ class Group:
             reason=detail,
             **self._who(),
         )
-        self._owner.group_failed(self.name)
         await self._connector.wait_until(math.inf)
         self._health.is_given_up = False
 
     async def _wait_after_failure(self) -> None:
-        self._owner.group_failed(self.name)
         await self._connector.wait_until(self._health.circuit.until)
         self._health.circuit.waited(trio.current_time())
 

@@ -100,12 +100,6 @@ class LaneRoutes(Protocol):
     def take_sets(self, group: str, sets: Collection[PatternSet]) -> Iterator[None]:
         """Go by what receivers of a group take from now on; subjects change lanes in steps."""
 
-    def refused(self, entries: Entries, group: str) -> None:
-        """Hear that a group refused entries in a way that puts their route in doubt."""
-
-    def group_failed(self, group: str) -> None:
-        """Hear that a group could not be reached, or that its connection ended badly."""
-
 
 def in_their_lanes(parcels: Sequence[Parcel], routes: LaneRoutes | None) -> Sequence[Parcel]:
     """Return the same entries in the lanes where they belong by now."""

@@ -80,12 +80,6 @@ def permanent(codes: Codes) -> Mask:
     return told
 
 
-def misrouted(codes: Codes) -> Mask:
-    """Say which items another group may take: theirs should be asked for anew."""
-    told: Mask = (codes == ItemCode.SUBJECT_NOT_ASSIGNED) | (codes == ItemCode.BROKER_READ_ONLY)
-    return told
-
-
 def is_broker_sick(codes: Codes) -> bool:
     """Say whether the answer speaks of the broker rather than of its items.
 

@@ -33,13 +33,11 @@ from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.walk import walk_headers
 from storage.disk.disk import Disk, size_if_opened
 from storage.disk.spans import key_of_code
+from storage.limits import StorageLimits
 from storage.logs.message_log import MessageLog
 from storage.logs.numbered_log import LogFile
 from storage.schedule.seals import LiveSeals, Seals, SealsLog, codes_of, marked_deleted
 from storage.state.checkpoint import Checkpoint, RetiredFile
-
-HOUR_MS = 60 * 60 * 1000
-DAY_MS = 24 * HOUR_MS
 
 _SWEEP_MS = 10 * 60 * 1000
 """Segments that grow old within the same ten minutes go together: one mark, one checkpoint."""
@@ -49,32 +47,6 @@ _SEGMENTS_AT_ONCE = 2000
 
 _RETIRED_MAX = 10_000
 """Retired files a checkpoint lists before no more segments join them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RetentionRules:
-    """How long things are kept that nothing needs any more."""
-
-    message_log_keep_ms: int = DAY_MS
-    """Files of the message_log stay until their last record is this old."""
-
-    duplicate_window_ms: int = 10 * 60 * 1000
-    """Even on a full disk records of the message_log stay until they are this old…"""
-
-    duplicate_window_items: int = 4_000_000
-    """… or so many later messages are there, all since the start."""
-
-    segments_keep_ms: int = 7 * DAY_MS
-    """Segments stay for this long after they were sealed."""
-
-    seals_keep_ms: int = 3 * 365 * DAY_MS
-    """Seals stay for this long."""
-
-    def __post_init__(self) -> None:
-        """Refuse what would delete the future."""
-        for name in self.__slots__:
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} must be at least 0, not {getattr(self, name)}")
 
 
 class Hold(Enum):
@@ -106,7 +78,7 @@ class AgedFile:
 
 def hold_on(
     file: AgedFile,
-    rules: RetentionRules,
+    limits: StorageLimits,
     *,
     now_ms: int,
     replayed_sequence: int,
@@ -120,13 +92,13 @@ def hold_on(
     if file.last_sequence > replayed_sequence:
         return Hold.REPLAY
     age_ms = None if file.newest_ms is None else now_ms - file.newest_ms
-    if file.messages_behind < rules.duplicate_window_items and (
-        age_ms is None or age_ms < rules.duplicate_window_ms
+    if file.messages_behind < limits.duplicate_window_items and (
+        age_ms is None or age_ms < limits.duplicate_window_ms
     ):
         return Hold.DUPLICATES
     if copied_from is not None and file.last_sequence >= copied_from:
         return Hold.SLAVE
-    if age_ms is None or age_ms < rules.message_log_keep_ms:
+    if age_ms is None or age_ms < limits.message_log_keep_ms:
         return Hold.AGE
     return None
 
@@ -177,8 +149,7 @@ class Retention:
         disk: Disk,
         log_uuid: UUID,
         *,
-        rules: RetentionRules,
-        grace_ms: int,
+        limits: StorageLimits,
         message_log: MessageLog,
         seals_log: SealsLog,
         checkpoint: Checkpoint,
@@ -186,8 +157,7 @@ class Retention:
         """Take over what the durable checkpoint lists."""
         self._disk = disk
         self._log_uuid = log_uuid
-        self._rules = rules
-        self._grace_ms = grace_ms
+        self._limits = limits
         self._message_log = message_log
         self._seals_log = seals_log
         self._checkpoint = checkpoint
@@ -227,7 +197,7 @@ class Retention:
             missing = free_bytes_wanted - self._disk.free_bytes()[0]
         sweep = Sweep()
         for file in self._checkpoint.retired:
-            is_over = now_ms >= file.since_ms + self._grace_ms and not self.is_copied
+            is_over = now_ms >= file.since_ms + self._limits.retired_grace_ms and not self.is_copied
             if missing > 0 or is_over:
                 sweep.unlink.append(file.path)
             else:
@@ -266,16 +236,16 @@ class Retention:
     def look_ahead(self) -> None:
         """Find out when the next file leaves."""
         retired = () if self.is_copied else self._checkpoint.retired
-        times = [file.since_ms + self._grace_ms for file in retired]
+        times = [file.since_ms + self._limits.retired_grace_ms for file in retired]
         live = self._seals_log.live
         if len(live) and self._room(self._checkpoint.retired):
-            times.append(leaves_at_ms(int(live.sealed_ms.min()), self._rules.segments_keep_ms))
+            times.append(leaves_at_ms(int(live.sealed_ms.min()), self._limits.segments_keep_ms))
         oldest = next(self._closed_log_files(), None)
         if oldest is not None and oldest.newest_ms is not None:
-            keep_ms = self._rules.message_log_keep_ms
+            keep_ms = self._limits.message_log_keep_ms
             hold = self._hold_on(oldest, oldest.newest_ms + keep_ms)
             if hold is Hold.DUPLICATES:
-                keep_ms = self._rules.duplicate_window_ms
+                keep_ms = self._limits.duplicate_window_ms
             if hold is not Hold.SLAVE and oldest.last_sequence <= self._checkpoint.sequence:
                 times.append(oldest.newest_ms + keep_ms)
         seals_file_ms = self._seals_file_leaves_ms(0)
@@ -315,7 +285,7 @@ class Retention:
 
     def _old_segments(self, now_ms: int) -> list[int]:
         """Return the places of the segments that are old enough, oldest first."""
-        sealed_ms, keep_ms = self._seals_log.live.sealed_ms, self._rules.segments_keep_ms
+        sealed_ms, keep_ms = self._seals_log.live.sealed_ms, self._limits.segments_keep_ms
         places = np.flatnonzero(sealed_ms <= now_ms - keep_ms)
         places = places[np.argsort(sealed_ms[places], kind="stable")]
         return [
@@ -342,7 +312,7 @@ class Retention:
     def _hold_on(self, file: AgedFile, now_ms: int) -> Hold | None:
         return hold_on(
             file,
-            self._rules,
+            self._limits,
             now_ms=now_ms,
             replayed_sequence=self._checkpoint.sequence,
             copied_from=self.copied_from,
@@ -367,7 +337,7 @@ class Retention:
         newest_ms = self._newest_ms(files, place, LogKind.SEALS)
         if newest_ms is None:
             return None
-        return leaves_at_ms(newest_ms, self._rules.seals_keep_ms)
+        return leaves_at_ms(newest_ms, self._limits.seals_keep_ms)
 
     def _newest_ms(self, files: Sequence[LogFile], place: int, kind: LogKind) -> int | None:
         """Return an append time that is not before the last append to a file; None if unknown.

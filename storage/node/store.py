@@ -27,12 +27,13 @@ from storage.disk.disk import Disk, File, next_data
 from storage.disk.errors import DamagedError, LogStateError
 from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
+from storage.limits import StorageLimits
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, RecoveryReport
 from storage.logs.numbered_log import list_log_files
 from storage.node import aside
-from storage.node.retention import Retention, RetentionRules, Sweep
+from storage.node.retention import Retention, Sweep
 from storage.schedule.provision import Provision
-from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
+from storage.schedule.schedule_log import ScheduleLog
 from storage.schedule.sealing import Look, look_through
 from storage.schedule.seals import (
     SEALS_DIRECTORY,
@@ -80,23 +81,11 @@ class StoreSettings:
     """Whether a new log begins with epoch 1 at once. Otherwise it stays empty until `start_epoch`:
     a node that is told its epoch may be told to copy another's log instead."""
 
-    schedule: ScheduleLimits = field(default_factory=ScheduleLimits)
-    """How the schedule_log gathers and cuts time."""
-
-    message_log_file_bytes_max: int = 256 * 1024 * 1024
-    """A message_log file is closed and the next begun beyond this size."""
-
-    seals_file_bytes_max: int = 1024 * 1024
-    """A file of the seals log is closed and the next begun beyond this size."""
-
-    retired_grace_ms: int = 60 * 60 * 1000
-    """How long files that nothing needs any more stay for those who read them."""
+    limits: StorageLimits = field(default_factory=StorageLimits)
+    """Size and retention of its files."""
 
     provision: Provision = field(default_factory=Provision)
     """What is kept free for what was accepted."""
-
-    retention: RetentionRules = field(default_factory=RetentionRules)
-    """How long things are kept that nothing needs any more."""
 
 
 @dataclass(slots=True)
@@ -675,7 +664,7 @@ class _Recovery:
         schedule = ScheduleLog(
             disk,
             uuid,
-            limits=settings.schedule,
+            limits=settings.limits,
             on_damage=self._on_damage,
             provision=settings.provision,
         )
@@ -691,7 +680,7 @@ class _Recovery:
             first_sequence=checkpoint.first_sequence,
             checkpoint_epoch=epochs[-1].epoch if epochs else 0,
             copied_end=checkpoint.copied_end,
-            file_bytes_max=settings.message_log_file_bytes_max,
+            file_bytes_max=settings.limits.message_log_file_bytes_max,
         )
         for damage in report.damages:
             self._on_damage(damage)
@@ -718,8 +707,7 @@ class _Recovery:
             retention=Retention(
                 disk,
                 uuid,
-                rules=settings.retention,
-                grace_ms=settings.retired_grace_ms,
+                limits=settings.limits,
                 message_log=message_log,
                 seals_log=seals_log,
                 checkpoint=checkpoint,
@@ -821,7 +809,7 @@ class _Recovery:
             self._identity.log_uuid,
             end=seals_end(checkpoint),
             retired={file.path for file in checkpoint.retired},
-            file_bytes_max=self._settings.seals_file_bytes_max,
+            file_bytes_max=self._settings.limits.seals_file_bytes_max,
         )
         for damage in damages:
             self._on_damage(damage)

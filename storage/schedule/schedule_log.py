@@ -21,13 +21,14 @@ import numpy as np
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import dead_rows_of
-from storage.batch.entries import SUBJECTS_BYTES_MAX, Entries, SubjectTable, no_entries
+from storage.batch.entries import Entries, SubjectTable, no_entries
 from storage.batch.facts import KINDS_OF_LOG, FactBlock, facts_stated
 from storage.batch.number_set import Mask
 from storage.batch.rows import Int64s, RowBlock, filed_minutes, join_blocks
 from storage.disk.disk import Disk
 from storage.disk.errors import DataDirectoryError, StorageFullError, UnsupportedFormatError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_code
+from storage.limits import StorageLimits
 from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.handout import Handout
@@ -38,37 +39,6 @@ from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.splitting import COARSE, Splitter
 from storage.schedule.waiting_rows import WaitingRows
 from storage.state.checkpoint import EpochStart, SegmentState
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleLimits:
-    """How the schedule_log gathers and cuts time; each node may choose for itself."""
-
-    minute_horizon_minutes: int = 120
-    """What is due within this many minutes lies in minute segments."""
-
-    hour_horizon_minutes: int = 48 * 60
-    """What is due within this many minutes lies in hour segments, beyond it in day segments."""
-
-    gather_bytes_max: int = 64 * 1024 * 1024
-    """Rows for later are written when this many bytes of them wait in memory."""
-
-    subjects_bytes_max: int = SUBJECTS_BYTES_MAX
-    """Bytes of names of subjects in memory, and 256 for each name, beyond which names that nothing
-    needs any more are taken away before more come."""
-
-    open_files_max: int = 2048
-    """Segment files open for appending at a time. Before there are more, those written since the
-    last checkpoint are made durable and closed."""
-
-    def __post_init__(self) -> None:
-        """Refuse settings that could not work."""
-        if self.minute_horizon_minutes < 2:
-            raise ValueError("minute_horizon_minutes must be at least 2")
-        if self.hour_horizon_minutes < self.minute_horizon_minutes + 60:
-            raise ValueError("hour_horizon_minutes must exceed minute_horizon_minutes by an hour")
-        if self.subjects_bytes_max < 1024:
-            raise ValueError("subjects_bytes_max must be at least 1024")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +59,7 @@ class ScheduleLog:
         disk: Disk,
         log_uuid: UUID,
         *,
-        limits: ScheduleLimits,
+        limits: StorageLimits,
         on_damage: Callable[[Damage], None],
         provision: Provision | None = None,
     ) -> None:
@@ -226,11 +196,11 @@ class ScheduleLog:
             self.waiting.near.append(block)
         return self.flush_near(now_ms)
 
-    def read_dead(self, rows_max: int) -> None:
-        """Read the index of dead letters anew, of the oldest days first; it is kept from now on."""
-        index = DeadIndex(rows_max, is_read=True)
+    def read_dead(self) -> None:
+        """Read the index of dead letters anew, of the oldest days first."""
+        index = DeadIndex()
         for segment in sorted(self.segments.values(), key=lambda segment: segment.key.start):
-            if segment.key.span is not Span.DEAD or index.is_full:
+            if segment.key.span is not Span.DEAD:
                 continue
             settled = self.crossed_off(segment)
             if settled is None:
@@ -241,8 +211,6 @@ class ScheduleLog:
                 # Somebody has put the first sector of another file there since it was opened.
                 path, length = segment.file.path, segment.file.length
                 self.on_damage(Damage(path, 0, length, str(error)))
-        named = self.dead.rows["sequence"][self.dead.rows["named"]]
-        index.name(named, named=True)
         self.dead = index
 
     def restore(self, segment: Segment) -> None:

@@ -509,6 +509,7 @@ def settings_of(rate: int, checkpoint_ms: int) -> dict[str, str]:
         "storage.minute_horizon_minutes": "2",
         "storage.hour_horizon_minutes": "62",
         "storage.gather_bytes_max": "65536",
+        "storage.message_log_file_bytes_max": str(192 * 1024),
         "storage.disk_free_bytes_min": "0",
         "wheel.load_ahead_ms": "60000",
     }

@@ -9,23 +9,19 @@ import dataclasses
 import functools
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import trio
 
-from delay_server.settings.config import DelayServerConfig
+from delay_server.settings.config import StorageConfig
 from delay_transport.seams.runtime import SystemClock
 from delay_transport.settings import settings_file
 from delaywheel.main import main
-from storage.node.store import StoreSettings
 from tests.crash.breaks import BREAKS
 from tests.crash.life_clock import FastTrioClock, LifeClock
 from tests.crash.patching import put_in
 from tests.crash.points import Target, arm
-
-_KIB = 1024
 
 
 class Orders(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,24 +57,12 @@ def follow(orders: Orders) -> None:
     # All that takes time is hurried, constants too.
     put_in(settings_file, settings_of=dataclasses.fields)
     put_in(trio, run=functools.partial(trio.run, clock=FastTrioClock(clock.rate)))
-    _use_small_files()
+    # Log files are rolled all the time: smaller than a node lets them be.
+    put_in(StorageConfig, __post_init__=lambda _self: None)
     if orders.broken is not None:
         BREAKS[orders.broken]()
     if orders.point is not None:
         arm(Target(orders.point, orders.event, orders.stage, Path(orders.report)))
-
-
-def _use_small_files() -> None:
-    """Have log files rolled all the time: smaller than the settings allow."""
-    plain: Callable[[DelayServerConfig], StoreSettings] = DelayServerConfig.store_settings
-
-    def store_settings(config: DelayServerConfig) -> StoreSettings:
-        return dataclasses.replace(
-            plain(config),
-            message_log_file_bytes_max=192 * _KIB,
-        )
-
-    put_in(DelayServerConfig, store_settings=store_settings)
 
 
 if __name__ == "__main__":

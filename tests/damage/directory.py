@@ -16,8 +16,8 @@ from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStor
 from storage.batch.batches import Damage
 from storage.disk.disk import Disk
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute
+from storage.limits import StorageLimits
 from storage.node.store import StoreSettings
-from storage.schedule.schedule_log import ScheduleLimits
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.dead_rig import Dead, DeadRig
@@ -26,14 +26,14 @@ from tests.storage.store_rig import GRACE_MS
 HOUR_MS = 60 * MINUTE_MS
 AUDIT_FILE_BYTES = 1500
 SETTINGS = StoreSettings(
-    schedule=ScheduleLimits(
+    limits=StorageLimits(
         minute_horizon_minutes=4,
         hour_horizon_minutes=240,
         gather_bytes_max=4000,
         open_files_max=16,
-    ),
-    message_log_file_bytes_max=12_000,
-    retired_grace_ms=GRACE_MS,
+        message_log_file_bytes_max=12_000,
+        retired_grace_ms=GRACE_MS,
+    )
 )
 
 

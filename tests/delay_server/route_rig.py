@@ -18,7 +18,7 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_server.server import DelayServer
-from delay_server.settings.config import DelayServerConfig, MetaConfig, RoutesConfig
+from delay_server.settings.config import DelayServerConfig, MetaConfig
 from tests.delay_server.meta_stub import FakeMeta
 from tests.delay_server.server_rig import HOST, Broker, World, make_config
 
@@ -207,7 +207,6 @@ def routed_config(**sections: object) -> DelayServerConfig:
         **{
             "brokers": {},
             "meta": MetaConfig(addresses=f"{HOST}:{META_HTTP}"),
-            "routes": RoutesConfig(doubt_ms=0),
             **sections,
         }
     )

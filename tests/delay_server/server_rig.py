@@ -22,9 +22,10 @@ from delay_protocol.messages.items import (
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import DelayServerConfig, NodeConfig, StorageConfig
+from delay_server.settings.config import DelayServerConfig, NodeConfig
 from delay_transport.seams.runtime import Runtime
 from tests.brokers import Received, SharedStream, StreamBroker
+from tests.kit.settings import SmallStorage
 from tests.simulation.clock import SimClock
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan, SimExecutor
@@ -39,7 +40,7 @@ MINUTE_MS = 60_000
 PROMPT = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
 """Every call of the disk takes a millisecond."""
 
-ROOMY = StorageConfig(disk_free_bytes_min=0)
+ROOMY = SmallStorage(disk_free_bytes_min=0)
 """No floor of free disk, whatever the size of the disk."""
 
 

@@ -53,12 +53,6 @@ class ByLane:
         lanes: npt.NDArray[np.int32] = entries["subject"].astype(np.int32)
         return lanes
 
-    def refused(self, entries: Entries, group: str) -> None:
-        """Nothing else is known."""
-
-    def group_failed(self, group: str) -> None:
-        """Nothing else is known."""
-
 
 def offer_of(rig: Rig, subject: int, count: int) -> None:
     entries = rig.offer(count, lane=subject)

@@ -30,7 +30,6 @@ from meta_server.server import MetaServer
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
 from storage.disk.errors import StorageError
-from storage.node.store import StoreSettings
 from storage.state.identity import IDENTITY_PATH, Identity, decode_identity
 from tests.delay_server.meta_stub import HTTP_PORT, RealMeta
 from tests.delay_server.server_rig import (
@@ -58,17 +57,14 @@ SERVED_S: Final = 60.0
 """Virtual seconds in which whatever a test waits for has to have come."""
 
 
-class TrimmedConfig(DelayServerConfig, frozen=True, kw_only=True):
-    """Of nodes that keep next to nothing of their message_log, so that others copy snapshots."""
-
-    def store_settings(self) -> StoreSettings:
-        """Return what the data directory is opened with: no setting makes files so small."""
-        return dataclasses.replace(super().store_settings(), message_log_file_bytes_max=2000)
-
-
 TRIMMED: Final = dataclasses.replace(
-    ROOMY, message_log_keep_ms=0, duplicate_window_items=0, retired_grace_ms=1000
+    ROOMY,
+    message_log_file_bytes_max=2000,
+    message_log_keep_ms=0,
+    duplicate_window_items=0,
+    retired_grace_ms=1000,
 )
+"""Of nodes that keep next to nothing of their message_log, so that others copy snapshots."""
 
 
 EXPECTED: Final = (StorageError, TransportError, MembershipError)
@@ -107,14 +103,13 @@ class Machine:
 
     def config(self) -> DelayServerConfig:
         """Return its settings."""
-        trims = self.group.trims
-        return (TrimmedConfig if trims else DelayServerConfig)(
+        return DelayServerConfig(
             node=NodeConfig(data_dir=Path("unused"), cluster="c1", group=GROUP, node_id=self.name),
             brokers={
                 "g1": f"{HOST}:{BROKER_PORT}",
                 **dict.fromkeys(self.group.attached, "attached"),
             },
-            storage=TRIMMED if trims else ROOMY,
+            storage=TRIMMED if self.group.trims else ROOMY,
             listener=ListenerConfig(address=f"{HOST}:{self.port}"),
             meta=MetaConfig(addresses=f"{HOST}:{HTTP_PORT}"),
         )

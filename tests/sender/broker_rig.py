@@ -453,8 +453,6 @@ class TableRoutes:
     def __init__(self, groups: dict[int, list[str]]) -> None:
         self.groups = groups
         self.lanes = np.arange(64, dtype=np.int32)
-        self.refusals: list[tuple[str, list[int]]] = []
-        self.failed: list[str] = []
 
     def groups_of(self, lane: int) -> dict[str, None]:
         return dict.fromkeys(self.groups.get(lane, []))
@@ -466,12 +464,6 @@ class TableRoutes:
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         lanes: npt.NDArray[np.int32] = self.lanes[entries["subject"]]
         return lanes
-
-    def refused(self, entries: Entries, group: str) -> None:
-        self.refusals.append((group, entries["sequence"].tolist()))
-
-    def group_failed(self, group: str) -> None:
-        self.failed.append(group)
 
 
 @asynccontextmanager

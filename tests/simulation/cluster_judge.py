@@ -23,8 +23,7 @@ from tests.simulation.witness import Receipt, Witness
 
 CONVERGED_S = 150.0
 """In which everybody knows what the meta server says, once nothing is amiss: a dead connection is
-noticed in 30 s, another one is tried within 10 s, a subject is asked for every 60 s, and that a
-route has no groups any more is doubted for 10 s."""
+noticed in 30 s, another one is tried within 10 s, and a subject is asked for every 60 s."""
 TOLD_S = 40.0
 """In which everybody is told of a change, by a push, once all has been well for `CONVERGED_S` and
 no connection was reset: without pushes it takes up to 60 s."""

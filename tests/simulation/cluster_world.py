@@ -307,7 +307,6 @@ class ClusterWorld(World):
             routes=RoutesConfig(
                 subjects_max=subjects_max,
                 unused_ms=chance.choice((600_000, 60_000)),
-                doubt_ms=chance.choice((10_000, 0)),
                 questions_max=chance.choice((256, 2)),
             ),
         )

@@ -4,7 +4,7 @@ Every setting that changes what the code does is drawn by `draw_configuration`, 
 again for restarts with other settings. A bound that no simulated load would reach at its real size
 is drawn small in a share of the seeds, and so are the ages after which files are deleted; what
 configuration files refuse to set so small (sizes of files, steps) is set behind their back by
-`SmallConfig`.
+`SmallConfig` and `SmallStorage`.
 """
 
 import dataclasses
@@ -14,22 +14,21 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from delay_server.accepting.ingest import IngestLimits
-from delay_server.filing.filer import FilingLimits
+import msgspec
+
+from delay_server.accepting.admission import AdmissionConfig
+from delay_server.holding.wheel import WheelConfig
 from delay_server.settings.config import (
-    AdmissionConfig,
     ClockConfig,
     DelayServerConfig,
     HttpConfig,
     ListenerConfig,
     NodeConfig,
-    StorageConfig,
-    WheelConfig,
 )
 from delay_transport.seams.runtime import Address, format_address
 from sender.settings.config import SenderConfig
-from storage.node.store import StoreSettings
 from storage.schedule.provision import Provision
+from tests.kit.settings import SmallStorage
 
 SERVER_ADDRESS = ("10.0.0.1", 20801)
 BROKER_ADDRESSES = {
@@ -82,20 +81,8 @@ def draw_weights(chance: random.Random, names: Iterable[str]) -> dict[str, float
 
 
 class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
-    """A configuration with bounds smaller than its sections would take."""
+    """A configuration with a smaller floor of free disk than a node would take."""
 
-    message_log_file_bytes: int
-    """Instead of storage.message_log_file_bytes_max."""
-    seals_file_bytes: int
-    """Instead of storage.seals_file_bytes_max."""
-    seals_keep_ms: int
-    """Instead of storage.seals_keep_days."""
-    filing_bytes: int
-    """Instead of storage.filing_bytes_max."""
-    subjects_bytes: int
-    """Instead of storage.subjects_bytes_max."""
-    load_step_rows: int
-    """Rows loaded between two turns of filing."""
     floor_bytes: int = 1 << 20
     """Free disk below which messages are refused, whatever the size of the disk."""
 
@@ -109,25 +96,6 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
             super().provision(total_bytes),
             reserve_bytes=self.floor_bytes // 2,
             block_bytes=64,
-        )
-
-    def store_settings(self) -> StoreSettings:
-        """Return the settings with files that a simulated load fills."""
-        settings = super().store_settings()
-        return dataclasses.replace(
-            settings,
-            retention=dataclasses.replace(settings.retention, seals_keep_ms=self.seals_keep_ms),
-            schedule=dataclasses.replace(settings.schedule, subjects_bytes_max=self.subjects_bytes),
-            message_log_file_bytes_max=self.message_log_file_bytes,
-            seals_file_bytes_max=self.seals_file_bytes,
-        )
-
-    def filing_limits(self) -> FilingLimits:
-        """Return the limits with bounds that a simulated load reaches."""
-        return dataclasses.replace(
-            super().filing_limits(),
-            load_step_rows=self.load_step_rows,
-            backlog_bytes_max=self.filing_bytes,
         )
 
 
@@ -145,7 +113,7 @@ def draw_configuration(
     load_ahead_ms = chance.choice((5_000, 20_000, 60_000))
     minute_horizon = max(chance.randint(2, 12), math.ceil(2 * load_ahead_ms / _MINUTE_MS))
     aged = chance.random() < _AGED_CHANCE
-    return SmallConfig(
+    config = SmallConfig(
         node=NodeConfig(data_dir=Path("simulated"), cluster="c", group="dg1", node_id="n1"),
         brokers={
             name: f"{format_address(address)},weight={weights[name]}"
@@ -157,7 +125,7 @@ def draw_configuration(
             in_flight_requests_max=_seldom(chance, (1, 3), 8192),
         ),
         admission=_draw_admission(chance),
-        storage=StorageConfig(
+        storage=SmallStorage(
             minute_horizon_minutes=minute_horizon,
             hour_horizon_minutes=minute_horizon + chance.randint(60, 90),
             gather_bytes_max=chance.choice((1, 4000, 1 << 26)),
@@ -174,14 +142,18 @@ def draw_configuration(
         wheel=_draw_wheel(chance, load_ahead_ms, held_min),
         clock=ClockConfig(),
         http=HttpConfig(address=""),
-        message_log_file_bytes=4096 if aged else chance.choice((1 << 14, 1 << 14, 1 << 20)),
-        seals_file_bytes=chance.choice((1000, 4000)) if aged else 1 << 20,
+    )
+    storage = dataclasses.replace(
+        config.storage,
+        message_log_file_bytes_max=4096 if aged else chance.choice((1 << 14, 1 << 14, 1 << 20)),
+        seals_file_bytes_max=chance.choice((1000, 4000)) if aged else 1 << 20,
         seals_keep_ms=_draw_age_ms(chance) if aged else _KEEP_MS,
-        filing_bytes=_seldom(chance, (1, 5000), 1 << 27),
+        filing_bytes_max=_seldom(chance, (1, 5000), 1 << 27),
         load_step_rows=chance.choice((1, 4, 50)),
         # A name takes some 280: there are collections in nearly every seed, in some all the time.
-        subjects_bytes=_seldom(chance, (1024, 3000), 30_000),
+        subjects_bytes_max=_seldom(chance, (1024, 3000), 30_000),
     )
+    return msgspec.structs.replace(config, storage=storage)
 
 
 def _draw_age_ms(chance: random.Random) -> int:
@@ -215,17 +187,10 @@ def _draw_sender(chance: random.Random, held_min: int) -> SenderConfig:
     )
 
 
-class _SmallAdmission(AdmissionConfig):
-    """Admission whose intake takes less than one full item may have."""
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return dataclasses.replace(super().ingest_limits(), intake_bytes_max=1)
-
-
 def _draw_admission(chance: random.Random) -> AdmissionConfig:
-    kind = _SmallAdmission if chance.random() < 0.2 else AdmissionConfig
-    return kind(horizon_days=HORIZON_DAYS)
+    # Of the small intake: less than one full item may have.
+    intake = {"pending_bytes_max": 1} if chance.random() < 0.2 else {}
+    return AdmissionConfig(horizon_days=HORIZON_DAYS, **intake)
 
 
 def _seldom(chance: random.Random, small: tuple[int, ...], large: int) -> int:

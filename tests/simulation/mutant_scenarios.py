@@ -85,7 +85,7 @@ FULL_APPENDS = Scenario(
     ),
     # What makes it no wonder to the producers.
     plan={"full": 0.001},
-    bounds={"message_log_file_bytes": 4096},
+    configuration={"message_log_file_bytes_max": 4096},
 )
 FIRST_SEAL = Scenario(
     name="first seal",
@@ -146,8 +146,10 @@ NO_AGES = Scenario(
         "message_log_keep_ms": 0,
         "duplicate_window_ms": 0,
         "segments_keep_ms": 0,
+        "seals_keep_ms": 0,
+        "message_log_file_bytes_max": 4096,
+        "seals_file_bytes_max": 1000,
     },
-    bounds={"message_log_file_bytes": 4096, "seals_file_bytes": 1000, "seals_keep_ms": 0},
 )
 GRACE = replace(
     NO_AGES,
@@ -163,7 +165,7 @@ HOT = Scenario(
     name="a hot subject",
     hot_ahead_s=(2, 600),
     wheel={"entries_max": 100, "lane_entries_min": 1, "lanes_max": 2},
-    bounds={"load_step_rows": 1},
+    configuration={"load_step_rows": 1},
     hot_spread_ms=(60_000, 600_000),
 )
 HOT_AND_LATE = Scenario(
@@ -171,16 +173,14 @@ HOT_AND_LATE = Scenario(
     hot_ahead_s=(-60, 0),
     hot_spread_ms=(60_000,),
     wheel={"entries_max": 1000, "lane_entries_min": 1, "lanes_max": 2},
-    bounds={
-        "sender": SenderConfig(
-            batch_items=7,
-            in_flight_requests_max=1,
-            entries_max=16,
-            heartbeat_s=3600,
-            retry_max_s=10,
-            refused_max_s=30,
-        )
-    },
+    sender=SenderConfig(
+        batch_items=7,
+        in_flight_requests_max=1,
+        entries_max=16,
+        heartbeat_s=3600,
+        retry_max_s=10,
+        refused_max_s=30,
+    ),
 )
 HOT_AND_SLOW = replace(
     HOT_AND_LATE,
@@ -189,11 +189,11 @@ HOT_AND_SLOW = replace(
     hot_ahead_s=(2, 90),
     hot_spread_ms=(5_000, 20_000),
 )
-FEW_NAMES = Scenario(name="little room for names", bounds={"subjects_bytes": 1024})
+FEW_NAMES = Scenario(name="little room for names", configuration={"subjects_bytes_max": 1024})
 HOT_FEW_NAMES = replace(
     HOT,
     name="a hot subject, little room for names",
-    bounds={**HOT.bounds, **FEW_NAMES.bounds},
+    configuration={**HOT.configuration, **FEW_NAMES.configuration},
 )
 OPERATED = Scenario(
     name="an operator who is always there",
@@ -210,15 +210,13 @@ GROUPS = Scenario(
     disturbances={"drift": 1},
     gating=0.0,
     hot_ahead_s=(10, 600),
-    bounds={
-        "sender": SenderConfig(
-            batch_items=1,
-            in_flight_requests_max=1,
-            heartbeat_s=3600,
-            retry_max_s=10,
-            refused_max_s=30,
-        )
-    },
+    sender=SenderConfig(
+        batch_items=1,
+        in_flight_requests_max=1,
+        heartbeat_s=3600,
+        retry_max_s=10,
+        refused_max_s=30,
+    ),
 )
 SMALL_DISK = Scenario(name="small disk", small_disk=1.0)
 RECEIVERS = Scenario(name="receivers", receivers=1.0)

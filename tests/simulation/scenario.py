@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from sender.settings.config import SenderConfig
 from tests.simulation.faults import Trap
 
 
@@ -48,8 +49,8 @@ class Scenario:
     """Settings of the server's storage."""
     wheel: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the server's wheel."""
-    bounds: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of configuration.SmallConfig."""
+    sender: SenderConfig | None = None
+    """Settings of the server's sender; None for those that are drawn."""
     hot_ahead_s: tuple[float, float] | None = None
     """If given, one producer certainly sends many messages of one subject for one time, so many
     seconds before it."""

@@ -454,7 +454,8 @@ class World:
         scenario = self._scenario
         storage = dataclasses.replace(config.storage, **scenario.configuration)
         wheel = dataclasses.replace(config.wheel, **scenario.wheel)
-        config = msgspec.structs.replace(config, storage=storage, wheel=wheel, **scenario.bounds)
+        sender = scenario.sender or config.sender
+        config = msgspec.structs.replace(config, storage=storage, wheel=wheel, sender=sender)
         if self.attached:
             brokers = {**config.brokers, **self.attached}
             config = msgspec.structs.replace(config, brokers=brokers)

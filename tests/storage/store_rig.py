@@ -21,12 +21,11 @@ from storage.batch.facts import FactBlock, Outcome, facts_stated, join_facts
 from storage.batch.file_header import decode_file_header
 from storage.disk.errors import DamagedError, FatalDiskError, StorageFullError
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute, key_of_name
+from storage.limits import StorageLimits
 from storage.logs.message_log import Draft
-from storage.node.retention import RetentionRules
 from storage.node.store import CheckpointWork, RecoverySummary, Store, StoreSettings
 from storage.readers.item_reader import ItemReader
 from storage.schedule.loading import LoadJob
-from storage.schedule.schedule_log import ScheduleLimits
 from storage.schedule.seals import Seal, SealsEnd, read_seals, seals_end
 from storage.schedule.segment import Segment
 from storage.state.checkpoint import Checkpoint, EpochStart, read_checkpoint
@@ -39,29 +38,33 @@ START_MS = 29_000_000 * MINUTE_MS
 GRACE_MS = 60 * MINUTE_MS
 _NEVER_MS = 10**14
 SETTINGS = StoreSettings(
-    schedule=ScheduleLimits(
+    limits=StorageLimits(
         minute_horizon_minutes=2,
         hour_horizon_minutes=180,
         gather_bytes_max=6000,
         open_files_max=8,
-    ),
-    message_log_file_bytes_max=4000,
-    retired_grace_ms=GRACE_MS,
-    retention=RetentionRules(
-        message_log_keep_ms=_NEVER_MS, segments_keep_ms=_NEVER_MS, seals_keep_ms=_NEVER_MS
-    ),
+        message_log_file_bytes_max=4000,
+        retired_grace_ms=GRACE_MS,
+        message_log_keep_ms=_NEVER_MS,
+        segments_keep_ms=_NEVER_MS,
+        seals_keep_ms=_NEVER_MS,
+    )
 )
 """Nothing leaves for its age."""
-SWEPT = replace(
-    SETTINGS,
+
+
+def limited(settings: StoreSettings = SETTINGS, **limits: int) -> StoreSettings:
+    """Return settings with some other limits."""
+    return replace(settings, limits=replace(settings.limits, **limits))
+
+
+SWEPT = limited(
     seals_file_bytes_max=1500,
     retired_grace_ms=10 * MINUTE_MS,
-    retention=RetentionRules(
-        message_log_keep_ms=20 * MINUTE_MS,
-        duplicate_window_ms=5 * MINUTE_MS,
-        segments_keep_ms=30 * MINUTE_MS,
-        seals_keep_ms=100 * MINUTE_MS,
-    ),
+    message_log_keep_ms=20 * MINUTE_MS,
+    duplicate_window_ms=5 * MINUTE_MS,
+    segments_keep_ms=30 * MINUTE_MS,
+    seals_keep_ms=100 * MINUTE_MS,
 )
 """Everything that can leave does so within the time that a test plays."""
 _SUBJECTS = (b"boarding", b"gate", b"delay")
@@ -530,7 +533,7 @@ class StoreRig:
             for name in sealed.keys() - seals.keys():
                 assert sealed[name].deleted, "the files are there, the seal is not"
                 age_ms = self.now_ms - sealed[name].sealed_ms
-                assert age_ms >= self.settings.retention.seals_keep_ms
+                assert age_ms >= self.settings.limits.seals_keep_ms
         sealed |= seals
 
     def is_deleted(self, sequence: int) -> bool:
@@ -730,7 +733,7 @@ class StoreRig:
             assert is_failed or first < checkpoint.first_sequence <= checkpoint.sequence + 1
             assert is_listed or is_failed or not self._is_open
             if is_listed:
-                rules = self.settings.retention
+                rules = self.settings.limits
                 keep_ms = 0 if self.memory.was_short else rules.message_log_keep_ms
                 last = max(s for s in self.memory.appended_ms if s < checkpoint.first_sequence)
                 age_ms = self.now_ms - self.memory.appended_ms[last]

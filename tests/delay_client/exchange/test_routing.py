@@ -394,19 +394,6 @@ def test_out_of_time_after_every_group_failed_says_what_the_last_one_did() -> No
         assert outcome.maybe_kept == (mood == "hangs")
 
 
-def test_the_meta_server_is_asked_when_a_group_fails_but_seldom() -> None:
-    world = World("a", "b")
-    sent_soon(world, "m")
-    world.servers["a:1"].mood = "52"
-    for number in range(100):
-        sent_soon(world, f"m{number}", within_s=0.1)
-    asked = [at for at, _ in world.meta.asked]
-    assert 2 <= len(asked) <= 8
-
-
-# Routes change.
-
-
 # Trouble is told.
 
 

@@ -12,8 +12,8 @@ from delay_protocol.basics.codes import ResponseCode
 from delay_server.admin.explain import counts
 from delay_server.admin.http import application
 from delay_server.filing.schedule_access import ScheduleAccess
+from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
-from delay_server.settings.config import WheelConfig
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -245,16 +245,6 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
         await operator.ask("PUT", "/controls/subjects/s", {"paused": True})
         _, about = await operator.ask("GET", "/explain?subject=s")
         assert (about["reason"], about["dead"]) == ("paused_subject", 3)
-
-
-async def test_the_age_of_the_first_dead_letter_is_known_at_once() -> None:
-    world = World()
-    async with world.serving() as server:
-        await trio.sleep(60)
-        await bury(world, server, "m1")
-        await trio.sleep(0.2)
-        assert server.master.dead_letters.oldest_ms is not None
-        assert world.now_ms - server.master.dead_letters.oldest_ms < 1000
 
 
 async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothing() -> None:

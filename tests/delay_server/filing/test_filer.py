@@ -14,23 +14,22 @@ import trio
 
 from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
-from delay_server.filing.checkpoints import CheckpointLimits, Checkpoints
+from delay_server.filing.checkpoints import Checkpoints
 from delay_server.filing.filer import (
     Filer,
-    FilingLimits,
 )
 from delay_server.filing.loader import Loader
 from delay_server.filing.schedule_access import ScheduleAccess
-from delay_server.holding.wheel import Wheel
-from delay_server.lanes.lanes import LaneLimits, Lanes
+from delay_server.holding.wheel import Wheel, WheelConfig
+from delay_server.lanes.lanes import Lanes
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.spans import Span
+from storage.limits import StorageLimits
 from storage.node.store import StoreSettings
 from storage.schedule.handout import HeldRows, held_rows
-from storage.schedule.schedule_log import ScheduleLimits
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
@@ -69,16 +68,15 @@ class Bench:
     def __init__(
         self,
         *,
-        limits: FilingLimits,
-        checkpoints: CheckpointLimits,
-        schedule: ScheduleLimits,
+        limits: StorageLimits,
+        wheel: WheelConfig,
         plan: ExecutorPlan,
     ) -> None:
         self.disk = SimDisk(random.Random(3), plan=CALM)
         self.clock = SimClock(is_synchronised=False)
         self.store, _ = start(
             self.disk,
-            StoreSettings(schedule=schedule),
+            StoreSettings(limits=limits),
             chance=random.Random(5),
             now_ms=EPOCH_MS,
             on_damage=lambda damage: pytest.fail(str(damage)),
@@ -102,11 +100,10 @@ class Bench:
         """The subjects of `submit_names` whose messages were not popped yet."""
         self.minutes: dict[int, int] = {}
         pacer = Pacer(self.clock, ClockGuard(step_forward_ms_max=60_000))
-        self.checkpoints = Checkpoints(self.store, checkpoints, executor=self.executor, pacer=pacer)
+        self.checkpoints = Checkpoints(self.store, executor=self.executor, pacer=pacer)
         self.access = ScheduleAccess(self.executor)
         self.filer = Filer(
             store=self.store,
-            limits=limits,
             checkpoints=self.checkpoints,
             access=self.access,
             pacer=pacer,
@@ -117,11 +114,11 @@ class Bench:
             handout=self.handout,
             give_back=self.handout.give_back,
             wheel=self.wheel,
-            limits=limits,
+            limits=wheel,
             checkpoints=self.checkpoints,
             access=self.access,
             pacer=pacer,
-            lanes=Lanes(LaneLimits(), on_disk=self.handout),
+            lanes=Lanes(on_disk=self.handout, lane_entries_min=2000, lanes_max=256),
             held_elsewhere=lambda: self.elsewhere + sum(map(len, self.sent)),
             on_wheel_grown=self._grown,
             append_floor=self._append_floor,
@@ -263,18 +260,12 @@ class Bench:
 @asynccontextmanager
 async def bench(
     *,
-    limits: FilingLimits | None = None,
-    checkpoints: CheckpointLimits | None = None,
-    schedule: ScheduleLimits | None = None,
+    limits: StorageLimits | None = None,
+    wheel: WheelConfig | None = None,
     plan: ExecutorPlan = PROMPT,
     loops: str = "filing loading checkpoints",
 ) -> AsyncIterator[Bench]:
-    b = Bench(
-        limits=limits or FilingLimits(),
-        checkpoints=checkpoints or CheckpointLimits(),
-        schedule=schedule or ScheduleLimits(),
-        plan=plan,
-    )
+    b = Bench(limits=limits or StorageLimits(), wheel=wheel or WheelConfig(), plan=plan)
     async with trio.open_nursery() as nursery:
         for loop in loops.split():
             nursery.start_soon(b.run_of(loop))
@@ -337,7 +328,7 @@ async def test_what_is_filed_while_the_loader_looks_around_is_not_slept_through(
 
 
 async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_written() -> None:
-    async with bench(schedule=ScheduleLimits(gather_bytes_max=1)) as b:
+    async with bench(limits=StorageLimits(gather_bytes_max=1)) as b:
         b.loader._pacer.sleep_ms_max = HOUR_MS
         await trio.sleep(30 * 60)
         b.submit(b.clock.now_ms())
@@ -347,8 +338,8 @@ async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_writt
 async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
     """Arrivals are slipped in before every step of the load, by the order of calls alone."""
     for gap in range(6):
-        limits = FilingLimits(load_step_rows=1, load_ahead_ms=4 * MINUTE_MS)
-        async with bench(limits=limits, loops="filing") as b:
+        limits, wheel = StorageLimits(load_step_rows=1), WheelConfig(load_ahead_ms=4 * MINUTE_MS)
+        async with bench(limits=limits, wheel=wheel, loops="filing") as b:
             minute_ms = EPOCH_MS + 3 * MINUTE_MS
             for number in range(5):
                 b.submit(minute_ms + number)
@@ -380,9 +371,8 @@ async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_on
 async def test_whatever_arrives_whenever_enters_the_wheel_once_and_in_time(seed: int) -> None:
     chance = random.Random(seed)
     plan = ExecutorPlan(delay_s=(0.0005, 0.05), stall_chance=0.02, stall_s=(0.1, 3))
-    limits = FilingLimits(load_step_rows=3, load_ahead_ms=60_000)
-    checkpoints = CheckpointLimits(checkpoint_interval_ms=1000)
-    async with bench(limits=limits, checkpoints=checkpoints, plan=plan) as b:
+    limits = StorageLimits(load_step_rows=3, checkpoint_interval_ms=1000)
+    async with bench(limits=limits, wheel=WheelConfig(load_ahead_ms=60_000), plan=plan) as b:
         late = 0
         for _ in range(300):
             ahead = chance.choice([0, 60_000, 120_000, 180_000, 400_000, 3 * HOUR_MS])
@@ -429,7 +419,8 @@ async def test_with_nothing_to_do_nothing_runs() -> None:
 
 
 async def test_the_wheel_takes_no_more_than_it_may_and_the_rest_follows() -> None:
-    async with bench(limits=FilingLimits(wheel_entries_max=100, load_step_rows=10)) as b:
+    wheel = WheelConfig(entries_max=100)
+    async with bench(limits=StorageLimits(load_step_rows=10), wheel=wheel) as b:
         for _ in range(10):
             b.submit(*(EPOCH_MS + 3 * MINUTE_MS + number for number in range(100)))
         popped = 0
@@ -447,7 +438,7 @@ async def test_the_wheel_takes_no_more_than_it_may_and_the_rest_follows() -> Non
 
 async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounded() -> None:
     plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
-    async with bench(limits=FilingLimits(backlog_bytes_max=5000), plan=plan) as b:
+    async with bench(limits=StorageLimits(filing_bytes_max=5000), plan=plan) as b:
         most = 0
         for _ in range(50):
             await until(lambda: b.filer.has_room)
@@ -462,7 +453,7 @@ async def test_commits_wait_for_room_while_filing_lags_and_the_backlog_is_bounde
 
 async def test_whoever_waits_for_room_hears_of_it_and_several_may_wait_for_the_end() -> None:
     plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
-    async with bench(limits=FilingLimits(backlog_bytes_max=10), plan=plan, loops="filing") as b:
+    async with bench(limits=StorageLimits(filing_bytes_max=10), plan=plan, loops="filing") as b:
         rooms: list[bool] = []
         b.filer.on_room = lambda: rooms.append(b.filer.has_room)
         b.submit(EPOCH_MS + HOUR_MS)
@@ -475,7 +466,7 @@ async def test_whoever_waits_for_room_hears_of_it_and_several_may_wait_for_the_e
 
 
 async def test_checkpoints_come_at_their_interval_while_there_is_something_new() -> None:
-    async with bench(checkpoints=CheckpointLimits(checkpoint_interval_ms=2000)) as b:
+    async with bench(limits=StorageLimits(checkpoint_interval_ms=2000)) as b:
         await trio.sleep(100)
         written = b.checkpoints.written
         for _ in range(20):
@@ -490,8 +481,8 @@ async def test_checkpoints_come_at_their_interval_while_there_is_something_new()
 
 
 async def test_much_that_is_filed_does_not_wait_for_the_interval() -> None:
-    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000, checkpoint_bytes=20_000)
-    async with bench(checkpoints=checkpoints) as b:
+    limits = StorageLimits(checkpoint_interval_ms=3_600_000, checkpoint_bytes=20_000)
+    async with bench(limits=limits) as b:
         await trio.sleep(3700)
         written = b.checkpoints.written
         for _ in range(10):
@@ -623,15 +614,9 @@ async def test_a_split_without_space_does_not_hold_up_what_is_due() -> None:
         b.assert_each_entered_once()
 
 
-@pytest.mark.parametrize("name", FilingLimits.__slots__)
-def test_limits_that_make_no_sense_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be positive"):
-        FilingLimits(**{name: 0})
-
-
 async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_not() -> None:
     """Rows come that are due earlier than those that the sender holds or has just delivered."""
-    async with bench(limits=FilingLimits(wheel_entries_max=40)) as b:
+    async with bench(wheel=WheelConfig(entries_max=40)) as b:
         await trio.sleep(31)
         now_ms = b.clock.now_ms()
         b.submit(*[now_ms] * 10)
@@ -653,7 +638,7 @@ async def test_what_is_thrown_out_for_room_comes_again_and_what_was_sent_does_no
 
 
 async def test_what_is_thrown_out_is_not_loaded_again_before_there_is_room_for_a_slice() -> None:
-    async with bench(limits=FilingLimits(wheel_entries_max=80)) as b:
+    async with bench(wheel=WheelConfig(entries_max=80)) as b:
         await trio.sleep(1)
         now_ms = b.clock.now_ms()
         for first in range(0, 200, 10):
@@ -674,8 +659,8 @@ WITH_NAMES = "filing loading checkpoints collecting"
 
 @pytest.mark.long
 async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_they_may() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=1 << 20, gather_bytes_max=100_000)
-    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=1 << 20, gather_bytes_max=100_000)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         subjects = b.store.schedule.subjects
         most_bytes = most_names = popped = 0
         for first in range(0, 200_000, 1000):
@@ -706,9 +691,8 @@ async def test_200_000_subjects_that_never_come_again_take_no_more_memory_than_t
 
 
 async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=100_000)
-    limits = FilingLimits(load_step_rows=20)
-    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=100_000, load_step_rows=20)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         subjects = b.store.schedule.subjects
         due_ms = b.clock.now_ms() + 30_000
         for first in range(0, 3000, 20):
@@ -730,9 +714,8 @@ async def test_with_more_names_due_than_fit_what_is_due_last_waits_on_disk() -> 
 
 
 async def test_what_does_not_fit_for_its_names_does_not_come_and_go_without_end() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=1_024)
-    limits = FilingLimits(load_step_rows=1)
-    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=1_024, load_step_rows=1)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         due_ms = b.clock.now_ms() + 100_000
         b.submit_names([b"%0200d" % number for number in range(5)], due_ms)
         await trio.sleep(99)
@@ -745,9 +728,8 @@ async def test_what_does_not_fit_for_its_names_does_not_come_and_go_without_end(
 
 
 async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_come() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=10_000)
-    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000)
-    async with bench(schedule=schedule, checkpoints=checkpoints, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=10_000, checkpoint_interval_ms=3_600_000)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         for first in range(0, 1000, 10):
             names = [b"%044d" % number for number in range(first, first + 10)]
             b.submit_names(names, b.clock.now_ms() + 5 * HOUR_MS)
@@ -765,8 +747,8 @@ async def test_names_of_messages_that_wait_to_be_written_do_not_stop_those_that_
 
 
 async def test_loading_waits_for_names_no_longer_than_something_holds_them() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=30_000)
-    async with bench(schedule=schedule, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=30_000)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         subjects = b.store.schedule.subjects
         b.submit_names([b"%044d" % number for number in range(70)], EPOCH_MS + 60_000)
         b.submit_names([b"last"], EPOCH_MS + 170_000)
@@ -787,9 +769,8 @@ async def test_loading_waits_for_names_no_longer_than_something_holds_them() -> 
 
 
 async def test_names_of_messages_that_wait_to_be_written_do_not_hold_loading_up() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=30_000)
-    checkpoints = CheckpointLimits(checkpoint_interval_ms=3_600_000)
-    async with bench(schedule=schedule, checkpoints=checkpoints, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=30_000, checkpoint_interval_ms=3_600_000)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         b.submit_names([b"on disk"], EPOCH_MS + 10 * MINUTE_MS)
         while b.clock.now_ms() < EPOCH_MS + 9 * MINUTE_MS:
             # The wheel is never empty, and there is always one name more in the pile.
@@ -843,9 +824,8 @@ async def test_a_split_that_cannot_read_begins_anew_each_minute_until_its_deadli
 
 
 async def test_what_a_clock_ahead_threw_out_for_its_names_is_loaded_when_it_is_taken_back() -> None:
-    schedule = ScheduleLimits(subjects_bytes_max=1_024)
-    limits = FilingLimits(load_step_rows=1)
-    async with bench(schedule=schedule, limits=limits, loops=WITH_NAMES) as b:
+    limits = StorageLimits(subjects_bytes_max=1_024, load_step_rows=1)
+    async with bench(limits=limits, loops=WITH_NAMES) as b:
         await trio.sleep(1)  # The clock is known before it leaps.
         due_ms = b.clock.now_ms() + 100_000
         b.submit_names([b"%0200d" % number for number in range(5)], due_ms)

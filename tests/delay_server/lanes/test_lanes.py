@@ -5,9 +5,8 @@ from collections import Counter
 
 import numpy as np
 import numpy.typing as npt
-import pytest
 
-from delay_server.lanes.lanes import NO_ROUTE, LaneLimits, Lanes
+from delay_server.lanes.lanes import NO_ROUTE, Lanes
 from storage.batch.entries import ENTRY, Entries
 from tests.delay_server.lanes.left_on_disk import LeftOnDisk
 from tests.seeds import each_seed
@@ -18,9 +17,16 @@ ROOM = 1000
 class Made(Lanes):
     """Lanes, and what they left on disk."""
 
-    def __init__(self, limits: LaneLimits, *, unrouted_max: int = 100_000) -> None:
+    def __init__(
+        self, *, lane_entries_min: int = 2000, lanes_max: int = 256, unrouted_max: int = 100_000
+    ) -> None:
         self.left = LeftOnDisk()
-        super().__init__(limits, on_disk=self.left, unrouted_max=unrouted_max)
+        super().__init__(
+            on_disk=self.left,
+            lane_entries_min=lane_entries_min,
+            lanes_max=lanes_max,
+            unrouted_max=unrouted_max,
+        )
 
 
 def entries_of(*subjects: int, first: int = 1) -> Entries:
@@ -37,7 +43,7 @@ def admit(lanes: Lanes, *subjects: int, room: int = ROOM) -> list[tuple[int, lis
 
 
 def test_a_subject_is_held_while_the_sender_has_some_of_it_or_it_has_a_lane() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=2))
+    lanes = Made(lane_entries_min=2)
     admit(lanes, 5, 7, 7, 7, 900)
     assert np.flatnonzero(lanes.holds_subjects(0, 2000)).tolist() == [5, 7, 900]
     assert np.flatnonzero(lanes.holds_subjects(6, 2)).tolist() == [1]
@@ -47,20 +53,20 @@ def test_a_subject_is_held_while_the_sender_has_some_of_it_or_it_has_a_lane() ->
 
 
 def test_subjects_of_which_little_is_held_share_lane_0() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=3))
+    lanes = Made(lane_entries_min=3)
     assert admit(lanes, 5, 900, 5, 7) == [(0, [1, 2, 3, 4])]
     assert [lanes.held(subject) for subject in (5, 7, 900, 10_000)] == [2, 1, 1, 0]
 
 
 def test_a_subject_of_which_more_is_held_gets_a_lane_and_the_others_keep_their_order() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=2))
+    lanes = Made(lane_entries_min=2)
     assert admit(lanes, 5, 6, 5, 5, 7) == [(0, [2, 5]), (1, [1, 3, 4])]
     assert admit(lanes, 5, 6) == [(0, [2]), (1, [1])]
     assert not lanes.parked.waiting
 
 
 def test_what_exceeds_half_of_the_free_room_is_dropped_and_the_subject_waits() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=2))
+    lanes = Made(lane_entries_min=2)
     assert admit(lanes, *[5] * 10, 6, room=21) == [(0, [11]), (1, [1, 2, 3, 4, 5])]
     assert lanes.parked.waiting == {5}
     assert lanes.held(5) == 5
@@ -77,14 +83,14 @@ def test_what_exceeds_half_of_the_free_room_is_dropped_and_the_subject_waits() -
 
 
 def test_a_subject_with_little_never_waits_however_full_the_sender_is() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=4))
+    lanes = Made(lane_entries_min=4)
     assert admit(lanes, 5, 5, 5, 5, room=4) == [(0, [1, 2, 3, 4])]
     assert admit(lanes, 5, room=1) == []
     assert lanes.parked.waiting == {5}
 
 
 def test_of_lanes_for_which_somebody_waits_it_is_told_once_that_less_is_held() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=2))
+    lanes = Made(lane_entries_min=2)
     admit(lanes, *[6] * 5)
     lanes.settled(entries_of(6))
     assert lanes.parked.take_eased() == []
@@ -99,14 +105,14 @@ def test_of_lanes_for_which_somebody_waits_it_is_told_once_that_less_is_held() -
 
 
 def test_beyond_the_last_lane_hot_subjects_are_treated_like_all_others() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=1, lanes_max=1))
+    lanes = Made(lane_entries_min=1, lanes_max=1)
     assert admit(lanes, 5, 5) == [(1, [1, 2])]
     assert admit(lanes, *[6] * 50, room=20) == [(0, list(range(1, 51)))]
     assert not lanes.parked.waiting
 
 
 def test_a_lane_is_given_to_the_next_when_nothing_of_its_subject_is_held() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=1, lanes_max=1))
+    lanes = Made(lane_entries_min=1, lanes_max=1)
     admit(lanes, 5, 5)
     lanes.settled(entries_of(5))
     assert admit(lanes, 6, 6) == [(0, [1, 2])]
@@ -116,7 +122,7 @@ def test_a_lane_is_given_to_the_next_when_nothing_of_its_subject_is_held() -> No
 
 
 def test_a_lane_whose_subject_waits_is_not_given_away() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=1, lanes_max=1))
+    lanes = Made(lane_entries_min=1, lanes_max=1)
     admit(lanes, 5, 5, 5, room=4)
     assert lanes.parked.waiting == {5}
     lanes.settled(entries_of(*[5] * lanes.held(5)))
@@ -125,7 +131,7 @@ def test_a_lane_whose_subject_waits_is_not_given_away() -> None:
 
 
 def test_a_subject_that_is_paused_while_it_waits_comes_by_no_lane_until_it_may() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=1, lanes_max=1))
+    lanes = Made(lane_entries_min=1, lanes_max=1)
     admit(lanes, 5, 5, 5, room=4)
     lane = lanes.number(5)
     assert (lanes.parked.waiting_in, lanes.left.lane_of) == ({lane: {5}}, {5: lane})
@@ -140,7 +146,7 @@ def test_a_subject_that_is_paused_while_it_waits_comes_by_no_lane_until_it_may()
 
 
 def test_a_subject_is_in_its_lane_before_anything_of_it_is_given_back() -> None:
-    lanes = Made(LaneLimits(lane_entries_min=2))
+    lanes = Made(lane_entries_min=2)
     order: list[str] = []
     give_back, assign = lanes.left.give_back, lanes.left.assign
 
@@ -158,7 +164,7 @@ def test_a_subject_is_in_its_lane_before_anything_of_it_is_given_back() -> None:
 
 
 def test_what_cannot_be_parked_is_forgotten_until_it_is_remembered() -> None:
-    lanes = Made(LaneLimits(), unrouted_max=1)
+    lanes = Made(unrouted_max=1)
     for subject in (5, 6, 7):
         admit(lanes, subject)
         lanes.route_changed(subject, NO_ROUTE)
@@ -179,8 +185,7 @@ def test_counts_are_those_of_a_plain_count_and_all_but_those_who_wait_are_offere
     seed: int,
 ) -> None:
     chance = random.Random(seed)
-    limits = LaneLimits(lane_entries_min=chance.choice([1, 3, 10]), lanes_max=chance.choice([1, 3]))
-    lanes = Made(limits)
+    lanes = Made(lane_entries_min=chance.choice([1, 3, 10]), lanes_max=chance.choice([1, 3]))
     held: Counter[int] = Counter()
     for _ in range(200):
         subjects = [chance.choice([0, 0, 1, 2, 200]) for _ in range(chance.randint(1, 20))]
@@ -204,9 +209,3 @@ def test_counts_are_those_of_a_plain_count_and_all_but_those_who_wait_are_offere
         where = {s: lane for lane, found in lanes.parked.waiting_in.items() for s in found}
         assert lanes.left.lane_of == where
         assert all(lanes.held(subject) == held[subject] for subject in (0, 1, 2, 200))
-
-
-@pytest.mark.parametrize("name", LaneLimits.__slots__)
-def test_limits_that_make_no_sense_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be positive"):
-        LaneLimits(**{name: 0})

@@ -18,11 +18,12 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_server.admin.status import status_of
-from delay_server.lanes.lanes import LaneLimits, Lanes
+from delay_server.holding.wheel import WheelConfig
+from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.server import DelayServer
-from delay_server.settings.config import RoutesConfig, StorageConfig, WheelConfig
+from delay_server.settings.config import RoutesConfig, StorageConfig
 from sender.groups.connection import End
 from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import SenderConfig
@@ -277,33 +278,6 @@ async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_messa
     assert max(late[20:]) <= 20
 
 
-async def test_a_refusal_asks_for_the_route_and_the_message_goes_where_it_says_then() -> None:
-    world = RouteWorld()
-    async with world.routing() as (server, _):
-        await send(world, [make_item("m0", world.now_ms + 1000)])
-        await until(lambda: world.ids() == ["m0"])
-        asked = len(world.meta.asked)
-        # It moves, and the meta server says so only to those who ask.
-        world.brokers[0].fails = lambda _: 3
-        world.meta.routes["a.b"] = ("g1",)
-        await send(world, [make_item("m1", world.now_ms + 1000)])
-        await until(lambda: world.brokers[1].ids == ["m1"], seconds=20)
-        assert asked < len(world.meta.asked) < asked + 5
-        assert server.master.targets.routes is not None
-        assert server.master.targets.routes.counts.suspected
-        # The group that nobody is routed to any more is left.
-        await until(lambda: [s.name for s in server.master.sender.status()] == ["g1"])
-
-
-async def test_a_group_that_cannot_be_reached_has_its_subjects_asked_for_anew() -> None:
-    world = RouteWorld()
-    async with world.routing(away=(0,)) as (server, _):
-        await send(world, [make_item(f"m{n}", world.now_ms + 1000) for n in range(10)])
-        await until(lambda: server.master.sender.unsent().queued == 10)
-        world.meta.routes["a.b"] = ("g1",)
-        await until(lambda: len(world.brokers[1].deliveries) == 10, seconds=60)
-
-
 async def test_a_group_with_another_address_is_reached_there() -> None:
     world = RouteWorld()
     async with world.routing() as (server, _):
@@ -347,7 +321,7 @@ async def test_subjects_of_a_dead_group_delay_nobody_however_many_they_are() -> 
 async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end() -> None:
     world = RouteWorld()
     world.meta.rest = ()
-    config = routed_config(routes=RoutesConfig(doubt_ms=0, subjects_max=40, unused_ms=20_000))
+    config = routed_config(routes=RoutesConfig(subjects_max=40, unused_ms=20_000))
     async with world.routing(config) as (server, _):
         due_ms = world.now_ms + 1000
         count = 600
@@ -392,7 +366,7 @@ async def test_routes_that_come_go_and_change_lose_nothing_and_send_nothing_twic
         wheel=WheelConfig(entries_max=2000, lane_entries_min=50, lanes_max=2),
         sender=SenderConfig(heartbeat_s=3600, batch_items=16, reconnect_max_s=5),
         storage=StorageConfig(disk_free_bytes_min=0, subjects_bytes_max=1 << 20),
-        routes=RoutesConfig(doubt_ms=0, unused_ms=5000, subjects_max=chance.choice([10, 1000])),
+        routes=RoutesConfig(unused_ms=5000, subjects_max=chance.choice([10, 1000])),
     )
     subjects = [f"s{n}" for n in range(40)]
     sent = 0
@@ -469,7 +443,7 @@ class Bench:
         )
         self.routes.on_taken = lambda: None
         gates = LaneRules(name_of=self.names.__getitem__, routes=self.routes)
-        self.lanes = Lanes(LaneLimits(lane_entries_min=1000), gates, on_disk=LeftOnDisk())
+        self.lanes = Lanes(gates, on_disk=LeftOnDisk(), lane_entries_min=1000, lanes_max=256)
         gates.attach(self.lanes)
         self.lanes.on_changed = self.told.append
         self.session.connected(0.0)

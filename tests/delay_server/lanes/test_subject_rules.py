@@ -10,8 +10,9 @@ import trio
 
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
 from delay_server.controls.controls_store import AuditEntry
+from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
-from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig, WheelConfig
+from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
@@ -239,7 +240,7 @@ def small_sections(chance: random.Random) -> dict[str, object]:
         "wheel": WheelConfig(entries_max=2000, lane_entries_min=50, lanes_max=2),
         "sender": SenderConfig(heartbeat_s=3600, batch_items=16, reconnect_max_s=5),
         "storage": StorageConfig(disk_free_bytes_min=0, subjects_bytes_max=1 << 20),
-        "routes": RoutesConfig(doubt_ms=0, unused_ms=5000, subjects_max=chance.choice([10, 1000])),
+        "routes": RoutesConfig(unused_ms=5000, subjects_max=chance.choice([10, 1000])),
     }
 
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 import pytest
 import trio
 
+from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
-from delay_server.settings.config import DelayServerConfig, WheelConfig
+from delay_server.settings.config import DelayServerConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import MINUTE_MS, World, make_config, make_item, until
 

@@ -12,7 +12,7 @@ from delay_server.clock.clock_guard import ClockGuard
 from delay_server.clock.pace import Pacer
 from delay_server.holding import sorted_runs, wheel
 from delay_server.holding.wheel import Wheel
-from delay_server.lanes.lanes import LaneLimits, Lanes
+from delay_server.lanes.lanes import Lanes
 from delay_server.sending.dispatch import Dispatch
 from storage.batch.entries import ENTRY, Entries
 from tests.delay_server.lanes.left_on_disk import LeftOnDisk
@@ -48,7 +48,7 @@ class Bench:
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=self.pacer,
-            lanes=Lanes(LaneLimits(), on_disk=LeftOnDisk()),
+            lanes=Lanes(on_disk=LeftOnDisk(), lane_entries_min=2000, lanes_max=256),
             offer=self._offer,
             room=lambda: self.room,
             is_hungry=lambda: self.is_hungry,

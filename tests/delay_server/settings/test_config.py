@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from delay_server.accepting.admission import AdmissionLimits
+from delay_server.accepting.admission import AdmissionConfig
+from delay_server.holding.wheel import WheelConfig
 from delay_server.settings.config import (
-    AdmissionConfig,
     ClockConfig,
     DelayServerConfig,
     HttpConfig,
@@ -18,14 +18,10 @@ from delay_server.settings.config import (
     NodeConfig,
     RoutesConfig,
     StorageConfig,
-    WheelConfig,
     sections,
 )
 from delay_transport.connections.limits import ConnectionLimits
 from sender.settings.config import BrokerGroup
-from storage.node.retention import RetentionRules
-from storage.node.store import StoreSettings
-from storage.schedule.schedule_log import ScheduleLimits
 
 NODE = NodeConfig(data_dir=Path("data"))
 BROKERS = {"g1": "127.0.0.1:20881"}
@@ -55,59 +51,18 @@ def test_a_configuration_does_not_change() -> None:
             setattr(getattr(config, section), first, 1)
 
 
-def test_the_defaults_are_those_of_the_parts() -> None:
-    config = DelayServerConfig(node=NODE, brokers=BROKERS)
-    assert config.store_settings() == StoreSettings()
-    assert config.storage.schedule_limits() == ScheduleLimits()
-    assert config.admission.limits().request_items_max == AdmissionLimits().request_items_max
-    assert config.admission.request_items_max == 2048
-    defaults = ConnectionLimits()
+def test_the_listeners_defaults_are_those_of_a_connection() -> None:
+    listener, defaults = ListenerConfig(), ConnectionLimits()
     for field in dataclasses.fields(ConnectionLimits):
-        assert getattr(config.listener, field.name) == getattr(defaults, field.name)
+        assert getattr(listener, field.name) == getattr(defaults, field.name)
 
 
-def test_what_an_operator_sets_reaches_the_parts() -> None:
-    config = DelayServerConfig(
-        node=NodeConfig(data_dir=Path("data"), cluster="c", group="g", node_id="n"),
-        brokers=BROKERS,
-        storage=StorageConfig(
-            message_log_file_bytes_max=2**20,
-            minute_horizon_minutes=10,
-            hour_horizon_minutes=600,
-            retired_grace_ms=7,
-            message_log_keep_ms=8,
-            duplicate_window_ms=9,
-            duplicate_window_items=10,
-            segments_keep_ms=11,
-            seals_keep_days=12,
-            seals_file_bytes_max=2**17,
-            filing_bytes_max=2**22,
-            checkpoint_interval_ms=500,
-            checkpoint_bytes=2**23,
-        ),
-        wheel=WheelConfig(load_ahead_ms=5000, entries_max=2000),
-        admission=AdmissionConfig(horizon_days=2, hold_ms=100, pending_bytes_max=2**24),
-    )
+def test_the_store_takes_the_names_of_the_node_and_the_section_whole() -> None:
+    node = NodeConfig(data_dir=Path("data"), cluster="c", group="g", node_id="n")
+    config = DelayServerConfig(node=node, brokers=BROKERS, storage=StorageConfig())
     settings = config.store_settings()
     assert (settings.cluster, settings.group, settings.node_id) == ("c", "g", "n")
-    assert settings.message_log_file_bytes_max == 2**20
-    assert settings.retired_grace_ms == 7
-    assert settings.retention == RetentionRules(
-        message_log_keep_ms=8,
-        duplicate_window_ms=9,
-        duplicate_window_items=10,
-        segments_keep_ms=11,
-        seals_keep_ms=12 * 86_400_000,
-    )
-    assert settings.seals_file_bytes_max == 2**17
-    assert settings.schedule.minute_horizon_minutes == 10
-    filing, checkpoints = config.filing_limits(), config.checkpoint_limits()
-    assert (filing.load_ahead_ms, filing.wheel_entries_max) == (5000, 2000)
-    assert (checkpoints.checkpoint_interval_ms, checkpoints.checkpoint_bytes) == (500, 2**23)
-    assert filing.backlog_bytes_max == 2**22
-    assert config.admission.limits().horizon_ms == 2 * 86_400_000
-    ingest = config.admission.ingest_limits()
-    assert (ingest.hold_ms, ingest.intake_bytes_max) == (100, 2**24)
+    assert settings.limits is config.storage
 
 
 @pytest.mark.parametrize(
@@ -122,16 +77,14 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (ListenerConfig, {"connections_max": 0}, "connections_max must be more than 0"),
         (HttpConfig, {"address": "127.0.0.1:http"}, "is not a number from 0 to 65535"),
         (AdmissionConfig, {"horizon_days": 0}, "horizon_days must be at least 1"),
-        (AdmissionConfig, {"request_items_max": 0}, "request_items_max must be positive"),
-        (AdmissionConfig, {"hold_ms": -1}, "hold_ms must not be negative"),
+        (AdmissionConfig, {"request_items_max": 0}, "request_items_max must be at least 1"),
+        (AdmissionConfig, {"hold_ms": -1}, "hold_ms must be at least 0"),
         (AdmissionConfig, {"item_bytes_max": 5 * 2**20}, "item_bytes_max must be"),
         (StorageConfig, {"checkpoint_interval_ms": 0}, "checkpoint_interval_ms must be at least"),
         (StorageConfig, {"disk_free_share_min": 5.0}, "disk_free_share_min must be below 1"),
         (StorageConfig, {"disk_free_share_min": float("nan")}, "disk_free_share_min must be at"),
-        (StorageConfig, {"filing_bytes_max": 5}, "filing_bytes_max must be at least 1048576, not"),
+        (StorageConfig, {"subjects_bytes_max": 5}, "subjects_bytes_max must be at least 1048576,"),
         (StorageConfig, {"segments_keep_ms": -1}, "segments_keep_ms must be at least 0"),
-        (StorageConfig, {"seals_keep_days": 0}, "seals_keep_days must be at least 1"),
-        (StorageConfig, {"hour_horizon_minutes": 130}, "hour_horizon_minutes must exceed minute"),
         (WheelConfig, {"load_ahead_ms": 1}, "load_ahead_ms must be at least 1000"),
         (WheelConfig, {"slot_ms": 0}, "slot_ms must be at least 1"),
         (WheelConfig, {"slot_ms": 200_000}, "slot_ms must be at most load_ahead_ms"),
@@ -139,11 +92,8 @@ def test_what_an_operator_sets_reaches_the_parts() -> None:
         (MetaConfig, {"addresses": "127.0.0.1:8080,nowhere"}, "addresses: 'nowhere' is not an"),
         (MetaConfig, {"advertised": "nowhere"}, "the port is missing"),
         (MetaConfig, {"advertised": "n1.test:0"}, "advertised must have a port"),
-        (MetaConfig, {"find_answer_bytes_max": 0}, "find_answer_bytes_max must be more than 0"),
-        (MetaConfig, {"request_seconds_max": 0}, "request_seconds_max must be at least 0.001"),
-        (MetaConfig, {"heartbeat_seconds": float("nan")}, "heartbeat_seconds must be at least"),
-        (MetaConfig, {"reconnect_seconds_max": 0.01}, "must be at least reconnect_seconds_min"),
-        (MetaConfig, {"offline_seconds_max": -1}, "offline_seconds_max must be at least 0"),
+        (MetaConfig, {"reconnect_seconds_max": float("nan")}, "reconnect_seconds_max must be at"),
+        (MetaConfig, {"controls_seconds_max": -1}, "controls_seconds_max must be at least 0"),
     ],
 )
 def test_nonsense_is_refused_with_a_sentence(

@@ -2,7 +2,6 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import pytest
 
@@ -12,9 +11,9 @@ from storage.node.store import Store
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, Death, Trap
 from tests.storage.copying_rig import checkpoint, grow, unapplied
-from tests.storage.store_rig import SETTINGS, START_MS
+from tests.storage.store_rig import START_MS, limited
 
-SMALL = replace(SETTINGS, message_log_file_bytes_max=1500)
+SMALL = limited(message_log_file_bytes_max=1500)
 OF_THE_NODE = ("identity", "lock")
 
 

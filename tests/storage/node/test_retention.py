@@ -11,17 +11,18 @@ import pytest
 
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, Span, key_of_code, key_of_minute
-from storage.node.retention import AgedFile, Hold, RetentionRules, hold_on, leaves_at_ms
+from storage.limits import StorageLimits
+from storage.node.retention import AgedFile, Hold, hold_on, leaves_at_ms
 from storage.node.store import QUARANTINE_DIRECTORY, StoreSettings
 from storage.schedule.seals import read_live, seals_end
 from storage.state.checkpoint import read_checkpoint
 from tests.seeds import first_of
 from tests.simulation.faults import HARSH, Action, Trap
-from tests.storage.store_rig import SETTINGS, START_MS, SWEPT, StoreRig
+from tests.storage.store_rig import SETTINGS, START_MS, SWEPT, StoreRig, limited
 
 DAY_MS = 24 * 60 * MINUTE_MS
-KEEP_MS = SWEPT.retention.segments_keep_ms
-RULES = RetentionRules()
+KEEP_MS = SWEPT.limits.segments_keep_ms
+LIMITS = StorageLimits()
 OLD = AgedFile("message_log/1.log", last_sequence=100, newest_ms=1000, messages_behind=1)
 
 
@@ -31,11 +32,11 @@ def hold(
     age_ms: int = DAY_MS,
     replayed: int = 100,
     later: int = 1,
-    rules: RetentionRules = RULES,
+    limits: StorageLimits = LIMITS,
 ) -> Hold | None:
     return hold_on(
         replace(file, messages_behind=later),
-        rules,
+        limits,
         now_ms=1000 + age_ms,
         replayed_sequence=replayed,
     )
@@ -51,11 +52,11 @@ def test_a_log_file_that_a_restart_would_replay_stays_however_old() -> None:
 
 
 def test_what_duplicates_are_recognised_by_stays_though_nothing_else_needs_it() -> None:
-    eager = RetentionRules(message_log_keep_ms=0)
-    assert hold(age_ms=600_000, rules=eager) is None
-    assert hold(age_ms=599_999, rules=eager) is Hold.DUPLICATES
-    assert hold(age_ms=0, later=4_000_000, rules=eager) is None
-    assert hold(age_ms=0, later=3_999_999, rules=eager) is Hold.DUPLICATES
+    eager = StorageLimits(message_log_keep_ms=0)
+    assert hold(age_ms=600_000, limits=eager) is None
+    assert hold(age_ms=599_999, limits=eager) is Hold.DUPLICATES
+    assert hold(age_ms=0, later=4_000_000, limits=eager) is None
+    assert hold(age_ms=0, later=3_999_999, limits=eager) is Hold.DUPLICATES
     assert hold(age_ms=0, later=4_010_000) is Hold.AGE
 
 
@@ -63,7 +64,7 @@ def test_a_log_file_whose_age_is_not_known_stays() -> None:
     unknown = replace(OLD, newest_ms=None)
     assert hold(unknown) is Hold.DUPLICATES
     assert hold(unknown, later=10**9) is Hold.AGE
-    assert hold(unknown, later=10**9, rules=RetentionRules(message_log_keep_ms=0)) is Hold.AGE
+    assert hold(unknown, later=10**9, limits=StorageLimits(message_log_keep_ms=0)) is Hold.AGE
 
 
 def test_things_leave_together_with_their_neighbours_and_never_early() -> None:
@@ -75,12 +76,6 @@ def test_things_leave_together_with_their_neighbours_and_never_early() -> None:
         for since_ms in (chance.randrange(10**12) for _ in range(100)):
             late_ms = leaves_at_ms(since_ms, keep_ms) - since_ms - keep_ms
             assert 0 <= late_ms < max(1, min(600_000, keep_ms // 32))
-
-
-@pytest.mark.parametrize("name", RetentionRules.__slots__)
-def test_rules_that_make_no_sense_are_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=f"{name} must be at least 0"):
-        RetentionRules(**{name: -1})
 
 
 # -- in a data directory ---------------------------------------------------------------------------
@@ -140,7 +135,7 @@ def test_segments_leave_some_time_after_they_were_sealed_and_a_grace() -> None:
     marked = {name for name, seal in rig.seals().items() if seal.deleted}
     assert marked
     assert {f"schedule_log/{name}" for name in marked} <= set(names(rig, "schedule_log"))
-    wait(rig, SWEPT.retired_grace_ms)
+    wait(rig, SWEPT.limits.retired_grace_ms)
     assert not {f"schedule_log/{name}" for name in marked} & set(names(rig, "schedule_log"))
     assert not {f"dispatch_log/{name}" for name in marked} & set(names(rig, "dispatch_log"))
 
@@ -316,8 +311,7 @@ def test_what_is_in_quarantine_stays_though_its_seal_can_be_read_again() -> None
 
 
 def test_seals_of_segments_that_are_still_there_stay_however_old() -> None:
-    rules = replace(SWEPT.retention, seals_keep_ms=MINUTE_MS)
-    rig = delivered(settings=replace(SWEPT, retention=rules))
+    rig = delivered(settings=limited(SWEPT, seals_keep_ms=MINUTE_MS))
     wait(rig, KEEP_MS - 10 * MINUTE_MS)
     assert len(names(rig, "seals")) > 1
     rig.disk.power_cut()
@@ -331,10 +325,10 @@ def test_seals_leave_years_after_their_segments_and_only_whole_files_do() -> Non
     rig = delivered()
     files = names(rig, "seals")
     assert len(files) > 1
-    wait(rig, SWEPT.retention.seals_keep_ms - 2 * MINUTE_MS)
+    wait(rig, SWEPT.limits.seals_keep_ms - 2 * MINUTE_MS)
     assert not names(rig, "schedule_log")
     assert set(files) <= set(names(rig, "seals"))
-    wait(rig, SWEPT.retention.seals_keep_ms)
+    wait(rig, SWEPT.limits.seals_keep_ms)
     assert len(names(rig, "seals")) == 1
     count = rig.store.checkpoint.seals_count
     rig.reopen()
@@ -349,7 +343,7 @@ def test_a_clock_that_was_ahead_when_a_file_was_retired_does_not_keep_it_for_so_
     assert rig.store.checkpoint.retired
     rig.now_ms -= 400 * DAY_MS
     rig.checkpoint()
-    rig.now_ms += SWEPT.retired_grace_ms
+    rig.now_ms += SWEPT.limits.retired_grace_ms
     rig.memory.was_short = True  # Its clock was set back: the rig cannot tell ages.
     rig.checkpoint()
     assert not rig.store.checkpoint.retired
@@ -421,7 +415,7 @@ def test_a_name_that_comes_back_in_a_power_cut_is_still_listed() -> None:
     rig.checkpoint()
     listed = {file.path for file in rig.store.checkpoint.retired}
     assert {path.partition("/")[0] for path in listed} > {"message_log", "schedule_log"}
-    rig.now_ms += SWEPT.retired_grace_ms
+    rig.now_ms += SWEPT.limits.retired_grace_ms
     rig.checkpoint()
     assert not listed & rig.disk.contents(durable=True).keys()
     assert not listed & {file.path for file in rig.store.checkpoint.retired}
@@ -461,7 +455,7 @@ def test_a_short_disk_ends_the_grace_at_once_and_takes_the_oldest_first() -> Non
 
 def test_no_more_leaves_early_than_a_short_disk_asks_for() -> None:
     rig = delivered()
-    rig.now_ms += SWEPT.retention.duplicate_window_ms
+    rig.now_ms += SWEPT.limits.duplicate_window_ms
     sealed_ms = sorted(rig.store.seals_log.live.sealed_ms.tolist())
     assert rig.store.can_free(rig.disk.free_bytes()[0] + 1, rig.now_ms)
     rig.prepare_checkpoint(rig.disk.free_bytes()[0] + 1)
@@ -492,7 +486,7 @@ def test_a_very_short_disk_takes_all_but_what_is_needed() -> None:
     assert not len(rig.store.seals_log.live)
     [segment] = names(rig, "schedule_log")
     assert segment == rig.store.checkpoint.segments[0].key.path
-    window_ms = SWEPT.retention.duplicate_window_ms
+    window_ms = SWEPT.limits.duplicate_window_ms
     first = rig.store.message_log.first_sequence
     assert first > 1
     kept = [rig.memory.appended_ms[s] for s in rig.memory.appended_ms if s < first]

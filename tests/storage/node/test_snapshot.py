@@ -2,14 +2,14 @@
 
 import random
 from collections.abc import Callable
-from dataclasses import replace
 
 import msgspec
 import pytest
 
 from storage.batch.batches import Damage
 from storage.disk.errors import CopyRefusedError
-from storage.node.retention import AgedFile, Hold, RetentionRules, hold_on
+from storage.limits import StorageLimits
+from storage.node.retention import AgedFile, Hold, hold_on
 from storage.node.snapshot import (
     CopyWriter,
     checkpoint_of_copy,
@@ -24,10 +24,10 @@ from storage.tools.inspect import lost_log
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, PowerCut, Trap
 from tests.storage.copying_rig import checkpoint, grow, told_of, unapplied
-from tests.storage.store_rig import SETTINGS, START_MS
+from tests.storage.store_rig import START_MS, limited
 
 PIECE = 700
-SMALL = replace(SETTINGS, message_log_file_bytes_max=1500)
+SMALL = limited(message_log_file_bytes_max=1500)
 
 
 def master_of(seed: int, *, steps: int = 30) -> Store:
@@ -242,10 +242,10 @@ def test_only_the_checkpoint_of_a_copy_is_taken_for_one() -> None:
 
 
 def test_records_that_a_slave_has_still_to_copy_stay_but_below_the_floor_of_free_disk() -> None:
-    rules = RetentionRules(message_log_keep_ms=0, duplicate_window_ms=0, duplicate_window_items=0)
+    limits = StorageLimits(message_log_keep_ms=0, duplicate_window_ms=0, duplicate_window_items=0)
     file = AgedFile("message_log/1.log", last_sequence=10, newest_ms=0, messages_behind=5)
 
     def hold(copied_from: int | None) -> Hold | None:
-        return hold_on(file, rules, now_ms=1000, replayed_sequence=100, copied_from=copied_from)
+        return hold_on(file, limits, now_ms=1000, replayed_sequence=100, copied_from=copied_from)
 
     assert [hold(None), hold(10), hold(11)] == [None, Hold.SLAVE, None]

@@ -51,7 +51,7 @@ from tests.storage.copying_rig import (
 from tests.storage.small_logs import messages
 from tests.storage.small_segments import delivered
 from tests.storage.starting import start
-from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig
+from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig, limited
 
 _CHANGES = frozenset(
     {"write", "sync", "rename", "unlink", "sync_directory", "create", "truncate", "make_directory"}
@@ -1286,7 +1286,7 @@ def test_a_replay_of_many_small_batches_joins_what_waits() -> None:
     rig = StoreRig(1)
     rig.open()
     rig.split()
-    rig.settings = replace(SETTINGS, schedule=replace(SETTINGS.schedule, gather_bytes_max=10**9))
+    rig.settings = limited(gather_bytes_max=10**9)
     for place in range(600):
         rig.commit([START_MS + 200 * HOUR_MS + place])
     rig.reopen()

@@ -50,7 +50,7 @@ class StirredDisk:
         self._rig = rig
         self._share = share
         self._dies = dies
-        self._until_ms = rig.now_ms + rig.settings.retired_grace_ms
+        self._until_ms = rig.now_ms + rig.settings.limits.retired_grace_ms
 
     def stir(self, *, may_die: bool = False) -> None:
         """Let the server do something; the clock stays within the grace of what was read first."""

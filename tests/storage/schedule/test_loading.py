@@ -19,10 +19,11 @@ from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import FactBlock, Outcome
 from storage.disk.spans import MINUTE_MS
+from storage.limits import StorageLimits
 from storage.schedule.handout import Handout, held_rows
 from storage.schedule.keys import Key
 from storage.schedule.loading import DrainJob, LoadJob
-from storage.schedule.schedule_log import ScheduleLimits, ScheduleLog
+from storage.schedule.schedule_log import ScheduleLog
 from storage.schedule.segment import Segment, SegmentBatch
 from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
@@ -88,7 +89,7 @@ class Model:
         log = ScheduleLog(
             self.disk,
             LOG_UUID,
-            limits=ScheduleLimits(gather_bytes_max=3000),
+            limits=StorageLimits(gather_bytes_max=3000),
             on_damage=self.damages.append,
         )
         log.splits.begin(self.now_ms)

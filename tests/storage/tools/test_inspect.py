@@ -14,7 +14,6 @@ from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
 from storage.disk.errors import DataDirectoryError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
-from storage.node.retention import RetentionRules
 from storage.schedule.seals import SealsEnd, SealsLog, columns_of_seals
 from storage.schedule.segment import Segment
 from storage.state.identity import decode_identity
@@ -30,7 +29,7 @@ from tests.storage.small_segments import (
     segment_disk,
 )
 from tests.storage.starting import start
-from tests.storage.store_rig import SETTINGS, START_MS, StoreRig
+from tests.storage.store_rig import SETTINGS, START_MS, StoreRig, limited
 
 HOUR_MS = 60 * MINUTE_MS
 
@@ -265,8 +264,7 @@ def test_what_damaged_records_may_cost_is_told_if_no_checkpoint_covers_them(
 
 def test_a_retired_file_before_one_that_is_deleted_already_is_no_damage(tmp_path: Path) -> None:
     # A power cut after files were deleted may bring back the first of them and not the next.
-    rules = RetentionRules(message_log_keep_ms=0, duplicate_window_ms=0)
-    rig = StoreRig(1, settings=replace(SETTINGS, retention=rules))
+    rig = StoreRig(1, settings=limited(message_log_keep_ms=0, duplicate_window_ms=0))
     rig.open()
     for place in range(200):
         rig.commit([rig.now_ms + place])
