@@ -36,7 +36,7 @@ from delay_protocol.basics.errors import IndivisibleBodyError
 from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, encode_response
-from delay_server.accepting.admission import Admission, Failure, PutsOff
+from delay_server.accepting.admission import Admission, AdmissionConfig, Failure, PutsOff
 from delay_server.accepting.intake import Intake
 from delay_server.duty import DISK_FULL_REMARK, Admits, Duty, Situation, duty_of
 from delay_transport.connections.connection import CloseReason, Connection
@@ -48,24 +48,6 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 
 _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestLimits:
-    """Bounds of what waits before the message_log."""
-
-    hold_ms: int = 4000
-    """How long a request that cannot be taken now is held before it is answered 51. QMQ clients
-    give up after 5 s."""
-
-    intake_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of items gathered for the next commit; requests beyond it are held."""
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        if self.hold_ms < 0 or self.intake_bytes_max < 1:
-            raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
-
 
 _OF_RECEIVERS = frozenset({CommandCode.ATTACH, CommandCode.FLOW, CommandCode.SETTLE})
 _OF_SLAVES = frozenset(
@@ -145,7 +127,7 @@ class Ingest:
         self,
         *,
         admission: Admission,
-        limits: IngestLimits,
+        limits: AdmissionConfig,
         clock: Clock,
         trusted_ms: Callable[[], int],
         why_not: Callable[[], str],
@@ -247,7 +229,7 @@ class Ingest:
         return (
             self._waits
             or bool(self._held)
-            or self._gathered.intake.blob_bytes >= self.limits.intake_bytes_max
+            or self._gathered.intake.blob_bytes >= self.limits.pending_bytes_max
         )
 
     def _hold(self, connection: Connection, frame: Frame) -> None:
@@ -406,7 +388,7 @@ class Ingest:
             self._answer_held()
         if self._waits:
             return
-        bytes_max = self.limits.intake_bytes_max
+        bytes_max = self.limits.pending_bytes_max
         while self._held and self._gathered.intake.blob_bytes < bytes_max:
             held = self._held.popleft()
             if not held.connection.is_closed:

@@ -119,11 +119,11 @@ class _Rules(Generic[T]):
         return found
 
     async def _put(self, request: Request, caller: Caller) -> Response:
-        rule = decode_rule(await read_body(self._administered, request), self._kind)
+        rule = decode_rule(await read_body(request), self._kind)
         return await self._change(request, caller, lambda _: rule)
 
     async def _patch(self, request: Request, caller: Caller) -> Response:
-        fields = decode_rule(await read_body(self._administered, request), dict[str, Any])
+        fields = decode_rule(await read_body(request), dict[str, Any])
 
         def patched(before: T | None) -> T | None:
             known = before if before is not None else self._kind()
@@ -234,7 +234,7 @@ class _Admin:
 
     async def drain(self, request: Request, caller: Caller) -> Response:
         parts = self._administered.parts()
-        wanted = decode_rule(await read_body(self._administered, request) or b"{}", _DrainRequest)
+        wanted = decode_rule(await read_body(request) or b"{}", _DrainRequest)
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")

@@ -141,7 +141,7 @@ class _Dead:
         return await self._change(request, caller, "drop")
 
     async def _change(self, request: Request, caller: Caller, verb: str) -> Response:
-        asked = decode_rule(await read_body(self._administered, request), _ChangeRequest)
+        asked = decode_rule(await read_body(request), _ChangeRequest)
         meant = _meant(asked)
         letters = await self._letters()
         if asked.dry_run:

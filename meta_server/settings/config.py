@@ -276,14 +276,9 @@ class HttpConfig:
     kernel's backlog. One without a whole request has 5 s for it, so the cap is to be above the
     number of hostile connections that are to keep nobody waiting."""
 
-    header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
-    431, and its connection closed."""
-
     def __post_init__(self) -> None:
         """Refuse an invalid address, and a port that cannot be used."""
         require_at_least(self, 1, "connections_max")
-        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
 
@@ -295,9 +290,6 @@ class AdminConfig:
     token_file: str = ""
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it
     changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
-
-    token_look_ms: int = constant(1000)
-    """Milliseconds between two checks for a changed token file."""
 
     requests_max: int = constant(64)
     """Requests to the API and to QMQ's management that are worked on at a time. One more is
@@ -313,13 +305,6 @@ class AdminConfig:
     """Milliseconds for which an answer waits for the store. After that it is 504: whether the
     change is stored is to be looked up."""
 
-    denials_per_second_max: float = constant(10.0)
-    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
-    ones are answered 429. Good tokens count all the same."""
-
-    denials_burst_seconds: float = constant(3.0)
-    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
-
     brokers_max: int = constant(10_000)
     """Brokers that may be entered. A further one is refused."""
 
@@ -333,8 +318,7 @@ class AdminConfig:
         """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
         require_at_least(self, 1024, "body_bytes_max")
-        require_at_least(self, 10, "token_look_ms", "body_ms_max", "answer_ms_max")
-        require_at_least(self, 0.001, "denials_per_second_max", "denials_burst_seconds")
+        require_at_least(self, 10, "body_ms_max", "answer_ms_max")
         require_at_least(self, 0, "brokers_max", "prefix_routes_max")
 
 

@@ -16,9 +16,10 @@ import trio.testing
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_protocol.wire.hello import decode_hello
+from delay_server.accepting.admission import AdmissionConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import AdmissionConfig, ListenerConfig, StorageConfig
+from delay_server.settings.config import ListenerConfig, StorageConfig
 from delay_transport.seams.errors import ListenError
 from sender.settings.config import SenderConfig
 from storage.batch.batches import LogBatch

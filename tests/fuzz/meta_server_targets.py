@@ -32,7 +32,7 @@ from delay_protocol.nodes.registration import decode_node_reply
 from delay_protocol.wire.frames import Frame
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.http.tokens import Token, decode_tokens, encode_tokens
-from delay_transport.meta.address import MetaAddressError, find_meta_server
+from delay_transport.meta.address import MetaAddressError, MetaLocator
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Address, Listener
 from meta_server.admin.api import OPERATIONS, PREFIX, convert_request, single_values
@@ -319,7 +319,7 @@ def _discovered(body: bytes, step: int) -> tuple[str, int] | None:
 
 
 @target(
-    decoders=(find_meta_server,),
+    decoders=(MetaLocator.locate,),
     packages=("delay_transport.meta.address", "delay_client.exchange.discovery", "h11"),
     memory_base=4 * 1024 * 1024,
 )
@@ -332,7 +332,7 @@ def meta_address(data: bytes) -> None:
 
     async def ask() -> Address | None:
         try:
-            return await find_meta_server(_Answering(body, step), [("m", 80)])
+            return await MetaLocator(_Answering(body, step), [("m", 80)]).locate()
         except MetaAddressError as error:
             ((address, reason),) = error.reasons
             assert address == ("m", 80)

@@ -55,7 +55,7 @@ from delay_protocol.wire.frames import (
     encode_response,
 )
 from delay_protocol.wire.hello import decode_hello, encode_hello
-from delay_server.accepting.admission import DAY_MS, Admission, AdmissionLimits
+from delay_server.accepting.admission import Admission, AdmissionConfig
 from delay_server.accepting.intake import Intake
 from sender.outcomes.answers import is_broker_sick, item_codes, permanent
 from storage.batch.item_formats import qmq_item_fault, qmq_message_id
@@ -366,8 +366,8 @@ def hello(data: bytes) -> None:
 
 
 NOW_MS = 1_700_000_000_000
-_LIMITS = AdmissionLimits(
-    horizon_ms=2 * DAY_MS,
+_LIMITS = AdmissionConfig(
+    horizon_days=2,
     item_bytes_max=300,
     id_bytes_max=20,
     request_items_max=6,

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from delay_server.accepting.ingest import IngestLimits
+from delay_server.accepting.admission import AdmissionConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_server.settings.config import (
-    AdmissionConfig,
     ClockConfig,
     DelayServerConfig,
     HttpConfig,
@@ -188,17 +187,10 @@ def _draw_sender(chance: random.Random, held_min: int) -> SenderConfig:
     )
 
 
-class _SmallAdmission(AdmissionConfig):
-    """Admission whose intake takes less than one full item may have."""
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return dataclasses.replace(super().ingest_limits(), intake_bytes_max=1)
-
-
 def _draw_admission(chance: random.Random) -> AdmissionConfig:
-    kind = _SmallAdmission if chance.random() < 0.2 else AdmissionConfig
-    return kind(horizon_days=HORIZON_DAYS)
+    # Of the small intake: less than one full item may have.
+    intake = {"pending_bytes_max": 1} if chance.random() < 0.2 else {}
+    return AdmissionConfig(horizon_days=HORIZON_DAYS, **intake)
 
 
 def _seldom(chance: random.Random, small: tuple[int, ...], large: int) -> int:

@@ -32,7 +32,7 @@ def test_small_bounds_are_drawn_for_a_share_of_the_seeds() -> None:
         [config.storage.seals_keep_ms <= 7_200_000 for config in DRAWN],
         [config.storage.filing_bytes_max <= 5000 for config in DRAWN],
         [config.storage.subjects_bytes_max <= 3000 for config in DRAWN],
-        [config.admission.ingest_limits().intake_bytes_max == 1 for config in DRAWN],
+        [config.admission.pending_bytes_max == 1 for config in DRAWN],
         [config.sender.queue_items_max <= 2 for config in DRAWN],
         [config.sender.entries_max <= 30 for config in DRAWN],
         [config.listener.in_flight_requests_max <= 3 for config in DRAWN],

@@ -9,6 +9,7 @@ import trio
 from starlette.applications import Starlette
 
 from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_server.admin.access import BODY_BYTES_MAX
 from delay_server.admin.http import application
 from delay_server.settings.config import AdminConfig
 from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
@@ -286,7 +287,7 @@ async def test_a_body_that_is_no_json_or_too_long_is_refused() -> None:
     async with World().serving() as server:
         operator = Caller(application(server.administered()))
         assert (await operator.ask("PUT", "/controls/subjects/a", raw=b"{"))[0] == 400
-        too_long = b" " * (AdminConfig().body_bytes_max + 1)
+        too_long = b" " * (BODY_BYTES_MAX + 1)
         assert (await operator.ask("PUT", "/controls/subjects/a", raw=too_long))[0] == 413
 
 

@@ -8,10 +8,10 @@ import pytest
 from starlette.applications import Starlette
 
 from delay_protocol.basics.codes import ItemCode
+from delay_server.admin.access import BODY_BYTES_MAX
 from delay_server.admin.dead_http import SEQUENCES_MAX
 from delay_server.admin.http import application
 from delay_server.server import DelayServer
-from delay_server.settings.config import AdminConfig
 from tests.asgi import JSON, Caller
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
@@ -140,7 +140,7 @@ async def test_below_the_floor_of_free_disk_requeueing_is_refused_and_dropping_i
         ({"filter": {"code": "9" * 5000}, "max": 1}, 400),
         ({"sequences": [1], "after": "elsewhere"}, 400),
         ({"sequences": [1], "after": 2**63}, 400),
-        ({"sequences": [1], "padding": "x" * AdminConfig().body_bytes_max}, 413),
+        ({"sequences": [1], "padding": "x" * BODY_BYTES_MAX}, 413),
         ([], 400),
     ],
 )
