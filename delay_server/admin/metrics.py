@@ -289,14 +289,9 @@ def _of_waiting(parts: Parts) -> Iterator[Metric]:
             targets.new_subjects.put_off_count,
         )
     yield gauge("dead_pending", "Dead letters, neither requeued nor dropped.", letters.pending)
-    oldest_ms = letters.oldest_ms if letters.pending else None
+    oldest_ms = letters.oldest_ms
     age_ms = 0 if oldest_ms is None else max(parts.pacer.now_ms() - oldest_ms, 0)
     yield gauge("dead_oldest_seconds", "Age of the oldest dead letter.", age_ms / 1000)
-    yield gauge(
-        "dead_max",
-        "Limit of the dead letters; beyond it refused messages are retried.",
-        letters.config.pending_max,
-    )
 
 
 def _of_groups(groups: Sequence[GroupStatus]) -> Iterator[Metric]:

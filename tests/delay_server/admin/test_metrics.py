@@ -210,6 +210,7 @@ async def test_a_dead_letter_counts_among_the_dead_until_it_is_settled() -> None
         assert figures_of(server)["dead_pending"] == 0
         operator = await bury(world, server, "m1", "m2")
         assert figures_of(server)["dead_pending"] == 2
-        await operator.ask("POST", "/dead/requeue", {"filter": {"message_id": "m1"}, "max": 1})
+        rows = server.master.dead_letters.listed()
+        await operator.ask("POST", "/dead/requeue", {"sequences": [rows[0].sequence]})
         await until(lambda: world.broker.ids == ["m1"])
         assert figures_of(server)["dead_pending"] == 1
