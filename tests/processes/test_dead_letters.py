@@ -142,8 +142,6 @@ def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_
             assert not until(lambda: "p" in broker.ids, seconds=1)
             assert delaywheel("resume", "--subject", "poison", *at).returncode == 0
             assert until(lambda: "p" in broker.ids, seconds=10)
-            said = delaywheel("explain", "--sequence", number, *at).stdout
-            assert "that was requeued or dropped" in said
             rows = json.loads(delaywheel("controls", "--audit", "--json", *at).stdout)["items"]
             assert [(row["who"], row["action"], row.get("count")) for row in rows[::-1]] == [
                 ("adam", "set subject", None),
