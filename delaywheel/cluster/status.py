@@ -192,7 +192,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
         if isinstance(section, dict):
             shown = {key: section[key] for key in keys or section if section.get(key) is not None}
             if shown:
-                figures.append(_figures(name, shown))
+                figures.append(figures_table(name, shown))
     late = [
         {"of": when} | {f"{share}_s": in_seconds(value) for share, value in found[name].items()}
         for name, when in _LATENESS.items()
@@ -268,7 +268,7 @@ def render_all(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no c
             case dict() if value and all(isinstance(inner, dict) for inner in value.values()):
                 tables.append(rows_table(name, [{"": key} | row for key, row in value.items()]))
             case dict() if value:
-                figures.append(_figures(name, value))
+                figures.append(figures_table(name, value))
             case _:
                 pass
     return Group(*warnings, Columns(figures, padding=(1, 4)), *tables)
@@ -285,7 +285,8 @@ def _in_parts(found: Json) -> Json:
     return parts | {"other": plain} | structured
 
 
-def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+def figures_table(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+    """Return a table of figures below their name."""
     from rich.table import Table
 
     table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)
