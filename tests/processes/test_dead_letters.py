@@ -53,7 +53,7 @@ def letters(node: ServerProcess, *words: str) -> list[dict[str, Any]]:
 
 def pending(node: ServerProcess) -> int:
     """Return how many dead letters the server counts."""
-    count: int = node.status()["dead"]["pending"]
+    count: int = node.status()["dead_pending"]
     return count
 
 

@@ -1550,7 +1550,7 @@ META = {
         "huge names of clients": mutant(
             swap(
                 "ClientRegistration._routed",
-                "len(text.encode()) > limits.client_text_bytes_max",
+                "len(text.encode()) > _TEXT_BYTES_MAX",
                 "False",
             ),
             seed=2,
@@ -1700,7 +1700,7 @@ CLUSTER = {
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(
-            swap("MetaRoutes._take", "changed is not None", "_ and frame.opaque"), seed=1
+            swap("MetaRoutes._take", "changed is not None", "_ and subject"), seed=1
         ),
         # A connection to a meta server that ends is made anew.
         "nobody connects again": mutant(
@@ -1710,7 +1710,7 @@ CLUSTER = {
         "no meta server, no routes": mutant(
             after(
                 "MetaRoutes._converse",
-                "self._dialogue.disconnected(...)",
+                "self._session.disconnected(...)",
                 (
                     "for use in self._session._uses.values():\n    use.route = None\n    "
                     "self._on_changed(use.subject)"
