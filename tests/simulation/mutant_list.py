@@ -1046,9 +1046,9 @@ SERVER = {
         ),
         # A dead letter is named by one record only.
         "two records about one dead letter": mutant(
-            drop("DeadLetters._append", "await self._access.run(self._name, sequences, True)"),
+            drop("DeadLetters._append", "leaving.update(sequences)"),
             test="delay_server/dead/test_dead_letters.py::"
-            "test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way",
+            "test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_http_answers",
         ),
         # A dead letter that was requeued or dropped is none any more.
         "a settled dead letter is listed on": mutant(
@@ -1703,7 +1703,7 @@ CLUSTER = {
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(
-            swap("MetaRoutes._take", "changed is not None", "_ and frame.opaque"), seed=1
+            swap("MetaRoutes._take", "changed is not None", "_ and subject"), seed=1
         ),
         # A connection to a meta server that ends is made anew.
         "nobody connects again": mutant(
@@ -1713,7 +1713,7 @@ CLUSTER = {
         "no meta server, no routes": mutant(
             after(
                 "MetaRoutes._converse",
-                "self._dialogue.disconnected(...)",
+                "self._session.disconnected(...)",
                 (
                     "for use in self._session._uses.values():\n    use.route = None\n    "
                     "self._on_changed(use.subject)"
