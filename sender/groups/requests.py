@@ -97,7 +97,6 @@ class Requests:
     def refused(self, request: Request) -> None:
         """Have the entries of a request tried again that was refused as a whole."""
         self._landed(request)
-        self.counts.requests_refused += 1
         self.counts.refused += len(request.batch)
         self._settlement.retry(request.batch, avoid=self._number)
 
@@ -115,7 +114,6 @@ class Requests:
 
     def connection_ended(self, connection: BrokerConnection) -> None:
         """Have tried again what was in flight on a connection: it may have arrived or not."""
-        self.counts.answers_unmatched += connection.answers_unmatched
         for request in connection.in_flight.values():
             if request is not None:
                 self.lost(request)

@@ -46,11 +46,6 @@ class OnDead(Protocol):
         """Take entries, the last refusal of each, and how often each was sent."""
 
 
-def nobody(_entries: Entries, _refusals: Sequence[Refusal], _tries: Sequence[int]) -> None:
-    """Stand in where nothing is given up."""
-    raise AssertionError("nobody takes dead letters here")
-
-
 class Refusals:
     """The items that were refused for good and not given up yet.
 
