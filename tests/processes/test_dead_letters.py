@@ -47,7 +47,8 @@ def dead(node: ServerProcess, *words: str, code: int = 0) -> str:
 
 def letters(node: ServerProcess, *words: str) -> list[dict[str, Any]]:
     """Return what `delaywheel dead list --json` prints."""
-    return [json.loads(line) for line in dead(node, "list", "--json", *words).splitlines()]
+    found: list[dict[str, Any]] = json.loads(dead(node, "list", "--json", *words))["items"]
+    return found
 
 
 def pending(node: ServerProcess) -> int:
