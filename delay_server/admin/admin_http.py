@@ -39,7 +39,6 @@ from delay_server.admin.parts import Administered
 from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.admin.status import following_of
 from delay_server.controls.controls_store import AuditEntry
-from delay_server.dead.wanted import Wanted
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.spans import MINUTE_MAX
@@ -297,7 +296,8 @@ class _Admin:
         rules, lanes = parts.master.lane_rules, parts.master.lanes
         pattern = rules.pattern_of(name)
         damaged = parts.master.undeliverable.by_subject[subject]
-        dead = len(await parts.master.dead_letters.count(Wanted(subject=name)))
+        await parts.master.dead_letters.until_read()
+        dead = len(parts.master.dead_letters.listed(subject=name))
         reason = None
         if rules.is_paused(name):
             reason = Reason.PAUSED_SUBJECT

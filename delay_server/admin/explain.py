@@ -19,7 +19,6 @@ from delay_server.admin.reasons import (
     Surroundings,
     reason_of,
 )
-from delay_server.dead.wanted import Wanted
 from sender.groups.group_status import GroupState
 from sender.queues.places import HeldPart, Where
 from storage.disk.spans import dead_key
@@ -30,8 +29,6 @@ _STEP_ROWS: Final = 100_000
 """Rows looked at in one step; filing and loading go on in between."""
 _FILED_WITHIN_S: Final = 5.0
 """What was acknowledged is filed within milliseconds, unless the disk stalls or is full."""
-_LETTERS_MAX: Final = 20
-"""Dead letters that are named at a time, as many as rows."""
 _PLACES: Final = {
     Where.QUEUED: Place.QUEUED,
     Where.IN_FLIGHT: Place.IN_FLIGHT,
@@ -135,7 +132,7 @@ def _place_of(
     for place, held in (
         (Place.METERED, parts.master.rate_limits.parts()),
         (Place.BURIED, parts.master.dead_recorder.held()),
-        (Place.MOVED, parts.master.moves.held()),
+        (Place.MOVED, parts.master.moves.unfiled.held()),
         (Place.UNREAD, parts.master.read_retries.held()),
     ):
         if any((entries["sequence"] == sequence).any() for entries in held):
@@ -210,7 +207,7 @@ def counts(parts: Parts) -> dict[str, int]:
         "rate_limited": master.rate_limits.count,
         "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
-        "being_moved": master.moves.count,
+        "being_moved": master.moves.unfiled.count,
         "damaged": master.undeliverable.count,
         "in_wheel": len(master.wheel),
     }
@@ -279,11 +276,13 @@ async def _dead_letters(
 ) -> list[DeadRow]:
     """Return the dead letters with an id, or with a sequence now or before they died."""
     letters = parts.master.dead_letters
-    if sequence is not None:
-        return await letters.find_message(sequence)
-    assert message_id is not None
-    wanted = Wanted(message_id=message_id.decode(errors="surrogateescape"))
-    return await letters.find(wanted, rows_max=_LETTERS_MAX)
+    await letters.until_read()
+    id_hash = None if message_id is None else xxh3_64_intdigest(message_id)
+    return [
+        row
+        for row in letters.listed()
+        if row.id_hash == id_hash or sequence in {row.sequence, row.old_sequence}
+    ]
 
 
 def _explained(parts: Parts, rows: list[FoundRow], letters: list[DeadRow]) -> Iterator[Explained]:

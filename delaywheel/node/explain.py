@@ -2,19 +2,17 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from delaywheel.cluster.node_client import of_node, print_json, session_of, text_of_rule
+from delaywheel.cluster.node_client import of_node, print_json, text_of_rule
+from delaywheel.shared.admin_client import Session
 from delaywheel.shared.parameters import MOMENT
 from delaywheel.shared.terminal import cell, moment_text, wide_console
 
 _NOT_HELD = "nothing is held back: what waits is not due"
 _NEVER_SEEN = "never seen here: nothing of it came or was due since this node started"
-_TIMEOUT_S = 300.0
-"""Millions of messages may have to be looked at for one id."""
 
 
 @click.command(short_help="Show where messages are and why they have not been delivered.")
@@ -29,9 +27,7 @@ def explain(
     sequence: int | None,
     message_id: str | None,
     at: datetime | None,
-    server: str,
-    token_file: Path | None,
-    as_json: bool,
+    session: Session,
 ) -> None:
     """Show where a message is and why it has not been delivered.
 
@@ -51,9 +47,8 @@ def explain(
         raise click.UsageError("give one of --subject, --sequence and --id")
     if at is not None:
         given["minute"] = int(at.timestamp()) // 60
-    session = session_of(server, token_file, as_json=as_json, timeout_s=_TIMEOUT_S)
     answer = session.ask("GET", "explain", query=given)
-    if as_json:
+    if session.as_json:
         print_json(answer)
     elif subject is not None:
         _print_subject(answer)

@@ -42,7 +42,7 @@ from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Ro
 from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
-from tests.delay_protocol.nodes.test_registration import REQUEST
+from tests.delay_protocol.nodes.bodies import REQUEST
 from tests.fuzz.target import attempt, byte_at, fault_of, target
 from tests.kit.operator import Operator
 from tests.meta_server.memory_store import Medium, MemoryRecordFile

@@ -247,16 +247,6 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
         assert (about["reason"], about["dead"]) == ("paused_subject", 3)
 
 
-async def test_the_age_of_the_first_dead_letter_is_known_at_once() -> None:
-    world = World()
-    async with world.serving() as server:
-        await trio.sleep(60)
-        await bury(world, server, "m1")
-        await trio.sleep(0.2)
-        assert server.master.dead_letters.oldest_ms is not None
-        assert world.now_ms - server.master.dead_letters.oldest_ms < 1000
-
-
 async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothing() -> None:
     world = World()
     config = make_config(wheel=WheelConfig(lane_entries_min=10))

@@ -10,8 +10,7 @@ from tests.meta_server.meta_rig import World, broker, node
 
 NAMES = """
     meta_nodes_authenticated_total meta_nodes_unauthenticated_total
-    build_info connections connections_accepted_total connections_refused_total
-    connection_faults_total connection_pauses_total received_bytes_total held_bytes
+    build_info connections connections_refused_total connection_faults_total held_bytes
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
     meta_controls_told_total meta_controls_version meta_controls_nodes_behind
