@@ -80,9 +80,6 @@ class DeadLetters:
         self._was_read = trio.Event()
         self.is_closed = False
         """Whether nothing may be changed any more."""
-        self.requeued = 0
-        """Since the start; so is the next."""
-        self.dropped = 0
 
     @property
     def pending(self) -> int:
@@ -197,10 +194,6 @@ class DeadLetters:
         self._on_appended()
         if not kept:
             leaving.difference_update(sequences)
-        elif draft.kind is RecordKind.MOVE:
-            self.requeued += len(sequences)
-        else:
-            self.dropped += len(sequences)
         return kept
 
 

@@ -117,8 +117,6 @@ class Loader:
         self.gather_bytes_max = math.inf
         self.evicted = 0
         """Entries thrown out of the wheel."""
-        self.slices = 0
-        """Slices loaded."""
         self._splitter = Splitter(store, access, pacer)
 
     # -- what is filed -----------------------------------------------------------------------
@@ -379,7 +377,6 @@ class Loader:
             entries, done = await self.access.run(job.step, self._step_rows)
             await self.take([entries])
             await self._bound_names()
-        self.slices += job.started
 
     async def load_up_to(self, until: Key) -> None:
         """Load at once what lane 0 has got from a lane that ended, up to where others have come."""
