@@ -612,7 +612,11 @@ SERVER = {
         ),
         # A segment is sealed on distinct facts of its rows, not on the number of its facts.
         "sealed on the number of facts": mutant(
-            swap("storage:_seal_of", "settled < len(rows)", "segment.facts < len(rows)"),
+            swap(
+                "storage.schedule.sealing:look_through",
+                "settled == len(rows)",
+                "segment.facts >= len(rows)",
+            ),
             scenario=told.FACTS_ROT,
             seed=15,
         ),
