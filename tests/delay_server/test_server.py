@@ -2,11 +2,9 @@
 
 import contextlib
 import dataclasses
-import zlib
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,14 +17,13 @@ from delay_protocol.wire.hello import decode_hello
 from delay_server.accepting.admission import AdmissionConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import ListenerConfig, StorageConfig
+from delay_server.settings.config import StorageConfig
 from delay_transport.seams.errors import ListenError
 from sender.settings.config import SenderConfig
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY
-from storage.batch.file_header import FILE_HEADER_SIZE
-from storage.disk.errors import DataDirectoryError, FatalDiskError, UnsupportedFormatError
+from storage.disk.errors import DataDirectoryError, FatalDiskError
 from storage.disk.spans import Span
 from tests.delay_server.server_rig import (
     HOST,
@@ -499,25 +496,6 @@ async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() 
         assert not before & world.disk.contents().keys() - set(_newest(world))
 
 
-async def test_a_disk_that_runs_full_under_a_commit_refuses_it_whole_and_goes_on() -> None:
-    world = World()
-    async with world.serving():
-        producer = await world.connect()
-        await producer.send(make_item("first", world.now_ms + 1000))
-        world.disk.arm(
-            Trap(
-                action=Action.FULL,
-                kinds={"write"},
-                when=lambda _kind, path, _label: path.startswith("message_log/0"),
-            )
-        )
-        refused = await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(3)))
-        assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
-        assert await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(3))) == {}
-        await trio.sleep(5)
-        assert sorted(world.broker.ids) == ["first", "m0", "m1", "m2"]
-
-
 @pytest.mark.parametrize(
     "path", ["message_log/0", "message_log/durable_end", "schedule_log/", "dispatch_log/"]
 )
@@ -571,18 +549,6 @@ async def test_each_send_of_one_message_id_is_kept_and_delivered() -> None:
         assert world.broker.ids == ["m1"] * 4, "receivers tell copies by the message id"
 
 
-async def test_a_second_server_on_the_same_data_is_refused() -> None:
-    world = World()
-    async with world.serving():
-        second = world.server_beside(
-            make_config(listener=ListenerConfig(address=f"{HOST}:{PORT + 1}"))
-        )
-        with pytest.RaisesGroup(
-            pytest.RaisesExc(DataDirectoryError, match="held by another process")
-        ):
-            await serve(second, trio.Event())
-
-
 async def test_an_address_that_is_taken_is_a_typed_error_and_the_data_stay_untouched() -> None:
     world = World()
     async with world.serving():
@@ -591,46 +557,6 @@ async def test_an_address_that_is_taken_is_a_typed_error_and_the_data_stay_untou
         with pytest.RaisesGroup(pytest.RaisesExc(ListenError, match=f"{HOST}:{PORT}")):
             await serve(second, trio.Event())
         assert world.disk.operations == before
-
-
-@pytest.mark.parametrize("name", ["cluster", "group", "node_id"])
-async def test_data_of_another_cluster_group_or_node_is_refused(name: str) -> None:
-    world = World()
-    base = make_config().node
-
-    def changed(value: str) -> dict[str, Any]:
-        return {name: value}
-
-    async with world.serving(make_config(node=dataclasses.replace(base, **changed("one")))):
-        pass
-    async with world.serving(make_config(node=base)) as server:
-        assert getattr(server.node.store.identity, name) == "one"
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(DataDirectoryError, match="one"), flatten_subgroups=True
-    ):
-        async with world.serving(
-            make_config(node=dataclasses.replace(base, **changed("two"))), has_broker=False
-        ):
-            pytest.fail("it serves")
-
-
-async def test_a_file_of_a_newer_format_is_refused() -> None:
-    world = World()
-    async with world.serving():
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms + HOUR_MS))
-    [path] = [name for name in world.disk.contents() if name.startswith("message_log/0")]
-    world.disk = world.disk.revive()
-    header = bytearray(world.disk.contents()[path][:FILE_HEADER_SIZE])
-    # The version stands behind the magic, the header's CRC in its last four bytes.
-    header[4] += 1
-    header[-4:] = zlib.crc32(header[:-4]).to_bytes(4, "little")
-    world.disk.damage(path, 0, bytes(header))
-    with pytest.RaisesGroup(
-        pytest.RaisesExc(UnsupportedFormatError, match="newer delaywheel"), flatten_subgroups=True
-    ):
-        async with world.serving(has_broker=False):
-            pytest.fail("it serves")
 
 
 async def test_a_large_step_of_the_clock_holds_delivery_and_a_word_releases_it() -> None:
@@ -766,41 +692,6 @@ async def test_a_clock_set_back_delays_and_sends_nothing_early_or_twice() -> Non
         assert len(world.broker.deliveries) == 21
         await trio.sleep(45)
         assert Counter(world.broker.ids) == Counter(f"m{n}" for n in range(60))
-
-
-async def test_when_filing_lags_commits_wait_and_producers_are_slowed_down_not_dropped() -> None:
-    world = World()
-    storage = dataclasses.replace(ROOMY, filing_bytes_max=1 << 20)
-    admission = AdmissionConfig(pending_bytes_max=1 << 20)
-    config = make_config(storage=storage, admission=admission)
-    async with world.serving(config) as server:
-        producers = [await world.connect() for _ in range(4)]
-        held = world.executor.run
-        gate = trio.Event()
-
-        async def slow(lane: str, fn: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
-            if fn.__name__ == "_file" and not gate.is_set():
-                await gate.wait()
-            return await held(lane, fn, *args)
-
-        world.executor.run = slow  # type: ignore[method-assign, assignment]
-        opaques = []
-        due_ms = world.now_ms + HOUR_MS
-        for number in range(200):
-            data = make_item(f"m{number}", due_ms, attributes={"k": "v" * 30_000})
-            producer = producers[number % 4]
-            opaques.append((producer, await producer.post(data)))
-        await trio.sleep(2)
-        assert server.node.filer.backlog_bytes < 3 << 20
-        assert server.ingest.held_requests > 50
-        accepted = server.ingest.counts.accepted
-        assert accepted < 150
-        await trio.sleep(1)
-        assert server.ingest.counts.accepted == accepted
-        gate.set()
-        for producer, opaque in opaques:
-            assert (await producer.answer(opaque)).code == 0
-        assert server.ingest.counts.accepted == 200
 
 
 async def test_the_floor_is_recorded_once_a_minute_at_most_and_seals_what_is_complete() -> None:
