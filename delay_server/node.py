@@ -29,7 +29,7 @@ from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
-from delay_server.filing.splitter import ReadFailures, Splitter
+from delay_server.filing.splitter import Splitter
 from delay_server.fitness import DISK_FULL, Condition, why_behind, why_unfit
 from delay_server.membership.registration import Registration
 from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
@@ -223,12 +223,11 @@ class Node:
             )
             return
         self._boot_id = UUID(int=self._runtime.chance.getrandbits(128), version=4)
-        failures = ReadFailures(self.store, self.access)
         self.replica = Replica(
             store=self.store,
             promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
             filer=self.filer,
-            splitter=Splitter(self.store, self.access, self._pacer, failures),
+            splitter=Splitter(self.store, self.access, self._pacer),
             damages=self.damages,
             runtime=self._runtime,
             register=self._said,

@@ -5,7 +5,6 @@ from typing import Any, Final
 
 MIB: Final = 1024 * 1024
 DAY_MS: Final = 24 * 60 * 60 * 1000
-_DOUBLINGS_MAX: Final = 32
 
 
 def _constant(value: int) -> int:
@@ -97,22 +96,5 @@ class StorageLimits:
     disk_free_share_min: float = 0.05
     """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""
 
-    read_tries: int = _constant(12)
-    """Tries after which what the operating system cannot read of a file is taken for damage. With
-    the waits below that is about two minutes. A segment of hours or days is given up only when its
-    split cannot wait any longer. A start does not try again."""
-
-    read_retry_ms_min: int = _constant(100)
-    """Milliseconds between the first two of these tries. The wait doubles each time."""
-
-    read_retry_ms_max: int = _constant(30_000)
-    """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
-    where that keeps nothing else waiting."""
-
     load_step_rows: int = _constant(50_000)
     """Rows that are loaded, or filed for delivery, in one step. Filing goes on between steps."""
-
-    def read_retry_ms(self, failures: int) -> int:
-        """Return the wait after so many tries at reading a file, at least one, failed."""
-        doubled = self.read_retry_ms_min << min(failures - 1, _DOUBLINGS_MAX)
-        return min(doubled, self.read_retry_ms_max)

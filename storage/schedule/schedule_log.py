@@ -34,7 +34,6 @@ from storage.schedule.dead_index import DeadIndex
 from storage.schedule.handout import Handout
 from storage.schedule.keys import BEFORE_ALL, Key
 from storage.schedule.provision import Owed, Provision
-from storage.schedule.read_troubles import ReadTroubles
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.splitting import COARSE, Splitter
@@ -72,7 +71,7 @@ class ScheduleLog:
         self.waiting = WaitingRows(self.owed)
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
-        self.troubles = ReadTroubles(on_damage)
+        self.on_damage = on_damage
         self.files = SegmentFiles(
             disk, open_files_max=limits.open_files_max, segments=self.segments.values
         )
@@ -81,7 +80,7 @@ class ScheduleLog:
             segments=self.segments,
             files=self.files,
             owed=self.owed,
-            troubles=self.troubles,
+            on_damage=on_damage,
             waits=self.waiting.has_any_of,
         )
         self.splits = Splitter(
@@ -91,7 +90,6 @@ class ScheduleLog:
             files=self.files,
             facts=self.facts,
             owed=self.owed,
-            troubles=self.troubles,
             minute_horizon_minutes=limits.minute_horizon_minutes,
             hour_horizon_minutes=limits.hour_horizon_minutes,
         )
@@ -199,20 +197,20 @@ class ScheduleLog:
         return self.flush_near(now_ms)
 
     def read_dead(self) -> None:
-        """Read the index of dead letters anew, of the oldest days first.
-
-        Raises ReadFailedError with the index as it was.
-        """
+        """Read the index of dead letters anew, of the oldest days first."""
         index = DeadIndex()
         for segment in sorted(self.segments.values(), key=lambda segment: segment.key.start):
             if segment.key.span is not Span.DEAD:
                 continue
+            settled = self.crossed_off(segment)
+            if settled is None:
+                continue
             try:
-                index.read(self.disk, segment, self.crossed_off(segment), self.troubles.report)
+                index.read(self.disk, segment, settled, self.on_damage)
             except (DataDirectoryError, UnsupportedFormatError) as error:
                 # Somebody has put the first sector of another file there since it was opened.
                 path, length = segment.file.path, segment.file.length
-                self.troubles.report(Damage(path, 0, length, str(error)))
+                self.on_damage(Damage(path, 0, length, str(error)))
         self.dead = index
 
     def restore(self, segment: Segment) -> None:
@@ -389,10 +387,10 @@ class ScheduleLog:
             key=lambda segment: segment.key.start,
         )
 
-    def crossed_off(self, segment: Segment) -> Int64s:
+    def crossed_off(self, segment: Segment) -> Int64s | None:
         """Return the sequences of a segment that have a fact, or an outcome that is durable.
 
-        Raises ReadFailedError.
+        Returns None of one that is withheld.
         """
         return self.facts.of_segment(segment)
 

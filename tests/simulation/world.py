@@ -623,9 +623,11 @@ class World:
         ids = ids_by_sequence(files)
         for path in paths:
             data = files.get(path, b"")
-            if not path.startswith("schedule_log/"):
+            if path.startswith("message_log/"):
                 self.witness.doubled |= {ids[at] for at in sequences_of(data) if at in ids}
-            self.witness.lost |= ids_of(data)
+            # Facts that cannot be read withhold their segment.
+            rows = path.replace("dispatch_log/", "schedule_log/")
+            self.witness.lost |= ids_of(files.get(rows, b""))
 
     async def _arm_later(self, end: PlannedEnd) -> None:
         await trio.sleep_until(end.armed_at_s)
