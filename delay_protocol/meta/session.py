@@ -300,6 +300,10 @@ class MetaSession:
         use = self._uses.get(subject)
         return use is not None and use.is_barred
 
+    def subjects(self) -> Iterable[str]:
+        """Return what is wanted."""
+        return self._uses.keys()
+
     def is_wanted(self, subject: str) -> bool:
         """Whether the route of a subject is kept."""
         return subject in self._uses

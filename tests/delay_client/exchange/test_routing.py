@@ -182,7 +182,7 @@ def test_more_subjects_and_servers_than_are_kept_do_not_fill_the_memory() -> Non
         assert len(world.exchange.links) <= 10
     routing = world.exchange.lanes
     assert isinstance(routing, MetaRouting)
-    assert len(routing._young) + len(routing._old) <= 60
+    assert len(routing._found) <= 40
     assert len(routing._routeless) <= 60
     assert len(routing._lanes) <= 60
     assert sent_soon(world, "again", "s3").server == "a:1"
