@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -27,6 +27,7 @@ from delay_client import (
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import AttachRefused
 from delay_protocol.receivers.delivering import Verdict
+from tests.delay_client.conftest import Run
 from tests.delay_client.fake_delay_server import (
     DUE_MS,
     FakeDelayServer,
@@ -35,9 +36,6 @@ from tests.delay_client.fake_delay_server import (
     new_item,
     until,
 )
-
-T = TypeVar("T")
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 FAST = ReceiverConfig(
     retry=RetryPolicy(base_s=60, jitter=0),
@@ -49,20 +47,6 @@ FAST = ReceiverConfig(
         meta_backoff_max_s=0.004,
     ),
 )
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[T]]) -> T:
-        async def limited() -> T:
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
 
 
 def receiver_of(*servers: FakeDelayServer, config: ReceiverConfig = FAST) -> Receiver:
