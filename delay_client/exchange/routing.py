@@ -16,7 +16,7 @@ from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
-from delay_protocol.meta.session import MetaSession, MetaSessionConfig, Route, RouteState
+from delay_protocol.meta.session import MetaSessionConfig, Route, RouteState
 
 _LOOK_UP_S = 60.0
 """The lanes of subjects in use are looked up anew so often; others are let go."""
@@ -81,7 +81,7 @@ class MetaRouting:
         keeper: RoutesKeeper | None,
     ) -> None:
         """Ask one of these meta servers; while none can be asked, use what `keeper` has."""
-        self._session = MetaSession(
+        self._session = RouteTalk(
             client_type=ClientType.DELAY_PRODUCER,
             client_id=client_id,
             app_code=app_code,
@@ -94,8 +94,7 @@ class MetaRouting:
             ),
             chance=chance,
         )
-        talk = RouteTalk(self._session)
-        self._meta = MetaLink(meta, talk, config=config, chance=chance)
+        self._meta = MetaLink(meta, self._session, config=config, chance=chance)
         self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
