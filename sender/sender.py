@@ -522,7 +522,6 @@ def _put_off_of(config: SenderConfig, clock: Clock, chance: random.Random) -> Pu
     return PutOff(
         retry=Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s),
         retry_refused=Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s),
-        clock_check_s=config.clock_check_s,
         clock=clock,
         chance=chance,
     )

@@ -27,10 +27,8 @@ class History:
 
     def __init__(self, *, config: SenderConfig, on_dead: OnDead) -> None:
         """Hand what is given up to `on_dead`."""
-        self._refusals = Refusals(
-            tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
-        )
-        self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
+        self._refusals = Refusals(tries_max=config.dead_letter_tries)
+        self._doubts = Doubts()
         self._on_dead = on_dead
         self._refused = Trouble(again_s=_REFUSAL_LOG_S)
 

@@ -499,7 +499,9 @@ SERVER = {
         ),
         # A retired file stays until its grace is over.
         "no grace": mutant(
-            swap("Retention.sweep", "self._grace_ms", "0"), scenario=told.GRACE, seed=1
+            swap("Retention.sweep", "self._limits.retired_grace_ms", "0"),
+            scenario=told.GRACE,
+            seed=1,
         ),
         # A file goes only when a durable checkpoint lists it.
         "deleted before it is listed": mutant(
@@ -1239,9 +1241,9 @@ SERVER = {
         # What is due of a paused subject is said to be paused, wherever it is.
         "what is parked is said to wait": mutant(
             swap(
-                "reason_of",
-                "due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}",
-                "due_ms > around.now_ms or place is Place.PARKED",
+                "_reason_now",
+                "row.due_ms <= parts.pacer.trusted_ms()",
+                "number is not None and not master.lanes.is_parked(number)",
             ),
             scenario=told.OPERATED,
             seed=4,
@@ -1260,7 +1262,7 @@ SERVER = {
         ),
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
-            swap("surroundings", "group.is_trusted", "True"),
+            swap("_look_at", "group.is_trusted", "True"),
             test="delay_server/admin/test_explain.py::"
             "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
         ),
@@ -1337,7 +1339,7 @@ META = {
         ),
         # Time in which the process itself did not run is nobody's silence.
         "a stall counts as silence": mutant(
-            swap("SilenceWatch.run", "missed > self._stall_s", "False"),
+            swap("SilenceWatch.run", "missed > _STALL_S", "False"),
             test="meta_server/test_server.py::"
             "test_a_process_that_was_stopped_for_a_while_makes_nobody_silent",
         ),
@@ -1567,7 +1569,8 @@ META = {
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
-            swap("Pusher.note", "self.subscriptions >= self._subscriptions_max", "False"), seed=2
+            swap("Pusher.note", "self.subscriptions >= self._limits.subscriptions_max", "False"),
+            seed=2,
         ),
         # What was kept of a connection goes with it.
         "subscriptions of the gone": mutant(
