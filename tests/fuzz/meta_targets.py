@@ -24,26 +24,8 @@ from delay_protocol.meta.requests import (
     encode_client_register,
     encode_client_register_reply,
 )
+from delay_protocol.nodes import group_changes, registration
 from delay_protocol.nodes.auth import NONCE_SIZE, decode_challenge, encode_challenge
-from delay_protocol.nodes.group_changes import (
-    decode_change_reply,
-    decode_group_change,
-    decode_node_watch,
-    decode_watch_reply,
-    encode_change_reply,
-    encode_group_change,
-    encode_node_watch,
-    encode_watch_reply,
-)
-from delay_protocol.nodes.registration import (
-    NODE_BODY_BYTES_MAX,
-    REPLICAS_MAX,
-    NodeRegistered,
-    decode_node_register,
-    decode_node_reply,
-    encode_node_register,
-    encode_node_reply,
-)
 from tests.fuzz.reference import (
     CutOffError,
     TooManyError,
@@ -202,16 +184,16 @@ def _compare(
 
 
 _OF_GROUPS: Final[tuple[tuple[Callable[[bytes], Any], Callable[[Any], bytes]], ...]] = (
-    (decode_node_watch, encode_node_watch),
-    (decode_watch_reply, encode_watch_reply),
-    (decode_group_change, encode_group_change),
-    (decode_change_reply, encode_change_reply),
+    (group_changes.decode_node_watch, group_changes.encode_node_watch),
+    (group_changes.decode_watch_reply, group_changes.encode_watch_reply),
+    (group_changes.decode_group_change, group_changes.encode_group_change),
+    (group_changes.decode_change_reply, group_changes.encode_change_reply),
 )
 
 
 @target(
     decoders=(
-        *(decode_node_register, decode_node_reply, decode_challenge),
+        *(registration.decode_node_register, registration.decode_node_reply, decode_challenge),
         *(decode for decode, _ in _OF_GROUPS),
     ),
     packages=PROTOCOL,
@@ -223,21 +205,21 @@ def nodes(data: bytes) -> None:
     if challenge is not None:
         assert len(challenge.nonce) == NONCE_SIZE
         assert decode_challenge(encode_challenge(challenge)) == challenge
-    request = attempt(MalformedMetaError, decode_node_register, data)
+    request = attempt(MalformedMetaError, registration.decode_node_register, data)
     if request is not None:
         assert 0 < request.incarnation < 2**63
         assert request.cluster
-        encoded = attempt(LocalProtocolError, encode_node_register, request)
-        assert encoded is None or decode_node_register(encoded) == request
-    reply = attempt(MalformedMetaError, decode_node_reply, data)
+        encoded = attempt(LocalProtocolError, registration.encode_node_register, request)
+        assert encoded is None or registration.decode_node_register(encoded) == request
+    reply = attempt(MalformedMetaError, registration.decode_node_reply, data)
     assert request is None or reply is None or b"type" in data
     if reply is not None:
-        if isinstance(reply, NodeRegistered):
-            assert len(reply.record.in_sync) <= REPLICAS_MAX
-            assert 0 < reply.record.min_isr <= REPLICAS_MAX
-        encoded = attempt(LocalProtocolError, encode_node_reply, reply)
-        assert encoded is None or decode_node_reply(encoded) == reply
-    assert len(data) <= NODE_BODY_BYTES_MAX or (request is None and reply is None)
+        if isinstance(reply, registration.NodeRegistered):
+            assert len(reply.record.in_sync) <= registration.REPLICAS_MAX
+            assert 0 < reply.record.min_isr <= registration.REPLICAS_MAX
+        encoded = attempt(LocalProtocolError, registration.encode_node_reply, reply)
+        assert encoded is None or registration.decode_node_reply(encoded) == reply
+    assert len(data) <= registration.NODE_BODY_BYTES_MAX or (request is None and reply is None)
     for decode, encode in _OF_GROUPS:
         found = attempt(MalformedMetaError, decode, data)
         if found is not None:

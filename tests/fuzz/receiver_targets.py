@@ -3,6 +3,7 @@
 from delay_client.messages.envelope import decode_envelope, encode_envelope
 from delay_protocol.basics.errors import MalformedItemError, MalformedMetaError
 from delay_protocol.messages.items import decode_attributes
+from delay_protocol.receivers import delivering
 from delay_protocol.receivers.attaching import (
     ATTACH_BYTES_MAX,
     decode_attach,
@@ -11,16 +12,6 @@ from delay_protocol.receivers.attaching import (
     encode_attach,
     encode_attach_reply,
     encode_flow,
-)
-from delay_protocol.receivers.delivering import (
-    DELIVER_ITEMS_MAX,
-    SETTLE_ITEMS_MAX,
-    decode_deliver,
-    decode_settle,
-    decode_settle_reply,
-    encode_deliver_head,
-    encode_settle,
-    encode_settle_reply,
 )
 from delay_protocol.receivers.masters import (
     REGISTER_BYTES_MAX,
@@ -37,7 +28,7 @@ from tests.fuzz.target import attempt, target
 @target(
     decoders=(
         *(decode_attach, decode_attach_reply, decode_flow),
-        *(decode_deliver, decode_settle, decode_settle_reply),
+        *(delivering.decode_deliver, delivering.decode_settle, delivering.decode_settle_reply),
         *(decode_receiver_register, decode_receiver_reply),
     ),
     packages=("delay_protocol",),
@@ -52,18 +43,18 @@ def receivers(data: bytes) -> None:
     assert flow is None or min(flow.items, flow.bytes) >= 0
     read_back(decode_receiver_register, encode_receiver_register, data, REGISTER_BYTES_MAX)
     read_back(decode_receiver_reply, encode_receiver_reply, data, REPLY_BYTES_MAX)
-    delivered = attempt(MalformedMetaError, decode_deliver, data)
+    delivered = attempt(MalformedMetaError, delivering.decode_deliver, data)
     if delivered is not None:
         sequences, attempts, items = zip(*delivered, strict=True) if delivered else ((), (), ())
-        assert len(delivered) <= DELIVER_ITEMS_MAX
-        head = encode_deliver_head(sequences, attempts, list(map(len, items)))
+        assert len(delivered) <= delivering.DELIVER_ITEMS_MAX
+        head = delivering.encode_deliver_head(sequences, attempts, list(map(len, items)))
         assert head + b"".join(items) == data
-    settled = attempt(MalformedMetaError, decode_settle, data)
+    settled = attempt(MalformedMetaError, delivering.decode_settle, data)
     if settled is not None:
-        assert len(settled) <= SETTLE_ITEMS_MAX
-        assert encode_settle(settled) == data
-    reply = attempt(MalformedMetaError, decode_settle_reply, data)
-    assert reply is None or encode_settle_reply(*reply) == data[:12]
+        assert len(settled) <= delivering.SETTLE_ITEMS_MAX
+        assert delivering.encode_settle(settled) == data
+    reply = attempt(MalformedMetaError, delivering.decode_settle_reply, data)
+    assert reply is None or delivering.encode_settle_reply(*reply) == data[:12]
 
 
 @target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))
