@@ -14,6 +14,7 @@ from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
 from delay_client.exchange.answers import read_answer
 from delay_client.exchange.batches import Batch
 from delay_client.exchange.exchange import Exchange
+from delay_client.messages.envelope import decode_envelope, encode_envelope
 from delay_protocol.basics import errors
 from delay_protocol.basics.codes import ItemCode, ResponseCode
 from delay_protocol.basics.strings import STR_SIZE_MAX
@@ -510,3 +511,20 @@ def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> N
             assert isinstance(outcome, Receipt if is_taken else DelaywheelError)
             taken[is_taken] += 1
     assert taken.total() == _IN_FLIGHT * _ITEMS
+
+
+@target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))
+def envelope(data: bytes) -> None:
+    """What any attributes say of a body is what they say again once we have written it."""
+    attributes = attempt(errors.MalformedItemError, decode_attributes, data)
+    found = attributes and attempt(errors.MalformedItemError, decode_envelope, attributes)
+    if found:
+        body, headers, content_type = found
+        ours = {name: value for name, value in headers.items() if name and name == name.lower()}
+        again, *rest = decode_envelope(encode_envelope(body, ours, content_type))
+        assert rest == [ours, content_type]
+        assert _data(again) == _data(body)
+
+
+def _data(body: str | bytes) -> bytes:
+    return body if isinstance(body, bytes) else body.encode()
