@@ -283,7 +283,7 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + 1000 * n) for n in range(60)))
         await trio.sleep(5)
-        world.disk.capacity_bytes = world.disk.medium.used + (1 << 20) + 100_000
+        world.disk.capacity_bytes = world.disk.medium.used + (1 << 20) + 10_000
         # The very next commit sees it.
         refused = await producer.send(make_item("a", now_ms), make_item("b", now_ms))
         assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
@@ -301,12 +301,24 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
 
 async def test_a_server_that_starts_on_a_full_disk_refuses_from_the_first_request_on() -> None:
     world = World()
-    world.disk.capacity_bytes = 1 << 20
+    world.disk.medium.used = world.disk.capacity_bytes - (1 << 20)
     storage = StorageConfig(disk_free_bytes_min=1 << 21, disk_free_share_min=0.9999)
     async with world.serving(make_config(storage=storage)):
         producer = await world.connect()
         refused = await producer.send(make_item("a", world.now_ms))
         assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
+
+
+async def test_a_file_system_without_room_for_four_files_of_the_log_is_refused() -> None:
+    world = World()
+    world.disk.capacity_bytes = (1 << 30) - 1
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(DataDirectoryError, match="1073741824 are needed"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        async with world.serving():
+            pytest.fail("it serves")
 
 
 MIB = 1 << 20
