@@ -211,7 +211,7 @@ def _shown(row: DeadRow, found: DeadItem, *, is_whole: bool = False) -> Json:
         "subject": row.subject.decode(errors="replace"),
         "due_ms": row.due_ms,
         "dead_ms": row.dead_ms,
-        "bytes": row.size,
+        "size_bytes": row.size,
         "of_sequence": row.old_sequence,
     }
     if found.fault:

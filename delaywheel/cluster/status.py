@@ -141,7 +141,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
         if isinstance(section, dict):
             shown = {key: section[key] for key in keys or section if section.get(key) is not None}
             if shown:
-                figures.append(_figures(name, shown))
+                figures.append(figures_table(name, shown))
     late = [
         {"of": when} | {f"{share}_s": in_seconds(value) for share, value in found[name].items()}
         for name, when in _LATENESS.items()
@@ -196,7 +196,8 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
 """Of which objects of rows `render` shows a table: the name of a row, and the columns."""
 
 
-def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+def figures_table(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+    """Return a table of figures below their name."""
     from rich.table import Table
 
     table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)

@@ -3,23 +3,18 @@
 Everything goes over the node's HTTP port.
 """
 
-import json
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from delaywheel.cluster.node_client import at_node, session_of
-from delaywheel.cluster.status import format_value
+from delaywheel.cluster.node_client import of_node, print_json
+from delaywheel.cluster.status import figures_table, rows_table
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
-from delaywheel.shared.terminal import cell, moment_text, wide_console
-
-TIMEOUT_S: Final = 300.0
-"""A change of thousands waits for the disk now and then."""
+from delaywheel.shared.terminal import wide_console
 
 _MISSING_NAMED: Final = 20
 """Dead letters that are named which there are none of."""
@@ -45,15 +40,6 @@ def dead() -> None:
     """
 
 
-def _on_a_node(command: Command) -> Command:
-    shown = click.option("--json", "as_json", is_flag=True, help="Print JSON, one object a line.")
-    return at_node(shown(command))
-
-
-def _session(server: str, token_file: Path | None, *, as_json: bool) -> Session:
-    return session_of(server, token_file, as_json=as_json, timeout_s=TIMEOUT_S)
-
-
 def _chosen(command: Command) -> Command:
     """Add the options by which dead letters are chosen."""
     command = click.option("--group", help="All that this broker group refused last.")(command)
@@ -63,16 +49,8 @@ def _chosen(command: Command) -> Command:
 @dead.command("list")
 @_chosen
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@_on_a_node
-def list_letters(
-    *,
-    server: str,
-    token_file: Path | None,
-    as_json: bool,
-    limit: int,
-    subject: str | None,
-    group: str | None,
-) -> None:
+@of_node
+def list_letters(*, limit: int, subject: str | None, group: str | None, session: Session) -> None:
     """List dead letters, the oldest first.
 
     \b
@@ -80,12 +58,10 @@ def list_letters(
       delaywheel dead list
       delaywheel dead list --subject orders.eu --json
     """
-    session = _session(server, token_file, as_json=as_json)
     query = {"subject": subject, "group": group, "limit": limit}
     found = session.ask("GET", "dead", query=query)
-    if as_json:
-        for row in found["items"]:
-            click.echo(json.dumps(row, ensure_ascii=False))
+    if session.as_json:
+        print_json(found)
     else:
         _print_table(found["items"])
     if found["matched"] > limit:
@@ -93,96 +69,51 @@ def list_letters(
 
 
 _COLUMNS: Final = (
-    ("sequence", "sequence"),
-    ("subject", "subject"),
-    ("message id", "message_id"),
-    ("due", "due_ms"),
-    ("given up", "dead_ms"),
-    ("code", "code_name"),
-    ("group", "group"),
-    ("tries", "tries"),
-    ("size", "bytes"),
+    *("sequence", "subject", "message_id", "due_ms", "dead_ms"),
+    *("code_name", "group", "tries", "size_bytes"),
 )
 
 
 def _print_table(rows: list[Json]) -> None:
-    from rich.table import Table
-
-    table = Table(box=None)
-    for title, key in _COLUMNS:
-        table.add_column(
-            title, justify="right" if key in {"sequence", "tries", "bytes"} else "left"
-        )
-    for row in rows:
-        table.add_row(*(cell(_shown(key, row.get(key))) for _, key in _COLUMNS))
     if rows:
-        wide_console().print(table)
+        shown = [_readable({name: row.get(name) for name in _COLUMNS}) for row in rows]
+        wide_console().print(rows_table("dead letters", shown, most=len(rows)))
     else:
         click.echo("no dead letters")
 
 
-def _shown(key: str, value: object) -> str:
-    if key == "sequence":
-        return str(value)
-    if key.endswith("_ms") and isinstance(value, int):
-        return moment_text(value)
-    return format_value("size_bytes" if key == "bytes" else key, value)
+def _readable(row: Json) -> Json:
+    """Return a row with its sequences as they are typed."""
+    return {name: str(row[name]) if name.endswith("sequence") else row[name] for name in row}
 
 
 @dead.command("show")
 @click.argument("sequence", type=click.IntRange(1))
 @click.option("--payload", is_flag=True, help="With the item's bytes, in base64.")
-@_on_a_node
-def show(
-    *, sequence: int, payload: bool, server: str, token_file: Path | None, as_json: bool
-) -> None:
+@of_node
+def show(*, sequence: int, payload: bool, session: Session) -> None:
     """Show one dead letter: its item, and which group refused it when.
 
     \b
     Example:
       delaywheel dead show 184467 --payload
     """
-    session = _session(server, token_file, as_json=as_json)
     found = session.ask("GET", "dead", str(sequence), query={"payload": 1 if payload else None})
-    if as_json:
-        click.echo(json.dumps(found, ensure_ascii=False))
+    if session.as_json:
+        print_json(found)
         return
-    _print_letter(found)
-
-
-def _print_letter(found: Json) -> None:
-    from rich.console import Group
-    from rich.table import Table
-
-    plain = Table(box=None, show_header=False)
-    for key, value in found.items():
-        if key not in {"refusals", "attributes"}:
-            text = str(value) if key.endswith("sequence") else _shown(key, value)
-            plain.add_row(cell(key.removesuffix("_ms").replace("_", " ")), cell(text))
-    parts: list[Any] = [plain]
-    attributes = [
-        {"name": name, "value": text} for name, text in found.get("attributes", {}).items()
-    ]
-    for title, rows in (("attributes", attributes), ("refusals", found.get("refusals", []))):
-        if rows:
-            parts.append(_table_of(title, rows))
-    wide_console().print(Group(*parts))
-
-
-def _table_of(title: str, rows: list[Json]) -> Any:  # noqa: ANN401 (rich is imported when needed)
-    from rich.table import Table
-
-    table = Table(box=None, title=title, title_justify="left")
-    for key in rows[0]:
-        table.add_column(key.removesuffix("_ms").replace("_", " "))
-    for row in rows:
-        table.add_row(*(cell(_shown(key, value)) for key, value in row.items()))
-    return table
+    console, refusals = wide_console(), found.pop("refusals", [])
+    attributes = found.pop("attributes", {})
+    console.print(figures_table("dead letter", _readable(found)))
+    if attributes:
+        console.print(figures_table("attributes", attributes))
+    if refusals:
+        console.print(rows_table("refusals", refusals, most=len(refusals)))
 
 
 def _changing(command: Command) -> Command:
     """Add what says which dead letters a command changes."""
-    command = _chosen(_on_a_node(command))
+    command = _chosen(of_node(command))
     return click.argument("sequences", nargs=-1, type=click.IntRange(1))(command)
 
 
@@ -221,16 +152,13 @@ def _change(
     verb: str,
     sequences: tuple[int, ...],
     *,
-    server: str,
-    token_file: Path | None,
-    as_json: bool,
     subject: str | None,
     group: str | None,
+    session: Session,
     asks: bool = False,
 ) -> None:
     if [bool(sequences), subject is not None, group is not None].count(True) != 1:
         raise click.UsageError("name dead letters by sequences, or by one of --subject and --group")
-    session = _session(server, token_file, as_json=as_json)
     of_all = {"subject": subject, "group": group}
     if asks:
         count = len(set(sequences)) or _count_of(session, of_all)
@@ -238,8 +166,8 @@ def _change(
             raise click.UsageError("nothing was dropped; --yes says beforehand that it may be")
     found = session.ask("POST", "dead", verb, body={**of_all, "sequences": sequences or None})
     damaged, missing = found["damaged"], found["missing"]
-    if as_json:
-        click.echo(json.dumps(found))
+    if session.as_json:
+        print_json(found)
     else:
         click.echo(f"{found['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
     if damaged:

@@ -47,7 +47,8 @@ def dead(node: ServerProcess, *words: str, code: int = 0) -> str:
 
 def letters(node: ServerProcess, *words: str) -> list[dict[str, Any]]:
     """Return what `delaywheel dead list --json` prints."""
-    return [json.loads(line) for line in dead(node, "list", "--json", *words).splitlines()]
+    found: list[dict[str, Any]] = json.loads(dead(node, "list", "--json", *words))["items"]
+    return found
 
 
 def pending(node: ServerProcess) -> int:
@@ -142,8 +143,6 @@ def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_
             assert not until(lambda: "p" in broker.ids, seconds=1)
             assert delaywheel("resume", "--subject", "poison", *at).returncode == 0
             assert until(lambda: "p" in broker.ids, seconds=10)
-            said = delaywheel("explain", "--sequence", number, *at).stdout
-            assert "that was requeued or dropped" in said
             rows = json.loads(delaywheel("controls", "--audit", "--json", *at).stdout)["items"]
             assert [(row["who"], row["action"], row.get("count")) for row in rows[::-1]] == [
                 ("adam", "set subject", None),

@@ -1241,9 +1241,9 @@ SERVER = {
         # What is due of a paused subject is said to be paused, wherever it is.
         "what is parked is said to wait": mutant(
             swap(
-                "reason_of",
-                "due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}",
-                "due_ms > around.now_ms or place is Place.PARKED",
+                "_reason_now",
+                "row.due_ms <= parts.pacer.trusted_ms()",
+                "number is not None and not master.lanes.is_parked(number)",
             ),
             scenario=told.OPERATED,
             seed=4,
@@ -1262,7 +1262,7 @@ SERVER = {
         ),
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
-            swap("surroundings", "group.is_trusted", "True"),
+            swap("_look_at", "group.is_trusted", "True"),
             test="delay_server/admin/test_explain.py::"
             "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
         ),

@@ -14,7 +14,6 @@ from delay_server.dead.dead_letters import Change
 from delay_server.dead.reason import decode_reason
 from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
-from storage.batch.batches import LogBatch
 from storage.batch.facts import Outcome
 from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
@@ -25,8 +24,6 @@ from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.simulation.faults import Action, Trap
-
-DAY_S = 86_400.0
 
 
 def refuse(*ids: str, code: int = ItemCode.SUBJECT_NOT_ASSIGNED) -> Callable[[bytes], int]:
@@ -79,29 +76,20 @@ async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
     item = make_item("m", world.now_ms)
     async with world.serving() as server:
         await world.keep(item)
-        await until(lambda: server.master.dead_letters.pending == 1)
+        letters = server.master.dead_letters
+        await until(lambda: letters.pending == 1)
+        # One that is refused again becomes one again.
+        assert (await letters.requeue(await rows_of(server))).done == 1
+        await until(lambda: letters.pending == 1)
         world.broker.fails = refuse()
         rows = await rows_of(server)
-        assert (await server.master.dead_letters.requeue(rows)).done == 1
+        assert (await letters.requeue(rows)).done == 1
         await until(lambda: world.broker.ids == ["m"])
         assert world.broker.deliveries[0].data == item
-        assert server.master.dead_letters.pending == 0
-        assert (await server.master.dead_letters.requeue(rows)).done == 0
+        assert letters.pending == 0
+        assert (await letters.requeue(rows)).done == 0
         await trio.sleep(60)
         assert world.broker.ids == ["m"]
-
-
-async def test_one_that_is_refused_again_becomes_one_again() -> None:
-    world = World()
-    world.broker.fails = refuse("m")
-    async with world.serving() as server:
-        await world.keep(make_item("m", world.now_ms))
-        for _ in range(3):
-            await until(lambda: server.master.dead_letters.pending == 1)
-            await server.master.dead_letters.requeue(await rows_of(server))
-        await until(lambda: server.master.dead_letters.pending == 1)
-        assert len(await rows_of(server)) == 1
-        assert world.broker.ids == []
 
 
 async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sent() -> None:
@@ -139,6 +127,12 @@ async def test_they_are_listed_by_subject_and_by_the_group_that_refused_them_las
         assert listed(subject="orders.") == listed(group="g2") == []
         assert listed(group="g1") == rows
         assert listed(group="g1", subject="orders") == rows[1:2]
+        letters = server.master.dead_letters
+        for place, oldest in ((1, rows[0]), (0, rows[2])):
+            await letters.drop([rows[place]])
+            assert letters.oldest_ms == oldest.dead_ms
+        await letters.drop(rows)
+        assert letters.oldest_ms is None
 
 
 async def test_at_most_so_many_wait_and_the_rest_is_tried_on(
@@ -179,20 +173,6 @@ async def test_a_poisonous_subject_delays_no_other() -> None:
         assert server.master.loader.held == 0
 
 
-class StandStill:
-    """Has nothing that is committed be applied until it goes on."""
-
-    def __init__(self, server: DelayServer) -> None:
-        self._batches: list[LogBatch] = []
-        self._queue = server.node.queue
-        self._submit = self._queue._submit
-        self._queue._submit = self._batches.extend
-
-    def go_on(self) -> None:
-        self._queue._submit = self._submit
-        self._submit(self._batches)
-
-
 @pytest.mark.parametrize("verb", ["drop", "requeue"])
 async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_http_answers(
     verb: str,
@@ -209,7 +189,8 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
             await trio.sleep(10)
             # Nothing may arrive twice by the crash itself.
             server.master.sender.pause()
-            StandStill(server)
+            # Nothing that is committed is applied any more.
+            server.node.queue._submit = lambda _: None
             change = getattr(server.master.dead_letters, verb)
             assert (await change(rows := await rows_of(server))).done == 1
             # Nobody names it once more while its fact is on its way.
@@ -302,23 +283,6 @@ async def test_nothing_is_found_until_the_index_could_be_read(
         assert (code, answer["error"]["code"]) == (503, "starting")
         await trio.sleep(10)
         assert await rows_of(server) == before
-
-
-async def test_the_oldest_is_known_at_once_whatever_is_settled_before_it() -> None:
-    world = World()
-    async with world.serving() as server:
-        letters = server.master.dead_letters
-        for count, name in enumerate(("m0", "m1", "m2"), 1):
-            world.broker.fails = refuse(name)
-            await send(world, name)
-            await until(lambda count=count: letters.pending == count)  # type: ignore[misc]
-        rows = await rows_of(server)
-        for place in (1, 0):
-            assert letters.oldest_ms == rows[0].dead_ms
-            await letters.drop([rows[place]])
-        assert letters.oldest_ms == rows[2].dead_ms
-        await letters.drop([rows[2]])
-        assert letters.oldest_ms is None
 
 
 async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(

@@ -23,8 +23,7 @@ from delay_protocol.receivers.attaching import (
 )
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_protocol.wire.frames import encode_one_way, encode_request
-from delay_server.admin.explain import lane_look, surroundings
-from delay_server.admin.reasons import Reason, reason_of_lane
+from delay_server.admin.explain import explain_subject
 from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import (
@@ -505,10 +504,9 @@ async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
     async with serving(world) as server:
         await world.keep(make_item("m", world.now_ms + 100, subject="orders"))
         await trio.sleep(5)
-        parts = server.administered().parts()
-        number = server.node.store.schedule.subjects.ids[b"orders"]
-        kind, groups = lane_look(parts, parts.master.lanes.lane_of(number), number)
-        assert reason_of_lane(kind, groups, surroundings(parts)) is Reason.NO_RECEIVER
+        about = await explain_subject(server.administered().parts(), "orders")
+        assert about["reason"] == "group_down"
+        assert about["receivers"] == [status_of_group(server)]
         assert "nobody is attached to reminders since 20" in status_of_group(server)
         async with attached_to(world) as peer:
             await until(lambda: peer.delivered)

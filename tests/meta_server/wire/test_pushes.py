@@ -286,23 +286,21 @@ async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connectio
     assert rig.pusher.subscriptions == 1
 
 
-async def test_trap_3_a_new_master_reaches_connected_clients_at_once() -> None:
-    world = World()
-    async with world.serving():
-        peer = await world.connect()
-        await peer.broker(broker())
-        clients = [await world.connect() for _ in range(5)]
-        for client in clients:
-            await client.register("a.b")
-        began = trio.current_time()
-        await peer.broker(broker(what=BrokerRequestType.OFFLINE))
-        for client in clients:
-            assert (await client.pushed()).groups == ()
-        await peer.broker(broker(address="10.0.0.2:20881"))
-        for client in clients:
-            pushed = await client.pushed()
-            assert [info.master for info in pushed.groups] == ["10.0.0.2:20881"]
-        assert trio.current_time() - began < 0.5
+async def test_trap_3_a_new_master_reaches_connected_clients_at_once(served: World) -> None:
+    peer = await served.connect()
+    await peer.broker(broker())
+    clients = [await served.connect() for _ in range(5)]
+    for client in clients:
+        await client.register("a.b")
+    began = trio.current_time()
+    await peer.broker(broker(what=BrokerRequestType.OFFLINE))
+    for client in clients:
+        assert (await client.pushed()).groups == ()
+    await peer.broker(broker(address="10.0.0.2:20881"))
+    for client in clients:
+        pushed = await client.pushed()
+        assert [info.master for info in pushed.groups] == ["10.0.0.2:20881"]
+    assert trio.current_time() - began < 0.5
 
 
 async def test_a_client_that_never_reads_is_bounded_and_delays_nobody() -> None:
