@@ -36,7 +36,7 @@ from delay_server.settings.errors import FencedError, MembershipError
 from delay_server.upkeep import Intervals
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.credentials import Credentials
-from delay_transport.http.tokens import Tokens
+from delay_transport.http.tokens import LOOK_S, Tokens
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, Runtime, format_address, parse_address
 from replication.leading import Leading
@@ -109,10 +109,10 @@ class DelayServer:
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
             on_change=self._clock_trust_changed,
         )
-        self._admission = Admission(config.admission.limits())
+        self._admission = Admission(config.admission)
         self.ingest = Ingest(
             admission=self._admission,
-            limits=config.admission.ingest_limits(),
+            limits=config.admission,
             clock=runtime.clock,
             trusted_ms=self.pacer.trusted_ms,
             why_not=lambda: "; ".join(self.duty().why),
@@ -173,9 +173,7 @@ class DelayServer:
             now_ms=self.runtime.clock.now_ms(),
             started_ms=self.started_ms,
             duty=self.duty(),
-            demotions=self.demotions,
             ingest=self.ingest,
-            receivers=self.receivers.counts,
             listener=self.listener,
             node=self._node,
             parts=None if self._mastership is None else self._parts(self._mastership),
@@ -284,7 +282,7 @@ class DelayServer:
         await node.open()
         try:
             self._node, self.config = node, node.config
-            self.ingest.limits = node.config.admission.ingest_limits()
+            self.ingest.limits = node.config.admission
             yield node
         finally:
             self._node = None
@@ -391,7 +389,7 @@ class DelayServer:
     async def watch_tokens(self) -> None:
         """Read the file of tokens again when it changes, until cancelled."""
         while self.tokens.are_needed:
-            await trio.sleep(self.config.admin.token_look_ms / 1000)
+            await trio.sleep(LOOK_S)
             if await self.runtime.executor.run(_TOKENS_WORKER, self.tokens.read):
                 fault = self.tokens.fault
                 log = _log.error if fault else _log.info

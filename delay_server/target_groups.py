@@ -68,7 +68,7 @@ class TargetGroups:
         )
         self.meta_routes = MetaRoutes(
             session,
-            locator=MetaLocator(network, config.meta.http_addresses(), config.meta),
+            locator=MetaLocator(network, config.meta.http_addresses()),
             network=network,
             chance=chance(),
             on_changed=self._route_changed,

@@ -104,6 +104,5 @@ async def serve_http(
         application(server.entrance, server.observe),
         settings.address,
         connections_max=settings.connections_max,
-        header_bytes_max=settings.header_bytes_max,
         task_status=task_status,
     )

@@ -45,9 +45,10 @@ from delay_protocol.messages.items import (
     walk_attributes,
 )
 from delay_server.accepting.intake import BATCH_BYTES_MAX, ITEM_OVERHEAD_MAX, Intake
+from delay_transport.seams.constants import constant
+from delay_transport.settings.sections import require_at_least
 from storage.batch.dead_rows import NOTE_BYTES_MAX
-
-DAY_MS: Final = 24 * 60 * 60 * 1000
+from storage.limits import DAY_MS, MIB
 
 _CREATE_MS_AT: Final = 9
 """Where an item's creation time begins."""
@@ -78,46 +79,53 @@ a producer try again, since another try may save one of the items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionLimits:
-    """What one item, and one request, may be. A node may choose its own and change them."""
+class AdmissionConfig:
+    """Which messages the node accepts, and how long a request waits for admission."""
 
-    horizon_ms: int = 730 * DAY_MS
-    """An item due later than this from now is refused (code 5)."""
+    horizon_days: int = 730
+    """Days. The node refuses a message with a later due time for good; 730 are two years."""
 
-    item_bytes_max: int = 2 * 1024 * 1024
-    """An item with more bytes, its CRC and header included, is refused (code 5)."""
+    item_bytes_max: int = 2 * MIB
+    """Bytes of one message on the wire. The node refuses a larger one for good."""
 
-    id_bytes_max: int = 1024
-    """An item with a longer message id is refused (code 5)."""
+    id_bytes_max: int = constant(1024)
+    """Bytes of a message id. A longer one is refused for good."""
 
     request_items_max: int = 2048
-    """Items of one request beyond this many are refused (code 5); a request of more than twice as
-    many is refused as a whole. A request of so many takes the loop about 3 ms, and 10 ms if all
-    are refused."""
+    """Messages of one request. The node refuses further ones for good, and the whole request if it
+    has more than twice as many. The check of such a request blocks the event loop for 3 ms, and for
+    10 ms if all messages are refused."""
 
-    attribute_bytes_max: int = STR_SIZE_MAX
-    """An item with an attribute value longer than this is refused (code 5); Java consumers cannot
-    read values beyond 32,767 bytes."""
+    hold_ms: int = 4000
+    """Milliseconds. How long a request waits for admission during start or overload, before the
+    node answers it with an error on which producers retry. QMQ's producers wait 5 s for an answer:
+    a longer wait only causes duplicates."""
 
-    attributes_max: int = ATTRIBUTES_MAX
-    """An item with more attributes than this is refused (code 5): each is looked at in a map large
-    enough to have so many. An item of so many takes the loop about 1 ms."""
+    pending_bytes_max: int = 16 * MIB
+    """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
+    held."""
+
+    attribute_bytes_max: int = constant(STR_SIZE_MAX)
+    """Bytes of an attribute's value; a longer one is refused for good. Java consumers cannot read
+    values beyond 32,767 bytes."""
+
+    attributes_max: int = constant(ATTRIBUTES_MAX)
+    """Attributes of one message; one with more is refused for good: each is looked at in a map
+    large enough to have so many. A message of so many takes the loop about 1 ms."""
 
     def __post_init__(self) -> None:
-        if self.horizon_ms <= 0:
-            raise ValueError("admission.horizon_ms must be positive")
-        if not 1 <= self.id_bytes_max <= STR_SIZE_MAX:
-            raise ValueError(f"admission.id_bytes_max must be 1 to {STR_SIZE_MAX}")
-        if self.request_items_max < 1:
-            raise ValueError("admission.request_items_max must be positive")
-        if not 0 <= self.attribute_bytes_max <= 2 * STR_SIZE_MAX + 1:
-            raise ValueError("attribute_bytes_max must be 0 to 65535")
-        if self.attributes_max < 1:
-            raise ValueError("attributes_max must be positive")
+        """Refuse limits under which nothing is accepted, or what is accepted has no room."""
+        require_at_least(self, 1, "horizon_days", "request_items_max", "pending_bytes_max")
+        require_at_least(self, 0, "hold_ms")
         # A message that is given up is kept with a note behind it, in one batch as well.
         room = BATCH_BYTES_MAX - ITEM_OVERHEAD_MAX - SENT_SUBJECT_BYTES_MAX - NOTE_BYTES_MAX
         if not ITEM_SIZE_MIN <= self.item_bytes_max <= room:
-            raise ValueError(f"admission.item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
+            raise ValueError(f"item_bytes_max must be {ITEM_SIZE_MIN} to {room}")
+
+    @property
+    def horizon_ms(self) -> int:
+        """The horizon in ms."""
+        return self.horizon_days * DAY_MS
 
 
 class Failure(NamedTuple):
@@ -161,7 +169,7 @@ def _divides(bodies: Sequence[bytes], starts: list[int]) -> bool:
 class Admission:
     """Decides, item by item, what goes into the log."""
 
-    def __init__(self, limits: AdmissionLimits) -> None:
+    def __init__(self, limits: AdmissionConfig) -> None:
         self._limits = limits
         self._puts_off: PutsOff = _puts_off_none
         """Of the request at hand."""

@@ -36,7 +36,7 @@ from delay_protocol.basics.errors import IndivisibleBodyError
 from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
 from delay_protocol.wire.frames import Frame, encode_response
-from delay_server.accepting.admission import Admission, Failure, PutsOff
+from delay_server.accepting.admission import Admission, AdmissionConfig, Failure, PutsOff
 from delay_server.accepting.intake import Intake
 from delay_server.duty import DISK_FULL_REMARK, Admits, Duty, Situation, duty_of
 from delay_transport.connections.connection import CloseReason, Connection
@@ -48,24 +48,6 @@ _TOGETHER_BYTES_MAX = 256 * 1024
 
 _WHY_LENGTH_MAX = 500
 """Letters of the reason that goes with code 51."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class IngestLimits:
-    """Bounds of what waits before the message_log."""
-
-    hold_ms: int = 4000
-    """How long a request that cannot be taken now is held before it is answered 51. QMQ clients
-    give up after 5 s."""
-
-    intake_bytes_max: int = 16 * 1024 * 1024
-    """Bytes of items gathered for the next commit; requests beyond it are held."""
-
-    def __post_init__(self) -> None:
-        """Refuse nonsense."""
-        if self.hold_ms < 0 or self.intake_bytes_max < 1:
-            raise ValueError("hold_ms must not be negative, intake_bytes_max at least 1")
-
 
 _OF_RECEIVERS = frozenset({CommandCode.ATTACH, CommandCode.FLOW, CommandCode.SETTLE})
 _OF_SLAVES = frozenset(
@@ -99,13 +81,9 @@ kept; False: there was no space."""
 class IngestCounts:
     """What became of requests and items since the start."""
 
-    requests: int = 0
     accepted: int = 0
-    accepted_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """Items refused, by the name of their item code."""
-    indivisible: int = 0
-    unknown_commands: int = 0
     expired: int = 0
     """Requests held in vain."""
 
@@ -149,7 +127,7 @@ class Ingest:
         self,
         *,
         admission: Admission,
-        limits: IngestLimits,
+        limits: AdmissionConfig,
         clock: Clock,
         trusted_ms: Callable[[], int],
         why_not: Callable[[], str],
@@ -205,7 +183,6 @@ class Ingest:
             if frame.code in codes and handler is not None:
                 handler.take(connection, frame)
                 return
-        self.counts.unknown_commands += 1
         connection.fault()
         connection.answer(frame, ResponseCode.UNKNOWN_CODE)
 
@@ -238,7 +215,6 @@ class Ingest:
         intake = self._gathered.intake
         if not self._admission.admit_together(bodies, now_ms, intake, puts_off=puts_off):
             return False
-        self.counts.requests += len(frames)
         connection.begin(len(frames), size)
         self._gathered.waiting += [_Waiting(connection, frame, []) for frame in frames]
         self._offer()
@@ -253,7 +229,7 @@ class Ingest:
         return (
             self._waits
             or bool(self._held)
-            or self._gathered.intake.blob_bytes >= self.limits.intake_bytes_max
+            or self._gathered.intake.blob_bytes >= self.limits.pending_bytes_max
         )
 
     def _hold(self, connection: Connection, frame: Frame) -> None:
@@ -263,7 +239,6 @@ class Ingest:
         self._aged.wake()
 
     def _admit(self, connection: Connection, frame: Frame) -> None:
-        self.counts.requests += 1
         if self._refuses:
             self._refuse_all(connection, frame)
             return
@@ -277,7 +252,6 @@ class Ingest:
                 puts_off=self._puts_off_of(connection),
             )
         except IndivisibleBodyError as error:
-            self.counts.indivisible += 1
             connection.fault()
             connection.warn("request refused", reason=str(error))
             connection.answer(frame, ResponseCode.BROKER_ERROR)
@@ -298,7 +272,6 @@ class Ingest:
             scan = ItemScan()
             scan_items(frame.body, scan, items_max=self._admission.scan_items_max)
         except IndivisibleBodyError:
-            self.counts.indivisible += 1
             connection.answer(frame, ResponseCode.BROKER_ERROR)
             return
         code = ItemCode.BROKER_READ_ONLY
@@ -373,7 +346,6 @@ class Ingest:
             self._under_way.remove(gathered)
             if kept:
                 self.counts.accepted += len(gathered.intake)
-                self.counts.accepted_bytes += gathered.intake.blob_bytes
                 self._answer(gathered.waiting)
             else:
                 self._refuse_waiting(gathered.waiting)
@@ -416,7 +388,7 @@ class Ingest:
             self._answer_held()
         if self._waits:
             return
-        bytes_max = self.limits.intake_bytes_max
+        bytes_max = self.limits.pending_bytes_max
         while self._held and self._gathered.intake.blob_bytes < bytes_max:
             held = self._held.popleft()
             if not held.connection.is_closed:

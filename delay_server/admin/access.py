@@ -21,6 +21,9 @@ from delay_transport.http.tokens import Role
 from storage.disk.errors import StorageError
 
 _BODY_S: Final = 5.0
+BODY_BYTES_MAX: Final = 256 * 1024
+"""Of a request: 10,000 dead letters by their numbers, as many as one may name, take up to
+200,000."""
 """Seconds in which a body has to arrive."""
 
 Endpoint = Callable[[Request, Caller], Awaitable[Response]]
@@ -41,9 +44,7 @@ class Guard:
     def __init__(self, administered: Administered) -> None:
         config = administered.config
         self._administered = administered
-        self._gate = AccessPolicy(
-            config.admin, administered.tokens, own_address=config.http.address
-        )
+        self._gate = AccessPolicy(administered.tokens, own_address=config.http.address)
 
     def route(
         self,
@@ -109,9 +110,8 @@ def peer_of(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
-async def read_body(administered: Administered, request: Request) -> bytes:
+async def read_body(request: Request) -> bytes:
     """Return the body of a request. Raises RequestError if it is too long or too slow."""
-    most = administered.config.admin.body_bytes_max
     parts: list[bytes] = []
     size = 0
     try:
@@ -119,8 +119,10 @@ async def read_body(administered: Administered, request: Request) -> bytes:
             async with aclosing(request.stream()) as stream:
                 async for part in stream:
                     size += len(part)
-                    if size > most:
-                        raise RequestError(413, "too-long", f"a body has at most {most} bytes")
+                    if size > BODY_BYTES_MAX:
+                        raise RequestError(
+                            413, "too-long", f"a body has at most {BODY_BYTES_MAX} bytes"
+                        )
                     parts.append(part)
     except trio.TooSlowError as error:
         raise RequestError(408, "slow", f"no body within {_BODY_S:g} s") from error

@@ -90,6 +90,5 @@ async def serve_http(
         application(administered),
         settings.address,
         connections_max=settings.connections_max,
-        header_bytes_max=settings.header_bytes_max,
         task_status=task_status,
     )

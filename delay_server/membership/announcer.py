@@ -22,6 +22,11 @@ if TYPE_CHECKING:
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
+REQUEST_S = 2.0
+"""For an answer of a meta server. After that another connection is tried."""
+_OFFLINE_S = 1.0
+"""At a stop to announce it to clients, while the node still accepts messages. Part of
+node.stop_ms_max."""
 _OFFLINE_TRIES = 3
 
 
@@ -58,7 +63,7 @@ class Announcer:
         self._now.wake()
         if self.announced is None:
             return
-        timeout_s = self._settings.offline_seconds_max / _OFFLINE_TRIES
+        timeout_s = _OFFLINE_S / _OFFLINE_TRIES
         for _ in range(_OFFLINE_TRIES):
             connection = self._connection
             if connection is None:
@@ -91,7 +96,7 @@ class Announcer:
             what = BrokerRequestType.ONLINE if is_first else BrokerRequestType.HEARTBEAT
             pause_s = settings.heartbeat_seconds
             try:
-                await self._tell(connection, what, state, settings.request_seconds_max)
+                await self._tell(connection, what, state, REQUEST_S)
             except TransportError as error:
                 connection.close(str(error))
                 return

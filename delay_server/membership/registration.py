@@ -63,7 +63,7 @@ from delay_protocol.nodes.registration import (
     is_older,
 )
 from delay_server.controls.meta_sync import ControlsSync
-from delay_server.membership.announcer import Announcer
+from delay_server.membership.announcer import REQUEST_S, Announcer
 from delay_server.membership.permission import Permission, permission_of
 from delay_server.settings.errors import FencedError, MembershipError, NodeRefusedError
 from delay_transport.connections.limits import RequestLimits
@@ -87,6 +87,8 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _RENEW_S_MIN = 0.1
 _RENEW_S_MAX = 30.0
 """However often a meta server asks for it."""
+_RECONNECT_S_MIN = 0.1
+"""Before a meta server that failed is asked again; doubles with each failure."""
 _ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
 """Of one frame of a meta server; its record of a group is far smaller than its controls."""
 
@@ -158,10 +160,8 @@ class Registration:
         self._network = network
         self._clock = clock
         self._chance = chance
-        self._locator = MetaLocator(network, settings.http_addresses(), settings)
-        self._backoff = Backoff(
-            base_s=settings.reconnect_seconds_min, max_s=settings.reconnect_seconds_max
-        )
+        self._locator = MetaLocator(network, settings.http_addresses())
+        self._backoff = Backoff(base_s=_RECONNECT_S_MIN, max_s=settings.reconnect_seconds_max)
         self.permission: Permission | None = None
         """What the node may do; None before the first answer."""
         self.own_epoch = 0
@@ -172,8 +172,6 @@ class Registration:
         """Why no meta server is available; empty while one answers."""
         self.answers = 0
         """Answers with a record of the group."""
-        self.failures = 0
-        """Registrations that failed: no answer, or one that was not usable."""
         self._again_s = 0.0
         """After so long it is to say that it is there, by the last answer."""
         self.clock_ahead_ms = 0
@@ -223,11 +221,6 @@ class Registration:
         return "" if self._reply is None else self._reply.clock_fault
 
     @property
-    def answered_ms_ago(self) -> int | None:
-        """How long ago the request was sent that was answered last; None: none was."""
-        return self._since(self._answered_boot_ms)
-
-    @property
     def away_ms(self) -> int:
         """For how long no meta server could be asked; 0 while one answers."""
         return self._since(self._trouble_boot_ms) or 0
@@ -270,7 +263,7 @@ class Registration:
         if talk is None:
             raise MetaRefusedError("no meta server answers")
         body = encode_group_change(change)
-        answer = await talk.ask(CommandCode.GROUP_CHANGE, body, self._settings.request_seconds_max)
+        answer = await talk.ask(CommandCode.GROUP_CHANGE, body, REQUEST_S)
         try:
             reply = decode_change_reply(answer)
         except MalformedMetaError as error:
@@ -304,7 +297,7 @@ class Registration:
         connection = RequestConnection(
             on_lost=lambda _: self._renew_now.wake(),
             limits=RequestLimits(
-                connect_seconds_max=self._settings.request_seconds_max,
+                connect_seconds_max=REQUEST_S,
                 frame_bytes_max=_ANSWER_BYTES_MAX,
             ),
         )
@@ -333,7 +326,7 @@ class Registration:
                         connection,
                         await self._read_secret(),
                         chance=self._chance,
-                        timeout_s=self._settings.request_seconds_max,
+                        timeout_s=REQUEST_S,
                     )
                 self._must_renew = False
                 sent_ms = self._clock.boot_ms()
@@ -341,7 +334,7 @@ class Registration:
                 body = await talk.ask(
                     CommandCode.NODE_REGISTER,
                     encode_node_register(said),
-                    self._settings.request_seconds_max,
+                    REQUEST_S,
                 )
                 self._take(body, connection.peer, sent_ms)
             except MembershipError as error:
@@ -433,9 +426,7 @@ class Registration:
         settings, asked = self._settings, encode_node_watch(NodeWatch())
         while True:
             try:
-                body = await talk.ask(
-                    CommandCode.NODE_WATCH, asked, settings.request_seconds_max + WATCH_S
-                )
+                body = await talk.ask(CommandCode.NODE_WATCH, asked, REQUEST_S + WATCH_S)
                 news = decode_watch_reply(body).news
                 if news is not None:
                     self._replica.told(GroupNews(news.record, news.members, asked=news))
@@ -462,7 +453,7 @@ class Registration:
         is_first = True
         while True:
             asked = encode_node_controls(controls_sync.question(is_first=is_first))
-            timeout_s = settings.request_seconds_max + (0 if is_first else HOLD_S)
+            timeout_s = REQUEST_S + (0 if is_first else HOLD_S)
             try:
                 body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
                 await controls_sync.hear(decode_node_controls_reply(body), talk.connection.peer)
@@ -486,7 +477,6 @@ class Registration:
 
     def _note_trouble(self, reason: str) -> None:
         """Note that no meta server is available; log it at first, and then at intervals."""
-        self.failures += 1
         if not self.trouble:
             self._trouble_boot_ms = self._clock.boot_ms()
         self.trouble = reason

@@ -10,20 +10,17 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
 from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
-from delay_server.accepting.admission import DAY_MS, AdmissionLimits
-from delay_server.accepting.ingest import IngestLimits
-from delay_server.dead.dead_letters import DeadConfig
+from delay_server.accepting.admission import AdmissionConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
 from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.meta.address import MetaAddressLimits
 from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
@@ -33,15 +30,12 @@ from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.limits import MIB, StorageLimits
 from storage.node.store import StoreSettings
-from storage.schedule.provision import FACT_COMMIT_BYTES, Provision
 from storage.state.audit_file import AUDIT_BYTES_MAX
 
 KIB = 1024
 
 _DISK_FLOOR_LEAST = MIB
 """Bytes below which a disk counts as full whatever the settings say."""
-_RESERVE_MOST = 8 * MIB
-"""Bytes of the floor, at most half of it, that filing leaves alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,58 +88,6 @@ class ListenerConfig(ConnectionLimits):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AdmissionConfig:
-    """Which messages the node accepts, and how long a request waits for admission."""
-
-    horizon_days: int = 730
-    """Days. The node refuses a message with a later due time for good; 730 are two years."""
-
-    item_bytes_max: int = 2 * MIB
-    """Bytes of one message on the wire. The node refuses a larger one for good."""
-
-    id_bytes_max: int = constant(1024)
-    """Bytes of a message id. A longer one is refused for good."""
-
-    request_items_max: int = 2048
-    """Messages of one request. The node refuses further ones for good, and the whole request if it
-    has more than twice as many. The check of such a request blocks the event loop for 3 ms, and for
-    10 ms if all messages are refused."""
-
-    hold_ms: int = 4000
-    """Milliseconds. How long a request waits for admission during start or overload, before the
-    node answers it with an error on which producers retry. QMQ's producers wait 5 s for an answer:
-    a longer wait only causes duplicates."""
-
-    pending_bytes_max: int = 16 * MIB
-    """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
-    held. On a small file system the node lowers it to a 256th of the size, but not below 1 MiB."""
-
-    def __post_init__(self) -> None:
-        """Refuse what the parts refuse."""
-        require_at_least(self, 1, "horizon_days")
-        self.limits()
-        self.ingest_limits()
-
-    @property
-    def horizon_ms(self) -> int:
-        """The horizon in ms."""
-        return self.horizon_days * DAY_MS
-
-    def limits(self) -> AdmissionLimits:
-        """Return what admission takes."""
-        return AdmissionLimits(
-            horizon_ms=self.horizon_ms,
-            item_bytes_max=self.item_bytes_max,
-            id_bytes_max=self.id_bytes_max,
-            request_items_max=self.request_items_max,
-        )
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return IngestLimits(hold_ms=self.hold_ms, intake_bytes_max=self.pending_bytes_max)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StorageConfig(StorageLimits):
     """Size and retention of the files of the logs, checkpoints, and limits of the disk."""
 
@@ -159,17 +101,6 @@ class StorageConfig(StorageLimits):
         require_at_least(self, 100, "checkpoint_interval_ms")
         if not self.disk_free_share_min < 1:
             raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
-
-    @property
-    def fact_commits_max(self) -> int:
-        """Commits of facts alone that the message_log may hold: by their age, and in one file."""
-        keep_ms = max(self.message_log_keep_ms, self.duplicate_window_ms)
-        commits = keep_ms // max(self.fact_sync_ms_max // 2, 1)
-        return commits + self.message_log_file_bytes_max // FACT_COMMIT_BYTES
-
-    def disk_floor_bytes(self, total_bytes: int) -> int:
-        """Return how many bytes must be free on a file system of this size to take messages."""
-        return min(self.disk_free_bytes_min, int(total_bytes * self.disk_free_share_min))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,14 +131,9 @@ class HttpConfig:
     connection has 5 s for a whole request, so the limit should exceed the number of hostile
     connections that the port has to withstand."""
 
-    header_bytes_max: int = constant(16 * KIB)
-    """Bytes of a request's line and headers while they are incomplete. A longer one is answered
-    431, and its connection closed."""
-
     def __post_init__(self) -> None:
         """Refuse an invalid address, and limits below which the port is useless."""
         require_at_least(self, 1, "connections_max")
-        require_at_least(self, 1024, "header_bytes_max")
         if self.address:
             parse_address(self.address)
 
@@ -219,20 +145,6 @@ class AdminConfig:
     token_file: str = ""
     """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
     Empty: no token is needed, and HTTP must listen on a loopback address."""
-
-    token_look_ms: int = constant(1000)
-    """Milliseconds between two looks at whether the file of tokens has changed."""
-
-    body_bytes_max: int = constant(256 * KIB)
-    """Bytes of a request's body: 10,000 dead letters by their numbers, as many as one may name,
-    take up to 200,000. A longer one is answered 413."""
-
-    denials_per_second_max: float = constant(10.0)
-    """Wrong tokens a second, of all callers, that are answered 401 and noted in the log; further
-    ones are answered 429. Good tokens count all the same."""
-
-    denials_burst_seconds: float = constant(3.0)
-    """Seconds' worth of `denials_per_second_max` that may come at once after a quiet time."""
 
     audit_file_bytes_max: int = constant(4 * MIB)
     """Bytes. Beyond this a file of the audit is closed and the next begun."""
@@ -246,13 +158,11 @@ class AdminConfig:
 
     def __post_init__(self) -> None:
         """Refuse limits under which no request passes, and an audit that keeps nothing."""
-        require_at_least(self, 10, "token_look_ms")
-        require_at_least(self, 1024, "body_bytes_max", "audit_file_bytes_max")
+        require_at_least(self, 1024, "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
             most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
             raise ValueError(f"audit_file_bytes_max must be {most}")
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
-        require_at_least(self, 0.1, "denials_per_second_max", "denials_burst_seconds")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +186,7 @@ _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MetaConfig(MetaAddressLimits):
+class MetaConfig:
     """The meta server: it gives this node its role and its routes, and clients its address."""
 
     addresses: str = ""
@@ -294,23 +204,13 @@ class MetaConfig(MetaAddressLimits):
     the first line, and reloads the file when it changes. Empty: it sends no proof and accepts any
     answer."""
 
-    request_seconds_max: float = constant(2.0)
-    """Seconds for an answer of the meta server. After that another connection is tried."""
-
     heartbeat_seconds: float = constant(10.0)
     """Seconds between two words to the meta server about the state that clients see. It takes the
     group from their routes after 30 s without."""
 
-    reconnect_seconds_min: float = constant(0.1)
-    """Seconds before a meta server that failed is asked again; doubles with each failure."""
-
     reconnect_seconds_max: float = 1.0
     """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
     was started takes who is not heard for 3 s for dead."""
-
-    offline_seconds_max: float = constant(1.0)
-    """Seconds at a stop to announce it to clients, while the node still accepts messages. Part of
-    node.stop_ms_max."""
 
     controls_seconds_max: float = 2.0
     """Seconds that delivery waits at the start for the rules of the meta server. After that the
@@ -318,13 +218,9 @@ class MetaConfig(MetaAddressLimits):
 
     def __post_init__(self) -> None:
         """Refuse addresses that cannot be read, and times in which nothing could be asked."""
-        part_of(MetaAddressLimits, self)
         self.http_addresses()
-        require_at_least(self, 0.001, "request_seconds_max", "heartbeat_seconds")
-        require_at_least(self, 0.001, "reconnect_seconds_min")
-        require_at_least(self, 0, "offline_seconds_max", "controls_seconds_max")
-        if not self.reconnect_seconds_max >= self.reconnect_seconds_min:
-            raise ValueError("reconnect_seconds_max must be at least reconnect_seconds_min")
+        require_at_least(self, 0.1, "reconnect_seconds_max")
+        require_at_least(self, 0, "controls_seconds_max")
         if self.advertised and not parse_address(self.advertised)[1]:
             raise ValueError(f"advertised must have a port, not {self.advertised!r}")
 
@@ -436,9 +332,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
 
-    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
-    """Dead letters: messages that brokers refuse for good."""
-
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """The listener for producers."""
 
@@ -534,50 +427,19 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             )
         return tuple(groups)
 
-    def fitted_to(self, total_bytes: int) -> Self:
-        """Return the configuration with limits that a file system of this size can live with.
-
-        Shares of a small one take the place of limits made for large ones: what waits to be filed
-        and what is deleted only as a whole must not be all there is.
-        """
-
-        def at_most(limit: int, part: int) -> int:
-            return min(limit, max(total_bytes // part, MIB))
-
-        storage, admission = self.storage, self.admission
-        return msgspec.structs.replace(
-            self,
-            storage=dataclasses.replace(
-                storage,
-                message_log_file_bytes_max=at_most(storage.message_log_file_bytes_max, 16),
-                filing_bytes_max=at_most(storage.filing_bytes_max, 32),
-                gather_bytes_max=at_most(storage.gather_bytes_max, 64),
-                checkpoint_bytes=at_most(storage.checkpoint_bytes, 16),
-            ),
-            admission=dataclasses.replace(
-                admission, pending_bytes_max=at_most(admission.pending_bytes_max, 256)
-            ),
-        )
-
     def disk_floor_bytes(self, total_bytes: int) -> int:
         """Return how much of a file system of this size has to be free to take messages."""
-        return max(self.storage.disk_floor_bytes(total_bytes), _DISK_FLOOR_LEAST)
-
-    def provision(self, total_bytes: int) -> Provision:
-        """Return what is kept free for what was accepted, on a file system of this size."""
         storage = self.storage
-        hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
-        return Provision(
-            reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
-            fact_commits_max=storage.fact_commits_max,
-            # Of each span there can be some more: the marks move by whole hours and days.
-            segments_max=storage.minute_horizon_minutes
-            + 60
-            + hours
-            + 24
-            + self.admission.horizon_days
-            + 2,
-        )
+        share = int(total_bytes * storage.disk_free_share_min)
+        return max(min(storage.disk_free_bytes_min, share), _DISK_FLOOR_LEAST)
+
+    @property
+    def disk_bytes_least(self) -> int:
+        """Bytes of the smallest file system on which the node starts.
+
+        The message_log is deleted by whole files, which must not be all there is.
+        """
+        return 4 * self.storage.message_log_file_bytes_max
 
     def store_settings(self) -> StoreSettings:
         """Return what the data directory is opened with."""

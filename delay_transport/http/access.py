@@ -11,7 +11,7 @@ With a file of tokens there is nothing that a browser would send by itself.
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final
 
 import structlog
 import trio
@@ -23,6 +23,12 @@ from delay_transport.seams.leaky_bucket import LeakyBucket
 from delay_transport.seams.runtime import parse_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_DENIALS_PER_S: Final = 10.0
+"""Wrong tokens, of all callers, that are answered 401 and noted in the log; further ones are
+answered 429. Good tokens count all the same."""
+_DENIALS_AT_ONCE: Final = 30.0
+"""Wrong tokens that may come at once after a quiet time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,29 +73,14 @@ def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
             )
 
 
-class DenialLimits(Protocol):
-    """How many wrong tokens are answered as such; settings of a process's administration."""
-
-    @property
-    def denials_per_second_max(self) -> float:
-        """Wrong tokens a second, of all callers."""
-
-    @property
-    def denials_burst_seconds(self) -> float:
-        """Seconds' worth of them that may come at once."""
-
-
 class AccessPolicy:
     """Decides about each request by its headers alone."""
 
-    def __init__(self, settings: DenialLimits, tokens: Tokens, *, own_address: str) -> None:
+    def __init__(self, tokens: Tokens, *, own_address: str) -> None:
         """`own_address` is the host:port that HTTP is served on."""
         self._tokens = tokens
         self._own_hosts = {parse_address(own_address)[0].lower()} if own_address else set()
-        self._denials = LeakyBucket(
-            rate=settings.denials_per_second_max,
-            size=settings.denials_per_second_max * settings.denials_burst_seconds,
-        )
+        self._denials = LeakyBucket(rate=_DENIALS_PER_S, size=_DENIALS_AT_ONCE)
         self.denied: Counter[str] = Counter()
         """Requests turned away, by reason."""
 

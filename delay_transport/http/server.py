@@ -32,6 +32,9 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """The media type that Prometheus wants."""
 
+HEADER_BYTES_MAX: Final = 16 * 1024
+"""Of a request's line and headers while they are incomplete."""
+
 _IDLE_S: Final = 5.0
 """Seconds for a request's line and headers to come, and between two requests."""
 
@@ -139,14 +142,14 @@ def _is_text(escaped: bytes) -> bool:
     return True
 
 
-def _hypercorn_config(header_bytes_max: int) -> hypercorn.config.Config:
+def _hypercorn_config() -> hypercorn.config.Config:
     config = hypercorn.config.Config()
     config.accesslog = None
     config.errorlog = None
     config.keep_alive_timeout = _IDLE_S
     config.read_timeout = _READ_S  # type: ignore[assignment]
-    config.h11_max_incomplete_size = header_bytes_max
-    config.h2_max_header_list_size = header_bytes_max
+    config.h11_max_incomplete_size = HEADER_BYTES_MAX
+    config.h2_max_header_list_size = HEADER_BYTES_MAX
     # A connection has one request at a time, whatever the protocol: the cap bounds both.
     config.h2_max_concurrent_streams = 1
     return config
@@ -157,16 +160,15 @@ async def serve_application(
     address: str,
     *,
     connections_max: int,
-    header_bytes_max: int,
     task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve until cancelled; starts with the address that is really bound.
 
-    An incomplete request line with headers has at most `header_bytes_max`; a longer one is answered
+    An incomplete request line with headers has at most HEADER_BYTES_MAX; a longer one is answered
     431, and its connection closed. At `connections_max` open connections no more are accepted until
     one of them ends. Raises ListenError if it cannot listen there.
     """
-    config = _hypercorn_config(header_bytes_max)
+    config = _hypercorn_config()
     context = WorkerContext(None)
     listeners = await open_listeners(address)
     # Each listener reserves a place for the connection that it waits for.

@@ -28,6 +28,8 @@ LOOPBACK: Final = "loopback"
 TOKENS_MAX: Final = 1000
 """Tokens that a file may have: each request is compared with all of them."""
 
+LOOK_S: Final = 1.0
+"""Between two looks at whether the file has changed."""
 FILE_BYTES_MAX: Final = 1 << 20
 """Bytes that are read of a file."""
 

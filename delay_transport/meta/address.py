@@ -4,41 +4,24 @@ The answer is host:port as plain text. Of several HTTP addresses each is asked i
 answers.
 """
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import Final
 
 import h11
 import trio
 
-from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError, TransportError
 from delay_transport.seams.runtime import Address, Network, format_address, parse_peer_address
 
 META_ADDRESS_PATH = "/meta/address"
 
 _RECEIVE_BYTES = 4096
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MetaAddressLimits:
-    """What asking for the address of a meta server may take."""
-
-    find_connect_seconds_max: float = constant(1.0)
-    """Seconds for a connection to one HTTP address to stand; then the next address is asked."""
-
-    find_answer_seconds_max: float = constant(2.0)
-    """Seconds for its whole answer."""
-
-    find_answer_bytes_max: int = constant(16 * 1024)
-    """Bytes of its whole answer, headers included. What says more is no meta server."""
-
-    def __post_init__(self) -> None:
-        """Refuse values with which no meta server would be found."""
-        for name in MetaAddressLimits.__slots__:
-            value = getattr(self, name)
-            if math.isnan(value) or value <= 0:
-                raise ValueError(f"{name} must be more than 0, not {value}")
+_CONNECT_S: Final = 1.0
+"""For a connection to one HTTP address to stand; then the next address is asked."""
+_ANSWER_S: Final = 2.0
+"""For its whole answer."""
+_ANSWER_BYTES_MAX: Final = 16 * 1024
+"""Of its whole answer, headers included. What says more is no meta server."""
 
 
 class MetaAddressError(TransportError):
@@ -59,18 +42,12 @@ class MetaLocator:
     A caller that asks again could not use that answer, so another server gets its chance first.
     """
 
-    def __init__(
-        self,
-        network: Network,
-        addresses: Sequence[Address],
-        limits: MetaAddressLimits | None = None,
-    ) -> None:
+    def __init__(self, network: Network, addresses: Sequence[Address]) -> None:
         """Ask at these HTTP addresses, one at least."""
         if not addresses:
             raise ValueError("at least one HTTP address of a meta server is needed")
         self._network = network
         self._addresses = tuple(addresses)
-        self._limits = limits or MetaAddressLimits()
         self._first = 0
 
     async def locate(self) -> Address:
@@ -83,7 +60,7 @@ class MetaLocator:
         for place in range(self._first, self._first + count):
             address = self._addresses[place % count]
             try:
-                found = await _ask(self._network, address, self._limits)
+                found = await _ask(self._network, address)
             except _NoAnswerError as error:
                 reasons.append((address, str(error)))
             else:
@@ -92,28 +69,17 @@ class MetaLocator:
         raise MetaAddressError(reasons)
 
 
-async def find_meta_server(
-    network: Network, addresses: Sequence[Address], limits: MetaAddressLimits | None = None
-) -> Address:
-    """Return where a meta server listens, from the first HTTP address that answers.
-
-    Raises MetaAddressError. Who asks more than once uses a MetaLocator.
-    """
-    return await MetaLocator(network, addresses, limits).locate()
-
-
 class _NoAnswerError(Exception):
     """One HTTP address gave no usable answer; the text says why."""
 
 
-async def _ask(network: Network, address: Address, limits: MetaAddressLimits) -> Address:
-    stream = await _connect(network, address, limits.find_connect_seconds_max)
+async def _ask(network: Network, address: Address) -> Address:
+    stream = await _connect(network, address)
     try:
-        with trio.fail_after(limits.find_answer_seconds_max):
-            text = await _get(stream, address, limits.find_answer_bytes_max)
+        with trio.fail_after(_ANSWER_S):
+            text = await _get(stream, address)
     except trio.TooSlowError:
-        seconds = limits.find_answer_seconds_max
-        raise _NoAnswerError(f"no answer within {seconds:g} s") from None
+        raise _NoAnswerError(f"no answer within {_ANSWER_S:g} s") from None
     except (OSError, trio.BrokenResourceError, trio.ClosedResourceError) as error:
         raise _NoAnswerError(f"connection lost: {error.__cause__ or error}") from error
     except h11.ProtocolError as error:
@@ -123,20 +89,20 @@ async def _ask(network: Network, address: Address, limits: MetaAddressLimits) ->
     return _address_in(text)
 
 
-async def _connect(network: Network, address: Address, seconds_max: float) -> trio.abc.Stream:
+async def _connect(network: Network, address: Address) -> trio.abc.Stream:
     host, port = address
     try:
-        with trio.fail_after(seconds_max):
+        with trio.fail_after(_CONNECT_S):
             return await network.connect(host, port)
     except trio.TooSlowError:
-        raise _NoAnswerError(f"no connection within {seconds_max:g} s") from None
+        raise _NoAnswerError(f"no connection within {_CONNECT_S:g} s") from None
     except OSError as error:
         raise _NoAnswerError(str(error) or type(error).__name__) from error
 
 
-async def _get(stream: trio.abc.Stream, address: Address, bytes_max: int) -> bytes:
+async def _get(stream: trio.abc.Stream, address: Address) -> bytes:
     """Return the body of the answer, which must have status 200."""
-    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=bytes_max)
+    http = h11.Connection(h11.CLIENT, max_incomplete_event_size=_ANSWER_BYTES_MAX)
     request = h11.Request(
         method="GET",
         target=META_ADDRESS_PATH,
@@ -159,8 +125,8 @@ async def _get(stream: trio.abc.Stream, address: Address, bytes_max: int) -> byt
             received += len(data)
             if not received:
                 raise _NoAnswerError("closed without an answer")
-            if received > bytes_max:
-                raise _NoAnswerError(f"an answer of more than {bytes_max} bytes")
+            if received > _ANSWER_BYTES_MAX:
+                raise _NoAnswerError(f"an answer of more than {_ANSWER_BYTES_MAX} bytes")
             http.receive_data(bytes(data))
         elif isinstance(event, h11.Response):
             if event.status_code != 200:

@@ -53,8 +53,7 @@ if TYPE_CHECKING:
     default=24,
     show_default=True,
     metavar="N",
-    help="How long an hour with unreadable input is tried again, after 1, 2, 4, ... times the "
-    "interval of the runs.",
+    help="How long an hour with unreadable input is tried again, by each run.",
 )
 @click.option(
     "--keep-days",
@@ -162,7 +161,7 @@ def _tell(outcome: "Outcome", engine: str, damaged: int) -> None:
     for line in _done_lines(outcome.done):
         click.echo(line, err=line.startswith(" "))
     for one in outcome.amendments:
-        click.echo(f"{minute_text(one.entry.hour)}: repaired since: {_counts(one.counts)}")
+        click.echo(f"{minute_text(one.hour)}: repaired since: {_counts(one.counts)}")
     if damaged:
         click.echo(f"{damaged:,} line(s) of the audits cannot be read", err=True)
     for line in _waiting_lines(outcome.waiting):

@@ -9,7 +9,7 @@ import structlog
 import trio
 
 from delay_transport.http.access import AccessError, AccessPolicy
-from delay_transport.http.tokens import Tokens
+from delay_transport.http.tokens import LOOK_S, Tokens
 from delay_transport.seams.runtime import Executor
 from meta_server.settings.config import AdminConfig
 
@@ -30,7 +30,7 @@ class Entrance:
         self.settings = settings
         self._executor = executor
         self.tokens = tokens_of(settings)
-        self.gate = AccessPolicy(settings, self.tokens, own_address=own_address)
+        self.gate = AccessPolicy(self.tokens, own_address=own_address)
         self.busy = 0
         """Requests in progress."""
 
@@ -48,7 +48,7 @@ class Entrance:
     async def keep_tokens(self) -> None:
         """Watch the file of tokens until cancelled; ends at once without one."""
         while self.tokens.are_needed:
-            await trio.sleep(self.settings.token_look_ms / 1000)
+            await trio.sleep(LOOK_S)
             await self.read_tokens()
 
     @contextmanager

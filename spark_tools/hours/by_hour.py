@@ -14,7 +14,7 @@ import numpy as np
 from spark_tools.files.columns import hour_of
 from spark_tools.files.errors import ReconcileError
 from spark_tools.hours.hour_files import HourWriter, IndexFiles, read_unproven
-from spark_tools.hours.hour_repairs import Amendment
+from spark_tools.hours.hour_repairs import Amendment, amended, amendments_of
 from spark_tools.hours.state import (
     GroupSums,
     HourEntry,
@@ -71,7 +71,8 @@ class Outcome:
 
     done: hours with a new result, those of a run that was killed included; waiting: hours that are
     over and not closed; segments_before: that are not covered, since they lie before the first
-    hour; amendments: what was repaired of hours that were done before.
+    hour; amendments: what the given repairs have ended of the findings of final hours, so that the
+    ledger here, which is the one of the summary, does not have them.
     """
 
     ledger: Ledger
@@ -152,7 +153,9 @@ class _Run:
             self._prepare(groups, since=self._oldest(ledger))
         for hour, is_closed in todo:
             self._do(groups, hour, now_ms, is_closed=is_closed)
-        amendments = self._finish(ledger, groups, now_ms)
+        self._finish(ledger, groups, now_ms)
+        amendments = amendments_of(self._state, ledger, self._repairs)
+        ledger = amended(ledger, amendments)
         write_summary(self._state, ledger, waiting, now_ms=now_ms)
         return Outcome(
             ledger=ledger,
@@ -173,7 +176,7 @@ class _Run:
         self._entries = {entry.hour: entry for entry in ledger.hours}
         for result in self._state.results(ledger):
             self._note(result)
-        self._state.clean(ledger, self._entries.values())
+        self._state.clean(self._entries.values())
 
     def _note(self, result: HourResult) -> None:
         self._entries[result.hour.hour] = result.hour
@@ -236,7 +239,7 @@ class _Run:
         while (hour + 60) * MINUTE_MS <= now_ms - self._request.request.grace_ms:
             entry = self._entries.get(hour)
             reason, is_empty = _why_open(groups, hour)
-            is_wanted = entry is None or self._is_due_again(entry, now_ms)
+            is_wanted = entry is None or now_ms > entry.last_ms
             late_ms = now_ms - (hour + 60) * MINUTE_MS
             is_late = not is_empty and late_ms >= self._request.open_hours * HOUR_MS
             if entry is not None and entry.is_final:
@@ -249,12 +252,6 @@ class _Run:
                 todo.append((hour, True))
             hour += 60
         return todo, waiting
-
-    def _is_due_again(self, entry: HourEntry, now_ms: int) -> bool:
-        """Return whether to try an hour again. The waits double, so that tries are few."""
-        waited, before = now_ms - entry.first_ms, entry.last_ms - entry.first_ms
-        is_time = waited >= 2 * before or self._is_last_try(entry, now_ms)
-        return now_ms > entry.last_ms and is_time
 
     def _is_last_try(self, entry: HourEntry, now_ms: int) -> bool:
         waited = now_ms - entry.first_ms
@@ -336,14 +333,9 @@ class _Run:
 
     # -- afterwards --------------------------------------------------------------------------
 
-    def _finish(self, ledger: Ledger, groups: Sequence[Members], now_ms: int) -> list[Amendment]:
-        """Add final hours to the sums, drop old hours, and replace the ledger.
-
-        Returns what was repaired of hours that were done before.
-        """
-        final = [one for one in self._done.values() if one.hour.is_final]
-        subjects_max = self._request.request.subjects_max
-        amendments = add_up(self._state, ledger, final, self._repairs, subjects_max=subjects_max)
+    def _finish(self, ledger: Ledger, groups: Sequence[Members], now_ms: int) -> None:
+        """Add final hours to the sums, drop old hours, and replace the ledger."""
+        add_up(ledger, [one for one in self._done.values() if one.hour.is_final])
         # What a row may be doubled with is looked for as long as its segment is there.
         there = [hour for hour in _hours_there(groups) if hour >= ledger.covered_from]
         oldest = self._oldest(ledger)
@@ -353,8 +345,7 @@ class _Run:
             entry for hour, entry in sorted(self._entries.items()) if hour >= ledger.dropped_before
         ]
         self._state.write_ledger(ledger)
-        self._state.clean(ledger, ledger.hours)
-        return amendments
+        self._state.clean(ledger.hours)
 
 
 def _names(groups: Iterable[GroupName]) -> str:

@@ -22,12 +22,12 @@ from spark_tools.hours.state import (
     hour_name,
     result_name,
 )
-from spark_tools.judge.account import FINDINGS_SCHEMA
+from spark_tools.judge.account import FINDINGS_SCHEMA, LATEST
 from spark_tools.judge.log_index import LogIndex
 from spark_tools.judge.pieces import HourDigests, Piece
 from spark_tools.judge.sequences import Sequences
 from spark_tools.judge.tasks import GroupName
-from spark_tools.run.reconcile import Result
+from spark_tools.run.reconcile import GroupResult, Result
 from spark_tools.run.report import encode_report, report, tables_of, with_group
 
 _UNPROVEN = "unproven"
@@ -81,19 +81,7 @@ class HourWriter:
                 self._state.write_table(self._path(name), table)
         self._state.sync(f"{HOURS}/")
         entry.details = self.details
-        sums = [
-            GroupSums(
-                cluster=group.plan.name.cluster,
-                group=group.plan.name.group,
-                log_uuid=str(group.plan.node.log_uuid),
-                totals={
-                    name: count for name, count in sorted(group.account.totals.items()) if count
-                },
-                deleted=group.plan.deleted,
-            )
-            for group in result.groups
-        ]
-        found = HourResult(hour=entry, sums=sums)
+        found = HourResult(hour=entry, sums=[_sums_of(group) for group in result.groups])
         document = {**report(result), **msgspec.to_builtins(found)}
         self._state.write(f"{HOURS}/{result_name(self._hour)}", encode_report(document))
         return found
@@ -101,6 +89,20 @@ class HourWriter:
     def _path(self, name: str) -> str:
         self.details[name] = f"{self._prefix}{name}.parquet"
         return f"{HOURS}/{self.details[name]}"
+
+
+def _sums_of(group: GroupResult) -> GroupSums:
+    totals = group.account.totals
+    sums = GroupSums(
+        cluster=group.plan.name.cluster,
+        group=group.plan.name.group,
+        log_uuid=str(group.plan.node.log_uuid),
+        totals={name: count for name, count in sorted(totals.items()) if count},
+        deleted=group.plan.deleted,
+    )
+    for row in group.account.target_lateness.table().to_pylist():
+        sums.add_lateness(row["bucket"], row["count"], row[LATEST])
+    return sums
 
 
 def read_unproven(

@@ -3,10 +3,8 @@
     lock
     ledger.json                          which hours are done, and their sums; replaced last
     summary.json                         the same for people and monitors
-    sums/3-subjects.parquet …            tables of all hours that are done for good
     hours/20261121T1400Z.json            the result of one hour: with it the hour is done
     hours/20261121T1400Z-1-….parquet     its details, named by it, with the number of the try
-    hours/20261121T1400Z-1-repaired-….parquet   named by the ledger: findings that were repaired
     index/<log uuid>/<first>-<after>.parquet    pieces of the message_log (`log_index.py`)
     index/<log uuid>/gone.parquet        what is remembered of pieces that have left
 
@@ -16,7 +14,6 @@ state before a step or the one behind it, and files that nothing names; `Ledger.
 """
 
 import contextlib
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -31,10 +28,9 @@ from storage.disk.errors import DataDirectoryError, NotPermittedError
 
 LEDGER_SCHEMA = 1
 """Counted up when an older version would misunderstand a newer one."""
-HOURS, SUMS, INDEX = "hours", "sums", "index"
+HOURS, INDEX = "hours", "index"
 _WRITTEN_AT_ONCE = 1 << 20
 _LEDGER, _TEMPORARY = "ledger.json", ".tmp"
-_SUMS_NAME = re.compile(r"(\d+)-[a-z_]+\.parquet(\.tmp)?", re.ASCII)
 
 
 class HourEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -59,7 +55,7 @@ class HourEntry(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     last_ms: int
     details: dict[str, str]
     repaired: dict[str, int] = {}
-    """Findings that no longer count, because a repair sent the messages after the hour was done."""
+    """In a summary: findings that no longer count, since a repair has sent the messages."""
 
     @property
     def is_final(self) -> bool:
@@ -75,8 +71,15 @@ class GroupSums(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     log_uuid: str
     totals: dict[str, int] = {}
     deleted: dict[str, int] = {}
+    lateness: dict[int, tuple[int, int]] = {}
+    """Of each bucket of lateness: how many deliveries, and the largest lateness of them, ms."""
     is_gone: bool = False
     """Whether no hour needs it any more."""
+
+    def add_lateness(self, bucket: int, count: int, latest_ms: int) -> None:
+        """Count deliveries of one bucket."""
+        before, latest = self.lateness.get(bucket, (0, latest_ms))
+        self.lateness[bucket] = before + count, max(latest, latest_ms)
 
 
 class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -87,8 +90,6 @@ class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     """The first hour in the ledger, in minutes since 1970."""
     dropped_before: int
     """Final hours before this one are in the sums only."""
-    generation: int = 0
-    """Of the files of sums."""
     hours_summed: int = 0
     verdicts: dict[str, int] = {}
     """Hours that are summed, by verdict."""
@@ -97,8 +98,6 @@ class Ledger(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     groups: list[GroupSums] = []
     hours: list[HourEntry] = []
     """In order, without those that were dropped."""
-    repairs: str = ""
-    """Digest of the repairs that were last looked for in all of them."""
 
 
 class HourResult(msgspec.Struct, kw_only=True):
@@ -144,7 +143,7 @@ class StateDirectory:
                 raise ReconcileError(
                     f"another run is at work in {self._name}: wait until it has ended"
                 ) from error
-            for directory in (HOURS, SUMS, INDEX):
+            for directory in (HOURS, INDEX):
                 self.make_directory(directory)
             yield
 
@@ -281,7 +280,7 @@ class StateDirectory:
                 found.append(result)
         return found
 
-    def clean(self, ledger: Ledger, entries: Iterable[HourEntry]) -> None:
+    def clean(self, entries: Iterable[HourEntry]) -> None:
         """Remove files that nothing names: of killed runs, earlier tries and dropped hours.
 
         Files that are none of ours stay.
@@ -294,13 +293,6 @@ class StateDirectory:
             if hour_of_name(name) is not None and name not in named
         ]
         self.remove(HOURS, strays)
-        strays = [
-            name
-            for name in self.names(SUMS)
-            if (match := _SUMS_NAME.fullmatch(name)) is not None
-            and (int(match[1]) != ledger.generation or match[2] is not None)
-        ]
-        self.remove(SUMS, strays)
         for name in self.names(INDEX):
             directory = f"{INDEX}/{name}"
             left = [one for one in self.names(directory) if one.endswith(_TEMPORARY)]

@@ -1,16 +1,14 @@
-"""All hours that are done, added up: sums that a run adds its hours to, and what they say."""
+"""All hours that are done, added up: the sums of the ledger, and what they say."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import msgspec
 
 from spark_tools.files.times import minute_text, time_text
-from spark_tools.hours.hour_repairs import Amendment, amend, amendments_of, write_down
 from spark_tools.hours.state import (
     HOURS,
-    SUMS,
     GroupSums,
     HourEntry,
     HourResult,
@@ -19,42 +17,18 @@ from spark_tools.hours.state import (
     Waiting,
     result_name,
 )
-from spark_tools.hours.sums import Sums
+from spark_tools.judge.account import LATEST
 from spark_tools.judge.tasks import GroupName
-from spark_tools.repaired.repairs import Repairs
 from spark_tools.run.reconcile import FINDING_CLASSES
-from spark_tools.run.report import TABLES, figures_of, lateness_of
+from spark_tools.run.report import figures_of, lateness_of
 
 SUMMARY_SCHEMA = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
 SUMMARY = "summary.json"
 
 
-def add_up(
-    state: StateDirectory,
-    ledger: Ledger,
-    results: Sequence[HourResult],
-    repairs: Repairs,
-    *,
-    subjects_max: int,
-) -> list[Amendment]:
-    """Add hours that are done for good to the ledger, and to tables of its next generation.
-
-    repairs: by which these, and all that the ledger tells of, are amended. Returns how.
-    """
-    final = {one.hour: one for one in ledger.hours if one.is_final}
-    if repairs.digest() == ledger.repairs:
-        final.clear()
-    # What a killed run has done may not have known of them.
-    final |= {one.hour.hour: one.hour for one in results}
-    amendments = amendments_of(state, final.values(), repairs, ledger.groups)
-    ledger.repairs = repairs.digest()
-    if not results and not amendments:
-        return []
-    write_down(state, amendments)
-    sums = Sums()
-    for name in TABLES if ledger.generation else ():
-        sums.add(name, state.read_table(_sums_path(ledger.generation, name)))
+def add_up(ledger: Ledger, results: Iterable[HourResult]) -> None:
+    """Add hours that are done for good to the sums of the ledger."""
     groups = {GroupName(one.cluster, one.group): one for one in ledger.groups}
     for result in results:
         entry = result.hour
@@ -71,20 +45,8 @@ def add_up(
                 ledger.groups.append(known)
             known.totals = _added(known.totals, one.totals)
             known.deleted = _added(known.deleted, one.deleted)
-        for table in TABLES:
-            if table in entry.details:
-                sums.add(table, state.read_table(f"{HOURS}/{entry.details[table]}"))
-    amend(ledger, sums, amendments)
-    sums.fold_subjects(subjects_max)
-    ledger.generation += 1
-    for table, rows in sums.tables():
-        state.write_table(_sums_path(ledger.generation, table), rows)
-    state.sync(f"{SUMS}/")
-    return amendments
-
-
-def _sums_path(generation: int, name: str) -> str:
-    return f"{SUMS}/{generation}-{name}.parquet"
+            for bucket, (count, latest_ms) in one.lateness.items():
+                known.add_lateness(bucket, count, latest_ms)
 
 
 def _added(one: dict[str, int], other: dict[str, int]) -> dict[str, int]:
@@ -103,10 +65,7 @@ def write_summary(
         "done_until": minute_text(done_until(ledger)),
         "hours": {"final": ledger.hours_summed, **ledger.verdicts},
         "findings": {name: ledger.findings.get(name, 0) for name in FINDING_CLASSES},
-        "groups": _groups(state, ledger),
-        "tables": {name: _sums_path(ledger.generation, name) for name in TABLES}
-        if ledger.generation
-        else {},
+        "groups": [_group(one) for one in ledger.groups],
         "not_final": [_told(entry) for entry in ledger.hours if not entry.is_final],
         "waiting": [
             {"hour": minute_text(one.hour), "reason": one.reason, "is_late": one.is_late}
@@ -128,27 +87,18 @@ def done_until(ledger: Ledger) -> int:
     return hour
 
 
-def _groups(state: StateDirectory, ledger: Ledger) -> list[dict[str, Any]]:
-    lateness = None
-    if ledger.generation:
-        lateness = state.read_table(_sums_path(ledger.generation, "target_lateness"))
-    found = []
-    for one in ledger.groups:
-        told = {
-            "cluster": one.cluster,
-            "group": one.group,
-            **figures_of(Counter(one.totals), {}),
-            "deleted": one.deleted,
-        }
-        if lateness is not None:
-            mine = [
-                row
-                for row in lateness.to_pylist()
-                if (row["cluster"], row["group"]) == (one.cluster, one.group)
-            ]
-            told["lateness_ms"] = lateness_of(mine)
-        found.append(told)
-    return found
+def _group(sums: GroupSums) -> dict[str, Any]:
+    late = [
+        {"bucket": bucket, "count": count, LATEST: latest_ms}
+        for bucket, (count, latest_ms) in sums.lateness.items()
+    ]
+    return {
+        "cluster": sums.cluster,
+        "group": sums.group,
+        **figures_of(Counter(sums.totals), {}),
+        "deleted": sums.deleted,
+        "lateness_ms": lateness_of(late),
+    }
 
 
 def _told(entry: HourEntry) -> dict[str, Any]:

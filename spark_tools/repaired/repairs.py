@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import numpy as np
-import xxhash
 
 from spark_tools.files.columns import Int64s
 from spark_tools.repaired.repair_audit import ACCEPTED, Answer, read_audit
@@ -67,17 +66,6 @@ class Repairs:
     """What had been missing: it has none."""
     damaged_lines: int = 0
     """Lines that nobody can read: what they say may have been sent again."""
-
-    def digest(self) -> str:
-        """Return what is the same for the same repairs, nothing if there are none."""
-        if not self.logs():
-            return ""
-        found = xxhash.xxh3_128()
-        for kind, logs in zip(KINDS, (self.rows, self.records), strict=True):
-            for log, one in sorted(logs.items(), key=lambda item: item[0]):
-                found.update(repr((kind, log, len(one))).encode())
-                found.update(one.minute.tobytes() + one.sequence.tobytes())
-        return found.hexdigest()
 
     def rows_of(self, log: LogName) -> Repaired:
         """Return what had been lost of one log."""

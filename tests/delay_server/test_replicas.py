@@ -7,8 +7,8 @@ import trio
 from structlog.testing import capture_logs
 
 from delay_protocol.basics.codes import CommandCode
-from delay_server.accepting.admission import Admission, AdmissionLimits
-from delay_server.accepting.ingest import Ingest, IngestLimits
+from delay_server.accepting.admission import Admission, AdmissionConfig
+from delay_server.accepting.ingest import Ingest
 from delay_server.replicas import Slaves
 from delay_transport.connections.request_client import RequestConnection
 from delay_transport.http.credentials import Credentials
@@ -40,8 +40,8 @@ async def refusal_of(network: StreamNetwork, secret: bytes) -> str:
 def ingest_with(secret: SharedSecret) -> Ingest:
     """Return the handler of the port of a node that is no master."""
     ingest = Ingest(
-        admission=Admission(AdmissionLimits()),
-        limits=IngestLimits(),
+        admission=Admission(AdmissionConfig()),
+        limits=AdmissionConfig(),
         clock=SimClock(),
         trusted_ms=lambda: 0,
         why_not=str,

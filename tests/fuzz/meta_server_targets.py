@@ -32,7 +32,7 @@ from delay_protocol.nodes.registration import decode_node_reply
 from delay_protocol.wire.frames import Frame
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
 from delay_transport.http.tokens import Token, decode_tokens, encode_tokens
-from delay_transport.meta.address import MetaAddressError, find_meta_server
+from delay_transport.meta.address import MetaAddressError, MetaLocator
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Address, Listener
 from meta_server.admin.api import OPERATIONS, PREFIX, convert_request, single_values
@@ -42,9 +42,9 @@ from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Ro
 from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
-from tests.delay_protocol.nodes.test_registration import REQUEST
+from tests.delay_protocol.nodes.bodies import REQUEST
 from tests.fuzz.target import attempt, byte_at, fault_of, target
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator
 from tests.meta_server.memory_store import Medium, MemoryRecordFile
 from tests.meta_server.meta_rig import World
 from tests.simulation.clock import EventClock
@@ -134,7 +134,7 @@ class _Rig:
         self.world = World()
         self.server: MetaServer = self.world.server()
         self.server.ready.set()
-        self.http = Http(self.server, headers={"x-api-token": "x"})
+        self.operator = Operator(self.server, headers={"x-api-token": "x"})
         self.contents = _contents()
 
     async def run(self, use: Callable[["_Rig"], Awaitable[None]]) -> None:
@@ -247,7 +247,7 @@ def meta_admin(data: bytes) -> None:
     parameters = _pairs(query)
 
     async def use(rig: _Rig) -> None:
-        answer = await rig.http.ask(
+        answer = await rig.operator.ask(
             operation.method,
             f"{PREFIX}{target}",
             raw=body if operation.body_type is not None else None,
@@ -319,7 +319,7 @@ def _discovered(body: bytes, step: int) -> tuple[str, int] | None:
 
 
 @target(
-    decoders=(find_meta_server,),
+    decoders=(MetaLocator.locate,),
     packages=("delay_transport.meta.address", "delay_client.exchange.discovery", "h11"),
     memory_base=4 * 1024 * 1024,
 )
@@ -332,7 +332,7 @@ def meta_address(data: bytes) -> None:
 
     async def ask() -> Address | None:
         try:
-            return await find_meta_server(_Answering(body, step), [("m", 80)])
+            return await MetaLocator(_Answering(body, step), [("m", 80)]).locate()
         except MetaAddressError as error:
             ((address, reason),) = error.reasons
             assert address == ("m", 80)

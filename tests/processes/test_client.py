@@ -5,8 +5,6 @@ as the judge of what is on disk.
 """
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -35,10 +33,10 @@ from delay_protocol.meta.requests import (
 from delaywheel.shared.failures import ExitCode
 from tests.kit.dumped import messages_in
 from tests.processes.real_processes import (
-    ROOT,
     Asker,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     meta_server,
     server,
     until,
@@ -66,17 +64,6 @@ def register(
     )
     answer = asker.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request))
     assert answer.code == 0, answer.body
-
-
-def delaywheel(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
 
 
 @contextlib.contextmanager
@@ -270,12 +257,12 @@ def test_the_command_sends_by_the_meta_server_and_says_if_it_cannot(tmp_path: Pa
         )
         assert result.returncode == 0, result.stderr
         address = f"127.0.0.1:{servers['d1'].port}"
-        assert result.stdout.startswith(f"m kept by {address}, due ".encode())
+        assert result.stdout.startswith(f"m kept by {address}, due ")
         listener = f"127.0.0.1:{meta.port}"
         result = delaywheel(
             *("send", "--meta", listener, "--subject", "s", "--delay", "1h", "--timeout", "1s", "x")
         )
         assert result.returncode == ExitCode.NETWORK
-        assert b"give the address of a meta server's HTTP port" in result.stderr
+        assert "give the address of a meta server's HTTP port" in result.stderr
         servers["d1"].terminate()
         assert messages_in(tmp_path / "d1" / "data") == ["m"]

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import msgspec
 
-from delay_server.accepting.ingest import IngestLimits
+from delay_server.accepting.admission import AdmissionConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_server.settings.config import (
-    AdmissionConfig,
     ClockConfig,
     DelayServerConfig,
     HttpConfig,
@@ -28,7 +27,6 @@ from delay_server.settings.config import (
 )
 from delay_transport.seams.runtime import Address, format_address
 from sender.settings.config import SenderConfig
-from storage.schedule.provision import Provision
 from tests.kit.settings import SmallStorage
 
 SERVER_ADDRESS = ("10.0.0.1", 20801)
@@ -91,13 +89,10 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
         """Return a floor that a simulated load reaches."""
         return min(self.floor_bytes, total_bytes)
 
-    def provision(self, total_bytes: int) -> Provision:
-        """Return what is kept free on a disk that counts bytes and not blocks."""
-        return dataclasses.replace(
-            super().provision(total_bytes),
-            reserve_bytes=self.floor_bytes // 2,
-            block_bytes=64,
-        )
+    @property
+    def disk_bytes_least(self) -> int:
+        """Let a node start on any disk."""
+        return 0
 
 
 def draw_configuration(
@@ -188,17 +183,10 @@ def _draw_sender(chance: random.Random, held_min: int) -> SenderConfig:
     )
 
 
-class _SmallAdmission(AdmissionConfig):
-    """Admission whose intake takes less than one full item may have."""
-
-    def ingest_limits(self) -> IngestLimits:
-        """Return what ingest takes."""
-        return dataclasses.replace(super().ingest_limits(), intake_bytes_max=1)
-
-
 def _draw_admission(chance: random.Random) -> AdmissionConfig:
-    kind = _SmallAdmission if chance.random() < 0.2 else AdmissionConfig
-    return kind(horizon_days=HORIZON_DAYS)
+    # Of the small intake: less than one full item may have.
+    intake = {"pending_bytes_max": 1} if chance.random() < 0.2 else {}
+    return AdmissionConfig(horizon_days=HORIZON_DAYS, **intake)
 
 
 def _seldom(chance: random.Random, small: tuple[int, ...], large: int) -> int:

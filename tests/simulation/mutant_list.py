@@ -49,8 +49,7 @@ _MODEL = (
 """A small server around the schedule_log, of which each row is followed."""
 _MODEL_EIO = (
     "storage/schedule/test_loading.py::"
-    "test_what_the_disk_cannot_read_now_and_then_is_handed_out_once_and_no_later_than_it_can"
-    "[0 to 19]"
+    "test_what_the_disk_cannot_read_is_handed_out_once_at_the_latest_after_the_next_start[0 to 19]"
 )
 """The same on a disk that cannot be read now and then."""
 
@@ -499,7 +498,9 @@ SERVER = {
         ),
         # A retired file stays until its grace is over.
         "no grace": mutant(
-            swap("Retention.sweep", "self._grace_ms", "0"), scenario=told.GRACE, seed=1
+            swap("Retention.sweep", "self._limits.retired_grace_ms", "0"),
+            scenario=told.GRACE,
+            seed=1,
         ),
         # A file goes only when a durable checkpoint lists it.
         "deleted before it is listed": mutant(
@@ -737,9 +738,15 @@ SERVER = {
             test="storage/schedule/test_loading.py::"
             "test_what_a_load_that_is_capped_had_yet_to_come_by_is_loaded",
         ),
-        # All lanes come by a minute of which something could not be read.
-        "a minute is read again for lane 0 alone": mutant(
-            drop("Handout.read_again", "self.lanes.lower_others(begin)"), test=_MODEL_EIO
+        # Facts that cannot be read withhold their segment.
+        "what has a fact that cannot be read is sent again": mutant(
+            swap("CrossingOff.of_segment", "bool(unreadable)", "False"), test=_MODEL_EIO
+        ),
+        # A split that cannot read the facts sets the segment aside.
+        "a split goes on without the facts": mutant(
+            drop("SplitJob._read_facts", "self.drop_finer()"),
+            test="storage/node/test_store.py::test_a_split_that_cannot_wait_or_read_facts_sets_its_"
+            "segment_aside_and_sends_none_twice",
         ),
     },
     "5 clock": {
@@ -957,12 +964,6 @@ SERVER = {
             test="storage/schedule/test_loading.py::"
             "test_a_lane_does_not_pass_what_lane_0_has_not_reached",
         ),
-        # What could not be read of a lane is read again.
-        "what a lane could not read is forgotten": mutant(
-            drop("BacklogReader._drain_reserved", "await self._loader.leave_unread(job)"),
-            test="delay_server/sending/test_backlog_reader.py::"
-            "test_what_a_lane_cannot_read_it_reads_again",
-        ),
         # Lanes that are behind open no further minutes where much is open.
         "any number of open minutes": mutant(
             swap("Handout.may_open", "minute in self._minutes or ...", "True"),
@@ -1044,9 +1045,9 @@ SERVER = {
         ),
         # A dead letter is named by one record only.
         "two records about one dead letter": mutant(
-            drop("DeadLetters._append", "await self._access.run(self._name, sequences, True)"),
+            drop("DeadLetters._append", "leaving.update(sequences)"),
             test="delay_server/dead/test_dead_letters.py::"
-            "test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way",
+            "test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_http_answers",
         ),
         # A dead letter that was requeued or dropped is none any more.
         "a settled dead letter is listed on": mutant(
@@ -1239,9 +1240,9 @@ SERVER = {
         # What is due of a paused subject is said to be paused, wherever it is.
         "what is parked is said to wait": mutant(
             swap(
-                "reason_of",
-                "due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}",
-                "due_ms > around.now_ms or place is Place.PARKED",
+                "_reason_now",
+                "row.due_ms <= parts.pacer.trusted_ms()",
+                "number is not None and not master.lanes.is_parked(number)",
             ),
             scenario=told.OPERATED,
             seed=4,
@@ -1260,7 +1261,7 @@ SERVER = {
         ),
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
-            swap("surroundings", "group.is_trusted", "True"),
+            swap("_look_at", "group.is_trusted", "True"),
             test="delay_server/admin/test_explain.py::"
             "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
         ),
@@ -1337,7 +1338,7 @@ META = {
         ),
         # Time in which the process itself did not run is nobody's silence.
         "a stall counts as silence": mutant(
-            swap("SilenceWatch.run", "missed > self._stall_s", "False"),
+            swap("SilenceWatch.run", "missed > _STALL_S", "False"),
             test="meta_server/test_server.py::"
             "test_a_process_that_was_stopped_for_a_while_makes_nobody_silent",
         ),
@@ -1550,7 +1551,7 @@ META = {
         "huge names of clients": mutant(
             swap(
                 "ClientRegistration._routed",
-                "len(text.encode()) > limits.client_text_bytes_max",
+                "len(text.encode()) > _TEXT_BYTES_MAX",
                 "False",
             ),
             seed=2,
@@ -1567,7 +1568,8 @@ META = {
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
-            swap("Pusher.note", "self.subscriptions >= self._subscriptions_max", "False"), seed=2
+            swap("Pusher.note", "self.subscriptions >= self._limits.subscriptions_max", "False"),
+            seed=2,
         ),
         # What was kept of a connection goes with it.
         "subscriptions of the gone": mutant(
@@ -1700,7 +1702,7 @@ CLUSTER = {
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(
-            swap("MetaRoutes._take", "changed is not None", "_ and frame.opaque"), seed=1
+            swap("MetaRoutes._take", "changed is not None", "_ and subject"), seed=1
         ),
         # A connection to a meta server that ends is made anew.
         "nobody connects again": mutant(
@@ -1710,7 +1712,7 @@ CLUSTER = {
         "no meta server, no routes": mutant(
             after(
                 "MetaRoutes._converse",
-                "self._dialogue.disconnected(...)",
+                "self._session.disconnected(...)",
                 (
                     "for use in self._session._uses.values():\n    use.route = None\n    "
                     "self._on_changed(use.subject)"

@@ -160,6 +160,16 @@ class World:
         self.progress += 1
 
 
+def asked(*names: str, timeout_s: float = 10.0) -> tuple[World, Collection, Wire, Frame]:
+    """Return a world of one server at time 0, connected and asked to take these messages."""
+    world = World()
+    collection = world.submit(*names, timeout_s=timeout_s)
+    (wire,) = world.wires
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    return world, collection, wire, request
+
+
 def error_of(outcome: Outcome | None) -> RetryableError:
     assert isinstance(outcome, RetryableError)
     return outcome
@@ -178,11 +188,7 @@ def test_nothing_is_connected_before_there_is_something_to_send() -> None:
 
 
 def test_an_empty_answer_accepts_every_item_in_order() -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", "m2")
     assert (request.code, request.request_code, request.flag) == (10, 10, 0)
     assert request.body == item_of("m1") + item_of("m2")
     wire.answer(request, 0.1)
@@ -229,11 +235,7 @@ def test_no_more_bytes_are_in_flight_than_allowed_but_one_request_always_is() ->
 
 
 def test_an_answer_nobody_asked_for_is_dropped() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    _, collection, wire, request = asked("m1")
     stray = Frame(10, 9, 4711, 0, 10, b"")
     wire.answer(stray, 0.1)
     wire.answer(request, 0.1)
@@ -243,11 +245,7 @@ def test_an_answer_nobody_asked_for_is_dropped() -> None:
 
 
 def test_a_request_of_the_server_is_no_answer() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    _, collection, wire, request = asked("m1")
     wire.exchange.received(wire.link, _raw(request), 0.1)
     assert collection.unsettled == 1
 
@@ -262,11 +260,7 @@ def _raw(request: Frame) -> bytes:
 
 
 def test_an_answer_is_read_byte_by_byte_too() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     for byte in encode_response(request, code=0):
         assert collection.unsettled == 1
         world.exchange.received(wire.link, bytes([byte]), 0.1)
@@ -277,11 +271,7 @@ def test_an_answer_is_read_byte_by_byte_too() -> None:
 
 
 def test_each_item_has_its_own_outcome_and_only_retryable_ones_go_again() -> None:
-    world = World()
-    collection = world.submit("ok", "bad", "dup", "full", "crc", "blocked")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("ok", "bad", "dup", "full", "crc", "blocked")
     wire.fail(
         request,
         0.1,
@@ -325,27 +315,12 @@ def test_a_failure_of_an_item_that_was_not_sent_changes_nothing() -> None:
     assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1)]
 
 
-def test_an_answer_that_cannot_be_read_is_no_answer() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 0.1, body=b"\x00")
-    world.run(1.0)
-    wire.answer(wire.requests()[0], 1.0)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2)]
-
-
 # Trying again.
 
 
 @pytest.mark.parametrize("code", [51, 52])
 def test_a_refused_request_is_tried_again_with_the_same_bytes(code: int) -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", "m2")
     wire.answer(request, 0.1, code=code)
     assert wire.requests() == []
     world.run(0.3)
@@ -355,48 +330,8 @@ def test_a_refused_request_is_tried_again_with_the_same_bytes(code: int) -> None
     assert [outcome.attempts for outcome in collection.outcomes()] == [2, 2]
 
 
-@pytest.mark.parametrize("code", [3, 4, 53, 7])
-def test_a_request_answered_with_another_code_is_not_tried_again(code: int) -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 0.1, code=code)
-    for name, outcome in zip(["m1", "m2"], collection.outcomes(), strict=True):
-        assert isinstance(outcome, Refused)
-        assert outcome.message_id == name
-
-
-def test_pauses_grow_jittered_up_to_the_longest() -> None:
-    world = World()
-    collection = world.submit("m1", timeout_s=100)
-    (wire,) = world.wires
-    wire.connect(0.0)
-    now = 0.0
-    pauses = []
-    (request,) = wire.requests()
-    for _ in range(8):
-        wire.answer(request, now, code=51)
-        refused_at = now
-        while not (requests := wire.requests()):
-            now = max(now, world.exchange.wake_at)
-            world.exchange.poll(now)
-        (request,) = requests
-        pauses.append(now - refused_at)
-    for number, pause in enumerate(pauses):
-        span = min(1.0, 0.1 * 2**number)
-        assert span / 2 <= pause <= span
-    assert len(set(pauses)) == 8
-    wire.answer(request, now)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 9)]
-
-
 def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     world.exchange.lost(wire.link, "reset", 0.1)
     assert not world.exchange.wants_connection(wire.link, 0.1)
     world.run(0.3)
@@ -410,11 +345,7 @@ def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> 
 
 
 def test_half_a_frame_of_the_old_connection_does_not_spoil_the_new_one() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     world.exchange.received(wire.link, encode_response(request, code=0)[:10], 0.1)
     world.exchange.lost(wire.link, "reset", 0.1)
     world.run(0.3)
@@ -555,19 +486,6 @@ def test_who_does_not_say_who_it_is_is_left_and_asked_again() -> None:
 # Several servers.
 
 
-def test_the_server_with_least_in_flight_gets_the_next_request() -> None:
-    world = World("a:1", "b:1")
-    for name in ("m1", "m2", "m3"):
-        world.submit(name)
-    first, second = world.wires
-    world.connect()
-    # Two went to the first before the second was there.
-    assert [ids_in(frame) for frame in first.requests()] == [["m1"], ["m2"]]
-    assert [ids_in(frame) for frame in second.requests()] == [["m3"]]
-    world.submit("m4")
-    assert [ids_in(frame) for frame in second.requests()] == [["m4"]]
-
-
 @pytest.mark.parametrize("how", ["lost", "51", "52", "item 4"])
 def test_another_server_is_asked_after_one_failed(how: str) -> None:
     world = World("a:1", "b:1")
@@ -695,11 +613,7 @@ def test_out_of_time_in_flight_is_timed_out_and_may_have_been_kept() -> None:
 
 
 def test_what_a_server_said_is_told_also_if_it_answers_no_more() -> None:
-    world = World()
-    collection = world.submit("m1", timeout_s=6.0)
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", timeout_s=6.0)
     wire.answer(request, 0.5, code=51, body=b"this node is a slave")
     world.run(5.9)
     assert wire.requests()
@@ -771,18 +685,6 @@ def test_an_unused_connection_is_closed_without_a_grudge() -> None:
     world.submit("m2", now=31.0)
     assert world.exchange.wants_connection(wire.link, 31.0)
     assert collection.unsettled == 0
-
-
-def test_with_nothing_to_do_nobody_is_woken() -> None:
-    world = World()
-    world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 1.0)
-    world.run(31.0)
-    world.exchange.lost(wire.link, "unused", 31.0)
-    world.run(1e9)
-    assert world.exchange.wake_at == math.inf
 
 
 def test_a_week_without_a_server_is_survived() -> None:

@@ -8,14 +8,13 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
 import sniffio
 
 from delay_client import (
-    ClientClosed,
     ClientConfig,
     ReceivedMessage,
     Receiver,
@@ -28,7 +27,7 @@ from delay_client import (
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import AttachRefused
 from delay_protocol.receivers.delivering import Verdict
-from delay_protocol.receivers.masters import ReceiverRefused
+from tests.delay_client.conftest import Run
 from tests.delay_client.fake_delay_server import (
     DUE_MS,
     FakeDelayServer,
@@ -37,9 +36,6 @@ from tests.delay_client.fake_delay_server import (
     new_item,
     until,
 )
-
-T = TypeVar("T")
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 FAST = ReceiverConfig(
     retry=RetryPolicy(base_s=60, jitter=0),
@@ -53,22 +49,21 @@ FAST = ReceiverConfig(
 )
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[T]]) -> T:
-        async def limited() -> T:
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
-
-
 def receiver_of(*servers: FakeDelayServer, config: ReceiverConfig = FAST) -> Receiver:
     return Receiver("r", servers=[server.address for server in servers], config=config)
+
+
+async def receive(
+    receiver: Receiver,
+    handler: Callable[[ReceivedMessage], Any],
+    condition: Callable[[], object],
+    **options: Any,  # noqa: ANN401 (those of run())
+) -> None:
+    """Run a receiver until something is so."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(receiver.run, handler, **options))
+        await until(condition)
+        receiver.stop()
 
 
 def test_a_message_is_done_when_its_handler_returns(run: Run) -> None:
@@ -124,10 +119,7 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(*map(new_item, (1, 2, 3)), new_item(4, qmq_times="15"), new_item(5))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(server.rests()) == 5)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 5)
         verdicts = dict(server.verdicts())
         assert verdicts == {
             "m1": Verdict.LATER,
@@ -154,22 +146,6 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
     run(main)
     assert "comes again in 60 s" in caplog.text
     assert "given up" in caplog.text
-
-
-def test_a_policy_of_the_run_is_before_the_one_of_the_settings(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        raise ValueError
-
-    async def main() -> None:
-        async with FakeDelayServer() as server, receiver_of(server) as receiver:
-            server.add(new_item(1))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: receiver.run(handler, retry=RetryPolicy(tries=1)))
-                await until(server.rests)
-                receiver.stop()
-        assert server.verdicts() == [("m1", Verdict.REFUSED)]
-
-    run(main)
 
 
 def test_a_plain_function_runs_in_a_thread_and_one_that_returns_a_coroutine_is_awaited(
@@ -249,26 +225,6 @@ def test_an_error_passes_on_out_of_a_block_and_the_message_comes_again(run: Run)
     run(main)
 
 
-def test_a_batch_is_what_has_come_and_is_done_at_once(run: Run) -> None:
-    async def main() -> None:
-        async with FakeDelayServer() as server:
-            server.add(*map(new_item, range(300)))
-            sizes = []
-            async with receiver_of(server) as receiver:
-                async for batch in receiver.batches(max_items=120):
-                    sizes.append(len(batch))
-                    await batch[0].later(60)
-                    await batch.done()
-                    if sum(sizes) == 300:
-                        receiver.stop()
-            assert max(sizes) <= 120
-            verdicts = [verdict for _, verdict in server.verdicts()]
-            assert verdicts.count(Verdict.LATER) == len(sizes)
-            assert verdicts.count(Verdict.DONE) == 300 - len(sizes)
-
-    run(main)
-
-
 def test_a_loop_over_batches_that_is_left_gives_its_messages_back(run: Run) -> None:
     async def main() -> None:
         async with FakeDelayServer() as server:
@@ -299,10 +255,7 @@ def test_there_are_never_more_messages_than_the_credit_nor_handlers_than_may_be(
         config = ReceiverConfig(credit_items=20, settle_items_max=7)
         async with FakeDelayServer() as server, receiver_of(server, config=config) as receiver:
             server.add(*map(new_item, range(200)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: receiver.run(handler, concurrency=3))
-                await until(lambda: len(server.rests()) == 200)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 200, concurrency=3)
         assert server.unsettled_max == 20
         assert max(map(len, server.settles)) <= 7
         assert at_work == [0, 3]
@@ -509,10 +462,7 @@ def test_a_handler_that_cancels_itself_leaves_nothing_of_that_to_the_next(*, fai
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(*map(new_item, (1, 2)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(partial(receiver.run, handler, concurrency=1))
-                await until(lambda: len(server.verdicts()) == 2)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.verdicts()) == 2, concurrency=1)
             assert dict(server.verdicts()) == {"m1": Verdict.LATER, "m2": Verdict.DONE}
 
     asyncio.run(main())
@@ -569,10 +519,7 @@ def test_what_a_handler_in_a_thread_raises_is_its_failure(run: Run, error: BaseE
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(new_item(1))
-            async with anyio.create_task_group() as group:
-                group.start_soon(receiver.run, handler)
-                await until(server.rests)
-                receiver.stop()
+            await receive(receiver, handler, server.rests)
             assert server.verdicts() == [("m1", Verdict.LATER)]
 
     run(main)
@@ -615,10 +562,8 @@ def test_paused_it_takes_nothing_and_says_why(run: Run) -> None:
             await until(lambda: server.verdicts() == [("m9", Verdict.RELEASE)])
             server.pending.pop()
             receiver.resume()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: server.verdicts()[1:] == [("m1", Verdict.DONE)])
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.verdicts()) == 2)
+            assert server.verdicts()[1] == ("m1", Verdict.DONE)
             with pytest.raises(ValueError, match="at most 1000 characters"):
                 receiver.pause("x" * 1001)
 
@@ -657,30 +602,6 @@ def test_after_a_loss_it_attaches_again_and_drops_verdicts_of_before(
     assert sum("lost: " in line and "1 messages come again" in line for line in lines) == 1
 
 
-def test_two_servers_hand_out_at_a_time(run: Run) -> None:
-    seen: set[str] = set()
-
-    async def handler(message: ReceivedMessage) -> None:
-        seen.add(message.id)
-
-    async def main() -> None:
-        async with (
-            FakeDelayServer("g1") as first,
-            FakeDelayServer("g2") as second,
-            receiver_of(first, second) as receiver,
-        ):
-            first.add(*map(new_item, range(50)))
-            second.add(*map(new_item, range(50, 100)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(first.rests()) == len(second.rests()) == 50)
-                receiver.stop()
-        assert first.unknown == second.unknown == 0
-
-    run(main)
-    assert len(seen) == 100
-
-
 def test_a_master_of_an_older_epoch_is_left(run: Run) -> None:
     async def main() -> None:
         async with (
@@ -700,44 +621,6 @@ def test_a_master_of_an_older_epoch_is_left(run: Run) -> None:
     run(main)
 
 
-def test_verdicts_that_could_not_be_kept_are_sent_again(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        pass
-
-    async def main() -> None:
-        async with FakeDelayServer() as server:
-            server.settle_codes.extend([51, 51])
-            async with receiver_of(server) as receiver, anyio.create_task_group() as tasks:
-                server.add(new_item(1))
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: server.settles)
-                receiver.stop()
-            assert server.verdicts() == [("m1", Verdict.DONE)]
-            assert (receiver.counts.set_back, receiver.counts.dropped) == (2, 0)
-
-    run(main)
-
-
-def test_a_server_that_answers_no_verdicts_is_left(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        pass
-
-    async def main() -> None:
-        config = ReceiverConfig(answer_timeout_s=0.05, connecting=FAST.connecting)
-        async with FakeDelayServer() as server:
-            server.settle_codes.extend([-1, -1])
-            async with receiver_of(server, config=config) as receiver:
-                server.add(new_item(1))
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(receiver.run, handler)
-                    await until(lambda: server.settles)
-                    receiver.stop()
-            assert server.verdicts() == [("m1", Verdict.DONE)]
-            assert receiver.counts.dropped == 1
-
-    run(main)
-
-
 def test_what_cannot_be_decoded_becomes_a_dead_letter(run: Run) -> None:
     item = new_item(1)
     bad_base64 = new_item(2, dw_encoding="base64")
@@ -748,10 +631,7 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter(run: Run) -> None:
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(item[:-1] + b"\xff", bad_base64, b"x", new_item(3))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(server.rests()) == 4)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 4)
         verdicts = [Verdict(verdict) for settle in server.settles for _, verdict, _ in settle]
         assert verdicts == [Verdict.REFUSED] * 3 + [Verdict.DONE]
         crc, base64, short, _ = server.rests()
@@ -890,52 +770,6 @@ def test_a_master_that_was_replaced_is_left_once_its_messages_are_settled(run: R
     run(main)
 
 
-def test_a_meta_server_that_refuses_a_receiver_at_its_start_ends_it(run: Run) -> None:
-    async def main() -> None:
-        async with FakeReceiverMeta() as meta:
-            meta.answer = ReceiverRefused(reason="a group of brokers")
-            async with Receiver("r", meta=meta.http, config=FAST) as receiver:
-                with pytest.raises(ReceiverRefusedError, match="a group of brokers"):
-                    await receiver.run(print)
-
-    run(main)
-
-
-def test_a_meta_server_that_refuses_later_is_asked_again(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with FakeReceiverMeta() as meta, Receiver("r", meta=meta.http, config=FAST):
-            await until(lambda: len(meta.asked) == 2)
-            meta.answer = ReceiverRefused(reason="a wrong token")
-            await meta.change()
-            await until(lambda: len(meta.asked) > 4)
-            meta.answer = None
-            asked = len(meta.asked)
-            await until(lambda: meta.asked[-1].told == 2 and len(meta.asked) > asked)
-
-    run(main)
-    assert caplog.text.count("a wrong token") == 1
-
-
-@pytest.mark.parametrize("by_meta", [True, False])
-def test_after_a_second_without_a_server_a_line_says_why(
-    run: Run, caplog: pytest.LogCaptureFixture, unused_address: str, by_meta: bool
-) -> None:
-    async def main() -> None:
-        where: dict[str, Any] = (
-            {"meta": unused_address} if by_meta else {"servers": [unused_address]}
-        )
-        async with Receiver("r", config=FAST, **where) as receiver:
-            await anyio.sleep(1.2)
-            assert not receiver.is_attached
-
-    run(main)
-    said = "no answer from meta server at" if by_meta else "not attached to any delay server yet"
-    assert sum(said in record.getMessage() for record in caplog.records) == 1
-    assert "Connection refused" in caplog.text
-
-
 def test_a_handler_that_never_waits_does_not_keep_the_receiver_from_its_server(run: Run) -> None:
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
@@ -950,23 +784,6 @@ def test_a_handler_that_never_waits_does_not_keep_the_receiver_from_its_server(r
 
             await receiver.run(handler, concurrency=1)
             assert settled_at_end[0] > 10
-
-    run(main)
-
-
-def test_outside_its_block_it_says_so(run: Run) -> None:
-    async def main() -> None:
-        receiver = Receiver("r", servers=["127.0.0.1:1"])
-        with pytest.raises(ClientClosed, match="receiver is not open"):
-            await anext(receiver)
-        async with receiver:
-            with pytest.raises(ValueError, match="at least 1"):
-                await receiver.run(print, concurrency=0)
-            with pytest.raises(ValueError, match="at least 1"):
-                async for _ in receiver.batches(max_items=0):
-                    pass
-        with pytest.raises(ClientClosed):
-            await receiver.run(print)
 
     run(main)
 

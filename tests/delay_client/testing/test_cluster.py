@@ -1,9 +1,7 @@
 """Promise: what only the fake cluster does: its clock, what it shows, and how long it waits."""
 
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 import pytest
@@ -14,33 +12,17 @@ from delay_client import (
     OutgoingMessage,
     ReceivedMessage,
     Receiver,
-    ReceiverConfig,
     RetryLater,
     RetryPolicy,
     Unavailable,
 )
 from delay_client.testing import FakeCluster
 from delay_client.testing.pytest_fixture import delaywheel_cluster
+from tests.delay_client.conftest import Run
 
 __all__ = ["delaywheel_cluster"]
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 (whatever it is)
-        async def limited() -> Any:  # noqa: ANN401 (whatever it is)
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
 
 
 def test_three_hours_pass_at_once(run: Run, delaywheel_cluster: FakeCluster) -> None:
@@ -196,28 +178,6 @@ def test_an_operator_routes_as_it_is_told(run: Run, caplog: pytest.LogCaptureFix
             cluster.route("*", "c")
             await cluster.advance()
             assert third.counts.received == 1
-
-    run(main)
-
-
-def test_no_more_is_delivered_than_a_receiver_takes(run: Run) -> None:
-    cluster = FakeCluster()
-
-    async def main() -> None:
-        config = ReceiverConfig(credit_items=3)
-        async with (
-            cluster.client() as client,
-            cluster.receiver("a", subjects=["a"], config=config) as receiver,
-        ):
-            await client.send_many(OutgoingMessage("a", str(number), 0) for number in range(10))
-            assert receiver.counts.received == 3
-            batches = receiver.batches()
-            batch = await anext(batches)
-            assert len(batch) == 3
-            await batch.done()
-            assert receiver.counts.received == 6
-            receiver.stop()
-            assert not [batch async for batch in batches]
 
     run(main)
 

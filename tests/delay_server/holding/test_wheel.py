@@ -167,102 +167,10 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             due["due_ms"] = 0  # What was handed out is the caller's own.
         assert len(real) == len(model.heap)
         assert real.next_due_ms() == (model.heap[0][0] if model.heap else None)
-        top, others = real.top_subjects(3)
-        assert (len(top), others) == (
-            min(3, len(model.pending())),
-            len(real) - sum(dict(top).values()),
-        )
-        assert [count for _, count in top] == sorted(model.pending().values(), reverse=True)[:3]
-        assert dict(real.top_subjects(10_000)[0]) == model.pending()
+        pending = model.pending()
+        assert {subject: real.pending_of(subject) for subject in pending} == pending
     assert real.pop_due(NOON + 1000, 10_000).tolist() == model.pop_due(NOON + 1000, 10_000)
     assert len(real) == 0
-    assert real.top_subjects(10) == ([], 0)
-
-
-@pytest.mark.parametrize("now_ms", [None, 0, NOON - 400, NOON + 10_000])
-def test_many_entries_added_in_parts_leave_in_one_order(now_ms: int | None) -> None:
-    chance = np.random.default_rng(3)
-    everything = random_entries(chance, 120_000, NOON, NOON + 500)
-    due_wheel = Wheel(now_ms=now_ms)
-    for part in np.split(everything, [50_000, 50_001, 50_900, 51_000, 70_000, 110_000]):
-        due_wheel.add(part)
-    left = np.concatenate(list(pop_all(due_wheel, NOON + 499, 3001)))
-    last = due_wheel.pop_due(NOON + 500, 120_000)
-    assert np.array_equal(np.concatenate((left, last)), in_order(everything))
-    assert (last["due_ms"] == NOON + 500).all()
-
-
-def test_entries_all_due_in_one_millisecond_leave_by_sequence() -> None:
-    everything = entries_due(*[NOON] * 100_000)
-    np.random.default_rng(5).shuffle(everything)
-    due_wheel = Wheel()
-    for part in np.split(everything, 7 * np.arange(1, 200)):
-        due_wheel.add(part)
-    assert len(due_wheel.pop_due(NOON - 1, 200_000)) == 0
-    left = np.concatenate(list(pop_all(due_wheel, NOON, 4096)))
-    assert left["sequence"].tolist() == list(range(100_000))
-
-
-def test_an_entry_leaves_in_its_millisecond_and_not_in_the_one_before() -> None:
-    due_wheel = Wheel()
-    due_wheel.add(entries_due(NOON + 5, NOON + 6))
-    assert len(due_wheel.pop_due(NOON + 4, 10)) == 0
-    assert due_wheel.pop_due(NOON + 5, 10)["due_ms"].tolist() == [NOON + 5]
-    assert due_wheel.pop_due(NOON + 6, 10)["due_ms"].tolist() == [NOON + 6]
-
-
-def test_an_entry_that_was_within_reach_stays_when_time_steps_back() -> None:
-    due_wheel = Wheel()
-    due_wheel.add(entries_due(NOON, NOON + 10, NOON + 20))
-    assert len(due_wheel.pop_due(NOON + 15, 1)) == 1
-    assert len(due_wheel.pop_due(NOON + 5, 10)) == 0
-    due_wheel.add(entries_due(NOON - 3_600_000, sequence=3))
-    assert due_wheel.pop_due(NOON - 3_600_000, 10)["sequence"].tolist() == [3]
-    assert due_wheel.pop_due(NOON + 25, 10)["sequence"].tolist() == [1, 2]
-
-
-def test_an_entry_due_long_ago_goes_before_what_is_waiting() -> None:
-    due_wheel = Wheel(now_ms=NOON)
-    due_wheel.add(entries_due(*range(NOON - 100, NOON)))
-    assert len(due_wheel.pop_due(NOON, 10)) == 10
-    due_wheel.add(entries_due(NOON - 86_400_000, sequence=500))
-    assert due_wheel.pop_due(NOON, 2)["sequence"].tolist() == [500, 10]
-
-
-def test_the_next_due_time_is_exact_wherever_the_entry_is() -> None:
-    due_wheel = Wheel(now_ms=NOON)
-    assert due_wheel.next_due_ms() is None
-    due_wheel.add(entries_due(*range(NOON + 130, NOON + 30_000)))  # Goes to the slots.
-    assert due_wheel.next_due_ms() == NOON + 130
-    due_wheel.add(entries_due(NOON + 129))  # Stays fresh.
-    assert due_wheel.next_due_ms() == NOON + 129
-    assert len(due_wheel.pop_due(NOON + 130, 10)) == 2  # The rest of its slot is in the runs now.
-    assert due_wheel.next_due_ms() == NOON + 131
-    due_wheel.pop_due(NOON + 40_000, 100_000)
-    assert due_wheel.next_due_ms() is None
-
-
-def test_the_next_due_time_is_exact_when_an_earlier_entry_joins_a_slot() -> None:
-    due_wheel = Wheel(now_ms=NOON - 64, slot_ms=64)
-    slot = (NOON // 64 + 10) * 64
-    due_wheel.add(entries_due(*[slot + 20] * (wheel.FRESH_ROWS + 1)))
-    due_wheel.add(entries_due(*[slot + 10] * (wheel.FRESH_ROWS + 1), sequence=100_000))
-    assert due_wheel.next_due_ms() == slot + 10
-    assert due_wheel.pop_due(slot + 15, 1)["sequence"].tolist() == [100_000]
-
-
-def test_a_limit_of_nothing_pops_nothing() -> None:
-    due_wheel = Wheel()
-    due_wheel.add(entries_due(NOON))
-    assert len(due_wheel.pop_due(NOON, 0)) == 0
-    assert len(due_wheel) == 1
-
-
-def test_adding_no_entries_is_harmless() -> None:
-    due_wheel = Wheel()
-    due_wheel.add(np.empty(0, ENTRY))
-    assert due_wheel.next_due_ms() is None
-    assert len(due_wheel.pop_due(NOON, 10)) == 0
 
 
 def test_a_strided_array_can_be_added() -> None:
@@ -284,12 +192,9 @@ def test_subjects_are_counted_up_and_down_however_high_their_numbers() -> None:
     due_wheel = Wheel()
     due_wheel.add(entries_due(NOON, NOON + 1, subject=3))
     due_wheel.add(entries_due(NOON, subject=70_000))
-    assert due_wheel.top_subjects(2) == ([(3, 2), (70_000, 1)], 0)
-    assert due_wheel.top_subjects(1) == ([(3, 2)], 1)
     assert [due_wheel.pending_of(subject) for subject in (3, 4, 70_000, 10**6)] == [2, 0, 1, 0]
-    assert due_wheel.top_subjects(5) == ([(3, 2), (70_000, 1)], 0)
     due_wheel.pop_due(NOON, 10)
-    assert due_wheel.top_subjects(2) == ([(3, 1)], 0)
+    assert [due_wheel.pending_of(subject) for subject in (3, 70_000)] == [1, 0]
 
 
 class Sorting:

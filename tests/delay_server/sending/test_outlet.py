@@ -14,12 +14,12 @@ async def test_a_paused_subject_holds_what_is_requeued_until_it_is_resumed() -> 
     async with world.serving() as server:
         operator = await bury(world, server, "m")
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
-        _, answer = await operator.ask("POST", "/dead/requeue", {"filter": {}, "max": 1})
+        _, answer = await operator.ask("POST", "/dead/requeue", {"subject": "s"})
         assert answer["done"] == 1
         await trio.sleep(60)
         assert world.broker.ids == []
         open_ones = [row for row in await explained(operator, "id=m") if row["reason"] != "done"]
-        assert [row["reason"] for row in open_ones] == ["paused_subject"]
+        assert [row["reason"] for row in open_ones] == ["paused"]
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
         await until(lambda: world.broker.ids == ["m"])
 
@@ -30,7 +30,7 @@ async def test_what_is_requeued_leaves_no_faster_than_the_rate_of_its_subject() 
     async with world.serving() as server:
         operator = await bury(world, server, *names)
         await operator.ask("PATCH", "/controls/subjects/s", {"rate_per_s": 2})
-        await operator.ask("POST", "/dead/requeue", {"filter": {}, "max": 40})
+        await operator.ask("POST", "/dead/requeue", {"subject": "s"})
         await trio.sleep(10)
         assert 15 <= len(world.broker.deliveries) <= 23
         await until(lambda: sorted(world.broker.ids) == sorted(names), seconds=30)

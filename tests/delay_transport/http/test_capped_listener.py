@@ -12,11 +12,10 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import delay_transport.http.server
-from delay_transport.http.server import make_application, serve_application
+from delay_transport.http.server import HEADER_BYTES_MAX, make_application, serve_application
 from delay_transport.seams.runtime import parse_address
 
 CONNECTIONS_MAX = 10
-HEADER_BYTES_MAX = 4096
 WHOLE = b"GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HALF = b"GET /hello HTTP/1.1\r\nHost: x\r\nX-Half: "
 Address = tuple[str, int]
@@ -42,7 +41,6 @@ async def serving() -> AsyncIterator[tuple[Address, trio.Event]]:
                     make_application(routes),
                     "127.0.0.1:0",
                     connections_max=CONNECTIONS_MAX,
-                    header_bytes_max=HEADER_BYTES_MAX,
                     task_status=task_status,
                 )
             )

@@ -9,9 +9,7 @@ import trio.testing
 
 from delay_transport.meta.address import (
     MetaAddressError,
-    MetaAddressLimits,
     MetaLocator,
-    find_meta_server,
 )
 from delay_transport.seams.errors import TransportError
 from delay_transport.seams.runtime import Address, TcpNetwork
@@ -74,13 +72,13 @@ async def network_of(**answers: Answer) -> AsyncIterator[StreamNetwork]:
 
 async def found(answer: bytes, *, size: int = 1 << 20) -> Address:
     async with network_of(meta1=saying(answer, size=size)) as network:
-        return await find_meta_server(network, [ONE])
+        return await MetaLocator(network, [ONE]).locate()
 
 
-async def why_not(answer: Answer, limits: MetaAddressLimits | None = None) -> str:
+async def why_not(answer: Answer) -> str:
     async with network_of(meta1=answer) as network:
         with pytest.raises(MetaAddressError) as caught:
-            await find_meta_server(network, [ONE], limits)
+            await MetaLocator(network, [ONE]).locate()
         [(address, reason)] = caught.value.reasons
         assert address == ONE
         assert isinstance(caught.value, TransportError)
@@ -96,7 +94,7 @@ async def test_it_asks_as_a_browser_would_and_takes_the_address() -> None:
         await stream.send_all(ok(b"10.0.0.5:20880"))
 
     async with network_of(meta1=answer) as network:
-        assert await find_meta_server(network, [ONE]) == ("10.0.0.5", 20880)
+        assert await MetaLocator(network, [ONE]).locate() == ("10.0.0.5", 20880)
     lines = requests[0].decode().lower().split("\r\n")
     assert lines[0] == "get /meta/address http/1.1"
     assert "host: meta1.test:8080" in lines
@@ -167,7 +165,7 @@ async def test_a_port_that_takes_no_connection_costs_a_second() -> None:
 
     began = trio.current_time()
     with pytest.raises(MetaAddressError, match="no connection within 1 s"):
-        await find_meta_server(Hanging(), [ONE])
+        await MetaLocator(Hanging(), [ONE]).locate()
     assert trio.current_time() - began == pytest.approx(1)
 
 
@@ -186,15 +184,15 @@ async def test_a_connection_that_is_reset_is_said() -> None:
     network = StreamNetwork(breaking_pair)
     await network.listen(*ONE)
     with pytest.raises(MetaAddressError, match="connection lost: reset by peer"):
-        await find_meta_server(network, [ONE])
+        await MetaLocator(network, [ONE]).locate()
 
 
 @virtual_time
 async def test_each_address_is_asked_in_turn_and_all_reasons_are_told() -> None:
     async with network_of(meta1=silence, meta2=saying(ok(b"10.0.0.6:20880"))) as network:
-        assert await find_meta_server(network, [NOBODY, ONE, TWO]) == ("10.0.0.6", 20880)
+        assert await MetaLocator(network, [NOBODY, ONE, TWO]).locate() == ("10.0.0.6", 20880)
         with pytest.raises(MetaAddressError) as caught:
-            await find_meta_server(network, [NOBODY, ONE])
+            await MetaLocator(network, [NOBODY, ONE]).locate()
         assert [address for address, _ in caught.value.reasons] == [NOBODY, ONE]
         assert "gone.test:8080: nobody listens" in str(caught.value)
         assert "meta1.test:8080: no answer" in str(caught.value)
@@ -210,13 +208,6 @@ async def test_who_asks_again_is_told_by_the_next_server_first() -> None:
         assert told == [("10.0.0.5", 1), ("10.0.0.6", 2)] * 2
 
 
-@pytest.mark.parametrize("name", MetaAddressLimits.__slots__)
-@pytest.mark.parametrize("value", [0, -1, float("nan")])
-def test_a_limit_that_finds_nobody_is_refused(name: str, value: float) -> None:
-    with pytest.raises(ValueError, match=name):
-        MetaAddressLimits(**{name: value})  # type: ignore[arg-type]
-
-
 def test_nobody_to_ask_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one HTTP address"):
         MetaLocator(StreamNetwork(), [])
@@ -225,7 +216,7 @@ def test_nobody_to_ask_is_refused() -> None:
 @pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
 async def test_at_what_is_no_address_no_meta_server_is_found(host: str) -> None:
     with pytest.raises(MetaAddressError, match="cannot connect to"):
-        await find_meta_server(TcpNetwork(), [(host, 5)])
+        await MetaLocator(TcpNetwork(), [(host, 5)]).locate()
 
 
 @pytest.mark.parametrize("told", ["x..y:5", "127.0.0.1:0", "a\0b:5", "x" * 100 + ":5"])

@@ -37,7 +37,6 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
     [
         (NodeConfig, {"data_dir": Path("d"), "stop_ms_max": -1}),
         (StoreConfig, {"url": "mysql://x"}),
-        (StoreConfig, {"statement_ms_max": 0}),
         (ListenerConfig, {"address": "nowhere"}),
         (ListenerConfig, {"advertised": "nowhere"}),
         (ListenerConfig, {"unsent_bytes_max": 1}),
@@ -53,12 +52,10 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
         (RoutingConfig, {"groups_per_subject": 0}),
         (HttpConfig, {"address": "x"}),
         (HttpConfig, {"connections_max": 0}),
-        (HttpConfig, {"header_bytes_max": 10}),
         (AdminConfig, {"requests_max": 0}),
         (AuditConfig, {"keep_ms": 0}),
         (AdminConfig, {"body_bytes_max": 0}),
         (AdminConfig, {"answer_ms_max": 0}),
-        (AdminConfig, {"denials_per_second_max": float("nan")}),
     ],
 )
 def test_what_nobody_could_live_with_is_refused_by_name(
