@@ -9,16 +9,7 @@ from delay_protocol.basics.codes import ItemCode, ResponseCode
 from sender.groups.group_rules import GroupRule
 from sender.settings.config import SenderConfig
 from tests.seeds import each_seed
-from tests.sender.broker_rig import (
-    Reply,
-    Rig,
-    Script,
-    TableRoutes,
-    refuse,
-    rig_of,
-    stay_silent,
-    take_all,
-)
+from tests.sender import broker_rig
 
 
 def draw_config(chance: random.Random) -> SenderConfig:
@@ -37,26 +28,28 @@ def draw_config(chance: random.Random) -> SenderConfig:
     )
 
 
-def draw_script(chance: random.Random, timeout_s: float) -> Script:
-    silent = Reply(times=0)
+def draw_script(chance: random.Random, timeout_s: float) -> broker_rig.Script:
+    silent = broker_rig.Reply(times=0)
 
-    def often(reply: Reply, otherwise: Reply) -> Reply:
+    def often(reply: broker_rig.Reply, otherwise: broker_rig.Reply) -> broker_rig.Reply:
         return reply if chance.random() < 0.3 else otherwise
 
-    scripts: list[Script] = [
-        take_all,
-        stay_silent,
-        lambda _request: Reply(delay_s=timeout_s * 0.98),
-        lambda _request: Reply(delay_s=chance.uniform(0, timeout_s * 1.3)),
-        lambda _request: often(silent, Reply()),
+    scripts: list[broker_rig.Script] = [
+        broker_rig.take_all,
+        broker_rig.stay_silent,
+        lambda _request: broker_rig.Reply(delay_s=timeout_s * 0.98),
+        lambda _request: broker_rig.Reply(delay_s=chance.uniform(0, timeout_s * 1.3)),
+        lambda _request: often(silent, broker_rig.Reply()),
         lambda _request: often(
-            Reply(code=ResponseCode.BROKER_REJECT), Reply(delay_s=timeout_s * 0.7)
+            broker_rig.Reply(code=ResponseCode.BROKER_REJECT),
+            broker_rig.Reply(delay_s=timeout_s * 0.7),
         ),
         lambda _request: often(
-            Reply(code=ResponseCode.BROKER_ERROR), Reply(delay_s=timeout_s * 0.9)
+            broker_rig.Reply(code=ResponseCode.BROKER_ERROR),
+            broker_rig.Reply(delay_s=timeout_s * 0.9),
         ),
-        lambda _request: often(Reply(raw=b"HTTP/1.1 400 Bad Request\r\n\r\n"), silent),
-        lambda request: often(refuse(ItemCode.BROKER_READ_ONLY, *request.ids), silent),
+        lambda _request: often(broker_rig.Reply(raw=b"HTTP/1.1 400 Bad Request\r\n\r\n"), silent),
+        lambda request: often(broker_rig.refuse(ItemCode.BROKER_READ_ONLY, *request.ids), silent),
     ]
     return chance.choice(scripts)
 
@@ -70,13 +63,13 @@ class Storm:
         self.config = draw_config(self.chance)
         self.brokers = self.chance.choice([1, 2, 2, 3, 4])
         self.names = [f"g-b{number}" for number in range(self.brokers)]
-        self.routes: TableRoutes | None = None
+        self.routes: broker_rig.TableRoutes | None = None
         if self.chance.random() < 0.5:
             few = self.chance.sample(self.names, self.chance.randint(1, self.brokers))
-            self.routes = TableRoutes({0: self.names, 1: self.names[:1], 2: few})
+            self.routes = broker_rig.TableRoutes({0: self.names, 1: self.names[:1], 2: few})
 
     async def rage(self) -> None:
-        async with rig_of(
+        async with broker_rig.rig_of(
             self.brokers, config=self.config, routes=self.routes, seed=self.seed
         ) as rig:
             for _ in range(150):
@@ -87,7 +80,7 @@ class Storm:
                     await trio.sleep(self.chance.choice([0.001, 0.02, 0.1]))
                     self.check(rig)
             for broker in rig.brokers:
-                broker.script, broker.is_refusing = take_all, False
+                broker.script, broker.is_refusing = broker_rig.take_all, False
             rig.sender.set_group_rules({})
             rig.sender.resume()
             if self.routes is not None:
@@ -96,12 +89,12 @@ class Storm:
             rig.assert_all_settled()
             assert all(status.in_flight_bytes == 0 for status in rig.sender.status())
 
-    def offer(self, rig: Rig) -> None:
+    def offer(self, rig: broker_rig.Rig) -> None:
         lane = 0 if self.routes is None else self.chance.randrange(3)
         size = self.chance.choice([5, 5, 400, 3000])
         rig.offer(self.chance.choice([1, 3, 10]), size=size, lane=lane, subject=lane)
 
-    def strike(self, rig: Rig) -> None:
+    def strike(self, rig: broker_rig.Rig) -> None:
         chance = self.chance
         if chance.random() < 0.1:
             script = draw_script(chance, self.config.request_timeout_s)
@@ -122,7 +115,7 @@ class Storm:
         elif rig.sender.is_paused and chance.random() < 0.3:
             rig.sender.resume()
 
-    def check(self, rig: Rig) -> None:
+    def check(self, rig: broker_rig.Rig) -> None:
         config = self.config
         for status in rig.sender.status():
             assert status.in_flight <= config.batch_items * config.in_flight_requests_max
