@@ -3,7 +3,7 @@
     access       who may call which endpoint
     admin_http   pauses, limits, planned stop
     dead_http    dead letters
-    explain      why a message was not delivered yet
+    explain      why a message, or those of a subject, were not delivered yet
     http         the HTTP application
     metrics      every number that is shown, as Prometheus has it
     parts        what all of these get of a server; none of them knows it

@@ -241,12 +241,6 @@ class LaneRules:
         is_paused: npt.NDArray[np.bool_] = kinds == _Kind.PAUSED
         return is_paused
 
-    def paused_one(self, subject: int) -> bool:
-        """Say whether a subject is paused, by number; it must be known to Lanes."""
-        return bool(self.paused(np.array([subject], np.intp))[0])
-
-    # -- for SubjectRoutes -------------------------------------------------------------------
-
     def route_changed(self, number: int, route: int) -> None:
         """Put a subject where it belongs now that the meta server has another route for it."""
         if self._patterns:

@@ -72,9 +72,9 @@ def test_counts_that_cannot_be_are_noticed(
             (Reason.IN_FLIGHT, Reason.WAITING, _QUIET),
             (Reason.DEAD, Reason.WAITING, _POISONED),
             (Reason.NO_ROUTE, Reason.WAITING, _QUIET),
-            (Reason.WAITING, Reason.PAUSED_SUBJECT, _GATED),
-            (Reason.QUEUED, Reason.PAUSED_SUBJECT, _GATED),
-            (Reason.RATE_LIMITED, Reason.PAUSED_SUBJECT, _GATED),
+            (Reason.WAITING, Reason.PAUSED, _GATED),
+            (Reason.QUEUED, Reason.PAUSED, _GATED),
+            (Reason.RATE_LIMITED, Reason.PAUSED, _GATED),
         ],
         2,
     ),
@@ -103,4 +103,4 @@ def test_every_world_asks_and_hears_several_reasons() -> None:
         assert not judge(world).violations
         assert world.stating.looks >= 3
         heard |= set(world.stating.asked)
-    assert {"waiting", "paused_subject"} <= heard
+    assert {"waiting", "paused"} <= heard

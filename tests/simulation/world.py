@@ -369,7 +369,6 @@ class World:
             is_routed=self.is_routed,
             reads_fail=lambda: self.node.disk.plan.eio_read > 0,
             excuse_reads=self._excuse_reads,
-            may_be_stopping=self._may_be_stopping,
         )
         self._excused = 0
         """So many of what the disk did were looked at for what they excuse."""
@@ -561,9 +560,6 @@ class World:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
 
-    def _may_be_stopping(self) -> bool:
-        return self._stop.is_set()
-
     def _is_small_yet(self) -> bool:
         return self.is_small or trio.current_time() < self._small_until_s
 
@@ -618,9 +614,11 @@ class World:
         ids = ids_by_sequence(files)
         for path in paths:
             data = files.get(path, b"")
-            if not path.startswith("schedule_log/"):
+            if path.startswith("message_log/"):
                 self.witness.doubled |= {ids[at] for at in sequences_of(data) if at in ids}
-            self.witness.lost |= ids_of(data)
+            # Facts that cannot be read withhold their segment.
+            rows = path.replace("dispatch_log/", "schedule_log/")
+            self.witness.lost |= ids_of(files.get(rows, b""))
 
     async def _arm_later(self, end: PlannedEnd) -> None:
         await trio.sleep_until(end.armed_at_s)

@@ -19,7 +19,7 @@ async def test_a_paused_subject_holds_what_is_requeued_until_it_is_resumed() -> 
         await trio.sleep(60)
         assert world.broker.ids == []
         open_ones = [row for row in await explained(operator, "id=m") if row["reason"] != "done"]
-        assert [row["reason"] for row in open_ones] == ["paused_subject"]
+        assert [row["reason"] for row in open_ones] == ["paused"]
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
         await until(lambda: world.broker.ids == ["m"])
 
