@@ -199,7 +199,7 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + 1000 * n) for n in range(60)))
         await trio.sleep(5)
-        world.disk.capacity_bytes = world.disk.medium.used + (1 << 20) + 100_000
+        world.disk.capacity_bytes = world.disk.medium.used + (1 << 20) + 10_000
         # The very next commit sees it.
         refused = await producer.send(make_item("a", now_ms), make_item("b", now_ms))
         assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
@@ -213,6 +213,28 @@ async def test_below_the_floor_of_free_disk_messages_are_refused_and_delivered_o
         await trio.sleep(1.5)
         assert await producer.send(make_item("a", now_ms)) == {}
         await until(lambda: "a" in world.broker.ids)
+
+
+async def test_a_server_that_starts_on_a_full_disk_refuses_from_the_first_request_on() -> None:
+    world = World()
+    world.disk.medium.used = world.disk.capacity_bytes - (1 << 20)
+    storage = StorageConfig(disk_free_bytes_min=1 << 21, disk_free_share_min=0.9999)
+    async with world.serving(make_config(storage=storage)):
+        producer = await world.connect()
+        refused = await producer.send(make_item("a", world.now_ms))
+        assert refused[b"a"][0] == ItemCode.BROKER_READ_ONLY
+
+
+async def test_a_file_system_without_room_for_four_files_of_the_log_is_refused() -> None:
+    world = World()
+    world.disk.capacity_bytes = (1 << 30) - 1
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(DataDirectoryError, match="1073741824 are needed"),
+        flatten_subgroups=True,
+        allow_unwrapped=True,
+    ):
+        async with world.serving():
+            pytest.fail("it serves")
 
 
 MIB = 1 << 20
@@ -498,50 +520,19 @@ async def test_the_durable_end_is_durable_soon_after_a_commit_and_then_it_rests(
         assert world.disk.counts["sync"] == syncs
 
 
-async def test_due_messages_that_cannot_be_read_just_now_are_delivered_once_when_they_can() -> None:
+async def test_a_due_message_that_cannot_be_read_is_damaged_until_the_next_start() -> None:
     world = World()
     async with world.serving() as server:
         producer = await world.connect()
-        now_ms = world.now_ms
-        await producer.send(*(make_item(f"m{n}", now_ms + 60_000) for n in range(10)))
+        await producer.send(*(make_item(f"m{n}", world.now_ms + 60_000) for n in range(2)))
         await trio.sleep(10)
-        world.disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 8)
-        await trio.sleep(55)
-        # After 12.7 s in which it could not be read; until then it counts as held, and as late.
+        world.disk.arm(Trap(action=Action.EIO, kinds={"map"}))
+        await trio.sleep(100)
         assert not world.broker.ids
-        assert (
-            server.master.read_retries.count,
-            server.master.late_now,
-            server.master.loader.held,
-        ) == (10, 10, 10)
-        await trio.sleep(40)
-        assert sorted(world.broker.ids) == [f"m{n}" for n in range(10)]
-        assert (
-            server.master.read_retries.count
-            == server.master.undeliverable.count
-            == server.damages.count
-            == 0
-        )
-        assert server.master.read_retries.failures == 80
-        await trio.sleep(10)
-        assert server.node.store.schedule.pending == 0
-
-
-async def test_due_messages_that_cannot_be_read_for_long_are_told_as_damage() -> None:
-    world = World()
-    async with world.serving() as server:
-        await world.keep(make_item("m0", world.now_ms + 60_000))
-        await trio.sleep(10)
-        world.disk.arm(*[Trap(action=Action.EIO, kinds={"map"})] * 100)
-        await trio.sleep(300)
-        assert not world.broker.ids
-        assert server.master.read_retries.failures == 12
-        assert (
-            server.master.read_retries.count,
-            server.master.undeliverable.count,
-            server.damages.count,
-        ) == (0, 1, 1)
-        assert server.node.store.schedule.pending == 1
+        assert (server.master.undeliverable.count, server.damages.count) == (2, 2)
+        assert server.node.store.schedule.pending == 2
+    async with world.serving():
+        await until(lambda: sorted(world.broker.ids) == ["m0", "m1"])
 
 
 async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:

@@ -9,18 +9,14 @@ import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_server import mastership
-from delay_server.admin.http import application
 from delay_server.dead.dead_letters import Change
 from delay_server.dead.reason import decode_reason
 from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
 from storage.batch.facts import Outcome
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadRow
-from storage.schedule.schedule_log import ScheduleLog
-from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.simulation.faults import Action, Trap
@@ -241,7 +237,7 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         assert server.master.dead_letters.pending == 20 - changes[0].done
 
 
-async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
+async def test_what_cannot_be_read_is_damage_and_is_not_requeued() -> None:
     world = World()
     async with world.serving() as server:
         await bury(world, server, "m0", "m1")
@@ -256,33 +252,7 @@ async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
         assert (change.done, change.damaged) == (1, [rows[0].sequence])
         await server.master.dead_letters.requeue(rows)
         await until(lambda: sorted(world.broker.ids) == ["m0", "m1"])
-        assert server.damages.count == 0
-
-
-async def test_nothing_is_found_until_the_index_could_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    async with world.serving() as server:
-        await bury(world, server, "m0")
-        before = await rows_of(server)
-    failures = [ReadFailedError(path="f", error=OSError(5, "I/O error"))]
-    read_dead = ScheduleLog.read_dead
-
-    def failing(schedule: ScheduleLog) -> None:
-        if failures:
-            raise failures.pop()
-        read_dead(schedule)
-
-    monkeypatch.setattr(ScheduleLog, "read_dead", failing)
-    async with world.serving() as server:
-        letters = server.master.dead_letters
-        assert (letters.pending, await rows_of(server)) == (1, [])
-        operator = Caller(application(server.administered()))
-        code, answer = await operator.ask("GET", "/dead")
-        assert (code, answer["error"]["code"]) == (503, "starting")
-        await trio.sleep(10)
-        assert await rows_of(server) == before
+        assert server.damages.count == 1
 
 
 async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(

@@ -13,7 +13,6 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import MINUTE_MS, World, make_config, make_item, until
-from tests.simulation.faults import Action, Trap, running
 
 BOUND = 4000
 REQUEST_ITEMS = 500
@@ -146,19 +145,3 @@ async def test_what_is_being_read_for_a_lane_has_its_place_in_the_sender() -> No
         master.backlog_reader.reserved = 0
         master.dispatch.room_has_grown()
         await until(lambda: master.sender.unsent().total == 10)
-
-
-async def test_what_a_lane_cannot_read_it_reads_again() -> None:
-    world = World()
-    world.broker.answer_after_s = 0.05
-    due_ms = world.now_ms + 2000
-    config = small_config(400)
-    async with world.serving(config) as server:
-        await world.keep(*[make_item(f"h{n}", due_ms, subject="hot") for n in range(1500)])
-        await until(lambda: server.master.backlog_reader.drained > 0)
-        is_lane = running("DrainJob._read_all")
-        trap = Trap(action=Action.EIO, kinds=frozenset({"open_read", "read"}), when=is_lane)
-        world.disk.arm(trap)
-        await until(lambda: server.master.loader.read_failures == 1)
-        await until(lambda: len(world.broker.deliveries) == 1500, seconds=400)
-    assert set(Counter(world.broker.ids).values()) == {1}
