@@ -19,8 +19,7 @@ class StorageLimits:
 
     message_log_file_bytes_max: int = 256 * MIB
     """Bytes. At this size a file of the message_log is closed and the next one begins. Files are
-    deleted as a whole: larger ones stay longer. On a small file system the node lowers it to a
-    16th of the size."""
+    deleted as a whole: larger ones stay longer. The file system must have room for four."""
 
     minute_horizon_minutes: int = _constant(120)
     """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
@@ -31,8 +30,7 @@ class StorageLimits:
 
     gather_bytes_max: int = _constant(64 * MIB)
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
-    means fewer, larger writes; they are in the message_log already. At most a 64th of the file
-    system, whatever it says."""
+    means fewer, larger writes; they are in the message_log already."""
 
     subjects_bytes_max: int = 128 * MIB
     """Bytes of memory for subjects: the name and 256 bytes for each subject that has messages due
@@ -46,8 +44,7 @@ class StorageLimits:
 
     filing_bytes_max: int = _constant(128 * MIB)
     """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
-    that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
-    says."""
+    that memory stays bounded when the disk is slow."""
 
     fact_sync_ms_max: int = 20
     """Milliseconds from a broker's confirmation until its fact is durable. After a crash in this
@@ -58,8 +55,7 @@ class StorageLimits:
     more fsyncs."""
 
     checkpoint_bytes: int = _constant(256 * MIB)
-    """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
-    file system, whatever it says."""
+    """Bytes filed after which a checkpoint does not wait for the interval."""
 
     message_log_keep_ms: int = DAY_MS
     """Milliseconds for which the message_log keeps records that are filed and checkpointed, for

@@ -300,6 +300,10 @@ class MetaSession:
         use = self._uses.get(subject)
         return use is not None and use.is_barred
 
+    def subjects(self) -> Iterable[str]:
+        """Return what is wanted."""
+        return self._uses.keys()
+
     def is_wanted(self, subject: str) -> bool:
         """Whether the route of a subject is kept."""
         return subject in self._uses
@@ -403,7 +407,7 @@ class MetaSession:
         if use is None or reply.client_type != self.client_type or reply.consumer_group:
             self.counts.strays += 1
             return None
-        was_asked = self._answered(use)
+        was_asked = self._was_asked(use)
         self.counts.pushes += not was_asked
         if reply.timestamp_ms == REFUSED_TIMESTAMP:
             return self._bar(use, now, was_asked=was_asked)
@@ -427,13 +431,13 @@ class MetaSession:
         """
         self._unheard_since = None
         use = self._uses.get(subject)
-        if use is None or not self._answered(use):
+        if use is None or not self._was_asked(use):
             self.counts.strays += 1
             return
         self._note_refusal(use, reason or "the meta server cannot answer at present")
         self._pause(use, now)
 
-    def take(self, frame: Frame, subject: str | None, now: float) -> str | None:
+    def answered(self, subject: str | None, frame: Frame, now: float) -> str | None:
         """Take the answer to a question for `subject`, or a push (None); return as receive().
 
         What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
@@ -448,7 +452,7 @@ class MetaSession:
         self.refused(subject or "", now, reason)
         return None
 
-    def _answered(self, use: _Use) -> bool:
+    def _was_asked(self, use: _Use) -> bool:
         """Take a subject from the questions; return whether it was among them."""
         if self._outstanding.pop(use.subject, None) is None:
             return False

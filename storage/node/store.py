@@ -32,7 +32,7 @@ from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, Recovery
 from storage.logs.numbered_log import list_log_files
 from storage.node import aside
 from storage.node.retention import Retention, Sweep
-from storage.schedule.provision import Provision
+from storage.schedule.owed import owed_for
 from storage.schedule.schedule_log import ScheduleLog
 from storage.schedule.sealing import Look, look_through
 from storage.schedule.seals import (
@@ -83,9 +83,6 @@ class StoreSettings:
 
     limits: StorageLimits = field(default_factory=StorageLimits)
     """Size and retention of its files."""
-
-    provision: Provision = field(default_factory=Provision)
-    """What is kept free for what was accepted."""
 
 
 @dataclass(slots=True)
@@ -297,7 +294,7 @@ class Store:
         schedule, summary = self.schedule, self.recovery
         summary.replayed = summary.facts = summary.known = 0
         # What is written has its room already.
-        schedule.owed.keep_free = None
+        schedule.keeps_free = False
         above = schedule.last_filed
         known: list[FactBlock] = []
         for batch in self.message_log.read(above + 1):
@@ -326,7 +323,7 @@ class Store:
 
     def _end_recovery(self) -> None:
         """Leave free from now on what others need."""
-        self.schedule.owed.keep_free = self.keep_free
+        self.schedule.keeps_free = True
 
     # -- epochs ------------------------------------------------------------------------------
 
@@ -418,30 +415,16 @@ class Store:
 
     # -- space -------------------------------------------------------------------------------
 
-    def keep_free(self) -> int:
-        """Return the bytes of disk that are for facts, seals and checkpoints, and nothing else."""
-        return self.settings.provision.reserve_bytes + self._bookkeeping_bytes(0)
-
     def owed_bytes(self, rows: int, blob_bytes: int) -> int:
         """Return the bytes of disk still to be written for what is in the message_log.
 
         rows, blob_bytes: of what the schedule_log was not told of yet. May be called outside the
         lanes: what is on its way is counted in both places rather than in none.
         """
-        owed = self.schedule.owed
-        waiting = owed.provision.filing(rows, blob_bytes) + owed.unwritten_bytes
-        return waiting + owed.split_bytes + self._bookkeeping_bytes(rows)
-
-    def _bookkeeping_bytes(self, rows: int) -> int:
         schedule = self.schedule
-        return self.settings.provision.bookkeeping(
-            pending=schedule.pending + schedule.dead_pending + rows,
-            unfiled_facts=schedule.owed.unfiled_facts,
-            segments=len(schedule.segments),
-            sealed=len(self.seals_log.live),
-            retired=len(self.checkpoint.retired),
-            seals_bytes=self.checkpoint.seals_length,
-        )
+        waiting_bytes = schedule.waiting.pile_bytes + schedule.waiting.near_bytes
+        pending = schedule.pending + schedule.dead_pending
+        return owed_for(pending + rows, waiting_bytes + blob_bytes) + schedule.splits.largest_bytes
 
     # -- the checkpoint ----------------------------------------------------------------------
 
@@ -666,7 +649,6 @@ class _Recovery:
             uuid,
             limits=settings.limits,
             on_damage=self._on_damage,
-            provision=settings.provision,
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.
         self._require_known_formats(checkpoint)
@@ -772,7 +754,7 @@ class _Recovery:
                 file.cut()
                 file.close()
             schedule.restore(segment)
-        schedule.splits.count_costs()
+        schedule.splits.find_largest()
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""

@@ -16,7 +16,6 @@ from storage.batch.rows import Int64s
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import DEAD_MINUTES_FROM, SegmentKey, Span, dead_key, key_of_minute
-from storage.schedule.provision import Owed
 from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment
 from storage.schedule.segment_files import SegmentFiles
@@ -35,7 +34,6 @@ class CrossingOff:
         *,
         segments: dict[int, Segment],
         files: SegmentFiles,
-        owed: Owed,
         on_damage: Callable[[Damage], None],
         waits: Callable[[int, int], bool],
     ) -> None:
@@ -46,7 +44,6 @@ class CrossingOff:
         self._disk = disk
         self._segments = segments
         self._files = files
-        self._owed = owed
         self._on_damage = on_damage
         self._waits = waits
         self._unfiled: list[FactBlock] = []
@@ -120,7 +117,6 @@ class CrossingOff:
             facts = facts.take(np.flatnonzero(kept))
         if len(facts):
             self._unfiled.append(facts)
-            self._owed.unfiled_facts += len(facts)
 
     def note_surplus(self, segment: Segment, surplus: int) -> None:
         """Take from the count of a segment's facts those that do not tell of one more of its rows.
@@ -183,7 +179,6 @@ class CrossingOff:
             if code == _WAITS or not self._append(self._segments[code], part, epoch, now_ms):
                 waiting.append(part)
         self._unfiled = waiting
-        self._owed.unfiled_facts = sum(map(len, waiting))
         return not waiting
 
     def _filed_in(self, minute: int) -> int:

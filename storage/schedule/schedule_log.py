@@ -33,7 +33,7 @@ from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.handout import Handout
 from storage.schedule.keys import BEFORE_ALL, Key
-from storage.schedule.provision import Owed, Provision
+from storage.schedule.owed import PENDING_BYTES
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.splitting import COARSE, Splitter
@@ -61,14 +61,12 @@ class ScheduleLog:
         *,
         limits: StorageLimits,
         on_damage: Callable[[Damage], None],
-        provision: Provision | None = None,
     ) -> None:
         self.disk = disk
         self.subjects = SubjectTable(bytes_max=limits.subjects_bytes_max)
         self._log_uuid = log_uuid
         self._limits = limits
-        self.owed = Owed(provision or Provision())
-        self.waiting = WaitingRows(self.owed)
+        self.waiting = WaitingRows()
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
         self.on_damage = on_damage
@@ -79,7 +77,6 @@ class ScheduleLog:
             disk,
             segments=self.segments,
             files=self.files,
-            owed=self.owed,
             on_damage=on_damage,
             waits=self.waiting.has_any_of,
         )
@@ -89,7 +86,6 @@ class ScheduleLog:
             segments=self.segments,
             files=self.files,
             facts=self.facts,
-            owed=self.owed,
             minute_horizon_minutes=limits.minute_horizon_minutes,
             hour_horizon_minutes=limits.hour_horizon_minutes,
         )
@@ -102,6 +98,9 @@ class ScheduleLog:
         self.last_filed = 0
         """The last sequence handed to `apply`; pile and held rows count as filed."""
         self.floor_minute = 0
+        self.keeps_free = False
+        """Whether rows leave free what facts and checkpoints need. While a data directory is opened
+        nothing is left: what is written then had its place before."""
         self._pile_lacks_space = False
         self._facts_wait = False
         self.retired: list[str] = []
@@ -251,7 +250,7 @@ class ScheduleLog:
     @property
     def pile_bytes(self) -> int:
         """Bytes of rows that wait in memory for a flush, those held by a split included."""
-        return self.owed.pile_bytes
+        return self.waiting.pile_bytes
 
     @property
     def pile_earliest_ms(self) -> int | None:
@@ -261,7 +260,7 @@ class ScheduleLog:
     @property
     def pile_is_full(self) -> bool:
         """Whether it is time for `flush`."""
-        return self.owed.pile_bytes >= self._limits.gather_bytes_max
+        return self.waiting.pile_bytes >= self._limits.gather_bytes_max
 
     def flush_near(self, now_ms: int) -> Entries:
         """Write rows of loaded minutes; return the entries of those that are handed out.
@@ -328,15 +327,15 @@ class ScheduleLog:
         appended = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
         self.files.written(segment.file)
         if segment.key.span in COARSE:
-            self.owed.split_bytes = max(self.owed.split_bytes, self.splits.cost(segment))
+            self.splits.largest_bytes = max(self.splits.largest_bytes, segment.raw_bytes)
         return appended
 
     def require_free(self, size: int) -> None:
         """Raise StorageFullError where so many bytes would take what others need to be free."""
-        if self.owed.keep_free is None:
+        if not self.keeps_free:
             return
         free, _ = self.disk.free_bytes()
-        keep = self.owed.keep_free()
+        keep = PENDING_BYTES * (self.pending + self.dead_pending)
         if free - size < keep:
             raise StorageFullError(
                 f"{free} bytes are free, of which {keep} are kept for facts and checkpoints"

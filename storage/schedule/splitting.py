@@ -14,7 +14,6 @@ from storage.disk.disk import Disk
 from storage.disk.errors import DamagedError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, codes_of_span, key_of_code
 from storage.schedule.crossing_off import CrossingOff
-from storage.schedule.provision import Owed
 from storage.schedule.segment import Segment, SegmentBatch
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.waiting_rows import WaitingRows
@@ -62,7 +61,6 @@ class Splitter:
         segments: dict[int, Segment],
         files: SegmentFiles,
         facts: CrossingOff,
-        owed: Owed,
         minute_horizon_minutes: int,
         hour_horizon_minutes: int,
     ) -> None:
@@ -71,12 +69,13 @@ class Splitter:
         self._segments = segments
         self._files = files
         self._facts = facts
-        self._owed = owed
         self._minute_horizon = minute_horizon_minutes
         self._hour_horizon = hour_horizon_minutes
         self.hour_mark = 0
         self.day_mark = 0
         self.active: SplitJob | None = None
+        self.largest_bytes = 0
+        """Bytes of the items in the largest coarse segment, uncompressed: a split writes them."""
 
     # -- when --------------------------------------------------------------------------------
 
@@ -178,24 +177,13 @@ class Splitter:
     def _end(self) -> None:
         self.active = None
         self.filing.waiting.release()
-        self.count_costs()
+        self.find_largest()
 
-    # -- what it takes -----------------------------------------------------------------------
-
-    def cost(self, segment: Segment) -> int:
-        """Return the bytes of disk that the split of a segment takes."""
-        minutes = segment.key.end - segment.key.start
-        return self._owed.provision.splitting(segment.rows, segment.raw_bytes, minutes)
-
-    def count_costs(self) -> None:
-        """Find out what the largest split takes that is still to be done."""
-        active = self.active
-        costs = [
-            self.cost(segment) - (active.written if active and segment is active.source else 0)
-            for segment in self._segments.values()
-            if segment.key.span in COARSE
-        ]
-        self._owed.split_bytes = max(costs, default=0)
+    def find_largest(self) -> None:
+        """Look at all coarse segments, of which there may be others now."""
+        self.largest_bytes = max(
+            (one.raw_bytes for one in self._segments.values() if one.key.span in COARSE), default=0
+        )
 
 
 def _after(minute: int, span: Span) -> int:
@@ -223,8 +211,6 @@ class SplitJob:
     """Rows that were read and not written yet."""
     damaged: bool = False
     """A batch could not be carried over."""
-    written: int = 0
-    """Bytes of rows in the finer segments."""
 
     @property
     def key(self) -> SegmentKey:
@@ -347,6 +333,4 @@ class SplitJob:
                     epoch=self.splits.filing.epoch,
                     append_ms=now_ms,
                 )
-                self.written += len(block.blob)
         self.gathered = []
-        self.splits.count_costs()

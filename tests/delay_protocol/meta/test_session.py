@@ -476,10 +476,10 @@ def test_it_takes_answers_pushes_and_refusals_as_frames() -> None:
     for name in ("a", "b"):
         asker.want(name, 0)
     asker.next_requests(0)
-    assert asker.take(framed(answer("a", D1)), "a", 1) == "a"
-    assert asker.take(Frame(51, 9, 2, 1, 35, b"not now\xff"), "b", 1) is None
+    assert asker.answered("a", framed(answer("a", D1)), 1) == "a"
+    assert asker.answered("b", Frame(51, 9, 2, 1, 35, b"not now\xff"), 1) is None
     assert asker.reason("b") == "not now\ufffd"
-    assert asker.take(framed(answer("a", D2)), None, 1) == "a"
+    assert asker.answered(None, framed(answer("a", D2)), 1) == "a"
 
 
 def test_it_survives_frames_that_cannot_be_read() -> None:
@@ -488,10 +488,10 @@ def test_it_survives_frames_that_cannot_be_read() -> None:
     asker.want("a", 0)
     asker.next_requests(0)
     nonsense = Frame(0, 9, 77, 1, 35, b"nonsense")
-    assert asker.take(nonsense, None, 1) is None
-    assert asker.take(Frame(51, 9, 77, 1, 35, b""), None, 1) is None
+    assert asker.answered(None, nonsense, 1) is None
+    assert asker.answered(None, Frame(51, 9, 77, 1, 35, b""), 1) is None
     assert asker.standing("a") is RouteState.UNKNOWN
-    assert asker.take(nonsense, "a", 1) is None
+    assert asker.answered("a", nonsense, 1) is None
     assert asker.standing("a") is RouteState.REFUSED
     assert asker.counts.unreadable == 2
     assert subjects(asker.next_requests(3)) == ["a"]

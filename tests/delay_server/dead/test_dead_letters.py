@@ -49,8 +49,7 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
     due_ms = world.now_ms + 1000
     items = {name: make_item(name, due_ms, subject="s") for name in ("a", "bad", "z")}
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(*items.values())
+        await world.keep(*items.values())
         await until(lambda: server.master.dead_letters.pending == 1)
         assert world.broker.ids == ["a", "z"]
         row, found = await letter_of(server)
@@ -72,8 +71,7 @@ async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
     world.broker.fails = refuse("m")
     item = make_item("m", world.now_ms)
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(item)
+        await world.keep(item)
         letters = server.master.dead_letters
         await until(lambda: letters.pending == 1)
         # One that is refused again becomes one again.
@@ -94,8 +92,7 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
     world = World()
     world.broker.fails = refuse("m1", "m2")
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
+        await world.keep(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
         await until(lambda: server.master.dead_letters.pending == 2)
         world.broker.fails = refuse()
         letters = server.master.dead_letters
@@ -183,8 +180,7 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
         async with trio.open_nursery() as life:
             server = world.server(make_config())
             await life.start(partial(serve, server, trio.Event()))
-            producer = await world.connect()
-            await producer.send(make_item("m", world.now_ms))
+            await world.keep(make_item("m", world.now_ms))
             await until(lambda: server.master.dead_letters.pending == 1)
             await trio.sleep(10)
             # Nothing may arrive twice by the crash itself.

@@ -1,7 +1,7 @@
 """Memory stays within its setting whatever is due, and a hot subject makes nobody else wait."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -43,14 +43,6 @@ async def watched(server: DelayServer, *, step_s: float = 0.001) -> AsyncIterato
         nursery.cancel_scope.cancel()
 
 
-async def send(world: World, items: Iterable[bytes]) -> None:
-    producer = await world.connect()
-    waiting = list(items)
-    while waiting:
-        assert await producer.send(*waiting[:REQUEST_ITEMS]) == {}
-        del waiting[:REQUEST_ITEMS]
-
-
 def small_config(bound: int = BOUND) -> DelayServerConfig:
     return make_config(
         wheel=WheelConfig(entries_max=bound, lane_entries_min=200),
@@ -81,9 +73,9 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         for n in range(others)
     ]
     async with world.serving(small_config()) as server, watched(server) as watch:
-        await send(world, hot[: count // 2])
-        await send(world, cold)
-        await send(world, hot[count // 2 :])
+        await world.keep(*hot[: count // 2])
+        await world.keep(*cold)
+        await world.keep(*hot[count // 2 :])
         assert world.now_ms < due_ms
         await until(lambda: len(world.broker.deliveries) == count + others, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
@@ -106,7 +98,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
     due_ms = world.now_ms + 10_000
     items = [make_item(f"m{n}", due_ms + n // 10, subject=f"s{n % 400}") for n in range(count)]
     async with world.serving(small_config()) as server, watched(server) as watch:
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: len(world.broker.deliveries) == count, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
         assert server.master.loader.evicted
@@ -126,7 +118,7 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
                 make_item(f"m{sent + n}", world.now_ms + 300_000 * n, subject=f"s{hour % 3}")
                 for n in range(10)
             ]
-            await send(world, items)
+            await world.keep(*items)
             sent += len(items)
             await trio.sleep(3600)
         assert server.master.late_now == sent

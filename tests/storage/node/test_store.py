@@ -1247,7 +1247,7 @@ def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> N
     rig.deliver()
     rig.cross_off()
     rig.checkpoint()
-    rig.store.schedule.owed.keep_free = lambda: 10**15  # Rows find no space, facts do.
+    rig.store.schedule.facts.dead_pending = 10**15  # Rows find no space, facts do.
     rig.commit([due_ms])
     rig.file()
     minute = key_of_minute(START_MS // MINUTE_MS, Span.MINUTE)

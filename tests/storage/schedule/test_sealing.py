@@ -245,14 +245,14 @@ def test_a_fact_told_again_while_its_segment_is_sealed_is_needed_by_nobody() -> 
     rig.prepare_checkpoint()
     rig._outcomes = outcomes
     rig.cross_off()
-    assert rig.store.schedule.owed.unfiled_facts == 2
+    assert rig.store.schedule.facts.oldest_unfiled() is not None
     rig.write_checkpoint()
     assert rig.store.sealed == 1
     assert rig.store.schedule.pending == 0
     [seal] = rig.seals().values()
     assert seal.outcomes[0] == 2
     rig.checkpoint()
-    assert rig.store.schedule.owed.unfiled_facts == 0
+    assert rig.store.schedule.facts.oldest_unfiled() is None
     assert len(rig.disk.contents()[seal.key.facts_path]) == seal.facts_length
     rig.disk.power_cut()
     rig.reopen()
