@@ -134,10 +134,6 @@ def _of_master(parts: Parts) -> dict[str, Any]:
     names = store.schedule.subjects.names
     return {
         "checkpoint_sequence": store.checkpoint.sequence,
-        "unreadable": [
-            {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
-            for x in islice(list(store.schedule.troubles.unread.values()), _SHOWN_MAX)
-        ],
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")
             for subject in islice(_waiting(parts), _SHOWN_MAX)

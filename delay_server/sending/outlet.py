@@ -220,9 +220,9 @@ class Outlet:
         for lane in stale:
             entries = self._rate_limits.take_lane(lane)
             if len(entries):
-                self.offer_again(entries)
+                self._offer_again(entries)
 
-    def offer_again(self, entries: Entries) -> None:
+    def _offer_again(self, entries: Entries) -> None:
         """Offer what waited somewhere else by what its lanes are now."""
         lanes = self._lanes.lanes_of(entries)
         for place in np.unique(lanes).tolist():

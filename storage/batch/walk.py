@@ -39,7 +39,7 @@ from storage.batch.file_header import (
     decode_file_header,
 )
 from storage.disk.disk import Bytes, ReadableDisk
-from storage.disk.errors import DamagedError, ReadFailedError, UnsupportedFormatError, may_pass
+from storage.disk.errors import DamagedError, UnsupportedFormatError, may_pass
 from storage.disk.read_ahead import READ_BLOCK_SIZE, ReadAhead
 from storage.disk.spans import Span
 
@@ -81,7 +81,7 @@ class FileBatch:
     def blob(self) -> Bytes:
         """Return the checked, uncompressed blob; only while the walk stands at this batch.
 
-        Raises DamagedError; of a patient walk ReadFailedError.
+        Raises DamagedError.
         """
         return self._walk.blob(self)
 
@@ -97,7 +97,6 @@ def walk_file(
     header: FileHeader,
     *,
     unreadable: list[tuple[str, int]] | None = None,
-    patient: bool = False,
     piece: int = _PIECE,
 ) -> Iterator[FileBatch | Damage]:
     """Yield the batches of the first `length` bytes of a file, and the damage where there is some.
@@ -109,8 +108,7 @@ def walk_file(
     version reads cannot have meant it. Elsewhere it raises UnsupportedFormatError.
 
     Path and position of each block that the disk fails to read, and of a file that cannot be opened
-    although it may be there, are added to `unreadable`. With `patient` an error of the operating
-    system is no damage: it raises ReadFailedError instead. piece: bytes read at a time; blobs that
+    although it may be there, are added to `unreadable`. piece: bytes read at a time; blobs that
     nobody asks for are read only as far as they lie in one.
     """
     blocks = [] if unreadable is None else unreadable
@@ -121,13 +119,11 @@ def walk_file(
             size = file.size()
         except OSError as error:
             if may_pass(error):
-                if patient:
-                    raise ReadFailedError(path=path, error=error) from error
                 blocks.append((path, 0))
             yield Damage(path, 0, length, f"cannot be read: {error}")
             return
         end = min(length, size)
-        window = ReadAhead(file, end=end, unreadable=blocks, piece=piece, patient=patient)
+        window = ReadAhead(file, end=end, unreadable=blocks, piece=piece)
         walk = _Walk(window, header, blocks, path=path, end=end)
         yield from walk.file_header()
         if size < length:

@@ -5,8 +5,6 @@ as the judge of what is on disk.
 """
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -36,10 +34,10 @@ from delay_protocol.meta.requests import (
 )
 from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
-    ROOT,
     Asker,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     meta_server,
     server,
     until,
@@ -69,24 +67,13 @@ def register(
     assert answer.code == 0, answer.body
 
 
-def delaywheel(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def ids_on_disk(data: Path) -> list[str]:
     """Return the ids of all messages in a message_log, as `delaywheel log dump` shows them."""
     result = delaywheel("log", "dump", str(data / "message_log"), "--json")
     assert result.returncode == 0, result.stderr
     records = [
         msgspec.json.decode(line, type=dict[str, Any])
-        for line in result.stdout.split(b"\n")
+        for line in result.stdout.splitlines()
         if line
     ]
     return [record["message id"] for record in records if record.get("message id")]
@@ -283,12 +270,12 @@ def test_the_command_sends_by_the_meta_server_and_says_if_it_cannot(tmp_path: Pa
         )
         assert result.returncode == 0, result.stderr
         address = f"127.0.0.1:{servers['d1'].port}"
-        assert result.stdout.startswith(f"m kept by {address}, due ".encode())
+        assert result.stdout.startswith(f"m kept by {address}, due ")
         listener = f"127.0.0.1:{meta.port}"
         result = delaywheel(
             *("send", "--meta", listener, "--subject", "s", "--delay", "1h", "--timeout", "1s", "x")
         )
         assert result.returncode == ExitCode.NETWORK
-        assert b"give the address of a meta server's HTTP port" in result.stderr
+        assert "give the address of a meta server's HTTP port" in result.stderr
         servers["d1"].terminate()
         assert ids_on_disk(tmp_path / "d1" / "data") == ["m"]

@@ -4,8 +4,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,11 +15,11 @@ import pytest
 from delaywheel.shared.failures import ExitCode
 from tests.ports import closed_port
 from tests.processes.real_processes import (
-    ROOT,
     STOP_S,
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     meta_server,
     server,
@@ -90,22 +88,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(tmp_path, broker)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def epochs_in(data: Path) -> list[int]:
     """Return the epoch of each EPOCH_START in a log that has no fault."""
-    verified = run("log", "verify", str(data))
+    verified = delaywheel("log", "verify", str(data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    dumped = run("log", "dump", str(data), "--json")
+    dumped = delaywheel("log", "dump", str(data), "--json")
     assert dumped.returncode == 0, dumped.stderr
     records = [json.loads(line) for line in dumped.stdout.splitlines()]
     return [one["epoch"] for one in records if one.get("kind") == "EPOCH_START"]
@@ -305,14 +292,14 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
         # The original is lost: an operator gives up what only it had.
         admin = ("admin", "--meta", f"127.0.0.1:{cluster.meta_http}")
         older = ("delay-group", "accept-older", "default", "n1")
-        assert until(lambda: "say that messages" in run(*admin, *older).stderr, seconds=15)
-        assert run(*admin, *older, "--lose-messages").returncode == 0
+        assert until(lambda: "say that messages" in delaywheel(*admin, *older).stderr, seconds=15)
+        assert delaywheel(*admin, *older, "--lose-messages").returncode == 0
         with cluster.node("copy", port=port) as copy:
             copy.process.wait_ready()
             status = copy.process.status()
             assert (status["epoch"], status["pending"]) == (4, 1)
             assert copy.process.terminate() < STOP_S
-        shown = run(*admin, "audit", "--action", "node.accept-older", "--json")
+        shown = delaywheel(*admin, "audit", "--action", "node.accept-older", "--json")
         assert '"target":"delaywheel/default/n1"' in shown.stdout
         # It comes back after all, and is refused: its log and the copy's have parted.
         with cluster.node("n1", port=port) as late:

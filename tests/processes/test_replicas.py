@@ -26,11 +26,12 @@ from tests.processes.real_processes import (
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     until,
     wall_ms,
 )
-from tests.processes.test_nodes import Cluster, Node, epochs_in, run
+from tests.processes.test_nodes import Cluster, Node, epochs_in
 
 pytestmark = pytest.mark.process
 
@@ -97,7 +98,7 @@ class Group:
     def admin(self, *arguments: str) -> tuple[int, str, str]:
         """Run `delaywheel admin delay-group`; return exit code, what it prints, and its errors."""
         where = ("admin", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "delay-group")
-        done = run(*where, *arguments)
+        done = delaywheel(*where, *arguments)
         return done.returncode, done.stdout, done.stderr
 
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.processes.real_processes import RecordingBroker, ServerProcess, until
-from tests.processes.test_nodes import Cluster, Node, run
+from tests.processes.real_processes import RecordingBroker, ServerProcess, delaywheel, until
+from tests.processes.test_nodes import Cluster, Node
 from tests.processes.test_replicas import (
     ELECTED_S,
     GROUP,
@@ -65,7 +65,7 @@ class Restorable(Group):
 
     def waits_for(self) -> str:
         """Return the warnings of `topology`."""
-        done = run("topology", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "--json")
+        done = delaywheel("topology", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "--json")
         return "; ".join(json.loads(done.stdout)["failing"])
 
 

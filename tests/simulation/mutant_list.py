@@ -49,8 +49,7 @@ _MODEL = (
 """A small server around the schedule_log, of which each row is followed."""
 _MODEL_EIO = (
     "storage/schedule/test_loading.py::"
-    "test_what_the_disk_cannot_read_now_and_then_is_handed_out_once_and_no_later_than_it_can"
-    "[0 to 19]"
+    "test_what_the_disk_cannot_read_is_handed_out_once_at_the_latest_after_the_next_start[0 to 19]"
 )
 """The same on a disk that cannot be read now and then."""
 
@@ -739,9 +738,15 @@ SERVER = {
             test="storage/schedule/test_loading.py::"
             "test_what_a_load_that_is_capped_had_yet_to_come_by_is_loaded",
         ),
-        # All lanes come by a minute of which something could not be read.
-        "a minute is read again for lane 0 alone": mutant(
-            drop("Handout.read_again", "self.lanes.lower_others(begin)"), test=_MODEL_EIO
+        # Facts that cannot be read withhold their segment.
+        "what has a fact that cannot be read is sent again": mutant(
+            swap("CrossingOff.of_segment", "bool(unreadable)", "False"), test=_MODEL_EIO
+        ),
+        # A split that cannot read the facts sets the segment aside.
+        "a split goes on without the facts": mutant(
+            drop("SplitJob._read_facts", "self.drop_finer()"),
+            test="storage/node/test_store.py::test_a_split_that_cannot_wait_or_read_facts_sets_its_"
+            "segment_aside_and_sends_none_twice",
         ),
     },
     "5 clock": {
@@ -958,12 +963,6 @@ SERVER = {
             ),
             test="storage/schedule/test_loading.py::"
             "test_a_lane_does_not_pass_what_lane_0_has_not_reached",
-        ),
-        # What could not be read of a lane is read again.
-        "what a lane could not read is forgotten": mutant(
-            drop("BacklogReader._drain_reserved", "await self._loader.leave_unread(job)"),
-            test="delay_server/sending/test_backlog_reader.py::"
-            "test_what_a_lane_cannot_read_it_reads_again",
         ),
         # Lanes that are behind open no further minutes where much is open.
         "any number of open minutes": mutant(

@@ -69,7 +69,6 @@ _WHILE_PAUSED = {Reason.IN_FLIGHT, Reason.RETRYING, Reason.CLOCK_HELD, Reason.WA
 _WHY_THERE = {
     "rate_limited": Reason.RATE_LIMITED,
     "set_back": Reason.CLOCK_HELD,
-    "unreadable": Reason.DAMAGED,
     "damaged": Reason.DAMAGED,
     "being_recorded": Reason.DEAD,
     "dead": Reason.DEAD,

@@ -40,8 +40,7 @@ async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_w
         operator = Caller(application(server.administered()))
         code, answer = await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": True})
         assert (code, answer["version"], answer["rule"]["paused"]) == (200, 1, True)
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms + 500))
+        await world.keep(make_item("m1", world.now_ms + 500))
         await trio.sleep(2)
         code, answer = await operator.ask("GET", "/explain?id=m1")
         (message,) = answer["messages"]
@@ -114,8 +113,7 @@ async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_r
         operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/subjects/a.*", {"rate_per_s": 5})
         await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": True})
-        producer = await world.connect()
-        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(100)))
+        await world.keep(*(make_item(f"m{n}", world.now_ms) for n in range(100)))
         await trio.sleep(1)
         await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
         await trio.sleep(4)
@@ -127,8 +125,7 @@ async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() 
     world.broker.answer_after_s = math.inf
     async with world.serving() as server:
         operator = Caller(application(server.administered()))
-        producer = await world.connect()
-        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
+        await world.keep(*(make_item(f"m{n}", world.now_ms) for n in range(20)))
         await until(lambda: server.master.sender.in_flight == 20)
         _, about = await operator.ask("GET", "/explain?subject=a.b")
         assert (about["reason"], about["held"]) == ("in_flight", 20)
@@ -157,8 +154,7 @@ async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
     async with world.serving() as server:
         operator = Caller(application(server.administered()))
         await operator.ask("PUT", "/controls/groups/g1", {"rate_per_s": 2})
-        producer = await world.connect()
-        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
+        await world.keep(*(make_item(f"m{n}", world.now_ms) for n in range(60)))
         await trio.sleep(5)
         before = len(world.broker.deliveries)
         await trio.sleep(10)
@@ -346,8 +342,7 @@ async def test_a_drain_stops_a_node_once_what_is_in_flight_is_answered() -> None
     world.broker.answer_after_s = 0.5
     async with world.serving() as server:
         operator = Caller(application(server.administered()))
-        producer = await world.connect()
-        await producer.send(
+        await world.keep(
             make_item("m1", world.now_ms + 100), make_item("m2", world.now_ms + 600_000)
         )
         await trio.sleep(0.3)

@@ -42,8 +42,7 @@ async def test_a_server_that_serves_is_ready_and_shows_its_numbers() -> None:
     async with world.serving() as server:
         app = application(server.administered())
         assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms + 1000))
+        await world.keep(make_item("m1", world.now_ms + 1000))
         await until(lambda: world.broker.ids == ["m1"])
         await trio.sleep(1)
         code, status = await get(app, "/status")
@@ -61,8 +60,7 @@ async def test_a_server_whose_places_are_taken_says_so_and_serves_who_comes() ->
         await until(lambda: server.connections == 3)
         code, answer = await get(app, "/readyz")
         assert (code, "all 3 connections are taken" in answer["failing"][0]) == (503, True)
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms))
+        await world.keep(make_item("m1", world.now_ms))
         await until(lambda: world.broker.ids == ["m1"])
 
 
@@ -71,8 +69,7 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
     world.clock.is_synchronised = False
     async with world.serving() as server:
         app = application(server.administered())
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms + 90_000))
+        await world.keep(make_item("m1", world.now_ms + 90_000))
         await trio.sleep(5)
         world.clock.step(3_600_000)
         await trio.sleep(200)

@@ -66,8 +66,7 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
 async def test_what_a_broker_does_not_take_is_late_and_its_group_says_why() -> None:
     world = World()
     async with world.serving(has_broker=False) as server:
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms + 1000))
+        await world.keep(make_item("m1", world.now_ms + 1000))
         await trio.sleep(10)
         status = status_of(server.observe())
         assert status["late"] == 1

@@ -15,17 +15,11 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
-from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.server_rig import World, all_sealed, make_config, make_item, until
 from tests.seeds import each_seed
 
 REQUEST_ITEMS = 500
 PAUSED = SubjectControl(paused=True)
-
-
-async def send(world: World, items: list[bytes]) -> None:
-    producer = await world.connect()
-    for first in range(0, len(items), REQUEST_ITEMS):
-        assert await producer.send(*items[first : first + REQUEST_ITEMS]) == {}
 
 
 def entry(_before: Controls, after: Controls) -> AuditEntry:
@@ -40,17 +34,13 @@ async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | Non
     await change(server, lambda controls: controls.with_subject(pattern, rule))
 
 
-async def all_sealed(server: DelayServer) -> None:
-    await until(lambda: not server.node.store.schedule.pending, seconds=60)
-
-
 async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is_resumed() -> None:
     world = World()
     async with world.serving() as server:
         await set_rule(server, "p", PAUSED)
         due_ms = world.now_ms + 1000
-        await send(world, [make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
-        await send(world, [make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
+        await world.keep(*[make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
+        await world.keep(*[make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
         await until(lambda: len(world.broker.deliveries) == 3000)
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries]
         assert max(late) < 200
@@ -63,7 +53,7 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         assert not server.master.lanes.parked.anyone_waits
         await set_rule(server, "p", None)
         late_ms = world.now_ms + 300
-        await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
+        await world.keep(*[make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
         await until(lambda: len(world.broker.deliveries) == 6500)
         of_p = [d.message_id for d in world.broker.deliveries if d.message_id[0] == "p"]
         assert of_p == [f"p{n}" for n in range(3000)]
@@ -83,7 +73,7 @@ async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight()
     async with world.serving(config) as server:
         due_ms = world.now_ms + 500
         items = [make_item(f"{s}{n}", due_ms, subject=s) for n in range(5000) for s in "po"]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: len(world.broker.deliveries) > 1000)
         await set_rule(server, "p", PAUSED)
         in_flight = server.master.sender.in_flight
@@ -109,9 +99,9 @@ async def test_a_limited_prefix_leaves_at_its_rate_smoothly_and_delays_nobody() 
         await set_rule(server, "slow.*", SubjectControl(rate_per_s=200))
         due_ms = world.now_ms + 1000
         slow = [make_item(f"s{n}", due_ms, subject=f"slow.{n % 3}") for n in range(3000)]
-        await send(world, slow)
+        await world.keep(*slow)
         fast = [make_item(f"f{n}", due_ms + 20 * n, subject="fast") for n in range(700)]
-        await send(world, fast)
+        await world.keep(*fast)
         await until(lambda: len(world.broker.deliveries) == 3700)
         of_slow = [d for d in world.broker.deliveries if d.message_id[0] == "s"]
         seconds = Counter((d.at_ms - due_ms) // 1000 for d in of_slow)
@@ -150,11 +140,11 @@ async def test_each_delivery_looks_at_few_of_a_thousand_limits(
         await change(server, lambda c: Controls(version=c.version + 1, subjects=rules))
         due_ms = world.now_ms + 3000
         total = 1000 * of_each
-        await send(
-            world, [make_item(f"l{n}", due_ms, subject=f"l{n % 1000}") for n in range(total)]
+        await world.keep(
+            *[make_item(f"l{n}", due_ms, subject=f"l{n % 1000}") for n in range(total)]
         )
         free = [make_item(f"f{n}", due_ms + 1500 + 3 * n, subject="free") for n in range(300)]
-        await send(world, free)
+        await world.keep(*free)
         await until(lambda: world.now_ms >= due_ms + 1400)
         assert server.master.lanes.parked.anyone_waits == (of_each == 8)
         before = len(world.broker.requests)
@@ -177,7 +167,7 @@ async def test_a_limit_survives_an_absence_of_the_broker_without_a_flood() -> No
     async with world.serving(has_broker=False) as server, trio.open_nursery() as nursery:
         await set_rule(server, "s", SubjectControl(rate_per_s=50))
         due_ms = world.now_ms + 500
-        await send(world, [make_item(f"m{n}", due_ms, subject="s") for n in range(1000)])
+        await world.keep(*[make_item(f"m{n}", due_ms, subject="s") for n in range(1000)])
         await trio.sleep(60)
         await nursery.start(lambda task_status: world.broker.run(task_status=task_status))
         await until(lambda: len(world.broker.deliveries) == 1000)
@@ -193,13 +183,13 @@ async def test_a_paused_group_leaves_the_others_all_and_takes_its_part_again() -
     world.meta.routes["only"] = ("g0",)
     async with world.routing() as (server, _):
         paused = GroupControl(paused=True)
-        await send(world, [make_item("first", world.now_ms + 100)])
+        await world.keep(*[make_item("first", world.now_ms + 100)])
         await until(lambda: world.ids() == ["first"])
         await change(server, lambda controls: controls.with_group("g0", paused))
         before = len(world.brokers[0].deliveries)
         due_ms = world.now_ms + 1000
         both = [make_item(f"m{n}", due_ms + n // 20) for n in range(2000)]
-        await send(world, both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
+        await world.keep(*both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
         await until(lambda: len(world.brokers[1].deliveries) >= 2000)
         assert len(world.brokers[0].deliveries) == before
         assert max(d.at_ms - d.due_ms for d in world.brokers[1].deliveries) < 300
@@ -215,8 +205,8 @@ async def test_controls_hold_over_a_stop_and_a_start() -> None:
         await set_rule(server, "p*", PAUSED)
         await set_rule(server, "s", SubjectControl(rate_per_s=10))
         due_ms = world.now_ms + 60_000
-        await send(
-            world, [make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
+        await world.keep(
+            *[make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
         )
     async with world.serving() as server:
         assert server.master.outlet.applied.version == 2
@@ -253,9 +243,8 @@ async def disturb(world: World, server: DelayServer, chance: random.Random) -> i
         first_ms = world.now_ms + chance.choice([-60_000, 0, 3000, 100_000])
         count = chance.choice([1, 30, 400])
         number = chance.getrandbits(60)
-        await send(
-            world,
-            [
+        await world.keep(
+            *[
                 make_item(f"{number}.{n}", first_ms + n * 7, subject=chance.choice(some))
                 for n in range(count)
             ],
@@ -336,9 +325,9 @@ async def test_a_pause_that_empties_a_full_sender_has_all_others_go_on_at_once()
     async with world.serving(config, has_broker=False) as server:
         due_ms = world.now_ms + 1000
         items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
-        await send(world, items)
-        await send(
-            world, [make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
+        await world.keep(*items)
+        await world.keep(
+            *[make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
         )
         await until(lambda: world.now_ms > due_ms + 2000)
         assert (server.master.has_room, len(server.master.wheel)) == (False, 500)
@@ -353,10 +342,10 @@ async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -
     async with world.serving(config, has_broker=False) as server:
         due_ms = world.now_ms + 1000
         items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: server.master.sender.unsent().total == 1000)
         later_ms = world.now_ms + 240_000
-        await send(world, [make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
+        await world.keep(*[make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
         await until(lambda: world.now_ms > later_ms - 110_000, seconds=300)
         held = server.master.loader.held
         await set_rule(server, "p.*", PAUSED)
@@ -372,7 +361,7 @@ async def test_a_dead_group_does_not_hold_what_has_the_same_limit_and_goes_to_an
         due_ms = world.now_ms + 2000
         items = [make_item(f"a{n}", due_ms + 10 * n, subject="order.a") for n in range(1000)]
         items += [make_item(f"b{n}", due_ms + 10 * n, subject="order.b") for n in range(1000)]
-        await send(world, items)
+        await world.keep(*items)
         await trio.sleep(15)
         assert [len(broker.taken) for broker in world.brokers] == [0, 1000]
         await trio.sleep(600)
@@ -402,7 +391,7 @@ async def test_a_paused_group_does_not_hold_others_that_have_the_same_limit(rout
             for s in range(routes)
             for n in range(50 if s else 2000)
         ]
-        await send(world, items)
+        await world.keep(*items)
         assert world.now_ms < due_ms
         await until(lambda: len(world.brokers[0].taken) == 2000)
         assert 1700 < world.now_ms - due_ms < 3500
@@ -426,7 +415,7 @@ async def test_a_subject_that_is_limited_while_it_waits_leaves_in_order(
     config = make_config(sender=SenderConfig(batch_items=100, turn_items=100))
     async with world.serving(config) as server:
         due_ms = world.now_ms + 500
-        await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
+        await world.keep(*[make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
         await until(lambda: len(world.broker.deliveries) >= 100)
         await set_rule(server, "p", rule)
         await until(lambda: not server.master.sender.in_flight)
@@ -443,7 +432,7 @@ async def test_a_rule_for_others_leaves_the_order_of_a_limited_subject_as_it_was
     async with world.serving(config) as server:
         await set_rule(server, "p", SubjectControl(rate_per_s=1000))
         due_ms = world.now_ms + 500
-        await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
+        await world.keep(*[make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
         await until(lambda: len(world.broker.deliveries) >= 100)
         await set_rule(server, "unheard.of", PAUSED)
         await until(lambda: len(world.broker.deliveries) == 1500, seconds=600)
@@ -466,11 +455,11 @@ async def test_what_is_on_time_leaves_beside_a_backlog_in_which_a_subject_become
             make_item(f"b{n}", due_ms, subject=f"h{n % hot}" if n % 5 < 2 else f"s{n % 200}")
             for n in range(12_000)
         ]
-        await send(world, items)
+        await world.keep(*items)
         fresh = [
             make_item(f"f{n}", due_ms + 1500 + 20 * n, subject=f"f{n % 10}") for n in range(100)
         ]
-        await send(world, fresh)
+        await world.keep(*fresh)
         assert world.now_ms < due_ms
         await until(lambda: len(world.broker.deliveries) == 12_100)
         late = sorted(d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f")

@@ -10,17 +10,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState
-from delay_protocol.nodes.group_changes import (
-    WATCH_S,
-    Alter,
-    ChangeReply,
-    HandOver,
-    NodeNews,
-    NodeWatch,
-    Vote,
-    encode_group_change,
-    encode_node_watch,
-)
+from delay_protocol.nodes import group_changes
 from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
@@ -52,8 +42,8 @@ def start(number: int, incarnation: int = 1, **more: Any) -> NodeRegister:  # no
     return node(**(values | more))
 
 
-def vote(epoch: int, end: int, *, last_epoch: int = 1) -> Vote:
-    return Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end)
+def vote(epoch: int, end: int, *, last_epoch: int = 1) -> group_changes.Vote:
+    return group_changes.Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end)
 
 
 class Member:
@@ -69,7 +59,7 @@ class Member:
         assert isinstance(reply, NodeRegistered), reply
         return reply
 
-    async def news(self) -> NodeNews:
+    async def news(self) -> group_changes.NodeNews:
         told = await self.peer.watch()
         assert told is not None
         return told
@@ -92,10 +82,10 @@ class Trio:
     def record(self) -> GroupRecord:
         return self.server.registry.delay_groups["d1"].record
 
-    async def alter(self, *numbers: int, by: int = 1) -> ChangeReply:
+    async def alter(self, *numbers: int, by: int = 1) -> group_changes.ChangeReply:
         record = self.record
         in_sync = {f"n{number}": uuid(100 + number) for number in numbers}
-        wanted = Alter(epoch=record.epoch, version=record.version, in_sync=in_sync)
+        wanted = group_changes.Alter(epoch=record.epoch, version=record.version, in_sync=in_sync)
         return await self.members[by - 1].peer.change(wanted)
 
     async def die(self, number: int) -> None:
@@ -150,7 +140,7 @@ async def test_another_in_sync_set_is_stored_and_then_told_to_all() -> None:
         assert group.record.in_sync == {f"n{number}": uuid(100 + number) for number in (1, 2, 3)}
         before = await group.members[1].news()
         assert before.record == group.record
-        told: list[NodeNews] = []
+        told: list[group_changes.NodeNews] = []
 
         async def wait() -> None:
             told.append(await group.members[1].news())
@@ -173,7 +163,7 @@ async def test_a_wish_that_is_refused_says_why_and_counts_the_version_up() -> No
         assert reply.refusal == "the master is always in sync"
         assert reply.record.version == version + 1
         assert sorted(reply.record.in_sync) == ["n1", "n2", "n3"]
-        old = Alter(epoch=1, version=version, in_sync={"n1": uuid(101)})
+        old = group_changes.Alter(epoch=1, version=version, in_sync={"n1": uuid(101)})
         late = await group.members[0].peer.change(old)
         assert late.refusal == f"the record is that of epoch 1, version {version + 1}"
         assert late.record == reply.record
@@ -398,7 +388,7 @@ async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
     world = World()
     async with three(world) as group:
         record = group.record
-        wish = HandOver(epoch=record.epoch, version=record.version, target="n3")
+        wish = group_changes.HandOver(epoch=record.epoch, version=record.version, target="n3")
         refused = await group.members[1].peer.change(wish)
         assert "the record is that" in refused.refusal
         reply = await group.members[0].peer.change(wish)
@@ -407,11 +397,11 @@ async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
         assert group.server.registry.groups["d1"].master == "10.0.0.3:20801"
         assert (await group.members[0].register()).role is NodeRole.SLAVE
         assert (await group.members[2].register(last_epoch=2)).role is NodeRole.MASTER
-        again = HandOver(epoch=2, version=reply.record.version, target="n3")
+        again = group_changes.HandOver(epoch=2, version=reply.record.version, target="n3")
         reply = await group.members[2].peer.change(again)
         assert (reply.record.epoch, reply.record.master) == (3, reply.record.master)
         assert actions(world)[-2:] == ["delay-group.hand-over"] * 2
-        unknown = HandOver(epoch=3, version=reply.record.version, target="n9")
+        unknown = group_changes.HandOver(epoch=3, version=reply.record.version, target="n9")
         refused = await group.members[2].peer.change(unknown)
         assert refused.refusal == "n9 is not in sync, or was not heard"
 
@@ -430,7 +420,7 @@ async def test_an_unfit_master_is_asked_to_hand_over_also_where_an_operator_elec
         news = await group.members[0].news()
         assert (news.hand_over_to, news.hand_over_why) == ("n3", why)
         record = group.record
-        wish = HandOver(epoch=record.epoch, version=record.version, target="n3")
+        wish = group_changes.HandOver(epoch=record.epoch, version=record.version, target="n3")
         reply = await group.members[0].peer.change(wish)
         assert sorted(reply.record.in_sync) == ["n2", "n3"]
         entry = world.medium.audit[-1].entry
@@ -448,7 +438,7 @@ async def test_a_watch_is_answered_after_a_while_if_nothing_is_new() -> None:
         await member.news()
         began = trio.current_time()
         assert await member.peer.watch() is None
-        assert WATCH_S <= trio.current_time() - began < WATCH_S + 0.5
+        assert group_changes.WATCH_S <= trio.current_time() - began < group_changes.WATCH_S + 0.5
 
 
 async def test_a_node_that_registers_is_news_to_the_others() -> None:
@@ -467,11 +457,11 @@ async def test_who_has_not_registered_on_a_connection_learns_and_changes_nothing
     async with three(world) as group:
         stranger = await world.connect()
         before = group.record
-        wish = Alter(epoch=1, version=before.version, in_sync={"n1": uuid(101)})
+        wish = group_changes.Alter(epoch=1, version=before.version, in_sync={"n1": uuid(101)})
         for code, body in (
-            (CommandCode.NODE_WATCH, encode_node_watch(NodeWatch())),
-            (CommandCode.GROUP_CHANGE, encode_group_change(wish)),
-            (CommandCode.GROUP_CHANGE, encode_group_change(vote(1, 5))),
+            (CommandCode.NODE_WATCH, group_changes.encode_node_watch(group_changes.NodeWatch())),
+            (CommandCode.GROUP_CHANGE, group_changes.encode_group_change(wish)),
+            (CommandCode.GROUP_CHANGE, group_changes.encode_group_change(vote(1, 5))),
         ):
             answer = await stranger.ask(code, body)
             assert answer.code == 51
@@ -480,7 +470,9 @@ async def test_who_has_not_registered_on_a_connection_learns_and_changes_nothing
         slow = group.members[2]
         await trio.sleep(6)
         await started(world, start(3, 2))
-        answer = await slow.peer.ask(CommandCode.GROUP_CHANGE, encode_group_change(vote(1, 5)))
+        answer = await slow.peer.ask(
+            CommandCode.GROUP_CHANGE, group_changes.encode_group_change(vote(1, 5))
+        )
         assert answer.code == 51
         assert b"n3 has registered with another start since" in answer.body
         assert group.record == before

@@ -98,10 +98,11 @@ def said(store: Store) -> dict[str, object]:
     """Return what two stores with the same records have alike."""
     told = told_of(store)
     del told["files"]
-    crossed = {
-        segment.key.code: (segment.rows, sorted(set(store.schedule.crossed_off(segment).tolist())))
-        for segment in store.schedule.segments.values()
-    }
+    crossed = {}
+    for segment in store.schedule.segments.values():
+        crossed_off = store.schedule.crossed_off(segment)
+        assert crossed_off is not None
+        crossed[segment.key.code] = (segment.rows, sorted(set(crossed_off.tolist())))
     return told | {"segments": crossed}
 
 

@@ -15,7 +15,6 @@ from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import NOTE_BYTES_MAX
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FILE_HEADER_SIZE
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MAX,
@@ -306,29 +305,6 @@ def test_what_is_cut_off_is_not_made_up() -> None:
     rig.disk.put(path, rig.disk.contents()[path][: row.position + 30])
     [found] = rig.read([row])
     assert (found.item, found.reason) == (None, None)
-
-
-def test_what_the_system_fails_to_read_is_no_damage_and_is_read_later() -> None:
-    rig = buried(2)
-    rig.checkpoint()
-    rows = rig.listed()
-    for kind in ("schedule_log/", "dispatch_log/"):
-        rig.settle(1, requeue=False)
-        rig.file()
-        rig.cross_off()
-        rig.checkpoint()
-        rows = rig.listed()
-
-        def struck(_kind: str, path: str, _label: str, part: str = kind) -> bool:
-            return part in path and path.endswith(".dead")
-
-        rig.disk.arm(Trap(action=Action.EIO, kinds={"read"}, when=struck))
-        with pytest.raises(ReadFailedError):
-            rig.store.schedule.read_dead()
-        assert rig.listed() == rows, "the index is as it was"
-        rig.disk.disarm()
-        rig.store.schedule.read_dead()
-        assert rig.listed() == rows
 
 
 def test_the_index_is_bounded_and_the_others_are_counted_and_found_later(
