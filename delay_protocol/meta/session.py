@@ -158,11 +158,6 @@ class _Use(msgspec.Struct, gc=False, eq=False):
     is_barred: bool = False
     """Whether it has no route because it is refused for good."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a good answer of old."""
-        return self.route is not None or self.is_barred
-
 
 class MetaSession:
     """What one client asks of a meta server for its subjects, and what it was told.
@@ -299,9 +294,15 @@ class MetaSession:
             self.disconnected(now)
         self._is_connected = True
         # In order, and so a heap: there may be 200,000, and nothing else runs meanwhile.
-        for use in sorted(self._uses.values(), key=lambda use: use.is_known):
-            use.at = now if use.is_known else now - _FIRST_S
-            self._timed.append((use.at, next(self._order), use))
+        known = []
+        for use in self._uses.values():
+            if use.route is None and not use.is_barred:
+                use.at = now - _FIRST_S
+                self._timed.append((use.at, next(self._order), use))
+            else:
+                use.at = now
+                known.append((now, next(self._order), use))
+        self._timed += known
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
         """Note that there is none any more: what was asked will not be answered."""
