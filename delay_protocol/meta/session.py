@@ -103,7 +103,8 @@ class MetaSessionConfig:
 
     heartbeat_s: float = 60.0
     """Longest time between two questions for a subject; each time drawn between 80 % and all of
-    it, so that many clients do not ask in step. Changes come by push, long before."""
+    it, so that many clients do not ask in step. Changes come by push, long before. QMQ's meta
+    server wants to hear of a client once a minute."""
 
     answer_timeout_s: float = 5.0
     """A question not answered for so long is asked again, after a pause."""
