@@ -76,6 +76,8 @@ class FileBatch:
     columns: Columns
     records: range
     """Numbers or sequences from its first record to its last."""
+    file: FileHeader
+    """What the file should begin with."""
     _walk: "_Walk" = field(repr=False)
 
     def blob(self) -> Bytes:
@@ -84,10 +86,6 @@ class FileBatch:
         Raises DamagedError.
         """
         return self._walk.blob(self)
-
-    def stored_blob(self) -> Bytes:
-        """Return the blob as it lies there, unchecked; only while the walk stands at this batch."""
-        return self._walk.stored_blob(self)
 
 
 def walk_file(
@@ -319,7 +317,7 @@ class _Walk:
         records = _records_of(header, columns)
         if not records:
             raise self._error(position, "the records of the batch do not ascend")
-        return FileBatch(position, header, columns, records, self)
+        return FileBatch(position, header, columns, records, self._header, self)
 
     def blob(self, batch: FileBatch) -> Bytes:
         """Return the checked, uncompressed blob of a batch. Raises DamagedError."""
@@ -329,11 +327,6 @@ class _Walk:
             return check_blob(header, data, seed=self._seed, path=self._path, position=position)
         except DamagedError as error:
             raise self._damage(position, header.size, error.reason).error() from error
-
-    def stored_blob(self, batch: FileBatch) -> Bytes:
-        """Return the blob of a batch as it lies there."""
-        position = batch.position + batch.header.blob_offset
-        return self._window.view(position, batch.header.blob_size)
 
     def _error(self, position: int, reason: str) -> DamagedError:
         return DamagedError(path=self._path, position=position, reason=reason)

@@ -7,7 +7,7 @@ that it touched, and nothing else.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -23,12 +23,11 @@ from storage.disk.spans import DEAD_MINUTES_FROM, Span, dead_key, key_of_minute
 from storage.node.store import Store
 from storage.readers.dead_reader import read_dead_item
 from storage.readers.item_reader import ItemReader
-from storage.schedule.seals import SEALS_DIRECTORY
 from storage.state.audit_file import AUDIT_DIRECTORY
 from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, checkpoint_if_whole
 from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
-from storage.tools.inspect import Record, read_vouchers, verify_disk, verify_path
+from storage.tools.inspect import verify_disk
 from storage.tools.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from tests.damage.directory import Populated, controls_on
 from tests.damage.injections import Injection
@@ -67,11 +66,12 @@ class _Extent:
     """Bytes that belong together, and what is lost if they are.
 
     sequences: of messages and of dead rows; facts: sequences of which a start learns here that they
-    have one.
+    have one; batch: where the batch begins that they are of.
     """
 
     begin: int
     end: int
+    batch: int
     sequences: frozenset[int] = frozenset()
     facts: frozenset[int] = frozenset()
 
@@ -92,9 +92,9 @@ class _Touched:
 class Verdict:
     """What became of one injection.
 
-    named: verify reports it; refused: the node does not start and says why; recovered: whether a
-    recovery was tried; lost: rows that are not delivered, dead letters that are not found; again:
-    those whose facts are lost.
+    named: verify or the start reports it; refused: the node does not start and says why; recovered:
+    whether a recovery was tried; lost: rows that are not delivered, dead letters that are not
+    found; again: those whose facts are lost.
     """
 
     named: bool
@@ -110,8 +110,7 @@ class Judge:
     def __init__(self, directory: Populated) -> None:
         self.directory = directory
         disk = OverlayDisk(directory.files, {})
-        self._reports = {str(report["file"]): report["damage"] for report in verify_disk(disk)}
-        self._vouchers = read_vouchers(disk)
+        self._reports = _damages_on(disk)
         self._disk = OverlayDisk(directory.files, {})
         self._reference = recover(self._disk, directory)
         assert self._reference.refused is None, self._reference.refused
@@ -171,6 +170,7 @@ class Judge:
             self._require_clear_refusal(injection, aftermath.refused)
             return Verdict(named=named, refused=True, recovered=True)
         lost, again = self._require_delivered(injection, aftermath)
+        named |= any(_is_near(damage.path, injection) for damage in aftermath.damages)
         if not named and not self._is_alike(injection, aftermath):
             differences = [
                 name
@@ -181,29 +181,8 @@ class Judge:
         return Verdict(named=named, recovered=True, lost=lost, again=again)
 
     def _is_named(self, injection: Injection) -> bool:
-        disk = OverlayDisk(self.directory.files, injection.struck)
-        named = False
-        for path in injection.struck:
-            for report in self._verify(disk, path, injection.struck[path]):
-                file = str(report["file"])
-                before = self._reports.get(file, [])
-                if report["damage"] != before or (file == path and before):
-                    named = True
-        return named
-
-    def _verify(self, disk: OverlayDisk, path: str, data: bytes | None) -> Iterable[Record]:
-        vouches = path in {"identity", CHECKPOINT_PATH} or path.endswith("durable_end")
-        vouches |= path.startswith(f"{SEALS_DIRECTORY}/")
-        if data is not None:
-            return [verify_path(disk, path, read_vouchers(disk) if vouches else self._vouchers)]
-        if vouches:
-            return verify_disk(disk)
-        # A file that is gone is reported where something vouches for it, or by its neighbour.
-        vouchers = read_vouchers(disk)
-        folder = path.rpartition("/")[0]
-        beside = [f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".log")]
-        missed = [path] if path in vouchers.lengths else []
-        return [verify_path(disk, other, vouchers) for other in (*missed, *beside)]
+        found = _damages_on(OverlayDisk(self.directory.files, injection.struck))
+        return found != self._reports or any(found.get(path) for path in injection.struck)
 
     def _is_alike(self, injection: Injection, aftermath: Aftermath) -> bool:
         """Say whether an image was understood as the undamaged one is."""
@@ -367,16 +346,17 @@ class Judge:
             raise ViolationError(f"{what}: settled, but called {item.state}: {item}")
 
     def _whole_somewhere(self, injection: Injection | None) -> set[int]:
-        """Return the sequences of which at least one copy lies in untouched bytes."""
+        """Return the sequences of which at least one copy lies in an untouched batch."""
         whole: set[int] = set()
         for path, extents in self._extents.items():
-            bad: set[int] = set()
-            there: set[int] = set()
+            struck = {
+                extent.batch
+                for extent in extents
+                if injection is not None and self._is_struck(path, extent, injection)
+            }
             for extent in extents:
-                there |= extent.sequences
-                if injection is not None and self._is_struck(path, extent, injection):
-                    bad |= extent.sequences
-            whole |= there - bad
+                if extent.batch not in struck:
+                    whole |= extent.sequences
         return whole
 
     def _is_struck(self, path: str, extent: _Extent, injection: Injection) -> bool:
@@ -399,6 +379,11 @@ class Judge:
                 else:
                     told |= extent.facts
         return _Touched(rows, facts - told)
+
+
+def _damages_on(disk: OverlayDisk) -> dict[str, object]:
+    """Return what verify finds, by file."""
+    return {str(one["file"]): one["damage"] for one in verify_disk(disk) if one["damage"]}
 
 
 def _is_near(path: str, injection: Injection) -> bool:
@@ -441,17 +426,17 @@ def _extents_of(
     if path.startswith("message_log/"):
         sequences = range(batch.base_sequence, batch.next_sequence)
         rows = frozenset(sequences if batch.kind in KINDS_WITH_ITEMS else ())
-        yield _Extent(begin, end, rows, _facts_of_the_tail(batch, columns, checkpoint))
+        yield _Extent(begin, end, begin, rows, _facts_of_the_tail(batch, columns, checkpoint))
     elif batch.kind is RecordKind.FACTS:
-        yield _Extent(begin, end, facts=_filed_facts(found, columns, path, checkpoint))
+        yield _Extent(begin, end, begin, facts=_filed_facts(found, columns, path, checkpoint))
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
-        yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
+        yield _Extent(begin, end, begin, frozenset(columns.arrays["sequence"].tolist()))
     elif batch.kind is RecordKind.ROWS:
         sequences = columns.arrays["sequence"].tolist()
-        yield _Extent(begin, begin + batch.blob_offset, frozenset(sequences))
+        yield _Extent(begin, begin + batch.blob_offset, begin, frozenset(sequences))
         place = begin + batch.blob_offset
         for sequence, size in zip(sequences, columns.arrays["size"].tolist(), strict=True):
-            yield _Extent(place, place + size, frozenset({sequence}))
+            yield _Extent(place, place + size, begin, frozenset({sequence}))
             place += size
 
 

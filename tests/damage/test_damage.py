@@ -22,7 +22,6 @@ from storage.schedule.row_places import SequenceSet
 from storage.state.checkpoint import read_checkpoint
 from storage.tools import salvage
 from storage.tools.inspect import verify_disk
-from storage.tools.salvage import Salvage
 from tests.damage.directory import populated
 from tests.damage.injections import Injection, Kind, draw
 from tests.damage.judgement import Judge, Verdict, ViolationError
@@ -301,7 +300,7 @@ def test_the_judge_notices_dead_letters_that_are_not_as_they_were() -> None:
 def test_the_judge_notices_when_salvage_sends_what_was_given_up() -> None:
     judge = Judge(populated(1000))
     with (
-        mock.patch.object(Salvage, "_learn_records", return_value=None),
+        mock.patch.object(salvage, "facts_stated", return_value=None),
         pytest.raises(ViolationError, match=r"delivered, but called pending|settled, but called"),
     ):
         judge.judge_salvage(None)

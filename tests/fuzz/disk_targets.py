@@ -92,13 +92,7 @@ from storage.state.durable_end import (
     encode_slot,
 )
 from storage.state.identity import IDENTITY_PATH, decode_identity, encode_identity, read_identity
-from storage.tools.inspect import (
-    dump_records,
-    read_vouchers,
-    verify_disk,
-    verify_files,
-    verify_path,
-)
+from storage.tools.inspect import dump_files, read_file, read_known, verify_disk, verify_files
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import (
     LEVELS,
@@ -780,7 +774,7 @@ _INSPECTED: Final[Mapping[int, tuple[str, LogKind, RecordKind]]] = {
 
 
 @target(
-    decoders=(verify_files, verify_disk, verify_path, read_vouchers, dump_records),
+    decoders=(verify_files, verify_disk, dump_files, read_known, read_file),
     packages=STORAGE,
     size_max=2048,
     memory_per_byte=1500,
@@ -811,10 +805,8 @@ def inspect(data: bytes) -> None:
         file.write_bytes(image)
         reports = list(verify_files(file))
         assert [report["file"] for report in reports] == [path]
-        disk = MemoryDisk({path: image})
-        assert [verify_path(disk, path, read_vouchers(disk))] == reports
-        assert reports[0] in list(verify_disk(disk))
-        for record in dump_records(file):
+        assert reports[0] in list(verify_disk(MemoryDisk({path: image})))
+        for record in dump_files(file):
             msgspec.json.encode(record, enc_hook=str)
 
 

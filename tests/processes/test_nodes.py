@@ -91,7 +91,7 @@ def epochs_in(data: Path) -> list[int]:
     """Return the epoch of each EPOCH_START in a log that has no fault."""
     verified = delaywheel("log", "verify", str(data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    dumped = delaywheel("log", "dump", str(data), "--json")
+    dumped = delaywheel("log", "dump", str(data))
     assert dumped.returncode == 0, dumped.stderr
     records = [json.loads(line) for line in dumped.stdout.splitlines()]
     return [one["epoch"] for one in records if one.get("kind") == "EPOCH_START"]

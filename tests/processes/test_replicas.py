@@ -20,7 +20,7 @@ from delay_client import BlockingClient, DelaywheelError
 from delaywheel.shared.failures import ExitCode
 from storage.disk.disk import DirectoryDisk
 from storage.state.identity import read_identity
-from storage.tools.inspect import dump_records
+from tests.kit.dumped import messages_in
 from tests.ports import closed_port
 from tests.processes.real_processes import (
     Producer,
@@ -160,7 +160,7 @@ def check_all(group: Group, steady: Steady, disks: list[Path]) -> None:
     assert all(delivery.crc_ok for delivery in broker.deliveries)
     assert not [one for one in broker.deliveries if one.at_ms < one.due_ms]
     for disk in disks:
-        missing = acknowledged - messages_in(disk)
+        missing = acknowledged - set(messages_in(disk))
         assert not missing, (disk, sorted(missing))
 
 
@@ -168,12 +168,6 @@ def storage_of(data: Path) -> UUID | None:
     """Return the uuid of a data directory; None while it has none."""
     found = read_identity(DirectoryDisk(data))
     return None if found is None else found.storage_uuid
-
-
-def messages_in(data: Path) -> set[str]:
-    """Return the ids of all messages in a message_log."""
-    records = dump_records(data / "message_log")
-    return {str(one["message id"]) for one in records if one.get("kind") == "MESSAGE"}
 
 
 @pytest.fixture

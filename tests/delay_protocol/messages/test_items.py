@@ -28,16 +28,14 @@ from delay_protocol.messages.items import (
     TAGS_MAX,
     Item,
     ItemScan,
-    attributes_fit,
     decode_attributes,
     decode_item,
     encode_attributes,
     encode_item,
-    item_crc_ok,
-    item_message_id,
     item_message_ids,
     item_subject,
     scan_items,
+    walk_attributes,
 )
 from tests.delay_protocol.wire.test_frames import ITEM as DELAY_ITEM_BYTES
 from tests.fuzz.reference import Row, read_items, rows_of
@@ -106,6 +104,10 @@ def scanned(body: bytes) -> list[Row]:
     return rows_of(scan)
 
 
+def attributes_fit(body: bytes | memoryview, count_max: int = ATTRIBUTES_MAX) -> bool:
+    return walk_attributes(body, count_max=count_max)[1] is None
+
+
 class Counted:
     """A function that counts its calls."""
 
@@ -141,10 +143,7 @@ class TestVectors:
     def test_the_item_accessors(self) -> None:
         for data in (DELAY_ITEM_BYTES, TAGGED_ITEM_BYTES):
             for kind in (bytes, bytearray, memoryview):
-                assert item_crc_ok(kind(data))
                 assert item_subject(kind(data)) == b"a.b"
-                assert item_message_id(kind(data)) == b"m1"
-                assert type(item_message_id(kind(data))) is bytes
                 assert item_message_ids(kind(data), [len(data)]) == [b"m1"]
                 assert decode_item(kind(data)) == decode_item(data)
 
@@ -154,7 +153,6 @@ class TestOneItem:
 
     def test_the_upper_half_of_the_crc_counts_too(self) -> None:
         bad = b"\0\0\0\1" + DELAY_ITEM_BYTES[4:]
-        assert not item_crc_ok(bad)
         [row] = scanned(bad)
         assert not row.crc_ok
         with pytest.raises(ItemCrcError) as refused:
