@@ -1,4 +1,4 @@
-"""Real processes: a backup of a meta server is restored as docs/meta-server.md says, or is lost.
+"""Real processes: a backup of a meta server is restored as docs/meta-server.md says.
 
 What was acknowledged meanwhile is with whoever is the master afterwards.
 """
