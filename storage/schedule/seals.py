@@ -360,7 +360,7 @@ def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int 
     for found in walk_headers(disk, file.path, length, header):
         if isinstance(found, Damage):
             return None
-        newest_ms = max(newest_ms, found.header.append_ms)
+        newest_ms = max(newest_ms, found.append_ms)
     return newest_ms
 
 

@@ -16,7 +16,6 @@ from delay_server.controls.controls_store import AuditEntry, read_controls
 from storage.batch.batches import (
     BatchHeader,
     Damage,
-    ScannedBatch,
     check_columns,
     contents_fault,
     file_seed,
@@ -38,12 +37,13 @@ from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.tools.inspect import verify_disk
 from storage.tools.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from tests.damage.directory import Populated, controls_on
-from tests.damage.injections import Injection
+from tests.damage.injections import Injection, Kind
 from tests.damage.overlay import OverlayDisk
 from tests.storage.dead_rig import Dead
 from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
+_MOVED = {Kind.SWAP_WITHIN, Kind.SWAP_BETWEEN, Kind.REPEAT, Kind.STALE}
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
 
 
@@ -371,7 +371,9 @@ class Judge:
         if path not in injection.struck:
             return False
         data = injection.struck[path]
-        place = slice(extent.begin, extent.end)
+        # A block in a wrong place may cost what lies behind it in its file.
+        begin = 0 if injection.kind in _MOVED else extent.begin
+        place = slice(begin, extent.end)
         return data is None or data[place] != self.directory.files[path][place]
 
     def _touched(self, injection: Injection) -> _Touched:
@@ -410,33 +412,30 @@ def _extents(path: str, data: bytes, checkpoint: Checkpoint) -> Iterator[_Extent
         return
     header = decode_file_header(data, path=path)
     seed = file_seed(header)
-    for found in walk_batches(
+    batches = walk_batches(
         lambda position, size: memoryview(data)[position : position + size],
         start=FILE_HEADER_SIZE,
         end=len(data),
         seed=seed,
         path=path,
-    ):
-        if isinstance(found, ScannedBatch):
-            part = data[found.position : found.position + found.header.size]
-            if contents_fault(found.header, part, seed) is None:
-                columns = check_columns(
-                    found.header, part, seed=seed, path=path, position=found.position
-                )
-                yield from _extents_of(found, columns, path, checkpoint)
+    )
+    for position, batch in batches:
+        part = data[position : position + batch.size]
+        if contents_fault(batch, part, seed) is None:
+            columns = check_columns(batch, part, seed=seed, path=path, position=position)
+            yield from _extents_of(position, batch, columns, path, checkpoint)
 
 
 def _extents_of(
-    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    begin: int, batch: BatchHeader, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> Iterator[_Extent]:
-    batch, begin = found.header, found.position
     end = begin + batch.size
     if path.startswith("message_log/"):
         sequences = range(batch.base_sequence, batch.next_sequence)
         rows = frozenset(sequences if batch.kind in KINDS_WITH_ITEMS else ())
         yield _Extent(begin, end, begin, rows, _facts_of_the_tail(batch, columns, checkpoint))
     elif batch.kind is RecordKind.FACTS:
-        yield _Extent(begin, end, begin, facts=_filed_facts(found, columns, path, checkpoint))
+        yield _Extent(begin, end, begin, facts=_filed_facts(begin, columns, path, checkpoint))
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
         yield _Extent(begin, end, begin, frozenset(columns.arrays["sequence"].tolist()))
     elif batch.kind is RecordKind.ROWS:
@@ -470,11 +469,11 @@ def _facts_of_the_tail(
 
 
 def _filed_facts(
-    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    position: int, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> frozenset[int]:
     """Return the sequences of the facts that count of a batch in this file."""
     for state in checkpoint.segments:
-        if state.key.facts_path == path and found.position < state.facts_length:
+        if state.key.facts_path == path and position < state.facts_length:
             return frozenset(columns.arrays["sequence"].tolist())
     return frozenset()
 
