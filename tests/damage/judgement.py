@@ -31,7 +31,7 @@ from storage.node.store import Store
 from storage.readers.dead_reader import read_dead_item
 from storage.readers.item_reader import ItemReader
 from storage.state.audit_file import AUDIT_DIRECTORY
-from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, checkpoint_if_whole
+from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.tools.inspect import verify_disk
@@ -138,7 +138,7 @@ class Judge:
         end = DurableEndFile(self._disk, "message_log", log_uuid=self._log_uuid(directory)).read()
         assert end is not None
         self._durable_position = end.position
-        checkpoint = checkpoint_if_whole(disk, self._log_uuid(directory))
+        checkpoint = read_checkpoint(disk, self._log_uuid(directory))
         assert checkpoint is not None
         self._extents = {
             path: list(_extents(path, data, checkpoint)) for path, data in directory.files.items()

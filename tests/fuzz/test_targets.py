@@ -148,7 +148,7 @@ def _stated_without_the_last(header: BatchHeader, found: columns.Columns) -> Fac
         ("items", wire_targets, "tags_are_text", lambda _: True),
         ("one_item", wire_targets, "item_message_id", lambda item: item[28:40]),
         ("one_item", wire_targets, "qmq_item_fault", _no_fault),
-        ("attributes", wire_targets, "attributes_fit", lambda *_, **__: True),
+        ("attributes", wire_targets, "walk_attributes", lambda *_, **__: (0, None)),
         ("frames", wire_targets, "FrameDecoder", _Impatient),
         ("send_reply", wire_targets, "decode_send_reply", _short_remarks),
         ("subjects", wire_targets, "subject_fault", _no_fault),
