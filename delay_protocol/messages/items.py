@@ -390,16 +390,6 @@ def item_subject(data: Buffer) -> bytes:
     return _slice(data, _SUBJECT_AT, size)
 
 
-def item_message_id(data: Buffer) -> bytes:
-    """Return the message id of an item whose CRC was checked."""
-    position = _SUBJECT_AT + len(item_subject(data))
-    try:
-        (size,) = _SIZE.unpack_from(data, position)
-    except struct.error:
-        size = -1
-    return _slice(data, position + 2, size)
-
-
 def item_message_ids(joined: Buffer, sizes: Iterable[int]) -> list[bytes]:
     """Return the message id of each of some items that stand one after another, CRCs checked."""
     data = bytes(joined)

@@ -13,14 +13,7 @@ from uuid import UUID
 
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
-from storage.batch.batches import (
-    BatchHeader,
-    Damage,
-    check_columns,
-    contents_fault,
-    file_seed,
-    walk_batches,
-)
+from storage.batch import batches
 from storage.batch.columns import KINDS_WITH_ITEMS, Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import facts_stated
@@ -64,7 +57,7 @@ class Aftermath:
     handed: dict[int, bytes] = field(default_factory=dict)
     letters: dict[int, Dead] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
-    damages: list[Damage] = field(default_factory=list)
+    damages: list[batches.Damage] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
     audit: list[AuditEntry] = field(default_factory=list)
 
@@ -411,23 +404,23 @@ def _extents(path: str, data: bytes, checkpoint: Checkpoint) -> Iterator[_Extent
     if len(data) < FILE_HEADER_SIZE or not path.endswith(_SUFFIXES):
         return
     header = decode_file_header(data, path=path)
-    seed = file_seed(header)
-    batches = walk_batches(
+    seed = batches.file_seed(header)
+    walk = batches.walk_batches(
         lambda position, size: memoryview(data)[position : position + size],
         start=FILE_HEADER_SIZE,
         end=len(data),
         seed=seed,
         path=path,
     )
-    for position, batch in batches:
+    for position, batch in walk:
         part = data[position : position + batch.size]
-        if contents_fault(batch, part, seed) is None:
-            columns = check_columns(batch, part, seed=seed, path=path, position=position)
+        if batches.contents_fault(batch, part, seed) is None:
+            columns = batches.check_columns(batch, part, seed=seed, path=path, position=position)
             yield from _extents_of(position, batch, columns, path, checkpoint)
 
 
 def _extents_of(
-    begin: int, batch: BatchHeader, columns: Columns, path: str, checkpoint: Checkpoint
+    begin: int, batch: batches.BatchHeader, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> Iterator[_Extent]:
     end = begin + batch.size
     if path.startswith("message_log/"):
@@ -448,7 +441,7 @@ def _extents_of(
 
 
 def _facts_of_the_tail(
-    batch: BatchHeader, columns: Columns, checkpoint: Checkpoint
+    batch: batches.BatchHeader, columns: Columns, checkpoint: Checkpoint
 ) -> frozenset[int]:
     """Return the sequences of the facts that a start takes from a batch of the message_log."""
     facts = facts_stated(batch, columns)
@@ -511,7 +504,7 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         "checkpoint": store.checkpoint,
         "quarantined": sorted(store.schedule.quarantined),
         "messages": [
-            (batch.path, batch.position) if isinstance(batch, Damage) else batch.header.crc
+            (batch.path, batch.position) if isinstance(batch, batches.Damage) else batch.header.crc
             for batch in store.message_log.read(store.checkpoint.sequence + 1)
         ],
     }
@@ -531,7 +524,7 @@ def _controls(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> Controls
     except DamagedError as error:
         if "move it away" not in str(error):
             raise ViolationError(f"the refusal names no remedy: {error}") from error
-        aftermath.damages.append(Damage(error.path, error.position, 0, error.reason))
+        aftermath.damages.append(batches.Damage(error.path, error.position, 0, error.reason))
         return None
     aftermath.audit = found.audit.look(1000).items
     return found.controls
@@ -570,7 +563,9 @@ def _find_letters(
     for row in schedule.dead.rows.values():
         found = read_dead_item(disk, row)
         if found.item is None or found.reason is None:
-            damage = Damage(dead_key(row.minute).path, row.position, row.row_size, found.fault)
+            damage = batches.Damage(
+                dead_key(row.minute).path, row.position, row.row_size, found.fault
+            )
             aftermath.damages.append(damage)
             continue
         # Of the index's own the minute before is none.

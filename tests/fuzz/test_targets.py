@@ -146,7 +146,7 @@ def _stated_without_the_last(header: BatchHeader, found: columns.Columns) -> Fac
         ("items", wire_targets, "scan_items", _scan_without_crc),
         ("items", wire_targets, "scan_items", _scan_that_leaves_a_rest),
         ("items", wire_targets, "tags_are_text", lambda _: True),
-        ("one_item", wire_targets, "item_message_id", lambda item: item[28:40]),
+        ("one_item", wire_targets, "item_subject", lambda item: item[27:40]),
         ("one_item", wire_targets, "qmq_item_fault", _no_fault),
         ("attributes", wire_targets, "walk_attributes", lambda *_, **__: (0, None)),
         ("frames", wire_targets, "FrameDecoder", _Impatient),

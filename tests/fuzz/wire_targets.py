@@ -27,7 +27,6 @@ from delay_protocol.messages.items import (
     decode_item,
     encode_attributes,
     encode_item,
-    item_message_id,
     item_message_ids,
     item_subject,
     scan_items,
@@ -159,7 +158,7 @@ def items(data: bytes) -> None:
 def _examine_item(data: bytes, expected: reference.ReferenceItem) -> None:
     is_whole = expected.crc == expected.computed_crc
     assert item_subject(data) == expected.subject
-    assert item_message_id(data) == expected.message_id
+    assert item_message_ids(data, [len(data)]) == [expected.message_id]
     assert qmq_message_id(data) == expected.message_id
     assert (qmq_item_fault(data, expected.due_ms) is None) is is_whole
     assert qmq_item_fault(data, expected.due_ms + 1) is not None or not expected.flag & FLAG_DELAY
@@ -205,7 +204,6 @@ def _is_legible(expected: reference.ReferenceItem) -> bool:
     decoders=(
         decode_item,
         item_subject,
-        item_message_id,
         item_message_ids,
         qmq_item_fault,
         qmq_message_id,
@@ -224,11 +222,11 @@ def one_item(data: bytes) -> None:
             continue
         assert attempt(errors.MalformedItemError, decode_item, item) is None
         attempt(errors.MalformedItemError, item_subject, item)
-        one = attempt(errors.MalformedItemError, item_message_id, item)
+        one = attempt(errors.MalformedItemError, item_message_ids, item, [len(item)])
         # No id is read beyond its item, though there are bytes.
         two, sizes = item + TAGGED_ITEM_BYTES, [len(item), len(TAGGED_ITEM_BYTES)]
         many = attempt(errors.MalformedItemError, item_message_ids, two, sizes)
-        assert many == (None if one is None else [one, b"m1"])
+        assert many == (None if one is None else [*one, b"m1"])
         is_sealed = zlib.crc32(item[8:]) == int.from_bytes(item[:8], "big")
         assert is_sealed or qmq_item_fault(item, 0) is not None
         assert len(qmq_message_id(item)) <= len(item)

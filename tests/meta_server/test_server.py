@@ -10,7 +10,6 @@ import trio
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState, ClientType
 from delay_transport.seams.runtime import Runtime, TcpNetwork, ThreadExecutor
 from meta_server.known import model
-from meta_server.known.commits import Intent
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import AuditConfig, ListenerConfig
@@ -190,36 +189,6 @@ async def test_a_group_that_fell_silent_while_the_store_was_away_is_taken_out_wh
         with trio.fail_after(6):
             assert (await client.pushed()).groups == ()
         assert state_of(server, "g1") is BrokerState.NRW
-
-
-async def test_an_entered_group_has_a_time_out_to_register_unless_it_is_static() -> None:
-    world = World()
-    async with world.serving() as server:
-        rows = [
-            model.BrokerGroup(
-                name=name,
-                kind=model.GroupKind.NORMAL,
-                master="10.0.0.1:20881",
-                state=BrokerState.RW,
-                ext=ext,
-            )
-            for name, ext in (("static", {model.STATIC: "yes"}), ("silent", {}))
-        ]
-        server.committer.submit(
-            Intent(
-                keys=("test",),
-                plan=lambda: [model.SaveBrokerGroup(row) for row in rows],
-                done=lambda _: None,
-            )
-        )
-        await trio.sleep(29)
-        assert state_of(server, "silent") is BrokerState.RW
-        await trio.sleep(2)
-        assert state_of(server, "silent") is BrokerState.NRW
-        assert state_of(server, "static") is BrokerState.RW
-    async with world.serving() as server:
-        await trio.sleep(100)
-        assert state_of(server, "static") is BrokerState.RW
 
 
 async def test_heartbeats_go_on_counting_while_the_store_is_away() -> None:

@@ -126,14 +126,14 @@ async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_t
     async with world.routing():
         await world.keep(*[make_item("m", due_ms)])
     world.meta.asked.clear()
-    world.meta.asked_at.clear()
+    world.meta.routes_asked_at.clear()
     async with world.routing() as (server, _):
         await trio.sleep(60)
         assert not world.meta.asked
         await until(lambda: world.ids() == ["m"], seconds=700)
         (delivery,) = world.brokers[0].deliveries
         assert delivery.at_ms - due_ms < 100
-        asked_at, _ = world.meta.asked_at[0]
+        asked_at = world.meta.routes_asked_at[0]
         assert trio.current_time() - asked_at > 60
         assert server.master.lanes.parked.opened == 0
 
@@ -157,7 +157,7 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         assert (status["messages"], status["oldest_due_ms"]) == (3000, due_ms)
         assert status["examples"] == ["nowhere: no broker group takes its messages"]
         assert status_of(server.observe())["pending"] == 3000
-        await world.meta.change("nowhere", "g1")
+        await world.meta.reroute("nowhere", "g1")
         await world.keep(*[make_item("new", world.now_ms + 3000, subject="nowhere")])
         await until(lambda: len(world.brokers[1].deliveries) == 3001)
         assert world.brokers[1].ids == [*(f"w{n}" for n in range(3000)), "new"]
@@ -251,7 +251,7 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
 
 async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_message() -> None:
     world = RouteWorld()
-    world.meta.answer_after_s = 0.05
+    world.meta.route_after_s = 0.05
     async with world.routing() as (server, _):
         due_ms = world.now_ms
         await world.keep(*[make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])

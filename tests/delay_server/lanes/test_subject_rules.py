@@ -307,7 +307,7 @@ async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
             if chance.random() < 0.2:
                 for subject in [f"s{n}" for n in chance.sample(range(20), 10)]:
                     groups = chance.sample(sorted(world.meta.masters), chance.randrange(4))
-                    await world.meta.change(subject, *groups)
+                    await world.meta.reroute(subject, *groups)
         world.meta.rest = ("g2",)
         world.meta.routes.clear()
         await world.meta.push(*(f"s{n}" for n in range(20)))

@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -217,11 +217,6 @@ def test_everything_comes_back_as_it_was_also_from_a_store_opened_anew(place: Pl
         assert entries_of(store) == [ENTRY]
 
 
-def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
-    store.commit([])
-    assert store.load() == model.Contents()
-
-
 @examples(
     25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -287,92 +282,6 @@ def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
 
 # Compare and set
 
-NEWER_NODE = replace(NODE, version=2, incarnation=7)
-
-Row = tuple[
-    Any,
-    Any,
-    Callable[[Any], model.Change],
-    Callable[[Any], model.Change] | None,
-    Callable[[model.Contents], Any],
-]
-
-VERSIONED: dict[str, Row] = {
-    "broker group": (
-        GROUP,
-        replace(GROUP, version=2, master="", state=BrokerState.NRW, ext={}),
-        model.SaveBrokerGroup,
-        model.RemoveBrokerGroup,
-        lambda contents: contents.broker_groups,
-    ),
-    "broker": (
-        BROKER,
-        replace(BROKER, version=2, role=BrokerRole.MASTER, sync_port=9),
-        model.SaveBroker,
-        model.RemoveBroker,
-        lambda contents: contents.brokers,
-    ),
-    "subject": (
-        SUBJECT,
-        replace(SUBJECT, version=2, tag=""),
-        model.SaveSubject,
-        model.RemoveSubject,
-        lambda contents: contents.subjects,
-    ),
-    "route": (
-        ROUTE,
-        replace(ROUTE, version=2, groups=("g3",)),
-        model.SaveRoute,
-        model.RemoveRoute,
-        lambda contents: contents.routes,
-    ),
-    "delay node": (
-        NODE,
-        NEWER_NODE,
-        model.SaveDelayNode,
-        model.RemoveDelayNode,
-        lambda contents: contents.delay_nodes,
-    ),
-}
-"""By what a conflict calls it: a row, its next version, what saves, removes and shows it."""
-
-
-@pytest.mark.parametrize("what", VERSIONED)
-def test_a_row_is_replaced_by_its_next_version_only(store: SqlStore, what: str) -> None:
-    first, second, save, _, shown = VERSIONED[what]
-    store.commit([save(first)])
-    for version, found in ((1, "version 1"), (3, "version 1"), (9, "version 1")):
-        with pytest.raises(ConflictError, match=f"{what} .*, found {found}") as refused:
-            store.commit([save(replace(second, version=version))])
-        assert refused.value.expected == ("none" if version == 1 else f"version {version - 1}")
-    assert shown(store.load()) == (first,)
-    store.commit([save(second)])
-    assert shown(store.load()) == (second,)
-    with pytest.raises(ConflictError, match="found version 2"):
-        store.commit([save(second)])
-
-
-@pytest.mark.parametrize("what", VERSIONED)
-def test_a_row_that_is_not_there_is_not_replaced(store: SqlStore, what: str) -> None:
-    _, second, save, _, shown = VERSIONED[what]
-    with pytest.raises(ConflictError, match="expected version 1, found none"):
-        store.commit([save(second)])
-    assert shown(store.load()) == ()
-
-
-@pytest.mark.parametrize("what", [what for what, row in VERSIONED.items() if row[3] is not None])
-def test_a_row_is_removed_in_the_version_named_only(store: SqlStore, what: str) -> None:
-    first, second, save, remove, shown = VERSIONED[what]
-    assert remove is not None
-    with pytest.raises(ConflictError, match="expected version 1, found none"):
-        store.commit([remove(first)])
-    store.commit([save(first), save(second)])
-    with pytest.raises(ConflictError, match="expected version 1, found version 2"):
-        store.commit([remove(first)])
-    assert shown(store.load()) == (second,)
-    store.commit([remove(second), save(first)])
-    assert shown(store.load()) == (first,)
-
 
 def test_a_delay_group_is_replaced_by_epoch_and_version(store: SqlStore) -> None:
     store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
@@ -388,73 +297,6 @@ def test_a_delay_group_is_replaced_by_epoch_and_version(store: SqlStore) -> None
     alone = electing(2, 2)
     store.commit([model.SaveDelayGroup(alone, expected=(2, 1))])
     assert store.load().delay_groups == (alone,)
-
-
-def test_a_delay_group_is_removed_by_epoch_and_version(store: SqlStore) -> None:
-    nobodys = electing(2, 1)
-    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found none"):
-        store.commit([model.RemoveDelayGroup(nobodys)])
-    store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
-    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found epoch 1 version 1"):
-        store.commit([model.RemoveDelayGroup(nobodys)])
-    store.commit([model.SaveDelayGroup(nobodys, expected=(1, 1)), model.RemoveDelayGroup(nobodys)])
-    assert store.load().delay_groups == ()
-
-
-def test_a_delay_group_that_is_not_there_is_not_replaced(store: SqlStore) -> None:
-    with pytest.raises(ConflictError, match="expected epoch 1 version 1, found none"):
-        store.commit([model.SaveDelayGroup(electing(2, 1), expected=(1, 1))])
-
-
-def test_two_delay_groups_do_not_have_one_log(store: SqlStore) -> None:
-    store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
-    other = replace(DELAY_GROUP, name="other")
-    with pytest.raises(ConflictError, match="beside it"):
-        store.commit([model.SaveDelayGroup(other, expected=None)])
-    third = replace(DELAY_GROUP, name="third", log_uuid=UUID(int=77))
-    store.commit([model.SaveDelayGroup(third, expected=None)])
-    moved = replace(third, log_uuid=DELAY_GROUP.log_uuid)
-    with pytest.raises(ConflictError):
-        store.commit([model.SaveDelayGroup(moved, expected=(1, 1))])
-    assert {group.name for group in store.load().delay_groups} == {"dg", "third"}
-
-
-def test_two_brokers_of_a_group_do_not_have_one_role(store: SqlStore) -> None:
-    store.commit([model.SaveBroker(BROKER)])
-    with pytest.raises(ConflictError, match="beside it"):
-        store.commit([model.SaveBroker(replace(BROKER, serve_port=1))])
-    other = replace(BROKER, serve_port=1, role=BrokerRole.MASTER)
-    store.commit([model.SaveBroker(other)])
-    with pytest.raises(ConflictError):
-        store.commit([model.SaveBroker(replace(other, role=BROKER.role, version=2))])
-    assert set(store.load().brokers) == {BROKER, other}
-    # Roles change hands by way of a removal.
-    store.commit(
-        [
-            model.RemoveBroker(other),
-            model.SaveBroker(replace(BROKER, role=BrokerRole.MASTER, version=2)),
-            model.SaveBroker(replace(other, role=BrokerRole.SLAVE)),
-        ]
-    )
-    assert {broker.role: broker.serve_port for broker in store.load().brokers} == {
-        BrokerRole.MASTER: BROKER.serve_port,
-        BrokerRole.SLAVE: 1,
-    }
-
-
-def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlStore) -> None:
-    store.commit(
-        [
-            *(model.SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
-            model.SaveDelayGroup(DELAY_GROUP, expected=None),
-            model.SaveDelayGroup(electing(2, 1), expected=(1, 1)),
-            model.SaveDelayGroup(electing(2, 2), expected=(2, 1)),
-        ]
-    )
-    assert store.load() == model.Contents(
-        subjects=(replace(SUBJECT, version=5),),
-        delay_groups=(electing(2, 2),),
-    )
 
 
 @pytest.mark.parametrize("place_of_it", [0, 57, 99])

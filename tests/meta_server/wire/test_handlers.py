@@ -1,7 +1,5 @@
 """What each request is answered, over a connection: the protocol's vectors, traps and refusals."""
 
-import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -22,7 +20,6 @@ from delay_transport.seams.trouble import KINDS_MAX
 from meta_server.admin.admin_types import BrokerGroupChange
 from meta_server.admin.plans import Desk, change_group
 from meta_server.known import model
-from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from meta_server.settings.config import RegistrationConfig
 from tests.meta_server.memory_store import Fault, Medium
@@ -184,17 +181,6 @@ async def test_trap_4_a_delay_producer_gets_the_same_groups_every_time() -> None
         assert len(replies[0].groups) == 2
     assert len({tuple(names(replies[0].groups)) for replies in answers.values()}) > 1
     assert world.medium.contents.subjects == ()
-
-
-async def test_read_only_groups_are_kept_from_producers_and_shown_to_consumers() -> None:
-    world = world_with(
-        broker_groups=(group("g1", is_read_only=True), group("g2")),
-        routes=(model.Route(name="a.b", groups=("g1", "g2"), is_chosen=False),),
-    )
-    async with world.serving():
-        peer = await world.connect()
-        assert names((await peer.register("a.b")).groups) == ["g2"]
-        assert sorted(names((await peer.register("a.b", CONSUMER)).groups)) == ["g1", "g2"]
 
 
 async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason(
@@ -418,36 +404,6 @@ async def test_a_broker_that_has_moved_takes_its_group_over_by_a_heartbeat_once_
     assert late.code == 51
 
 
-async def test_who_goes_online_elsewhere_takes_no_living_group_and_gets_it_once_it_is_silent() -> (
-    None
-):
-    world = World()
-    old, new = broker(what=HEARTBEAT), broker(what=HEARTBEAT, address="10.0.0.9:20881")
-    with structlog.testing.capture_logs() as lines:
-        async with world.serving() as server:
-            peer, client = await world.connect(), await world.connect()
-            await peer.broker(broker(what=ONLINE))
-            before = await client.register("a.b")
-            refused = await peer.broker(broker(what=ONLINE, address=new.address))
-            assert refused.code == 51
-            assert b"g1 is at 10.0.0.1:20881, which is heard" in refused.body
-            assert (await peer.broker(old)).code == 0
-            assert (await client.register("a.b")).groups == before.groups
-            assert server.handlers.brokers.moves == 0
-            # As QMQ's does: on-line once, then a heartbeat every 10 s, whatever it was answered.
-            codes = []
-            for _ in range(4):
-                await trio.sleep(10)
-                codes.append((await peer.broker(new)).code)
-            assert codes == [51, 51, 0, 0]
-            assert server.registry.groups["g1"].master == new.address
-            assert state_of(server, "g1") is requests.BrokerState.RW
-            assert server.handlers.brokers.moves == 1
-    [moved] = [line for line in lines if line["event"] == "broker group moved"]
-    assert (moved["log_level"], moved["group"]) == ("warning", "g1")
-    assert (moved["before"], moved["address"]) == (old.address, new.address)
-
-
 async def test_a_broker_that_is_refused_again_and_again_has_one_line_in_the_log_a_minute() -> None:
     retired = group("g1", is_retired=True)
     world = world_with(broker_groups=(retired,))
@@ -628,19 +584,6 @@ async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
     assert reply.record.epoch == 2
 
 
-async def test_a_machine_that_vanished_makes_room_once_it_was_silent(served: World) -> None:
-    vanished, other = await served.connect(), await served.connect()
-    await vanished.node(node())
-    later = encode_node_register(node(incarnation=2))
-    began = trio.current_time()
-    for _ in range(100):
-        answer = await other.ask(CommandCode.NODE_REGISTER, later)
-        if not answer.code:
-            break
-        await trio.sleep(0.1)
-    assert 2.4 < trio.current_time() - began < 2.7
-
-
 async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_restart() -> None:
     world = World()
     async with world.serving() as server:
@@ -759,52 +702,6 @@ async def test_of_a_change_that_the_store_cannot_hold_the_others_do_not_suffer()
         assert sorted(codes) in ([0, 0, 51], [0, 51, 51])
         assert not server.committer.is_stale
         assert (await first.try_register("d")).code == 0
-
-
-def test_the_vectors_of_the_protocol_decode_as_they_say() -> None:
-    reply = requests.decode_client_register_reply(
-        bytes.fromhex(
-            "0000018bcfe56800 0003612e62 0000 00 04 0001 0003646731"
-            "000e31302e302e302e353a3230383031 0000018bcfe56800 01"
-        )
-    )
-    assert (reply.subject, names(reply.groups)) == ("a.b", ["dg1"])
-
-
-async def test_no_body_whatsoever_harms_anybody() -> None:
-    world = world_with(broker_groups=(group("g1"), delay_group("d1")))
-    chance = random.Random(11)
-    bodies = {
-        35: requests.encode_client_register(
-            requests.ClientRegister(
-                subject="%RETRY%a.b%g", client_type=2, client_id="h@@1", app_code="app"
-            )
-        ),
-        40: requests.encode_acquire_meta(requests.AcquireMeta(hostname="host1", serve_port=20801)),
-        30: requests.encode_broker_register(broker("g9")),
-        1010: encode_node_register(node()),
-    }
-    async with world.serving() as server:
-        peer = await world.connect()
-        answers = Counter[int]()
-        for _ in range(3000):
-            code = chance.choice(list(bodies))
-            body = bytearray(bodies[code])
-            for _ in range(chance.randint(1, 4)):
-                match chance.randrange(3):
-                    case 0:
-                        body[chance.randrange(len(body))] = chance.randrange(256)
-                    case 1:
-                        del body[chance.randrange(len(body)) :]
-                        body = body or bytearray(b"\0")
-                    case _:
-                        at = chance.randrange(len(body))
-                        body[at:at] = chance.randbytes(chance.randint(1, 9))
-            answers[(await peer.ask(code, bytes(body), skip_pushes=True)).code] += 1
-        assert set(answers) == {0, 51}
-        known = await (await world.connect()).register("a.b")
-        assert "g1" in names(known.groups)
-        assert server.registry.contents() == Registry(world.medium.contents).contents()
 
 
 async def test_a_broker_that_takes_an_operators_address_back_is_in_the_audit() -> None:
