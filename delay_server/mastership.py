@@ -25,7 +25,6 @@ from delay_server.filing.loader import Loader
 from delay_server.holding.read_retries import ReadRetries
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
-from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Node
@@ -104,7 +103,6 @@ class Mastership:
             node.controls,
             lane_rules=self.lane_rules,
             lanes=self.lanes,
-            rate_limits=self.rate_limits,
             sender=self.sender,
             loader=self.loader,
             executor=runtime.executor,
@@ -113,7 +111,7 @@ class Mastership:
             on_barred=partial(_give_up_barred, self, runtime.clock),
             taking=node.taking_controls,
         )
-        self.lanes.on_changed = self.outlet.lanes_changed
+        self.lanes.on_changed = self.sender.routes_changed
         self.sender.take_stranded = self.outlet.take_stranded
         node.take_controls = self.outlet.take
         node.flush = self._flush
@@ -126,7 +124,6 @@ class Mastership:
             name_of=subjects.names.__getitem__,
             routes=self.targets.routes,
             groups=tuple(config.brokers),
-            buffer_s=config.controls.buffer_seconds,
         )
         self.lanes = Lanes(
             self.lane_rules,
@@ -136,7 +133,6 @@ class Mastership:
             unrouted_max=config.unrouted_max,
         )
         self.lane_rules.attach(self.lanes)
-        self.rate_limits = RateLimits(burst_s=config.controls.burst_seconds)
 
     def _make_committer(self) -> None:
         """Make what appends to the log."""
@@ -327,7 +323,6 @@ class Mastership:
                 nursery.start_soon(self.dispatch.run)
                 nursery.start_soon(self.backlog_reader.run)
                 nursery.start_soon(self.read_retries.run)
-                nursery.start_soon(self.outlet.run)
 
     async def _flush(self) -> None:
         """Make durable the outcomes that are left, once all tasks have ended."""
@@ -355,8 +350,7 @@ class Mastership:
     def _room(self) -> int:
         """How much more should be given to the sender.
 
-        What waits for its rate counts as held, and so does what the sender has given up, or could
-        not read.
+        What the sender has given up, or could not read, counts as held.
         """
         return max(self.sender.room - self._beside_sender, 0)
 
@@ -367,8 +361,7 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        held = self.rate_limits.count + self.dead_recorder.count + self.read_retries.count
-        return held + self.moves.count
+        return self.dead_recorder.count + self.read_retries.count + self.moves.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -390,7 +383,6 @@ class Mastership:
 
     def _room_has_grown(self) -> None:
         """Have everybody look who waits for room in the sender, or for less to be held."""
-        self.outlet.sender_has_room()
         self.dispatch.room_has_grown()
         self.loader.wheel_has_shrunk()
         self._wake_backlog_reader()

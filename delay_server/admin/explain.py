@@ -83,9 +83,7 @@ def lane_look(parts: Parts, lane: int, subject: int | None) -> tuple[LaneKind, l
             return LaneKind.PAUSED, groups
         untaken = subject is not None and rules.why_untaken(subject)
         return (LaneKind.NOT_TAKEN if untaken else LaneKind.NO_ROUTE), groups
-    narrow = rules.narrow(lane)
-    is_limited = narrow is not None and narrow.pattern in rules.rates
-    return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
+    return LaneKind.FREE, groups
 
 
 def holders_of(parts: Parts, subject: int) -> list[str]:
@@ -107,9 +105,6 @@ def reason_now(
         kind, groups = _look_by_name(parts, subject)
     else:
         kind, groups = lane_look(parts, lane, number)
-        if place is Place.QUEUED:
-            # What was put into a group's queue is sent from there, whatever has changed since.
-            kind = LaneKind.FREE if kind is LaneKind.LIMITED else kind
     reason = reason_of(
         place,
         due_ms=due_ms,
@@ -133,7 +128,6 @@ def _place_of(
         if (part.entries["sequence"] == sequence).any():
             return _PLACES[part.where], lane, part
     for place, held in (
-        (Place.METERED, parts.master.rate_limits.parts()),
         (Place.BURIED, parts.master.dead_recorder.held()),
         (Place.MOVED, parts.master.moves.held()),
         (Place.UNREAD, parts.master.read_retries.held()),
@@ -180,9 +174,7 @@ def _look_by_name(parts: Parts, subject: bytes) -> tuple[LaneKind, Collection[st
     groups = [status.name for status in parts.master.sender.status()]
     if parts.master.targets.routes is not None:
         groups = list(parts.master.targets.routes.groups_of_name(name))
-    pattern = parts.master.lane_rules.pattern_of(name)
-    is_limited = pattern is not None and pattern in parts.master.lane_rules.rates
-    return (LaneKind.LIMITED if is_limited else LaneKind.FREE), groups
+    return LaneKind.FREE, groups
 
 
 def counts(parts: Parts) -> dict[str, int]:
@@ -190,7 +182,6 @@ def counts(parts: Parts) -> dict[str, int]:
 
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
                                                   clock is again where it was when they were sent
-        rate_limited                              held for their rate
         unreadable                                due, and tried to be read again
         being_recorded, dead                      given up
         being_moved                               put off by a receiver
@@ -207,7 +198,6 @@ def counts(parts: Parts) -> dict[str, int]:
         "retrying": unsent.retrying,
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
-        "rate_limited": master.rate_limits.count,
         "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
         "being_moved": master.moves.count,

@@ -702,30 +702,6 @@ NUMBERS: Final[tuple[Number[Parts] | Family[Parts] | Histogram[Parts], ...]] = (
         lambda parts: len(parts.master.outlet.applied.groups),
     ),
     Number(
-        "controls.limits",
-        "gauge",
-        "Rate limits of subjects.",
-        lambda parts: len(parts.master.lane_rules.rates),
-    ),
-    Number(
-        "controls.metered",
-        "gauge",
-        "Messages held in memory for their rate limit.",
-        lambda parts: parts.master.rate_limits.count,
-    ),
-    Number(
-        "controls.metered_passed",
-        "counter",
-        "Messages that passed a rate limit.",
-        lambda parts: parts.master.rate_limits.passed,
-    ),
-    Number(
-        "controls.unmetered",
-        "counter",
-        "Times that a rate limit was not kept because there are too many.",
-        lambda parts: parts.master.lane_rules.unmetered,
-    ),
-    Number(
         "controls.version",
         "gauge",
         "Version of the controls.",

@@ -20,7 +20,7 @@ The reasons, in the order in which they are checked:
     circuit_open         no group of it is connected with a closed circuit; probes are sent
     stopping             the node is being stopped
     clock_held           the clock is not trusted
-    rate_limited         a rule limits its subject, or all of its groups that work
+    rate_limited         a rule limits all of its groups that work
     queued               the message waits for its turn at a group that works
     damaged              its bytes are damaged, or were unreadable too often
     unreadable           its bytes could not be read, and reading is retried
@@ -79,8 +79,6 @@ class Place(Enum):
     """Put off by a receiver, on its way to a record with another due time."""
     UNREAD = "unread"
     """In memory, until reading its item is retried."""
-    METERED = "metered"
-    """In memory, until its rate limit lets it pass."""
     PARKED = "parked"
     """On disk, for as long as its subject waits."""
     ELSEWHERE = "elsewhere"
@@ -93,7 +91,6 @@ class LaneKind(Enum):
     PAUSED = "paused"
     NO_ROUTE = "no route"
     NOT_TAKEN = "not taken"
-    LIMITED = "limited"
     FREE = "free"
 
 
@@ -133,9 +130,7 @@ def reason_of_lane(kind: LaneKind, groups: Collection[str], around: Surroundings
     looks = [around.groups[name] for name in groups if name in around.groups]
     if kind is LaneKind.NO_ROUTE or not looks:
         return Reason.NO_ROUTE
-    reason = _reason_of_groups(looks, around)
-    is_limited = kind is LaneKind.LIMITED and reason is Reason.QUEUED
-    return Reason.RATE_LIMITED if is_limited else reason
+    return _reason_of_groups(looks, around)
 
 
 def _reason_of_groups(looks: Collection[GroupLook], around: Surroundings) -> Reason:
@@ -189,8 +184,6 @@ def reason_of(
     if due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}:
         return Reason.CLOCK_HELD if around.clock_held else Reason.WAITING
     of_lane = reason_of_lane(kind, groups, around)
-    if place is Place.METERED:
-        return Reason.RATE_LIMITED if of_lane is Reason.QUEUED else of_lane
     if of_lane is not Reason.QUEUED or place is Place.QUEUED:
         return of_lane
     on_disk = Reason.LOADING if around.has_room else Reason.NO_ROOM

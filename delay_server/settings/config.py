@@ -180,23 +180,6 @@ class AdminConfig:
         require_at_least(self, 1, "audit_files_max", "explain_rows_max")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlsConfig:
-    """How the rate limits that an operator sets for subjects take effect."""
-
-    burst_seconds: float = constant(0.1)
-    """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
-    least. Less is smoother; a limit far above what brokers answer in this time is not reached."""
-
-    buffer_seconds: float = constant(5.0)
-    """Seconds' worth of a subject's limit that are held in memory, at most its share of what there
-    is room for. Less means that what waits is read from disk more often."""
-
-    def __post_init__(self) -> None:
-        """Refuse times in which nothing could leave."""
-        require_at_least(self, 0.001, "burst_seconds", "buffer_seconds")
-
-
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
 
@@ -370,9 +353,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """Tokens and limits of administration."""
-
-    controls: ControlsConfig = msgspec.field(default_factory=ControlsConfig)
-    """How rate limits of subjects take effect."""
 
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """The log."""

@@ -11,9 +11,9 @@ from delaywheel.cluster.node_client import Rules, of_rules, on_one
 def resume(*, subject: str | None, group: str | None, door: Rules) -> None:
     """Resume a paused subject, the subjects with a prefix, or a broker group.
 
-    The backlog leaves oldest first, as fast as brokers take it and a rate limit allows. A single
-    subject of a paused prefix can be resumed alone, after the prefix was paused: a later pause of
-    the prefix holds for the subject too.
+    The backlog leaves oldest first, as fast as brokers take it. A single subject of a paused prefix
+    can be resumed alone, after the prefix was paused: a later pause of the prefix holds for the
+    subject too.
 
     \b
     Examples:

@@ -673,8 +673,8 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b"{}",
     ],
     "controls": [
-        b'\x00{"version":3,"groups":{"g1":{"paused":true}},"subjects":{"a.*":{"rate_per_s":5}}}',
-        b'\x01{"paused":true,"rate_per_s":null}',
+        b'\x00{"version":3,"groups":{"g1":{"paused":true}},"subjects":{"a.*":{"paused":true}}}',
+        b'\x01{"paused":true}',
         b'\x02{"weight":2.5,"rate_per_s":0.01}',
         b"\x03order.*",
     ],

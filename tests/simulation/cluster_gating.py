@@ -417,9 +417,9 @@ def _opened(before: Controls, now: Controls, groups: Iterable[str]) -> list[str]
     """Return what may leave faster by one document than by another."""
     old, new = Standing(before), Standing(now)
     ends = (name.removesuffix("*") for name in (*before.subjects, *now.subjects))
-    return [name for name in {*_NAMES, *ends} if new.rate_of(name) > old.rate_of(name)] + [
-        name for name in groups if new.rate_of_group(name) > old.rate_of_group(name)
-    ]
+    return [
+        name for name in {*_NAMES, *ends} if old.is_paused(name) and not new.is_paused(name)
+    ] + [name for name in groups if new.rate_of_group(name) > old.rate_of_group(name)]
 
 
 def _is_open(controls: Controls) -> bool:

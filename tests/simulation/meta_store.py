@@ -521,8 +521,8 @@ def _foreign(changes: Sequence[Change]) -> Change | None:
         if isinstance(change, SaveRoute) and change.route.version == 1:
             return change
         if isinstance(change, SaveControls):
-            # Another meta server, whose operator limits something.
-            rule = SubjectControl(rate_per_s=change.row.version)
+            # Another meta server, whose operator pauses something.
+            rule = SubjectControl(paused=bool(change.row.version % 2))
             subjects = change.row.controls.subjects | {"theirs": rule}
             controls = msgspec.structs.replace(change.row.controls, subjects=subjects)
             return SaveControls(replace(change.row, controls=controls))

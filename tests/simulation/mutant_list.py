@@ -1209,13 +1209,6 @@ SERVER = {
             scenario=told.OPERATED,
             seed=1,
         ),
-        # What is limited leaves at its rate.
-        "a limit lets all pass": mutant(
-            swap("RateLimits._take_from", "bucket.tokens(now)", "max(_, 10**6)"),
-            swap("RateLimits._take_from", "share - queued(lane)", "10**6"),
-            test="delay_server/lanes/test_rate_limits.py::"
-            "test_what_leaves_is_within_rate_and_burst_over_any_time_and_in_order[0]",
-        ),
         # What has waited on disk comes back when it may leave.
         "a resumed subject is not fetched": mutant(
             swap("Parked._wait", "lane != self._nowhere", "lane > self._nowhere"),
@@ -1224,7 +1217,7 @@ SERVER = {
         ),
         # Nothing of a subject that is paused leaves.
         "a paused subject leaves": mutant(
-            swap("LaneRules._gated", "kinds == _Kind.PAUSED", "kinds > _Kind.LIMITED"),
+            swap("LaneRules._paused", "self._state[subjects] == _PAUSED", "_ & False"),
             scenario=told.OPERATED,
             seed=1,
         ),

@@ -10,7 +10,7 @@ else of the server is looked at. What a reason has to fit:
     paused_subject          the operator has paused its subject (gating.py); and nothing else is
                             said of one that is due and paused, but of what was under way
     paused_group            he has paused a group
-    rate_limited            he has limited its subject or a group
+    rate_limited            he has limited a group
     circuit_open            no group has done its work for a while, and been given some; if none did
                             for a while, nothing is said to be queued, to be loaded or to have to
                             wait for room
@@ -73,7 +73,6 @@ _DEAD = {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
 _BYTES = {Reason.DAMAGED, Reason.UNREADABLE}
 _QUEUED = {Reason.QUEUED, Reason.BACKLOG}
 _WHY_THERE = {
-    "rate_limited": Reason.RATE_LIMITED,
     "set_back": Reason.CLOCK_SET_BACK,
     "unreadable": Reason.UNREADABLE,
     "damaged": Reason.DAMAGED,
@@ -298,7 +297,7 @@ class Stating:
                 none.add(Reason.PAUSED_SUBJECT)
             if not standing.pauses_groups:
                 none.add(Reason.PAUSED_GROUP)
-            if not standing.limits:
+            if not standing.limits_groups:
                 none.add(Reason.RATE_LIMITED)
         if not self.is_routed:
             none.add(Reason.NO_ROUTE)
@@ -438,8 +437,7 @@ class Stating:
         if reason is Reason.PAUSED_SUBJECT:
             return "" if is_paused else "its subject is not paused"
         if reason is Reason.RATE_LIMITED:
-            is_limited = standing.is_limited(subject) or standing.limits_groups
-            return "" if is_limited else "neither it nor a group is limited"
+            return "" if standing.limits_groups else "no group is limited"
         if is_paused and reason not in _BUSY | _CLOCK | {Reason.WAITING}:
             return "its subject is paused"
         return ""

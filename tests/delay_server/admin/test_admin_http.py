@@ -8,7 +8,7 @@ import pytest
 import trio
 from starlette.applications import Starlette
 
-from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_protocol.nodes.controls import GroupControl
 from delay_server.admin.access import BODY_BYTES_MAX
 from delay_server.admin.http import application
 from delay_server.settings.config import AdminConfig
@@ -82,15 +82,6 @@ async def test_a_subject_is_paused_explained_and_resumed_and_the_audit_says_by_w
 async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> None:
     async with World().serving() as server:
         operator = Caller(application(server.administered()))
-        rule = "/controls/subjects/a"
-        await operator.ask("PUT", rule, {"rate_per_s": 5})
-        await operator.ask("PATCH", rule, {"paused": True})
-        expected = SubjectControl(paused=True, rate_per_s=5)
-        assert server.master.outlet.applied.subjects == {"a": expected}
-        await operator.ask("PATCH", rule, {"rate_per_s": None})
-        assert server.master.outlet.applied.subjects == {"a": SubjectControl(paused=True)}
-        await operator.ask("PUT", rule, {"rate_per_s": 7})
-        assert server.master.outlet.applied.subjects == {"a": SubjectControl(rate_per_s=7)}
         group = "/controls/groups/g1"
         await operator.ask("PUT", group, {"weight": 2.5, "paused": True})
         (status,) = server.master.sender.status()
@@ -99,37 +90,6 @@ async def test_fields_that_are_not_named_stay_and_a_whole_rule_replaces() -> Non
         assert server.master.outlet.applied.groups == {}
         (status,) = server.master.sender.status()
         assert (status.weight, status.rule.paused) == (1.0, False)
-
-
-async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause() -> None:
-    async with World().serving() as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/a.*", {"paused": True})
-        pause = {"a.*": SubjectControl(paused=True)}
-        code, answer = await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
-        assert (code, answer["rule"]) == (200, None)
-        assert server.master.outlet.applied.subjects == pause
-        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
-        excepted = pause | {"a.b": SubjectControl()}
-        assert server.master.outlet.applied.subjects == excepted
-        await operator.ask("PATCH", "/controls/subjects/a.b", {"rate_per_s": None})
-        assert server.master.outlet.applied.subjects == excepted
-        await operator.ask("PATCH", "/controls/subjects/a.*", {"paused": False})
-        assert server.master.outlet.applied.subjects == {}
-
-
-async def test_a_subject_that_was_paused_leaves_no_faster_than_its_prefix_when_resumed() -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/a.*", {"rate_per_s": 5})
-        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": True})
-        producer = await world.connect()
-        await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(100)))
-        await trio.sleep(1)
-        await operator.ask("PATCH", "/controls/subjects/a.b", {"paused": False})
-        await trio.sleep(4)
-        assert 10 <= len(world.broker.ids) <= 40
 
 
 async def test_what_a_broker_did_not_answer_for_is_in_doubt_until_one_answers() -> None:
@@ -183,8 +143,8 @@ async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
     [
         ("PUT", "/controls/subjects/a", {"paused": 1}, 400),
         ("PUT", "/controls/subjects/a", {"pausd": True}, 400),
-        ("PUT", "/controls/subjects/a", {"rate_per_s": 0}, 400),
-        ("PUT", "/controls/subjects/a", {"rate_per_s": -1}, 400),
+        ("PUT", "/controls/groups/g", {"rate_per_s": 0}, 400),
+        ("PUT", "/controls/subjects/a", {"rate_per_s": 5}, 400),
         ("PUT", "/controls/subjects/a", [], 400),
         ("PUT", "/controls/subjects/" + "a" * 3000, {"paused": True}, 400),
         ("PUT", "/controls/subjects/", {"paused": True}, 400),
@@ -199,7 +159,7 @@ async def test_a_rate_of_a_group_holds_as_soon_as_it_is_set() -> None:
         ("GET", "/controls/audit?limit=9999999", None, 400),
         ("GET", f"/explain?sequence={2**63}", None, 400),
         ("PUT", f"/controls/subjects/a?version={10**30}", {"paused": True}, 400),
-        ("PUT", "/controls/subjects/a", {"rate_per_s": 10**400}, 400),
+        ("PUT", "/controls/groups/a", {"rate_per_s": 10**400}, 400),
         ("POST", "/drain", {"seconds": 10**400}, 400),
         ("POST", "/drain", {"seconds": -1}, 400),
         ("POST", "/drain", {"seconds": 1e9}, 400),
@@ -270,14 +230,12 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
     async with World().serving() as server:
         operator = Caller(application(server.administered()))
         for path, name in (
-            ("/controls/subjects/a", "rate_per_s"),
             ("/controls/groups/g1", "rate_per_s"),
             ("/controls/groups/g1", "weight"),
         ):
             await operator.ask("PATCH", path, {name: 7})
             raw = b'{"%s":%s}' % (name.encode(), number)
             assert (await operator.ask(method, path, raw=raw))[0] == 400
-        assert server.master.outlet.applied.subjects["a"] == SubjectControl(rate_per_s=7)
         assert server.master.outlet.applied.groups["g1"] == GroupControl(rate_per_s=7, weight=7)
         raw = b'{"seconds":%s}' % number
         assert (await operator.ask("POST", "/drain", raw=raw))[0] == 400

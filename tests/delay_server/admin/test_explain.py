@@ -278,22 +278,6 @@ async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothi
         assert found == {"bad": ("dead", 0, 300), "good": (None, 0, 0)}
 
 
-async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
-    world = World()
-    async with world.serving(has_broker=False) as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/s", {"rate_per_s": 10_000})
-        due_ms = world.now_ms + 500
-        producer = await world.connect()
-        for first in range(0, 4000, 500):
-            items = [make_item(f"m{n}", due_ms, subject="s") for n in range(first, first + 500)]
-            await producer.send(*items)
-        await trio.sleep(600)
-        found = sum(counts(server.administered().parts()).values())
-        reasons = [(await explained(operator, f"id={one}"))[0]["reason"] for one in ("m0", "m3999")]
-        assert (reasons, found) == (["circuit_open"] * 2, 4000)
-
-
 async def test_what_is_due_on_disk_is_counted_so_whatever_else_is_held() -> None:
     world = World()
     wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=2)

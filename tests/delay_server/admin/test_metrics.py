@@ -47,7 +47,7 @@ VALUES = st.lists(
 
 NAMES = """
     unreadable_files read_failures_total unread_messages demotions_total controls_group_rules
-    controls_unmetered_total last_sequence recovery_seconds
+    last_sequence recovery_seconds
     build_info node_info accepted_total accepted_bytes_total refused_total requests_total
     requests_indivisible_total requests_expired_total requests_held connections
     receivers_settled_total receivers_unknown_total receivers_attached_total receivers_refused_total
@@ -70,7 +70,7 @@ NAMES = """
     dead_being_recorded dead_pending dead_dropped_total dead_max
     dead_oldest_seconds dead_requeued_total
     undelivered paused_subjects controls_paused_rules controls_paused_groups
-    controls_limits controls_metered controls_metered_passed_total controls_version
+    controls_version
 """
 
 

@@ -93,9 +93,9 @@ def test_what_is_not_due_waits_for_its_time_whatever_is_closed() -> None:
 def test_what_is_due_says_what_stands_in_its_way() -> None:
     assert reason(Place.PARKED, LaneKind.PAUSED) is Reason.PAUSED_SUBJECT
     assert reason(Place.PARKED, LaneKind.NO_ROUTE) is Reason.NO_ROUTE
-    assert reason(Place.PARKED, LaneKind.LIMITED) is Reason.RATE_LIMITED
-    assert reason(Place.METERED) is Reason.RATE_LIMITED
-    assert reason(Place.METERED, LaneKind.LIMITED) is Reason.RATE_LIMITED
+    assert reason(Place.PARKED, LaneKind.PAUSED, surroundings=around(g=DOWN)) is (
+        Reason.PAUSED_SUBJECT
+    )
     assert reason(Place.PARKED) is Reason.BACKLOG
     assert reason(Place.PARKED, surroundings=around(g=DOWN)) is Reason.CIRCUIT_OPEN
     assert reason(Place.ELSEWHERE) is Reason.LOADING
@@ -103,18 +103,6 @@ def test_what_is_due_says_what_stands_in_its_way() -> None:
     assert reason(Place.QUEUED, surroundings=around(g=UP, stopping=True)) is Reason.STOPPING
     assert reason(Place.QUEUED, surroundings=around(g=UP, clock_held=True)) is Reason.CLOCK_HELD
     assert reason(Place.PARKED, is_damaged=True) is Reason.DAMAGED
-
-
-@pytest.mark.parametrize("place", [Place.PARKED, Place.METERED, Place.ELSEWHERE])
-def test_a_limit_is_why_only_where_all_else_would_let_it_go(place: Place) -> None:
-    limited = LaneKind.LIMITED
-    assert reason(place, limited) is Reason.RATE_LIMITED
-    assert reason(place, limited, surroundings=around(g=DOWN)) is Reason.CIRCUIT_OPEN
-    assert reason(place, limited, surroundings=around(g=PAUSED)) is Reason.PAUSED_GROUP
-    assert reason(place, limited, surroundings=around(g=UP, stopping=True)) is Reason.STOPPING
-    assert reason(place, limited, surroundings=around(g=UP, clock_held=True)) is Reason.CLOCK_HELD
-    assert reason(place, limited, surroundings=around()) is Reason.NO_ROUTE
-    assert reason(place, LaneKind.PAUSED, surroundings=around(g=DOWN)) is Reason.PAUSED_SUBJECT
 
 
 def test_what_is_sent_or_put_off_is_so_whatever_was_closed_since() -> None:

@@ -1,4 +1,4 @@
-"""What an operator has paused or limited holds dead letters too."""
+"""What an operator has paused holds dead letters too."""
 
 import trio
 
@@ -22,18 +22,6 @@ async def test_a_paused_subject_holds_what_is_requeued_until_it_is_resumed() -> 
         assert [row["reason"] for row in open_ones] == ["paused_subject"]
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
         await until(lambda: world.broker.ids == ["m"])
-
-
-async def test_what_is_requeued_leaves_no_faster_than_the_rate_of_its_subject() -> None:
-    world = World()
-    names = [f"m{number}" for number in range(40)]
-    async with world.serving() as server:
-        operator = await bury(world, server, *names)
-        await operator.ask("PATCH", "/controls/subjects/s", {"rate_per_s": 2})
-        await operator.ask("POST", "/dead/requeue", {"filter": {}, "max": 40})
-        await trio.sleep(10)
-        assert 15 <= len(world.broker.deliveries) <= 23
-        await until(lambda: sorted(world.broker.ids) == sorted(names), seconds=30)
 
 
 async def test_a_pause_takes_back_what_was_refused_and_it_is_refused_as_often_afterwards() -> None:

@@ -199,8 +199,7 @@ def test_limits_made_for_large_disks_are_lowered_on_small_ones_and_only_there() 
 
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
     names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
-    # Of `controls` all are constants.
-    assert names == {*sections(), "brokers", "controls"}
+    assert names == {*sections(), "brokers"}
 
 
 @pytest.mark.parametrize(
