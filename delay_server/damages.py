@@ -45,8 +45,6 @@ class Damages:
         """The first for which this node is no whole copy."""
         self._copied: set[str] = set()
         """Files that were damaged at the master when they were copied."""
-        self.copies = 0
-        """The number of times that this process gave up its directory."""
         self._not_before = -float("inf")
         """When it may give up its directory again."""
         self.hindrance = ""
@@ -125,7 +123,6 @@ class Damages:
         self._places.clear()
         self._copied.clear()
         self.first, self.count, self._own = [], 0, None
-        self.copies += 1
         self.put_off()
 
     def put_off(self) -> None:

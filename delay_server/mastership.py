@@ -19,7 +19,7 @@ from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import MESSAGE_WORKER, Committer
 from delay_server.clock.pace import Pacer, TrustedClock
 from delay_server.damages import Damages
-from delay_server.dead.dead_letters import DeadLetters
+from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
 from delay_server.holding.read_retries import ReadRetries
@@ -212,7 +212,6 @@ class Mastership:
             committer=self.committer,
             access=self._node.access,
             executor=self._runtime.executor,
-            config=self._config.dead,
             on_damage=self._damages.note,
             on_appended=self._node.upkeep.appended,
         )
@@ -291,7 +290,7 @@ class Mastership:
         with trio.move_on_at(deadline):
             await self.dead_recorder.stop()
         with trio.move_on_at(deadline):
-            await self.moves.stop()
+            await self.moves.unfiled.until_appended()
         unsent = self.sender.unsent()
         if unsent.total:
             _log.warning(
@@ -361,7 +360,8 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.dead_recorder.count + self.read_retries.count + self.moves.count
+        held = self.dead_recorder.count + self.read_retries.count
+        return held + self.moves.unfiled.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -443,9 +443,8 @@ class Mastership:
         self.fact_recorder.applied_to(last)
         for facts in found:
             self.fact_recorder.count(facts)
-            self.dead_recorder.filed(facts)
-            self.moves.filed(facts)
-            self.dead_letters.noted(facts)
+            self.dead_recorder.unfiled.filed(facts)
+            self.moves.unfiled.filed(facts)
         if found:
             self._bound_dead_letters()
 
@@ -462,7 +461,7 @@ class Mastership:
 
     def _bound_dead_letters(self) -> None:
         count = self.dead_letters.pending + self.dead_recorder.count
-        self.sender.gives_up = count < self._config.dead.pending_max
+        self.sender.gives_up = count < PENDING_MAX
         self.lanes.takes_barred = self.sender.gives_up
 
     # -- what cannot be read -----------------------------------------------------------------

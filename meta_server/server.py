@@ -14,6 +14,7 @@ import trio
 from delay_transport.connections.listener import Server, serve_connections
 from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
+from delay_transport.http.tokens import LOOK_S
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
 from meta_server.admin.entrance import Entrance
@@ -160,9 +161,7 @@ class MetaServer:
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
         """Wire what keeps: the writer, timestamps, who was heard."""
-        self.timestamps = Timestamps(
-            ceiling_ms=self.registry.timestamp_ms, ahead_ms=limits.timestamp_ahead_ms
-        )
+        self.timestamps = Timestamps(ceiling_ms=self.registry.timestamp_ms)
         self.committer = Committer(
             registry=self.registry,
             store=self.store,
@@ -191,11 +190,8 @@ class MetaServer:
         self.pusher = Pusher(
             answers=answers.answers,
             timestamp=answers.timestamp,
-            gather_s=config.push.gather_ms / 1000,
-            retry_s=config.push.retry_ms / 1000,
+            limits=config.push,
             unsent_bytes_max=config.listener.unsent_bytes_pause,
-            subscriptions_max=config.push.subscriptions_max,
-            per_connection_max=config.push.subscriptions_per_connection_max,
         )
         self.set_backs = SetBacks(
             self.registry, unproven=self.store.unproven, groups_max=limits.groups_max
@@ -222,7 +218,6 @@ class MetaServer:
             heard=self.heard,
             clock=clock,
             look_s=self.look_s,
-            stall_s=config.registration.stall_ms_max / 1000,
             on_look=self.handlers.replies.answer_overdue,
             on_stall=self.handlers.group_changes.stood_still,
         )
@@ -319,7 +314,7 @@ class MetaServer:
     async def keep_secret(self) -> None:
         """Reload the secret file when it changes, until cancelled; ends at once without one."""
         while self.secret.is_set:
-            await trio.sleep(self.config.registration.secret_look_ms / 1000)
+            await trio.sleep(LOOK_S)
             await self._read_secret()
 
     async def _read_secret(self) -> None:

@@ -191,13 +191,6 @@ class Leading:
         """Whether anybody follows."""
         return bool(self._streams)
 
-    def lag_bytes(self, member: Member) -> int | None:
-        """Return the bytes of the log that a slave lacks; None if it was not sent all of them."""
-        for stream in self._streams.values():
-            if stream.member == member and stream.next >= self.master.members.end:
-                return stream.bytes_beyond
-        return None
-
     @contextmanager
     def committing(self) -> Iterator[None]:
         """Count the block as a commit: its disk hangs if it takes too long."""

@@ -109,7 +109,7 @@ class Sender:
         subject_name: Callable[[int], bytes],
         on_outcome: OnOutcome,
         on_damaged: Callable[[Entries], None],
-        on_dead: OnDead | None = None,
+        on_dead: OnDead,
         routing: Routing | None = None,
         routes: LaneRoutes | None = None,
         may_send: Callable[[], bool] = lambda: True,
@@ -117,8 +117,7 @@ class Sender:
         """Deliver to `targets`; of these each lane goes only to those that `routes` name for it.
 
         may_send: is asked before each request; where it says no, resume() has to follow later.
-        Without `routes` every lane goes to any of them, and there must be one at least. Without
-        `on_dead` nothing is given up: what is refused for good is tried on, at long intervals.
+        Without `routes` every lane goes to any of them, and there must be one at least.
         """
         if routes is None:
             check_groups(targets)
@@ -133,7 +132,7 @@ class Sender:
         self._subject_name = subject_name
         self._on_outcome = on_outcome
         self._on_damaged = on_damaged
-        self.gives_up = on_dead is not None
+        self.gives_up = True
         """Whether what is refused for good becomes a dead letter; else it is tried on."""
         self._history = History(config=config, on_dead=on_dead)
         self._routing = routing or Weighted(batch_items=config.batch_items)
@@ -523,7 +522,6 @@ def _put_off_of(config: SenderConfig, clock: Clock, chance: random.Random) -> Pu
     return PutOff(
         retry=Backoff(base_s=config.retry_base_s, max_s=config.retry_max_s),
         retry_refused=Backoff(base_s=config.refused_base_s, max_s=config.refused_max_s),
-        clock_check_s=config.clock_check_s,
         clock=clock,
         chance=chance,
     )

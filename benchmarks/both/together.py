@@ -31,7 +31,7 @@ _DURABLE_S: Final = 1.5
 _AGE_BUCKET: Final = re.compile(
     r'^\w+_fact_age_seconds_bucket\{.*?le="(.+?)".*?\} (\S+)', re.MULTILINE
 )
-_COMMITS: Final = re.compile(r"^delaywheel_commits_total (\S+)", re.MULTILINE)
+_COMMITS: Final = re.compile(r"^delaywheel_fsync_seconds_count (\S+)", re.MULTILINE)
 
 Floats = npt.NDArray[np.float64]
 

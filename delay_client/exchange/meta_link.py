@@ -18,12 +18,17 @@ from typing import Protocol
 from delay_client.exchange.discovery import AddressAnswer, DiscoveryError, address_request
 from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.config import ClientConfig, parse_server
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import RemoteProtocolError
-from delay_protocol.meta.session import MetaDialogue
-from delay_protocol.wire.frames import Frame, FrameDecoder
+from delay_protocol.meta.requests import encode_client_register
+from delay_protocol.meta.session import MetaSession
+from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 
 _FRAME_BYTES_MAX = 256 * 1024
 """An answer has some hundred bytes, some kB with many groups."""
+
+_ASKED_MAX = 10_000
+"""Questions whose numbers are known: those that are given up gather."""
 
 
 class MetaTalk(Protocol):
@@ -61,29 +66,63 @@ class MetaTalk(Protocol):
         """Return when outgoing() has something, unless more happens before."""
 
 
-class RouteTalk(MetaDialogue):
+class RouteTalk:
     """A sender's talk: of the routes of its subjects."""
 
     logger = logging.getLogger("delaywheel.client")
     frame_bytes_max = _FRAME_BYTES_MAX
 
+    def __init__(self, session: MetaSession) -> None:
+        self._session = session
+        self._asked: dict[int, str] = {}
+        """The subject of each question on this connection, by its opaque."""
+        self._opaque = 0
+
     @property
     def is_wanted(self) -> bool:
         """Whether routes of any subjects are wanted."""
-        return len(self.session) > 0
+        return len(self._session) > 0
 
     @property
     def answers(self) -> int:
         """How many routes were told."""
-        return self.session.counts.answers
+        return self._session.counts.answers
+
+    def connected(self, now: float) -> None:
+        """Note that there is a new connection."""
+        self._asked.clear()
+        self._session.connected(now)
+
+    def disconnected(self, now: float) -> None:
+        """Note that there is none any more."""
+        self._session.disconnected(now)
+
+    def outgoing(self, now: float) -> bytes:
+        """Return the frames to be sent now, b"" if there are none."""
+        frames: list[bytes] = []
+        if len(self._asked) > _ASKED_MAX:
+            self._asked.clear()
+        for request in self._session.next_requests(now):
+            # 0 is what pushes carry.
+            self._opaque = self._opaque % 0x7FFF_FFFF + 1
+            self._asked[self._opaque] = request.subject
+            body = encode_client_register(request)
+            frames.append(
+                encode_request(code=CommandCode.CLIENT_REGISTER, opaque=self._opaque, body=body)
+            )
+        return b"".join(frames)
+
+    def take(self, frame: Frame, now: float) -> str | None:
+        """Take a frame; return the subject if its route has changed by it."""
+        return self._session.take(frame, self._asked.pop(frame.opaque, None), now)
 
     def stalls_at(self) -> float:
         """Return when the connection is dead, unless an answer comes before."""
-        return self.session.stalls_at()
+        return self._session.stalls_at()
 
     def next_at(self) -> float:
         """Return when there is something to ask, unless more happens before."""
-        return self.session.next_at()
+        return self._session.next_at()
 
 
 def meta_addresses(meta: str | Sequence[str]) -> list[str]:

@@ -22,8 +22,8 @@ answer that names no groups at all removes no route unless it is a push: QMQ's m
 so when its database fails, and never pushes. A timestamp of -2 (the subject is refused for good)
 changes no route: one without is *barred* until the meta server says otherwise.
 
-`MetaSession` speaks in requests and answers; `MetaDialogue` in frames, for shells that have
-nothing better to number their requests with.
+A shell sends each request in a frame with a number, and says for which subject the answer with that
+number is: a refusal names none.
 """
 
 import math
@@ -37,7 +37,7 @@ from typing import Final
 
 import msgspec
 
-from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.meta.requests import (
     BrokerGroupInfo,
@@ -47,9 +47,8 @@ from delay_protocol.meta.requests import (
     ClientType,
     RegisterType,
     decode_client_register_reply,
-    encode_client_register,
 )
-from delay_protocol.wire.frames import Frame, encode_request
+from delay_protocol.wire.frames import Frame
 
 REFUSED_TIMESTAMP: Final = -2
 """The timestamp of an answer that says nothing of groups: the subject is refused."""
@@ -154,7 +153,7 @@ class MetaSessionCounts:
     strays: int = 0
     """Answers and pushes for nothing that we want."""
     unreadable: int = 0
-    """Frames whose body could not be read (MetaDialogue)."""
+    """Frames whose body could not be read."""
 
 
 class _Use(msgspec.Struct, gc=False, eq=False):
@@ -434,9 +433,20 @@ class MetaSession:
         self._note_refusal(use, reason or "the meta server cannot answer at present")
         self._pause(use, now)
 
-    def heard(self) -> None:
-        """Note that the meta server sent something, so that the connection lives."""
-        self._unheard_since = None
+    def take(self, frame: Frame, subject: str | None, now: float) -> str | None:
+        """Take the answer to a question for `subject`, or a push (None); return as receive().
+
+        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
+        """
+        try:
+            if frame.code == ResponseCode.SUCCESS:
+                return self.receive(decode_client_register_reply(frame.body), now)
+            reason = frame.body.decode(errors="replace")
+        except MalformedMetaError as error:
+            self.counts.unreadable += 1
+            reason = f"an answer that cannot be read: {error}"
+        self.refused(subject or "", now, reason)
+        return None
 
     def _answered(self, use: _Use) -> bool:
         """Take a subject from the questions; return whether it was among them."""
@@ -507,80 +517,6 @@ class MetaSession:
 
 def _at_a_tick(at: float) -> float:
     return math.ceil(at * _TICKS_PER_S) / _TICKS_PER_S
-
-
-class MetaDialogue:
-    """The frames of a session, for a shell that only moves bytes.
-
-    Requests are numbered by their opaque, so that a refusal, which names no subject, is known to
-    belong to one.
-    """
-
-    def __init__(self, session: MetaSession) -> None:
-        self.session = session
-        """Whose frames these are."""
-        self._asked: dict[int, str] = {}
-        self._opaque = 0
-
-    def connected(self, now: float) -> None:
-        """Note that there is a new connection."""
-        self._asked.clear()
-        self.session.connected(now)
-
-    def disconnected(self, now: float) -> None:
-        """Note that there is none any more."""
-        self._asked.clear()
-        self.session.disconnected(now)
-
-    def outgoing(self, now: float, at_most: int = 64) -> bytes:
-        """Return the frames to be sent now, b"" if there are none."""
-        frames: list[bytes] = []
-        for request in self.session.next_requests(now, at_most):
-            # 0 is what pushes carry.
-            self._opaque = self._opaque % 0x7FFF_FFFF + 1
-            self._asked[self._opaque] = request.subject
-            frames.append(
-                encode_request(
-                    code=CommandCode.CLIENT_REGISTER,
-                    opaque=self._opaque,
-                    body=encode_client_register(request),
-                )
-            )
-        self._forget_given_up()
-        return b"".join(frames)
-
-    def take(self, frame: Frame, now: float) -> str | None:
-        """Take a frame; return the subject if its route has changed by it.
-
-        What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
-        """
-        subject = self._asked.pop(frame.opaque, None)
-        if frame.code != ResponseCode.SUCCESS:
-            if subject is not None:
-                self.session.refused(subject, now, frame.body.decode(errors="replace"))
-            else:
-                self.session.heard()
-                self.session.counts.strays += 1
-            return None
-        try:
-            reply = decode_client_register_reply(frame.body)
-        except MalformedMetaError as error:
-            self.session.counts.unreadable += 1
-            if subject is not None:
-                self.session.refused(subject, now, f"an answer that cannot be read: {error}")
-            else:
-                self.session.heard()
-            return None
-        return self.session.receive(reply, now)
-
-    def _forget_given_up(self) -> None:
-        """Forget the numbers of questions that were given up, lest they gather."""
-        if len(self._asked) > 2 * self.session.config.questions_max:
-            self._asked = {
-                opaque: subject
-                for opaque, subject in self._asked.items()
-                if self.session.is_asked(subject)
-            }
 
 
 def _places(route: Route) -> list[tuple[str, str, BrokerState]]:

@@ -174,7 +174,6 @@ class Committer:
         self._replicas = replicas
         self.taken = 0
         """How many with items were taken over and are not durable yet."""
-        self.commits = 0
         self.seconds = Distribution(COMMIT_BUCKETS_S)
         """How long commits took, from the encoding to the end of the fsync."""
 
@@ -293,7 +292,6 @@ class Committer:
             _log.error("no disk space for records of the message_log", error=str(error))
             self._on_commit(False)  # noqa: FBT003
             return False
-        self.commits += 1
         self.seconds.observe(trio.current_time() - began)
         size = self._queue.add(batches, [partial(one.waiting.on_end, True) for one in taken])  # noqa: FBT003
         self._on_commit(not size)

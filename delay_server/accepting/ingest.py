@@ -81,13 +81,9 @@ kept; False: there was no space."""
 class IngestCounts:
     """What became of requests and items since the start."""
 
-    requests: int = 0
     accepted: int = 0
-    accepted_bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
     """Items refused, by the name of their item code."""
-    indivisible: int = 0
-    unknown_commands: int = 0
     expired: int = 0
     """Requests held in vain."""
 
@@ -187,7 +183,6 @@ class Ingest:
             if frame.code in codes and handler is not None:
                 handler.take(connection, frame)
                 return
-        self.counts.unknown_commands += 1
         connection.fault()
         connection.answer(frame, ResponseCode.UNKNOWN_CODE)
 
@@ -220,7 +215,6 @@ class Ingest:
         intake = self._gathered.intake
         if not self._admission.admit_together(bodies, now_ms, intake, puts_off=puts_off):
             return False
-        self.counts.requests += len(frames)
         connection.begin(len(frames), size)
         self._gathered.waiting += [_Waiting(connection, frame, []) for frame in frames]
         self._offer()
@@ -245,7 +239,6 @@ class Ingest:
         self._aged.wake()
 
     def _admit(self, connection: Connection, frame: Frame) -> None:
-        self.counts.requests += 1
         if self._refuses:
             self._refuse_all(connection, frame)
             return
@@ -259,7 +252,6 @@ class Ingest:
                 puts_off=self._puts_off_of(connection),
             )
         except IndivisibleBodyError as error:
-            self.counts.indivisible += 1
             connection.fault()
             connection.warn("request refused", reason=str(error))
             connection.answer(frame, ResponseCode.BROKER_ERROR)
@@ -280,7 +272,6 @@ class Ingest:
             scan = ItemScan()
             scan_items(frame.body, scan, items_max=self._admission.scan_items_max)
         except IndivisibleBodyError:
-            self.counts.indivisible += 1
             connection.answer(frame, ResponseCode.BROKER_ERROR)
             return
         code = ItemCode.BROKER_READ_ONLY
@@ -355,7 +346,6 @@ class Ingest:
             self._under_way.remove(gathered)
             if kept:
                 self.counts.accepted += len(gathered.intake)
-                self.counts.accepted_bytes += gathered.intake.blob_bytes
                 self._answer(gathered.waiting)
             else:
                 self._refuse_waiting(gathered.waiting)

@@ -8,7 +8,7 @@ PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
 GET    /controls/audit?limit=       who changed what, the newest first
 POST   /controls/follow             apply the meta server's controls, even if they are less strict
 POST   /drain                       {"seconds": 30}: stop the node as SIGTERM does, within so long
-GET    /explain?subject= | ?sequence= | ?id=    where messages are, and why they were not delivered
+GET    /explain?subject= | ?id=    where messages are, and why they were not delivered
 
 With a meta server the rules are changed there, and this node refuses changes.
 
@@ -26,20 +26,10 @@ from starlette.routing import Route
 
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, decode_rule
 from delay_server.admin.access import Endpoint, Guard, RequestError, peer_of, read_body
-from delay_server.admin.explain import (
-    Explained,
-    find,
-    holders_of,
-    lane_look,
-    reason_in_wheel,
-    reason_of_held,
-    surroundings,
-)
+from delay_server.admin.explain import Explained, explain_subject, find
 from delay_server.admin.parts import Administered
-from delay_server.admin.reasons import Reason, reason_of_lane
 from delay_server.admin.status import following_of
 from delay_server.controls.controls_store import AuditEntry
-from delay_server.dead.wanted import Wanted
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.spans import MINUTE_MAX
@@ -252,114 +242,46 @@ class _Admin:
         )
 
     async def explain(self, request: Request, _caller: Caller) -> Response:
-        asked = [name for name in ("subject", "sequence", "id") if name in request.query_params]
+        asked = [name for name in ("subject", "id") if name in request.query_params]
         if len(asked) != 1:
-            raise RequestError(400, "bad-value", "give exactly one of subject, sequence and id")
-        if asked == ["subject"]:
-            return json_response(await self._explain_subject(request.query_params["subject"]))
+            raise RequestError(400, "bad-value", "give either subject or id")
         parts = self._administered.parts()
-        sequence = _number(request, "sequence", None, 2**63 - 1)
-        message_id = None if sequence is not None else request.query_params["id"].encode()
-        minute = _number(request, "minute", None, MINUTE_MAX)
+        if asked == ["subject"]:
+            return json_response(await explain_subject(parts, request.query_params["subject"]))
         messages, search = await find(
-            parts, sequence=sequence, message_id=message_id, due_minute=minute
+            parts,
+            message_id=request.query_params["id"].encode(),
+            due_minute=_number(request, "minute", None, MINUTE_MAX),
         )
         return json_response(
             {
                 "messages": [_shown(message) for message in messages],
                 "rows_looked_at": search.examined,
                 "complete": search.is_complete,
-                "hint": "" if messages else self._hint(sequence, search),
+                "hint": "" if messages else _hint(search),
             }
         )
 
-    def _hint(self, sequence: int | None, search: FindRow) -> str:
-        """Return what it means that nothing was found."""
-        log = self._administered.parts().node.store.message_log
-        if search.unreadable:
-            return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
-        if not search.is_complete:
-            return "the search did not reach every message: raise admin.explain_rows_max"
-        if sequence is None:
-            return "no message with this id waits or was delivered lately (--at: in that minute)"
-        if sequence >= log.next_sequence:
-            return f"no message has this sequence; the last record has {log.next_sequence - 1}"
-        return (
-            "it is the sequence of another record, or the message has an outcome: its segment is "
-            "sealed, or it was a dead letter that was requeued or dropped"
-        )
 
-    async def _explain_subject(self, name: str) -> dict[str, Any]:
-        parts = self._administered.parts()
-        subjects = parts.node.store.schedule.subjects
-        subject = name.encode()
-        number = await parts.node.access.run(subjects.ids.get, subject)
-        rules, lanes = parts.master.lane_rules, parts.master.lanes
-        pattern = rules.pattern_of(name)
-        damaged = parts.master.undeliverable.by_subject[subject]
-        dead = len(await parts.master.dead_letters.count(Wanted(subject=name)))
-        reason = None
-        if rules.is_paused(name):
-            reason = Reason.PAUSED_SUBJECT
-        elif damaged:
-            reason = Reason.DAMAGED
-        elif number is not None and parts.master.wheel.pending_of(number):
-            reason = reason_in_wheel(parts, surroundings(parts))
-        elif dead:
-            reason = Reason.DEAD
-        found: dict[str, Any] = {
-            "subject": name,
-            "rule": pattern,
-            "control": None if pattern is None else parts.master.outlet.applied.subjects[pattern],
-            "in_wheel": 0,
-            "held": 0,
-            "left_on_disk": 0,
-            "oldest_left_due_ms": None,
-            "seen": number is not None,
-            "lane": None,
-            "groups": [],
-            "receivers": [],
-            "damaged": damaged,
-            "dead": dead,
-            "reason": None if reason is None else reason.value,
-        }
-        if number is None:
-            return found
-        found |= {
-            "in_wheel": parts.master.wheel.pending_of(number),
-            "held": lanes.held(number),
-            "left_on_disk": lanes.backlog.left_of(number),
-            "oldest_left_due_ms": lanes.backlog.oldest_of(number),
-        }
-        if lanes.is_known(number):
-            lane = lanes.lane_of(number)
-            kind, groups = lane_look(parts, lane, number)
-            statuses = parts.master.sender.status()
-            why_none = [one.why_none for one in statuses if one.why_none and one.name in groups]
-            receivers = [*why_none, rules.why_untaken(number), *holders_of(parts, number)]
-            found |= {"lane": lane, "groups": groups, "receivers": list(filter(None, receivers))}
-            # A subject keeps its lane for a while after the last of it has left.
-            if lanes.held(number) or lanes.is_parked(number):
-                reason = reason_of_lane(kind, groups, surroundings(parts))
-                if reason is Reason.QUEUED:
-                    is_behind = lanes.is_parked(number)
-                    reason = Reason.BACKLOG if is_behind else reason_of_held(parts, number)
-                found["reason"] = reason.value
-        return found
+def _hint(search: FindRow) -> str:
+    """Return what it means that nothing was found."""
+    if search.unreadable:
+        return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
+    if not search.is_complete:
+        return "the search did not reach every message: raise admin.explain_rows_max"
+    return "no message with this id waits or was delivered lately (--at: in that minute)"
 
 
 def _shown(message: Explained) -> dict[str, Any]:
-    row, letter, held = message.row, message.letter, message.held
+    row, held = message.row, message.held
     return {
         "sequence": row.sequence,
         "subject": row.subject.decode(errors="replace"),
         "due_ms": row.due_ms,
-        "size": row.size,
         "segment": row.segment,
         "reason": "done" if message.reason is None else message.reason.value,
         "group": None if held is None else held.group,
         "holder": None if held is None else held.holder or None,
         "fact": row.fact,
-        "dead_letter": letter is not None,
-        "of_sequence": None if letter is None else letter.old_sequence,
+        "dead_letter": message.is_letter,
     }

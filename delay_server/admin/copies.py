@@ -27,11 +27,7 @@ class Other:
     """Whether its disk is in the recorded in-sync set."""
     lag: int | None = None
     """Records that are not durable there; None: it has said nothing in this epoch."""
-    lag_bytes: int | None = None
-    """The bytes of these; None while it is not sent the end of the log."""
     lag_s: float | None = None
-    filing_lag: int | None = None
-    """Records that are committed and not filed there."""
     filing_lag_s: float | None = None
     drops: int = 0
     """How often it was dropped lately."""
@@ -73,16 +69,13 @@ def _decided(leading: Leading) -> Iterator[tuple[Peer, Decision]]:
 def _other(leading: Leading, peer: Peer, decision: Decision, *, is_in_sync: bool) -> Other:
     now, end = leading.now, leading.master.members.end
     committed = leading.master.commit_point.committed
-    has_said = peer.acked > 0
     return Other(
         node=peer.member.node,
         standing=decision.standing,
         sentence=decision.sentence,
         is_in_sync=is_in_sync,
-        lag=max(end - peer.acked, 0) if has_said else None,
-        lag_bytes=leading.lag_bytes(peer.member),
+        lag=max(end - peer.acked, 0) if peer.acked > 0 else None,
         lag_s=round(peer.log.lag(end, now), 3),
-        filing_lag=max(committed - peer.filing.reached, 0) if has_said else None,
         filing_lag_s=round(peer.filing.lag(committed, now), 3),
         drops=peer.drops_lately(now),
         clock_ahead_s=leading.clocks_ahead_s.get(peer.member),
@@ -90,12 +83,13 @@ def _other(leading: Leading, peer: Peer, decision: Decision, *, is_in_sync: bool
 
 
 def copies_of(node: Node, replica: Replica) -> dict[str, Any]:
-    """Return the part of a node in its group, but for numbers that `numbers.py` has."""
+    """Return the part of a node in its group, but for numbers that `metrics.py` has."""
     record, leading, condition = replica.record, node.leading, node.condition()
     found: dict[str, Any] = {
         "role": _role_of(replica),
         "epoch": None if record is None else record.epoch,
         "durable": node.commit_point.durable - 1,
+        "committed": node.commit_point.committed - 1,
         "why_unfit": why_unfit(condition),
         "why_behind": why_behind(condition),
     }

@@ -1,22 +1,19 @@
 """Dead letters over HTTP: JSON, on the node's own port.
 
-GET  /dead              the dead letters by sequence: `limit`, `after` a sequence, and a filter
-                        (`delay_server/dead/wanted.py::Wanted`)
+GET  /dead              the dead letters by sequence, `limit` of them: all, or those of a `subject`,
+                        or of the `group` that refused them last; `matched` says how many there are
 GET  /dead/{sequence}   one of them, with its item decoded; ?payload=1 adds the item's bytes
-POST /dead/requeue      send some once more, or say how many that would be
-POST /dead/drop         have some never sent, or say how many that would be
+POST /dead/requeue      send some once more
+POST /dead/drop         have some never sent
 
-A change names dead letters by `sequences`, or by `filter` (an empty one means all) with `max`, how
-many at most; `dry_run` only counts. An answer says which of `sequences` there were. One with
-`next`, a sequence, has not come to the end: the same request with it as `after` goes on behind it.
-Errors are {"error": {"code": word, "message": sentence}}.
+A change names dead letters by `sequences`, or means all of a `subject`, or of a `group`. An answer
+says which of `sequences` were `missing`. Errors are {"error": {"code": word, "message": sentence}}.
 
 Access: `access.py`. Each change has two entries in the audit (controls_store.py): one before it
 with the request, and one after it with the number of dead letters changed.
 """
 
 import base64
-from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -32,8 +29,7 @@ from delay_server.admin.access import Guard, RequestError, peer_of, read_body
 from delay_server.admin.parts import Administered
 from delay_server.controls.controls_store import AuditEntry
 from delay_server.dead.dead_letters import DEAD_WORKER, Change, DeadLetters
-from delay_server.dead.reason import code_name, code_of, decode_reason
-from delay_server.dead.wanted import Meant, Wanted
+from delay_server.dead.reason import code_name, decode_reason
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.errors import StorageFullError
@@ -44,35 +40,25 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 SEQUENCES_MAX: Final = 10_000
 """Dead letters that a request may name."""
-_PAGE_ROWS: Final = 100
-"""Dead letters of a page, if the request does not say."""
+_LISTED: Final = "100"
+"""Dead letters of a list, if the request does not say."""
 _AUDITED_SEQUENCES: Final = 20
 """Dead letters that the audit names of a request; of the others it says how many they were."""
 _AUDITED_CHARACTERS: Final = 200
-"""Characters of each part of a filter that the audit keeps."""
+"""Characters of a subject or a group that the audit keeps."""
+_INTEGER_MAX: Final = 2**63 - 1
 
 Json = dict[str, Any]
-
-
-_INTEGER_MAX: Final = 2**63 - 1
-"""The greatest sequence, and the greatest time."""
 
 Sequence = Annotated[int, msgspec.Meta(ge=0, le=_INTEGER_MAX)]
 
 
-class _ChangeRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be requeued or dropped."""
+class _Meant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is to be requeued or dropped: one of these."""
 
     sequences: Annotated[list[Sequence], msgspec.Meta(max_length=SEQUENCES_MAX)] | None = None
-    filter: Wanted | None = None
-    max: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """Needed with a filter."""
-    dry_run: bool = False
-    after: Sequence = 0
-
-
-_FILTERS: Final = tuple(field.name for field in msgspec.structs.fields(Wanted))
-_NUMBERS: Final = frozenset(name for name in _FILTERS if name.endswith("_ms"))
+    subject: str | None = None
+    group: str | None = None
 
 
 def dead_routes(administered: Administered, guard: Guard) -> list[Route]:
@@ -102,19 +88,20 @@ class _Dead:
 
     async def page(self, request: Request, _caller: Caller) -> Response:
         given = dict(request.query_params)
-        after = _number("after", given.pop("after", "0"))
-        limit = _number("limit", given.pop("limit", str(_PAGE_ROWS)))
+        limit = _number("limit", given.pop("limit", _LISTED))
+        if unknown := given.keys() - {"subject", "group"}:
+            reason = f"unknown parameter {min(unknown)!r}: there are limit, subject, group"
+            raise RequestError(400, "parameter", reason)
         letters = await self._letters()
-        rows_max = max(1, min(limit, letters.config.page_rows_max))
-        wanted = _filter_of_query(given)
-        rows = await letters.find(wanted, after=after, rows_max=rows_max + 1)
-        shown = rows[:rows_max]
+        rows = letters.listed(**given)
         page = {
             "pending": letters.pending,
-            "items": await letters.read(shown, _brief),
-            "next": shown[-1].sequence if len(rows) > rows_max else None,
+            "matched": len(rows),
+            "items": await letters.read(
+                rows[:limit], lambda row, item: msgspec.Raw(msgspec.json.encode(_shown(row, item)))
+            ),
         }
-        # A page of many takes longer than the loop may be held.
+        # A list of many takes longer than the loop may be held.
         body = await self._administered.runtime.executor.run(DEAD_WORKER, msgspec.json.encode, page)
         return Response(body, media_type="application/json")
 
@@ -122,15 +109,17 @@ class _Dead:
         sequence = _number("sequence", request.path_params["sequence"])
         with_payload = request.query_params.get("payload") in {"1", "true"}
         letters = await self._letters()
-        rows = await letters.find([sequence], rows_max=1)
+        rows = [row for row in letters.listed() if row.sequence == sequence]
         if not rows:
             raise RequestError(
                 404, "unknown", f"there is no dead letter {sequence}, or it was requeued or dropped"
             )
-        [found] = await letters.read(
-            rows, lambda row, item: _brief(row, item) | _item_of(item, with_payload=with_payload)
+        [(shown, item)] = await letters.read(
+            rows, lambda row, item: (_shown(row, item, is_whole=True), item.item)
         )
-        return json_response(found)
+        if with_payload and item is not None:
+            shown["payload"] = base64.b64encode(item).decode()
+        return json_response(shown)
 
     # -- changing ----------------------------------------------------------------------------
 
@@ -141,26 +130,27 @@ class _Dead:
         return await self._change(request, caller, "drop")
 
     async def _change(self, request: Request, caller: Caller, verb: str) -> Response:
-        asked = decode_rule(await read_body(request), _ChangeRequest)
-        meant = _meant(asked)
+        meant = decode_rule(await read_body(request), _Meant)
+        if [meant.sequences, meant.subject, meant.group].count(None) != 2:
+            raise RequestError(400, "which", "give one of sequences, subject and group")
         letters = await self._letters()
-        if asked.dry_run:
-            return _answer(asked, await _counted(letters, asked, meant))
         if letters.is_closed:
             raise RequestError(503, "stopping", "the server takes no more changes")
-        change = letters.requeue if verb == "requeue" else letters.drop
         entry = AuditEntry(
             at_ms=self._administered.runtime.clock.now_ms(),
             who=caller.name,
             peer=peer_of(request),
             action=f"{verb} dead letters",
-            target=_text_of_request(asked),
+            target=_text_of_request(meant),
         )
         await self._administered.parts().master.outlet.note(entry)
-        rows_max = min(asked.max or SEQUENCES_MAX, letters.config.change_rows_max)
-        came_to = await change(meant, after=asked.after, rows_max=rows_max)
+        rows = letters.listed(subject=meant.subject, group=meant.group)
+        named = set(meant.sequences or ())
+        if meant.sequences is not None:
+            rows = [row for row in rows if row.sequence in named]
+        came_to = await (letters.requeue if verb == "requeue" else letters.drop)(rows)
         await self._note_done(entry, verb, came_to.done)
-        return _answer(asked, came_to)
+        return _answer(came_to, missing=sorted(named.difference(row.sequence for row in rows)))
 
     async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
         """Record in the audit how many were changed; the request is there already."""
@@ -182,83 +172,29 @@ class _Dead:
             )
 
 
-def _meant(asked: _ChangeRequest) -> Meant:
-    """Return which dead letters are meant. Raises RequestError."""
-    if (asked.sequences is None) is (asked.filter is None):
-        raise RequestError(400, "which", "give either sequences or a filter")
-    if asked.sequences is not None:
-        return asked.sequences
-    assert asked.filter is not None
-    if asked.max is None:
-        raise RequestError(400, "max", "a filter needs max: the most dead letters to change")
-    return _checked(asked.filter)
-
-
-def _checked(wanted: Wanted) -> Wanted:
-    """Return a filter whose code is one. Raises RequestError."""
-    if wanted.code is not None and code_of(str(wanted.code)) is None:
-        raise RequestError(400, "code", f"{wanted.code!r} is not an item code")
-    return wanted
-
-
-async def _counted(letters: DeadLetters, asked: _ChangeRequest, meant: Meant) -> Change:
-    """Return what a change would come to, however many it is."""
-    found = await letters.count(meant)
-    count = len(found) if asked.max is None else min(len(found), asked.max)
-    return Change(matched=count, sequences=[] if asked.sequences is None else found.tolist())
-
-
-def _answer(asked: _ChangeRequest, came_to: Change) -> Response:
-    found: Json = {
-        "matched": came_to.matched,
-        "done": came_to.done,
-        "damaged": came_to.damaged,
-        "next": came_to.after,
-    }
-    if asked.sequences is not None:
-        found["sequences"] = came_to.sequences
+def _answer(came_to: Change, *, missing: list[int]) -> Response:
+    found: Json = {"done": came_to.done, "damaged": came_to.damaged, "missing": missing}
+    if not came_to.lacks_space and not came_to.is_stopped:
+        return json_response(found)
+    code, why = "stopping", "the server stopped"
     if came_to.lacks_space:
-        found["error"] = {
-            "code": "disk",
-            "message": f"{came_to.done} done, then the disk was full; free some space and try "
-            "again: no change is made twice",
-        }
-        return json_response(found, 507)
-    if came_to.unread:
-        found["error"] = {
-            "code": "store",
-            "message": f"{came_to.done} done, then {came_to.unread}; try again: no change is made "
-            "twice",
-        }
-        return json_response(found, 503)
-    return json_response(found)
+        code, why = "disk", "the disk was full; free some space"
+    message = f"{came_to.done} done, then {why}; try again: no change is made twice"
+    found["error"] = {"code": code, "message": message}
+    return json_response(found, 507 if came_to.lacks_space else 503)
 
 
 _DONE: Final = {"requeue": "requeued", "drop": "dropped"}
 
 
-def _text_of_request(asked: _ChangeRequest) -> str:
+def _text_of_request(meant: _Meant) -> str:
     """Return which dead letters are meant, for the audit."""
-    if asked.sequences is not None:
-        named = " ".join(map(str, asked.sequences[:_AUDITED_SEQUENCES]))
-        more = len(asked.sequences) - _AUDITED_SEQUENCES
-        return f"{named} and {more} more" if more > 0 else named
-    assert asked.filter is not None
-    given = [
-        f"{name}={str(value)[:_AUDITED_CHARACTERS]}" for name, value in _given(asked.filter).items()
-    ]
-    return ", ".join([*given, f"max={asked.max}"])
-
-
-def _filter_of_query(given: Mapping[str, str]) -> Wanted:
-    unknown = [name for name in given if name not in _FILTERS]
-    if unknown:
-        known = ", ".join(("limit", "after", *_FILTERS))
-        raise RequestError(400, "parameter", f"unknown parameter {unknown[0]!r}: there are {known}")
-    values: Json = {
-        name: _number(name, value) if name in _NUMBERS else value for name, value in given.items()
-    }
-    return _checked(Wanted(**values))
+    if meant.sequences is None:
+        name = "group" if meant.subject is None else "subject"
+        return f"{name} {getattr(meant, name)[:_AUDITED_CHARACTERS]}"
+    named = " ".join(map(str, meant.sequences[:_AUDITED_SEQUENCES]))
+    more = len(meant.sequences) - _AUDITED_SEQUENCES
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _number(name: str, text: str) -> int:
@@ -268,73 +204,42 @@ def _number(name: str, text: str) -> int:
     return int(text)
 
 
-def _given(wanted: Wanted) -> Json:
-    return {name: value for name in _FILTERS if (value := getattr(wanted, name)) is not None}
-
-
-def _id_of(found: DeadItem) -> Json:
-    """Return the message id of a letter, or why it is unknown."""
-    if found.is_unread:
-        return {"fault": found.fault}
-    if found.item is None:
-        return {"fault": "its bytes are damaged; `delaywheel log verify` says where"}
-    try:
-        return {"message_id": decode_item(found.item).message_id}
-    except ProtocolError as error:
-        return {"fault": str(error)}
-
-
-def _brief(row: DeadRow, found: DeadItem) -> Json:
-    """Return what a list shows of a dead letter."""
+def _shown(row: DeadRow, found: DeadItem, *, is_whole: bool = False) -> Json:
+    """Return what is known of a dead letter; is_whole: with its item's fields."""
     shown: Json = {
         "sequence": row.sequence,
         "subject": row.subject.decode(errors="replace"),
         "due_ms": row.due_ms,
         "dead_ms": row.dead_ms,
-        "bytes": row.size,
+        "size_bytes": row.size,
         "of_sequence": row.old_sequence,
-        **_id_of(found),
     }
+    if found.fault:
+        shown["fault"] = found.fault
+    if found.item is not None:
+        shown |= _fields_of(found.item, is_whole=is_whole)
     reason = decode_reason((found.reason or "").encode())
     if reason is None:
         return shown | {"reason": found.reason}
-    return shown | {
-        "code": reason.code,
-        "code_name": code_name(reason.code),
-        "group": reason.group,
-        "tries": reason.tries,
-        "refused": reason.refused,
-        "first_ms": reason.first_ms,
-        "last_ms": reason.last_ms,
-        "refusals": [
-            {
-                "group": one.group,
-                "code": one.code,
-                "code_name": code_name(one.code),
-                "at_ms": one.at_ms,
-                **({"said": one.said} if one.said else {}),
-            }
-            for one in reason.refusals
-        ],
+    refusals = [_named(msgspec.structs.asdict(one)) for one in reason.refusals]
+    return shown | _named(msgspec.structs.asdict(reason)) | {"refusals": refusals}
+
+
+def _fields_of(data: bytes, *, is_whole: bool) -> Json:
+    try:
+        item = decode_item(data)
+    except ProtocolError as error:
+        return {"fault": str(error)}
+    if not is_whole:
+        return {"message_id": item.message_id}
+    return {
+        "message_id": item.message_id,
+        "create_ms": item.create_ms,
+        "flag": item.flag,
+        "tags": list(item.tags),
+        "attributes": dict(item.attributes),
     }
 
 
-def _item_of(found: DeadItem, *, with_payload: bool) -> Json:
-    """Return an item's own fields."""
-    if found.item is None:
-        return {}
-    shown: Json = {}
-    try:
-        item = decode_item(found.item)
-    except ProtocolError:
-        pass  # Shown as a fault already; its bytes may help.
-    else:
-        shown |= {
-            "create_ms": item.create_ms,
-            "flag": item.flag,
-            "tags": list(item.tags),
-            "attributes": dict(item.attributes),
-        }
-    if with_payload:
-        shown["payload"] = base64.b64encode(found.item).decode()
-    return shown
+def _named(refusal: Json) -> Json:
+    return refusal | {"code_name": code_name(refusal["code"])}

@@ -13,7 +13,6 @@ from delay_server.duty import Duty
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
-from delay_server.receiving.receivers import ReceiverCounts
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig
 from delay_transport.connections.listener import Server
@@ -46,10 +45,7 @@ class Observed:
     now_ms: int
     started_ms: int
     duty: Duty
-    demotions: int
-    """Masterships that ended because the node lost its role."""
     ingest: Ingest
-    receivers: ReceiverCounts
     listener: Server | None
     """None until it listens."""
     node: Node | None

@@ -1,25 +1,15 @@
 """The status of a running delay server, as plain values."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import Any, Final
+
+from prometheus_client.core import Metric
 
 from delay_protocol.meta.session import RouteState
 from delay_protocol.nodes.controls_exchange import id_of
-from delay_server.admin.copies import Other, copies_of, others_of
-from delay_server.admin.numbers import (
-    NUMBERS,
-    NUMBERS_OF_GROUP,
-    NUMBERS_OF_NODE,
-    NUMBERS_OF_OTHER,
-    NUMBERS_OF_PROCESS,
-    NUMBERS_OF_REPLICATION,
-    SUBJECTS_SHOWN_MAX,
-    Family,
-    Histogram,
-    Number,
-    takes_messages,
-)
+from delay_server.admin.copies import copies_of, others_of
+from delay_server.admin.metrics import numbers
 from delay_server.admin.parts import Observed, Parts
 from delay_server.distribution import Distribution
 from delay_server.membership.registration import Registration
@@ -60,40 +50,34 @@ def warnings_of(observed: Observed) -> list[str]:
 def status_of(observed: Observed) -> dict[str, Any]:
     """Return the status as `GET /status` and `delaywheel status` show it.
 
-    Numbers are those of `numbers.py`; the rest is here.
+    Numbers are those of `metrics.py`; the rest is here.
     """
     status = _of_process(observed)
     if observed.node is not None:
         status |= _of_node(observed.node)
     if observed.parts is not None:
         status |= _of_master(observed.parts)
-    _put_numbers(status, NUMBERS_OF_PROCESS, observed)
-    if observed.node is not None:
-        _put_numbers(status, NUMBERS_OF_NODE, observed.node)
-        if observed.node.replica is not None:
-            _put_numbers(status, NUMBERS_OF_REPLICATION, observed.node)
-    if observed.parts is not None:
-        _put_numbers(status, NUMBERS, observed.parts)
+    for family in numbers(observed):
+        _put_number(status, family)
     return status
 
 
-def _put_numbers(
-    status: dict[str, Any],
-    rows: Iterable[Number[Any] | Family[Any] | Histogram[Any]],
-    source: object,
-) -> None:
-    """Put each number where its name says."""
-    for row in rows:
-        if isinstance(row, Histogram):
-            continue
-        value = row.values(source) if isinstance(row, Family) else row.value(source)
-        if value is None:
-            continue
-        *sections, name = row.name.split(".")
-        place = status
-        for section in sections:
-            place = place.setdefault(section, {})
-        place[name] = value
+_ROWS: Final = {"target": ("brokers", "sender_"), "node": ("replicas", "replica_")}
+"""By the label of a number: which rows of the status have it, and what its name has before it."""
+
+
+def _put_number(status: dict[str, Any], family: Metric) -> None:
+    """Put a number where its name and its label say."""
+    name = family.name.removeprefix("delaywheel_")
+    for sample in family.samples:
+        for label, of in sample.labels.items():
+            if label in _ROWS:
+                rows, prefix = _ROWS[label]
+                status[rows][of][name.removeprefix(prefix)] = sample.value
+            else:
+                status.setdefault(name, {})[of] = sample.value
+        if not sample.labels:
+            status[name] = sample.value
 
 
 def _of_process(observed: Observed) -> dict[str, Any]:
@@ -107,7 +91,6 @@ def _of_process(observed: Observed) -> dict[str, Any]:
         "failing": failing,
         "warnings": warnings_of(observed),
         "listen": None if listener is None else format_address(listener.address),
-        "connections": 0 if listener is None else listener.open_connections,
     }
 
 
@@ -123,6 +106,8 @@ def _of_node(node: Node) -> dict[str, Any]:
         "storage_uuid": str(identity.storage_uuid),
         "incarnation": identity.incarnation,
         "epoch": store.message_log.last_epoch,
+        "last_sequence": store.message_log.next_sequence - 1,
+        "recovery_seconds": node.recovery_seconds,
         "damages": [
             {"path": d.path, "position": d.position, "size": d.size, "reason": d.reason}
             for d in list(node.damages.first)
@@ -132,40 +117,36 @@ def _of_node(node: Node) -> dict[str, Any]:
         found["meta"] = _membership(node.registration)
     if node.replica is not None:
         found["replication"] = copies_of(node, node.replica)
-        found["replicas"] = {other.node: _other(other) for other in others_of(node)}
+        found["replicas"] = {
+            other.node: {
+                "standing": other.standing.value,
+                "sentence": other.sentence,
+                "lag": other.lag,
+            }
+            for other in others_of(node)
+        }
     return found
-
-
-def _other(other: Other) -> dict[str, Any]:
-    """Return how another node of the group stands, with the numbers of it."""
-    return {
-        "standing": other.standing.value,
-        "sentence": other.sentence,
-        "lag_bytes": other.lag_bytes,
-        "filing_lag": other.filing_lag,
-    } | {number.name: number.value(other) for number in NUMBERS_OF_OTHER}
 
 
 def _of_master(parts: Parts) -> dict[str, Any]:
     """Return the fields of a master that are no numbers."""
     master, store = parts.master, parts.node.store
-    names, letters = store.schedule.subjects.names, master.dead_letters
+    names = store.schedule.subjects.names
     return {
         "checkpoint_sequence": store.checkpoint.sequence,
         "unreadable": [
             {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
-            for x in islice(list(store.schedule.troubles.unread.values()), SUBJECTS_SHOWN_MAX)
+            for x in islice(list(store.schedule.troubles.unread.values()), _SHOWN_MAX)
         ],
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")
-            for subject in islice(_waiting(parts), SUBJECTS_SHOWN_MAX)
+            for subject in islice(_waiting(parts), _SHOWN_MAX)
         ),
         "unrouted": unrouted_of(parts),
         "paused": paused_of(parts),
-        "controls": {"meta": following_of(parts)},
+        "controls": {"version": master.outlet.applied.version, "meta": following_of(parts)},
         "routes": routes_of(parts),
         "next_due_ms": master.wheel.next_due_ms(),
-        "dead": {"oldest_ms": letters.oldest_ms if letters.pending else None},
         "lateness_ms": _lateness_of(parts.lateness.all),
         f"lateness_{RECENT_MINUTES}_minutes_ms": _lateness_of(parts.lateness.recent()),
         "brokers": {group.name: _broker(group) for group in master.sender.status()},
@@ -173,7 +154,7 @@ def _of_master(parts: Parts) -> dict[str, Any]:
 
 
 def _broker(group: GroupStatus) -> dict[str, Any]:
-    """Return the address, the connection and the numbers of a broker group."""
+    """Return the address, the connection and the rules of a group."""
     return {
         "address": group.address,
         "source": group.source,
@@ -182,7 +163,10 @@ def _broker(group: GroupStatus) -> dict[str, Any]:
         "circuit_reason": group.circuit_reason,
         "last_end": group.last_end,
         "why_none": group.why_none,
-    } | {number.name: number.value(group) for number in NUMBERS_OF_GROUP}
+        "weight": group.weight,
+        "effective_weight": round(group.effective_weight, 4),
+        "paused": group.rule.paused,
+    }
 
 
 def _lateness_of(lateness: Distribution) -> dict[str, float | None]:
@@ -196,11 +180,10 @@ def _membership(registration: Registration) -> dict[str, Any]:
     """Return the role of the node in its group, and the state of its registration."""
     found: dict[str, Any] = {
         "server": registration.meta,
-        "answered_ms": registration.answered_ms_ago,
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": takes_messages(registration),
+        "accepts": registration.accepts and not registration.is_retired,
         "authenticated": registration.is_authenticated,
     }
     permission = registration.permission
@@ -238,6 +221,7 @@ def unrouted_of(parts: Parts) -> dict[str, Any]:
     unrouted = parts.master.lanes.unrouted(_EXAMPLES)
     examples = [routes.standing(number) for number in unrouted.numbers]
     return {
+        "messages": unrouted.messages + unrouted.forgotten,
         "oldest_due_ms": unrouted.oldest_due_ms,
         "examples": [
             f"{name}: {reason or _STANDINGS[standing]}" for name, standing, reason in examples
@@ -282,7 +266,8 @@ def routes_of(parts: Parts) -> dict[str, Any]:
     }
 
 
-_EXAMPLES = 5
+_EXAMPLES: Final = 5
+_SHOWN_MAX: Final = 50
 _STANDINGS = {
     RouteState.UNKNOWN: "the meta server has not answered yet",
     RouteState.REFUSED: "the meta server refuses the subject",

@@ -17,8 +17,6 @@ REASON_BYTES_MIN: Final = 512
 """However full a batch is, a reason may have so much."""
 
 _GROUP_LETTERS_MAX = 64
-_CODE_DIGITS_MAX = 10
-"""Of an i32."""
 
 
 class RefusalText(msgspec.Struct, frozen=True, array_like=True):
@@ -92,10 +90,3 @@ def code_name(code: int) -> str:
         return ItemCode(code).name.lower()
     except ValueError:
         return str(code)
-
-
-def code_of(name: str) -> int | None:
-    """Return the item code of a name or a number; None if it is neither."""
-    if name.isascii() and name.isdigit() and len(name) <= _CODE_DIGITS_MAX:
-        return int(name)
-    return next((int(code) for code in ItemCode if code.name.lower() == name.lower()), None)

@@ -8,14 +8,13 @@ again and refused again.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from itertools import islice
+from itertools import repeat
 
 import numpy as np
 import numpy.typing as npt
-import structlog
 import trio
 from xxhash import xxh3_64_intdigest
 
@@ -23,17 +22,14 @@ from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.commits import Committer
 from delay_server.dead.reason import REASON_BYTES_MAX, encode_reason
 from delay_server.filing.unfiled import UnfiledRecords
-from delay_server.holding.sorted_runs import RAW
 from delay_transport.seams.outbox import Wakeup
 from sender.outcomes.dead import Refusal
 from storage.batch.batches import BATCH_BYTES_MAX
 from storage.batch.columns import RecordKind
 from storage.batch.entries import ENTRY, Entries
-from storage.batch.facts import FactBlock, Outcome
+from storage.batch.facts import Outcome
 from storage.logs.message_log import Draft
 from storage.readers.item_reader import Items
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _ROWS_AT_ONCE = 256
 """Records of one append; reading so many items takes a fraction of a millisecond."""
@@ -43,40 +39,23 @@ _BATCH_SPARE_BYTES = 256
 """What a batch of one takes beside its item and names."""
 _GATHERED_S = 0.05
 """How long what was given up waits for more of it: each append costs the loop and the disk."""
-_NO_SPACE_RETRY_S = 1.0
-_NO_SPACE_RETRY_S_MAX = 30.0
-"""After failing again and again: each try reads the items once more."""
+_NO_SPACE_RETRY_S = 10.0
+"""Each try reads the items once more."""
 
 
-@dataclass(slots=True)
-class _Doomed:
-    """Some messages that were given up together."""
+@dataclass(frozen=True, slots=True)
+class _GivenUp:
+    """A message that was given up.
 
-    entries: Entries
-    refusals: Sequence[Refusal]
-    """The last one of each."""
-    tries: Sequence[int]
-    told: Sequence[Callable[[], None]] = ()
-    """Who is told when they are recorded: of messages that came one by one."""
+    entry: its bytes; refusal: the last one; tries: how often it was sent; told: hears of its
+    record, if anybody does.
+    """
 
-    def part(self, begin: int, end: int) -> "_Doomed":
-        """Return those of these positions."""
-        # A copy: one that waits must not keep the array that it came in.
-        return _Doomed(
-            self.entries[begin:end].copy(), self.refusals[begin:end], self.tries[begin:end]
-        )
-
-    @classmethod
-    def joined(cls, parts: Sequence["_Doomed"]) -> "_Doomed":
-        """Return all of them, in order, as if they had been given up together."""
-        if len(parts) == 1:
-            return parts[0]
-        return cls(
-            np.concatenate([part.entries.view(RAW) for part in parts]).view(ENTRY),
-            [refusal for part in parts for refusal in part.refusals],
-            [tries for part in parts for tries in part.tries],
-            [told for part in parts for told in part.told],
-        )
+    entry: bytes
+    size: int
+    refusal: Refusal
+    tries: int
+    told: Callable[[], None] | None
 
 
 class DeadLetterRecorder:
@@ -101,18 +80,17 @@ class DeadLetterRecorder:
         self._read_items = read_items
         self._subject_name = subject_name
         self._on_damaged = on_damaged
-        self._on_buried = on_buried
         self._on_changed = on_changed
-        self._waiting: deque[_Doomed] = deque()
-        self._unfiled = UnfiledRecords(Outcome.DEAD)
+        self._waiting: deque[_GivenUp] = deque()
+        self.unfiled = UnfiledRecords(Outcome.DEAD, on_buried)
+        """Those whose record is being appended, or not filed yet."""
         self._more = Wakeup()
-        self._idle = trio.Event()
         self._is_stopping = False
-        self._is_appending = False
-        self.count = 0
+
+    @property
+    def count(self) -> int:
         """Messages held here."""
-        self.lacks_space = False
-        """Whether the last append found no space; it is tried again."""
+        return len(self._waiting) + self.unfiled.count
 
     def give_up(
         self,
@@ -122,105 +100,70 @@ class DeadLetterRecorder:
         told: Callable[[], None] | None = None,
     ) -> None:
         """Take messages from the sender; `told`, with one of them only, hears of its record."""
-        assert told is None or len(entries) == 1
-        self.count += len(entries)
-        self._waiting.append(_Doomed(entries, refusals, tries, [told] if told else []))
+        each = (entry.tobytes() for entry in entries)
+        sizes = entries["size"].tolist()
+        self._waiting.extend(map(_GivenUp, each, sizes, refusals, tries, repeat(told)))
         self._more.wake()
 
     def held(self) -> Iterator[Entries]:
         """Yield the entries of all messages held here."""
-        yield from (doomed.entries for doomed in self._waiting)
-        yield from self._unfiled.held()
-
-    def filed(self, facts: FactBlock) -> None:
-        """Hear of records that were filed; let go of the messages that these are about."""
-        if (entries := self._unfiled.filed(facts)) is not None:
-            self._let_go(entries, self._on_buried)
-
-    def _let_go(self, entries: Entries, tell: Callable[[Entries], None]) -> None:
-        self.count -= len(entries)
-        tell(entries)
+        yield _entries_of(self._waiting)
+        yield from self.unfiled.held()
 
     async def run(self) -> None:
         """Append what comes."""
-        pause_s = _NO_SPACE_RETRY_S
         while True:
             if not self._may_append():
-                self._idle.set()
                 await self._more.sleep()
                 continue
             # Items are refused a few at a time, but many records cost hardly more than one.
-            if not self._is_much():
+            if len(self._waiting) < _ROWS_AT_ONCE:
                 await trio.sleep(_GATHERED_S)
                 if not self._may_append():
                     continue
-            doomed = self._take()
-            draft = self._draft(doomed)
-            if draft is None:
-                _tell(doomed)
-                continue
-            self._unfiled.begin(doomed.entries)
-            self._is_appending = True
-            kept = await self._committer.commit_records(
-                draft, on_durable=partial(self._unfiled.durable, doomed.entries)
-            )
-            self._is_appending = False
-            self.lacks_space = not kept
-            if kept:
-                pause_s = _NO_SPACE_RETRY_S
-                self._on_changed()
-                _tell(doomed)
-                continue
-            self._unfiled.forget(doomed.entries)
-            self._waiting.appendleft(doomed)
-            self._on_changed()
-            self._idle.set()
-            await trio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _NO_SPACE_RETRY_S_MAX)
+            given_up = self._take()
+            if not await self._append(given_up):
+                self._waiting.extendleft(reversed(given_up))
+                await trio.sleep(_NO_SPACE_RETRY_S)
 
     def _may_append(self) -> bool:
         return bool(self._waiting) and not self._is_stopping
 
-    def _is_much(self) -> bool:
-        """Say whether an append's worth of records waits."""
-        waiting = sum(len(doomed.entries) for doomed in islice(self._waiting, _ROWS_AT_ONCE))
-        return waiting >= _ROWS_AT_ONCE
-
-    def _take(self) -> _Doomed:
+    def _take(self) -> list[_GivenUp]:
         """Take what fits into one append from the front of what waits."""
-        parts: list[_Doomed] = []
-        rows_left, bytes_left = _ROWS_AT_ONCE, _BYTES_AT_ONCE
-        while self._waiting and rows_left:
-            head = self._waiting.popleft()
-            ends = np.cumsum(head.entries["size"][:rows_left], dtype=np.int64)
-            count = int(np.searchsorted(ends, bytes_left, side="right"))
-            if not parts:
-                count = max(count, 1)
-            if count < len(head.entries):
-                self._waiting.appendleft(head.part(count, len(head.entries)) if count else head)
-                parts += [head.part(0, count)] if count else []
-                break
-            parts.append(head)
-            rows_left -= count
-            bytes_left -= int(ends[-1])
-        return _Doomed.joined(parts)
+        taken = [self._waiting.popleft()]
+        bytes_left = _BYTES_AT_ONCE - taken[0].size
+        while self._waiting and len(taken) < _ROWS_AT_ONCE and self._waiting[0].size <= bytes_left:
+            taken.append(self._waiting.popleft())
+            bytes_left -= taken[-1].size
+        return taken
 
-    def _draft(self, doomed: _Doomed) -> Draft | None:
-        """Return the records for some messages; None if all of them are damaged.
-
-        Those that are damaged are taken out of `doomed`.
-        """
-        found, damaged = self._read_items(doomed.entries)
-        items = [item for item in found if len(item)]
+    async def _append(self, given_up: list[_GivenUp]) -> bool:
+        """Record those that are not damaged, and keep only these; False if there was no space."""
+        entries = _entries_of(given_up)
+        found, damaged = self._read_items(entries)
         if damaged is not None and damaged.any():
-            self._let_go(doomed.entries[damaged], self._on_damaged)
-            whole = np.flatnonzero(~damaged).tolist()
-            doomed.entries = doomed.entries[~damaged]
-            doomed.refusals = [doomed.refusals[place] for place in whole]
-            doomed.tries = [doomed.tries[place] for place in whole]
-            if not items:
-                return None
-        entries = doomed.entries
+            self._on_damaged(entries[damaged])
+            _tell([given_up[place] for place in np.flatnonzero(damaged).tolist()])
+            given_up[:] = [given_up[place] for place in np.flatnonzero(~damaged).tolist()]
+            entries = entries[~damaged]
+        if not given_up:
+            return True
+        draft = self._draft(entries, given_up, found)
+        self.unfiled.begin(entries)
+        kept = await self._committer.commit_records(
+            draft, on_durable=partial(self.unfiled.durable, entries)
+        )
+        if kept:
+            _tell(given_up)
+        else:
+            self.unfiled.forget(entries)
+        self._on_changed()
+        return kept
+
+    def _draft(self, entries: Entries, given_up: Sequence[_GivenUp], found: Items) -> Draft:
+        """Return the records for some messages."""
+        items = [item for item in found if len(item)]
         ids = item_message_ids(found.joined, map(len, items))
         numbers: dict[bytes, int] = {}
         subjects = [
@@ -232,11 +175,12 @@ class DeadLetterRecorder:
         # What was refused together every time has one reason.
         number_of: dict[tuple[int, int], int] = {}
         reasons: list[int] = []
-        for refusal, tries in zip(doomed.refusals, doomed.tries, strict=True):
-            number = number_of.get((id(refusal), tries))
+        for one in given_up:
+            number = number_of.get((id(one.refusal), one.tries))
             if number is None:
-                text = encode_reason(refusal, tries, bytes_max=reason_bytes_max)
-                number = number_of[id(refusal), tries] = numbers.setdefault(text, len(numbers))
+                text = encode_reason(one.refusal, one.tries, bytes_max=reason_bytes_max)
+                number = numbers.setdefault(text, len(numbers))
+                number_of[id(one.refusal), one.tries] = number
             reasons.append(number)
         return Draft(
             kind=RecordKind.DEAD,
@@ -261,12 +205,14 @@ class DeadLetterRecorder:
     async def stop(self) -> None:
         """Append nothing more; wait for what is being appended."""
         self.close()
-        self._idle = trio.Event()
-        self._more.wake()
-        if self._is_appending:
-            await self._idle.wait()
+        await self.unfiled.until_appended()
 
 
-def _tell(doomed: _Doomed) -> None:
-    for told in doomed.told:
-        told()
+def _entries_of(given_up: Iterable[_GivenUp]) -> Entries:
+    return np.frombuffer(b"".join(one.entry for one in given_up), ENTRY)
+
+
+def _tell(given_up: Iterable[_GivenUp]) -> None:
+    for one in given_up:
+        if one.told is not None:
+            one.told()

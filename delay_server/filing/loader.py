@@ -120,8 +120,6 @@ class Loader:
         self.gather_bytes_max = math.inf
         self.evicted = 0
         """Entries thrown out of the wheel."""
-        self.slices = 0
-        """Slices loaded."""
         self._unread: dict[int, float] = {}
         """Minutes of which something could not be read, and when each is read again."""
         self._failures = ReadFailures(store, access)
@@ -392,7 +390,6 @@ class Loader:
             entries, done = await self.access.run(job.step, self._step_rows)
             await self.take([entries])
             await self._bound_names()
-        self.slices += job.started
         await self.leave_unread(job)
 
     async def load_up_to(self, until: Key) -> None:

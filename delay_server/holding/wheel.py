@@ -45,8 +45,6 @@ _SLOT_BYTES: Final = 16_384 * ENTRY.itemsize
 """More than this of a slot is sorted at once and kept as a run, so that opening a slot is cheap
 however many rows are due in it."""
 
-_SUBJECTS_AT_ONCE: Final = 16_384
-"""Counts of subjects compared at a time to find the largest."""
 
 _KEYS_OF_RUN: Final = 16
 """Keys that are looked at of each run to find out what to throw out."""
@@ -185,26 +183,6 @@ class Wheel:
         """Bytes of memory held. Visits every slot: for metrics and for loading, not for ticks."""
         slots = sum(slot.memory_bytes for slot in self._slots.values())
         return slots + self._runs.memory_bytes + self._fresh.nbytes + self._pending.nbytes
-
-    def top_subjects(self, count: int) -> tuple[list[tuple[int, int]], int]:
-        """Return the subjects with the most entries, at most so many, the first with the most.
-
-        They come as (number, entries), and with them the number of entries of all others.
-        """
-        top = np.empty(0, np.intp)
-        least = 0
-        # There may be a million, of which hardly any has more than those that were looked at.
-        for first in range(0, len(self._pending), _SUBJECTS_AT_ONCE):
-            part = self._pending[first : first + _SUBJECTS_AT_ONCE]
-            top = np.concatenate([top, first + np.flatnonzero(part > least)])
-            if len(top) > count:
-                top = top[np.argpartition(self._pending[top], -count)[-count:]]
-            if len(top) == count:
-                least = int(self._pending[top].min())
-        pending = self._pending[top]
-        pairs = zip(top.tolist(), pending.tolist(), strict=True)
-        shown = sorted(pairs, key=lambda pair: (-pair[1], pair[0]))
-        return shown, self._count - int(pending.sum())
 
     def pending_of(self, subject: int) -> int:
         """Return how many entries of a subject are held."""

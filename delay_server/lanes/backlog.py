@@ -30,8 +30,6 @@ class Backlog:
     """Counts, by the number of a subject, what was in memory and was left on disk instead."""
 
     def __init__(self) -> None:
-        self.total = 0
-        """Entries that were in memory and are read from disk again, since their subject waits."""
         self.forgotten = 0
         """Messages that were left on disk, though their subject could not be parked."""
         self._left = np.zeros(64, np.int64)
@@ -47,13 +45,11 @@ class Backlog:
 
     def leave(self, entries: Entries) -> None:
         """Count entries of parked subjects that are left on disk."""
-        self.total += len(entries)
         np.add.at(self._left, entries["subject"], 1)
         np.minimum.at(self._oldest, entries["subject"], entries["due_ms"])
 
     def forget(self, entries: Entries) -> None:
         """Count entries to which nothing leads but a look at everything."""
-        self.total += len(entries)
         self.forgotten += len(entries)
 
     def returned(self, entries: Entries) -> None:

@@ -55,8 +55,6 @@ _HOST_SHOWN: Final = 255
 class RouteCounts:
     """What happened so far; numbers only grow."""
 
-    changes: int = 0
-    """Routes that came, changed or went."""
     untaken: int = 0
     """Times a subject could not be asked for, because so many are."""
     nameless: int = 0
@@ -200,7 +198,6 @@ class SubjectRoutes:
         taken = {one: some for one, some in takers.items() if some != frozenset()}
         route = self._id(taken) if taken else nowhere
         if route != before:
-            self.counts.changes += 1
             self._count(route, 1)
             if route:
                 self._route_of[name] = route

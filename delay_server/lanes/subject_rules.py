@@ -120,15 +120,10 @@ class LaneRules:
             return np.zeros(len(subjects), np.bool_)
         return self._paused(subjects.astype(np.uint32))
 
-    def paused_one(self, subject: int) -> bool:
-        """Say whether a subject is paused, by number; it must be known to Lanes."""
-        return bool(self.paused(np.array([subject], np.intp))[0])
-
-    # -- for SubjectRoutes -------------------------------------------------------------------
-
     def route_changed(self, number: int, route: int) -> None:
         """Put a subject where it belongs now that the meta server has another route for it."""
-        self.lanes.route_changed(number, NO_ROUTE if self.paused_one(number) else route)
+        is_paused = bool(self.paused(np.array([number], np.intp))[0])
+        self.lanes.route_changed(number, NO_ROUTE if is_paused else route)
 
     # -- for the sender ----------------------------------------------------------------------
 

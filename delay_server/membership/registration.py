@@ -172,8 +172,6 @@ class Registration:
         """Why no meta server is available; empty while one answers."""
         self.answers = 0
         """Answers with a record of the group."""
-        self.failures = 0
-        """Registrations that failed: no answer, or one that was not usable."""
         self._again_s = 0.0
         """After so long it is to say that it is there, by the last answer."""
         self.clock_ahead_ms = 0
@@ -221,11 +219,6 @@ class Registration:
     def clock_fault(self) -> str:
         """Why the clock of this node is taken for wrong; empty if it is not."""
         return "" if self._reply is None else self._reply.clock_fault
-
-    @property
-    def answered_ms_ago(self) -> int | None:
-        """How long ago the request was sent that was answered last; None: none was."""
-        return self._since(self._answered_boot_ms)
 
     @property
     def away_ms(self) -> int:
@@ -484,7 +477,6 @@ class Registration:
 
     def _note_trouble(self, reason: str) -> None:
         """Note that no meta server is available; log it at first, and then at intervals."""
-        self.failures += 1
         if not self.trouble:
             self._trouble_boot_ms = self._clock.boot_ms()
         self.trouble = reason

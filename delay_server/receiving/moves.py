@@ -7,12 +7,11 @@ part delivers it. A crash before the record is durable delivers it again; after 
 due at its new time, here or at the next master.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.errors import BodyError
@@ -25,7 +24,7 @@ from sender.groups.readable import ReadItems
 from sender.queues.parcels import Batch
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
+from storage.batch.facts import Outcome
 from storage.logs.message_log import Draft
 
 
@@ -59,17 +58,10 @@ class Moves:
         self._read_items = read_items
         self._subject_name = subject_name
         self._now_ms = now_ms
-        self._on_moved = on_moved
         self._on_no_space = on_no_space
         self._on_changed = on_changed
-        self._unfiled = UnfiledRecords(Outcome.MOVED)
-        self._idle = trio.Event()
-        self.count = 0
+        self.unfiled = UnfiledRecords(Outcome.MOVED, on_moved)
         """Messages held here."""
-
-    def held(self) -> Iterator[Entries]:
-        """Yield the entries of all messages held here."""
-        return self._unfiled.held()
 
     def plan(self, batch: Batch, items: Sequence[bytes]) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
@@ -109,35 +101,19 @@ class Moves:
     def move(self, planned: Sequence[tuple[Batch, Draft]], on_end: Callable[[], None]) -> None:
         """Append planned records, soon; `on_end` hears of each commit, or of a lack of space."""
         for batch, draft in planned:
-            self.count += len(batch)
-            self._unfiled.begin(batch.entries)
+            self.unfiled.begin(batch.entries)
             self._committer.submit(
                 partial(Records, draft),
                 partial(self._ended, batch, on_end),
-                on_durable=partial(self._unfiled.durable, batch.entries),
+                on_durable=partial(self.unfiled.durable, batch.entries),
             )
 
     def _ended(self, batch: Batch, on_end: Callable[[], None], kept: bool) -> None:  # noqa: FBT001
         if not kept:
-            self._unfiled.forget(batch.entries)
-            self.count -= len(batch)
+            self.unfiled.forget(batch.entries)
             self._on_no_space(batch)
         self._on_changed()
         on_end()
-        if not self._unfiled.is_appending:
-            self._idle.set()
-
-    def filed(self, facts: FactBlock) -> None:
-        """Hear of records that were filed; let go of the messages that these are about."""
-        if (entries := self._unfiled.filed(facts)) is not None:
-            self.count -= len(entries)
-            self._on_moved(entries)
-
-    async def stop(self) -> None:
-        """Wait until what is being appended is."""
-        while self._unfiled.is_appending:
-            self._idle = trio.Event()
-            await self._idle.wait()
 
 
 def _move(entries: Entries, draft: Draft) -> Draft:

@@ -16,9 +16,8 @@ A verdict is believed only on the connection that its message went to. A LATER t
 space is answered as all else: its message is still there, and comes again sooner than it was to.
 """
 
-from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -74,18 +73,6 @@ class _Settling:
     """How many parts of it have not come to their end; one is whoever reads it."""
 
 
-@dataclass(slots=True)
-class ReceiverCounts:
-    """What happened since the start; numbers only grow."""
-
-    attached: int = 0
-    refused: int = 0
-    settled: Counter[str] = field(default_factory=Counter)
-    """Messages by verdict."""
-    unknown: int = 0
-    """Verdicts on what was not unsettled on their connection."""
-
-
 class Receivers:
     """The connections of receivers, at whichever mastership there is."""
 
@@ -105,7 +92,6 @@ class Receivers:
         self._settling: set[_Settling] = set()
         self._went_on = trio.Event()
         """Set, and replaced, when something is answered, or a receiver is gone."""
-        self.counts = ReceiverCounts()
 
     def take(self, connection: Connection, frame: Frame) -> None:
         """Take an ATTACH, a FLOW or a SETTLE."""
@@ -165,22 +151,18 @@ class Receivers:
         if reason:
             if is_final:
                 connection.fault()
-            body = self._refused(reason, is_final=is_final)
+            body = _refused(reason, is_final=is_final)
         elif master is None or duty.leaves_due:
             why = duty.remark or "; ".join(duty.why) or "this node is not the master"
-            body = self._refused(why)
+            body = _refused(why)
         elif not attach.name.isprintable():
-            body = self._refused(f"{attach.name!a} cannot be shown: choose another", is_final=True)
+            body = _refused(f"{attach.name!a} cannot be shown: choose another", is_final=True)
         else:
             try:
                 body = self._attached(master, connection, attach)
             except GroupRefusedError as error:
-                body = self._refused(str(error))
+                body = _refused(str(error))
         connection.answer(frame, ResponseCode.SUCCESS, body)
-
-    def _refused(self, reason: str, *, is_final: bool = False) -> bytes:
-        self.counts.refused += 1
-        return encode_attach_reply(AttachRefused(reason=reason, is_final=is_final))
 
     def _attached(self, master: Mastership, connection: Connection, attach: Attach) -> bytes:
         if master.targets.routes is None:
@@ -191,7 +173,6 @@ class Receivers:
                 raise GroupRefusedError("this server has no routes: attach without subjects")
         group = master.sender.attached(attach.name)
         self._members[connection] = _Member(master, group, group.attach(connection, attach))
-        self.counts.attached += 1
         hello = master.hello()
         return encode_attach_reply(
             Attached(group=hello.group, epoch=hello.epoch, lease_s=LEASE_S, now_ms=self._now_ms())
@@ -251,9 +232,6 @@ class Receivers:
             settling.waits += 1
             master.fact_recorder.when_committed(is_committed)
         unknown += group.release(attachment, _sequences(by_verdict[Verdict.RELEASE]))
-        for verdict, some in by_verdict.items():
-            self.counts.settled[verdict.name.lower()] += len(some)
-        self.counts.unknown += unknown
         settling.unknown = unknown
         self._ended(settling)
 
@@ -268,6 +246,10 @@ class Receivers:
         connection.answer(frame, ResponseCode.SUCCESS, body)
         connection.done(1, len(frame.body))
         self._goes_on()
+
+
+def _refused(reason: str, *, is_final: bool = False) -> bytes:
+    return encode_attach_reply(AttachRefused(reason=reason, is_final=is_final))
 
 
 def _sequences(settled: Sequence[Settled]) -> list[int]:

@@ -17,7 +17,6 @@ import msgspec
 from delay_protocol.basics.subjects import SENT_SUBJECT_BYTES_MAX
 from delay_protocol.meta.session import MetaSessionConfig
 from delay_server.accepting.admission import AdmissionConfig
-from delay_server.dead.dead_letters import DeadConfig
 from delay_server.holding.wheel import WheelConfig
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
@@ -329,9 +328,6 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
 
     sender: SenderConfig = msgspec.field(default_factory=SenderConfig)
     """How messages are delivered."""
-
-    dead: DeadConfig = msgspec.field(default_factory=DeadConfig)
-    """Dead letters: messages that brokers refuse for good."""
 
     listener: ListenerConfig = msgspec.field(default_factory=ListenerConfig)
     """The listener for producers."""

@@ -92,8 +92,8 @@ def _ignore_loss(_error: ConnectionLostError) -> None:
 class RequestConnection:
     """One connection to one peer; usable from nursery.start(run) until it is lost.
 
-    Callbacks are called by the reader, must be short and must not raise; they may submit. One-way
-    requests of the peer go to `on_push`.
+    Callbacks are called by the reader, must be short and must not raise; they may submit. What the
+    peer sends unasked, with opaque 0 or as a one-way request, goes to `on_push`.
     """
 
     def __init__(
@@ -327,13 +327,11 @@ class RequestConnection:
         pending = self._pending
         on_reply = self._on_reply
         for frame in frames:
-            if not frame.flag & _FLAG_RESPONSE:
-                if frame.flag & _FLAG_ONE_WAY:
-                    self._on_push(frame)
-                else:
-                    self.counts.replies_dropped += 1
+            is_answer = frame.flag & _FLAG_RESPONSE
+            if not frame.opaque or (frame.flag & _FLAG_ONE_WAY and not is_answer):
+                self._on_push(frame)
                 continue
-            asker = pending.pop(frame.opaque, _To.UNKNOWN)
+            asker = pending.pop(frame.opaque, _To.UNKNOWN) if is_answer else _To.UNKNOWN
             if asker is _To.UNKNOWN:
                 self.counts.replies_dropped += 1
                 continue

@@ -5,7 +5,7 @@ families.
 """
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 
 from prometheus_client import CollectorRegistry
@@ -58,22 +58,32 @@ def gauge(name: str, text: str, value: float) -> Metric:
     return GaugeMetricFamily(f"delaywheel_{name}", text, value=value)
 
 
+def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    """Return a family of one number for each value of a label, which only grow."""
+    family = CounterMetricFamily(f"delaywheel_{name}", text, labels=[label])
+    for of, value in values.items():
+        family.add_metric([of], value)
+    return family
+
+
+def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Metric:
+    """Return a family of one number for each value of a label, as they are now, if there is any."""
+    family = GaugeMetricFamily(f"delaywheel_{name}", text, labels=[label])
+    for of, value in values.items():
+        if value is not None:
+            family.add_metric([of], value)
+    return family
+
+
 def listener_families(listener: Server) -> Iterator[Metric]:
     """Yield what is counted of the connections of a listener."""
-    connections = listener.counts
+    counts = listener.counts
     yield gauge("connections", "Open connections.", listener.open_connections)
-    yield counter("connections_accepted", "Connections accepted.", connections.accepted)
-    yield counter("connections_refused", "Connections refused at a cap.", connections.refused)
-    yield counter("connection_faults", "Requests and frames that were refused.", connections.faults)
-    yield counter("connection_pauses", "Times that reading stopped.", connections.pauses)
-    yield counter("received_bytes", "Bytes received.", connections.received_bytes)
+    yield counter("connections_refused", "Connections refused at a cap.", counts.refused)
+    yield counter("connection_faults", "Requests and frames that were refused.", counts.faults)
     yield gauge("held_bytes", "Bytes held for connections.", listener.held_bytes)
-    closed = CounterMetricFamily(
-        "delaywheel_connections_closed", "Connections closed, by reason.", labels=["reason"]
-    )
-    for why, count in list(connections.closed.items()):
-        closed.add_metric([why.name.lower()], count)
-    yield closed
+    closed = {why.name.lower(): count for why, count in list(counts.closed.items())}
+    yield counters("connections_closed", "Connections closed, by reason.", "reason", closed)
 
 
 @functools.cache

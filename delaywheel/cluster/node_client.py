@@ -17,6 +17,9 @@ from delaywheel.shared.options import with_token_file
 TIMEOUT_S: Final = 30.0
 """A change is answered when it holds, which takes longer the more is held for delivery."""
 
+_LONG_S: Final = 300.0
+"""Millions of messages may have to be looked at for one id, thousands of dead letters changed."""
+
 _NODE: Final = "127.0.0.1:20811"
 """The default HTTP address of a delay server."""
 
@@ -33,9 +36,18 @@ _META: Final = "the meta server"
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def at_node(command: Command) -> Command:
-    """Add `server` and `token_file`: which node, and what proves that one may."""
+def of_node(command: Command) -> Command:
+    """Add `session`: which node is asked, what proves that one may, how the answer is shown."""
+
+    @functools.wraps(command)
+    def run(
+        *args: object, server: str, token_file: Path | None, as_json: bool, **options: object
+    ) -> object:
+        session = session_of(server, token_file, as_json=as_json, timeout_s=_LONG_S)
+        return command(*args, session=session, **options)
+
     for option in (
+        click.option("--json", "as_json", is_flag=True, help="Print the answer as it came."),
         with_token_file,
         click.option(
             "--server",
@@ -45,14 +57,8 @@ def at_node(command: Command) -> Command:
             help="The delay server's HTTP address (http.address).",
         ),
     ):
-        command = option(command)
-    return command
-
-
-def of_node(command: Command) -> Command:
-    """Add what `at_node` does, and `as_json`: how the answer is shown."""
-    shown = click.option("--json", "as_json", is_flag=True, help="Print the answer as it came.")
-    return at_node(shown(command))
+        run = option(run)
+    return cast("Command", run)
 
 
 def of_rules(command: Command) -> Command:

@@ -1,8 +1,7 @@
 """`delaywheel status`: what a running delay server says of itself, at a glance.
 
 The server answers GET /status on its HTTP port with a JSON object: figures, objects of figures, and
-objects or lists of objects of which each is a row. What is not named here is shown all the same, so
-a newer server needs no newer command. A name's ending tells the unit (`_ms`, `_seconds`, `_bytes`).
+objects of which each is a row. A name's ending tells the unit (`_ms`, `_seconds`, `_bytes`).
 """
 
 import http
@@ -26,52 +25,6 @@ _INSTANT_FROM_MS = 100_000_000_000
 ROWS_MAX: Final = 20
 """Rows of one table: the rest is counted; --json has all."""
 
-_PARTS = {
-    "server": (
-        "cluster",
-        "group",
-        "node_id",
-        "version",
-        "ready",
-        "uptime_ms",
-        "now_ms",
-        "listen",
-        "connections",
-        "clock_held",
-    ),
-    "messages": (
-        "accepted",
-        "pending",
-        "wheel_entries",
-        "held_entries",
-        "wheel_evicted",
-        "late",
-        "next_due_ms",
-        "requests_held",
-    ),
-    "logs": (
-        "epoch",
-        "incarnation",
-        "first_sequence",
-        "last_sequence",
-        "replay_lag",
-        "checkpoint_sequence",
-        "segments",
-        "segments_sealed",
-        "segments_sealed_on_disk",
-        "retired_files",
-        "files_deleted",
-        "damaged",
-        "undeliverable",
-        "disk_free_bytes",
-        "disk_owed_bytes",
-        "disk_floor_bytes",
-        "disk_full",
-        "recovery_seconds",
-    ),
-}
-"""Which of the server's plain figures stand together, in this order; others come under `other`."""
-
 Section = Mapping[str, object]
 
 
@@ -79,7 +32,6 @@ Section = Mapping[str, object]
 @click.argument("address", required=False, metavar="[HOST:PORT]")
 @click.option("--server", metavar="HOST:PORT", help="The same, as an option.")
 @with_token_file
-@click.option("--all", "shows_all", is_flag=True, help="Show every figure.")
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)
 def status(
@@ -87,7 +39,6 @@ def status(
     address: str | None,
     server: str | None,
     token_file: Path | None,
-    shows_all: bool,
     as_json: bool,
     watch: bool,
     every: float,
@@ -103,14 +54,12 @@ def status(
     Examples:
       delaywheel status
       delaywheel status 127.0.0.1:20811 --watch
-      delaywheel status --all
       delaywheel status --json
     """
     if address is not None and server is not None:
         raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
     asked = address or server or "127.0.0.1:20811"
-    shown = render_all if shows_all else render
-    show(lambda: fetch(asked, token_file), shown, as_json=as_json, every=every if watch else None)
+    show(lambda: fetch(asked, token_file), render, as_json=as_json, every=every if watch else None)
 
 
 def fetch(address: str, token_file: Path | None = None) -> Json:
@@ -192,7 +141,7 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
         if isinstance(section, dict):
             shown = {key: section[key] for key in keys or section if section.get(key) is not None}
             if shown:
-                figures.append(_figures(name, shown))
+                figures.append(figures_table(name, shown))
     late = [
         {"of": when} | {f"{share}_s": in_seconds(value) for share, value in found[name].items()}
         for name, when in _LATENESS.items()
@@ -214,24 +163,25 @@ def render(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no commo
 
 
 _AT_A_GLANCE: Final[Mapping[str, tuple[str, ...]]] = {
-    "server": ("version", "uptime_ms", "listen", "connections", "epoch"),
-    "messages": ("accepted", "pending", "late", "requests_held", "next_due_ms"),
+    "server": ("version", "uptime_ms", "listen", "connections", "epoch", "clock_held"),
+    "messages": ("accepted", "pending", "late", "requests_held", "replay_lag", "next_due_ms"),
     "undelivered": (),
-    "disk": ("disk_free_bytes", "disk_owed_bytes", "disk_floor_bytes", "damaged", "undeliverable"),
+    "disk": ("disk_free_bytes", "disk_owed_bytes", "disk_floor_bytes", "damaged"),
+    "dead letters": ("dead_pending", "dead_oldest_seconds"),
     "replication": (
         "role",
         "epoch",
-        "committed",
         "durable",
+        "committed",
         "applied",
         "follows",
         "matched_ms",
-        "outcomes_uncommitted",
+        "trouble",
     ),
 }
 """What `render` shows: the server's plain figures under names of ours, and objects of figures."""
 
-_PLAIN: Final = {"server", "messages", "disk"}
+_PLAIN: Final = {"server", "messages", "disk", "dead letters"}
 
 _LATENESS: Final = {"lateness_ms": "since the start", "lateness_5_minutes_ms": "5 minutes"}
 """Of which times the lateness is shown."""
@@ -240,65 +190,21 @@ _TABLES: Final[Mapping[str, tuple[str, tuple[str, ...]]]] = {
     "replicas": ("node", ("standing", "lag", "lag_seconds", "filing_lag_seconds", "sentence")),
     "brokers": (
         "group",
-        ("address", "up", "circuit", "queued", "in_flight", "delivered", "refused"),
+        ("address", "up", "circuit_reason", "queued", "in_flight", "delivered", "refused"),
     ),
 }
 """Of which objects of rows `render` shows a table: the name of a row, and the columns."""
 
 
-def render_all(found: Json) -> Any:  # noqa: ANN401 (what rich can show has no common type)
-    """Return the whole status as something that rich can print."""
-    from rich.columns import Columns
-    from rich.console import Group
-    from rich.text import Text
-
-    from delay_protocol.basics.printable import printable
-
-    warnings = []
-    figures = []
-    tables = []
-    for name, value in _in_parts(found).items():
-        match value:
-            case [dict(), *_]:
-                tables.append(rows_table(name, value))
-            case [_, *_]:
-                warnings += [
-                    Text(printable(f"{_title(name)}: {line}"), style="bold red") for line in value
-                ]
-            case dict() if value and all(isinstance(inner, dict) for inner in value.values()):
-                tables.append(rows_table(name, [{"": key} | row for key, row in value.items()]))
-            case dict() if value:
-                figures.append(_figures(name, value))
-            case _:
-                pass
-    return Group(*warnings, Columns(figures, padding=(1, 4)), *tables)
-
-
-def _in_parts(found: Json) -> Json:
-    """Return the status with its plain figures gathered into parts."""
-    plain = {name: value for name, value in found.items() if not isinstance(value, dict | list)}
-    parts = {
-        part: {name: plain.pop(name) for name in names if name in plain}
-        for part, names in _PARTS.items()
-    }
-    structured = {name: value for name, value in found.items() if isinstance(value, dict | list)}
-    return parts | {"other": plain} | structured
-
-
-def _figures(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+def figures_table(name: str, section: Section) -> Any:  # noqa: ANN401 (imported lazily)
+    """Return a table of figures below their name."""
     from rich.table import Table
 
     table = Table(title=cell(_title(name)), title_justify="left", show_header=False, box=None)
     table.add_column(style="dim")
     table.add_column(justify="right")
-    # Of an object the unit may stand in its own name: lateness_ms {p50, p99, max}. In ms those are
-    # durations.
-    if name.endswith("_ms"):
-        name = name.removesuffix("_ms") + "_s"
-        section = {key: in_seconds(value) for key, value in section.items()}
-    unit = next((ending for ending in _UNITS if name.endswith(ending)), "")
     for key, value in section.items():
-        table.add_row(cell(_title(key)), cell(format_value(key + unit, value)))
+        table.add_row(cell(_title(key)), cell(format_value(key, value)))
     return table
 
 
@@ -320,11 +226,8 @@ def rows_table(name: str, rows: Sequence[Section], *, most: int = ROWS_MAX) -> A
     return Group(table, f"  and {hidden:,} more") if hidden > 0 else table
 
 
-_UNITS = ("_ms", "_seconds", "_s", "_bytes")
-
-
 def _title(key: str) -> str:
-    for ending in _UNITS:
+    for ending in ("_ms", "_seconds", "_s", "_bytes"):
         key = key.removesuffix(ending)
     return key.replace("_", " ")
 

@@ -2,36 +2,30 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 import click
 
-from delaywheel.cluster.node_client import of_node, print_json, session_of, text_of_rule
+from delaywheel.cluster.node_client import of_node, print_json, text_of_rule
+from delaywheel.shared.admin_client import Session
 from delaywheel.shared.parameters import MOMENT
 from delaywheel.shared.terminal import cell, moment_text, wide_console
 
 _NOT_HELD = "nothing is held back: what waits is not due"
 _NEVER_SEEN = "never seen here: nothing of it came or was due since this node started"
-_TIMEOUT_S = 300.0
-"""Millions of messages may have to be looked at for one id."""
 
 
 @click.command(short_help="Show where messages are and why they have not been delivered.")
 @click.option("--subject", metavar="SUBJECT", help="All messages of a subject.")
-@click.option("--sequence", type=click.IntRange(min=1), metavar="N", help="One, by its number.")
 @click.option("--id", "message_id", metavar="ID", help="One, by its message id.")
 @click.option("--at", type=MOMENT, metavar="TIME", help="When that one was due, if days ago.")
 @of_node
 def explain(
     *,
     subject: str | None,
-    sequence: int | None,
     message_id: str | None,
     at: datetime | None,
-    server: str,
-    token_file: Path | None,
-    as_json: bool,
+    session: Session,
 ) -> None:
     """Show where a message is and why it has not been delivered.
 
@@ -45,15 +39,14 @@ def explain(
       delaywheel explain --id 211121.123456.10.0.0.1.42.7
       delaywheel explain --id 211121.123456.10.0.0.1.42.7 --at 2026-11-21T14:03:00Z
     """
-    asked = {"subject": subject, "sequence": sequence, "id": message_id}
-    given = {name: value for name, value in asked.items() if value is not None}
+    asked = {"subject": subject, "id": message_id}
+    given: dict[str, str | int] = {name: text for name, text in asked.items() if text is not None}
     if len(given) != 1:
-        raise click.UsageError("give one of --subject, --sequence and --id")
+        raise click.UsageError("give either --subject or --id")
     if at is not None:
         given["minute"] = int(at.timestamp()) // 60
-    session = session_of(server, token_file, as_json=as_json, timeout_s=_TIMEOUT_S)
     answer = session.ask("GET", "explain", query=given)
-    if as_json:
+    if session.as_json:
         print_json(answer)
     elif subject is not None:
         _print_subject(answer)
@@ -69,11 +62,11 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
     rows = {
         "subject": answer["subject"],
         "rule": f"{rule}: {text_of_rule(answer['control'] or {})}" if rule else "none",
-        "reason": answer["reason"] or (_NOT_HELD if answer.get("seen", True) else _NEVER_SEEN),
+        "reason": answer["reason"] or (_NOT_HELD if answer["seen"] else _NEVER_SEEN),
         "damaged": str(answer["damaged"]),
         "dead letters": _count_of_letters(answer),
         "broker groups": ", ".join(answer["groups"]) or "-",
-        "receivers": "; ".join(answer.get("receivers", ())) or "-",
+        "receivers": "; ".join(answer["receivers"]) or "-",
         "due soon": str(answer["in_wheel"]),
         "held for delivery": str(answer["held"]),
         "due, left on disk": str(answer["left_on_disk"]),
@@ -86,10 +79,8 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
 
 def _count_of_letters(answer: Mapping[str, Any]) -> str:
     """Return how many dead letters a subject has, and where to see them."""
-    count = answer.get("dead", 0)
-    if not count:
-        return "0"
-    return f"{count}: `delaywheel dead list --subject ...`, then requeue or drop them"
+    hint = ": `delaywheel dead list --subject ...`, then requeue or drop them"
+    return f"{answer['dead']}{hint if answer['dead'] else ''}"
 
 
 def _print_messages(answer: Mapping[str, Any]) -> None:
@@ -113,18 +104,13 @@ def _print_messages(answer: Mapping[str, Any]) -> None:
     wide_console().print(table)
     for row in answer["messages"]:
         if row["dead_letter"]:
-            click.echo(_about_letter(row))
-        if row.get("holder"):
+            shown = f"`delaywheel dead show {row['sequence']}`"
+            click.echo(f"it is dead letter {row['sequence']}: see {shown}, then requeue or drop it")
+        if row["holder"]:
             click.echo(f"message {row['sequence']} is with {row['holder']}")
-        if fact := row.get("fact"):
+        if fact := row["fact"]:
             when, group = moment_text(fact["at_ms"]), fact["group"] or "no group"
             click.echo(f"message {row['sequence']}: {fact['outcome']}, {when}, {group}")
-
-
-def _about_letter(row: Mapping[str, Any]) -> str:
-    """Return which dead letter a message became, and what to do."""
-    name = f"message {row['of_sequence']} became dead letter {row['sequence']}"
-    return f"{name}: see `delaywheel dead show {row['sequence']}`, then requeue or drop it"
 
 
 def _oldest(ms: int | None) -> str:

@@ -5,14 +5,6 @@ import click
 
 @click.command(short_help="Print all settings and what they mean.")
 @click.option(
-    "--format",
-    "form",
-    type=click.Choice(["toml", "markdown"]),
-    default="toml",
-    show_default=True,
-    help="toml: a configuration file; markdown: a page, with the client and all commands too.",
-)
-@click.option(
     "--of",
     "process",
     type=click.Choice(["delay-server", "meta-server"]),
@@ -20,7 +12,7 @@ import click
     show_default=True,
     help="Whose configuration file.",
 )
-def settings(form: str, process: str) -> None:
+def settings(process: str) -> None:
     """Print a configuration file that explains every setting.
 
     All settings are comments with their defaults; remove the `#` to change one.
@@ -30,15 +22,8 @@ def settings(form: str, process: str) -> None:
       delaywheel settings > delay-server.toml
       delaywheel settings --of meta-server > meta-server.toml
     """
-    if form == "toml":
-        if process == "meta-server":
-            from meta_server.settings.config_reference import reference_toml
-        else:
-            from delay_server.settings.config_reference import reference_toml
-        click.echo(reference_toml(), nl=False)
-        return
-    from delaywheel.servers.settings_page import settings_page
-
-    root = click.get_current_context().find_root().command
-    assert isinstance(root, click.Group)
-    click.echo(settings_page(root), nl=False)
+    if process == "meta-server":
+        from meta_server.settings.config_reference import reference_toml
+    else:
+        from delay_server.settings.config_reference import reference_toml
+    click.echo(reference_toml(), nl=False)

@@ -167,6 +167,8 @@ from meta_server.wire.group_admission import NEW_GROUP
 PREFIX: Final = "/api/v1"
 """Path of the API."""
 
+_BODY_S: Final = 5.0
+"""For the whole body of a request."""
 _AUDIT_STEP: Final = 500
 """Entries of the audit that are read at a time: commits wait that long."""
 _AUDIT_STEPS_MAX: Final = 40
@@ -963,14 +965,14 @@ async def _read_body(entrance: Entrance, request: HttpRequest) -> bytes:
     if not said.isdigit() or len(said) > 18 or int(said) > settings.body_bytes_max:
         raise too_long
     data = bytearray()
-    with trio.move_on_after(settings.body_ms_max / 1000) as scope:
+    with trio.move_on_after(_BODY_S) as scope:
         async with aclosing(request.stream()) as parts:
             async for part in parts:
                 data += part
                 if len(data) > settings.body_bytes_max:
                     raise too_long
     if scope.cancelled_caught:
-        raise BodyError(408, "slow", f"the body took longer than {settings.body_ms_max} ms")
+        raise BodyError(408, "slow", f"the body took longer than {_BODY_S:g} s")
     return bytes(data)
 
 

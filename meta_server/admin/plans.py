@@ -91,6 +91,8 @@ ITSELF: Final = "(meta server)"
 
 BROKERS_PER_GROUP_MAX: Final = 3
 """Brokers that may be entered for one group, as in QMQ."""
+_BROKERS_MAX: Final = 10_000
+"""Brokers that may be entered."""
 
 KINDS: Final[Mapping[str, GroupKind]] = {kind.name.lower(): kind for kind in GroupKind}
 
@@ -462,8 +464,8 @@ def add_broker(desk: Desk, new: BrokerNew) -> tuple[Change, ...]:
     _check_free(registry, broker)
     if len(registry.brokers_in(new.group)) >= BROKERS_PER_GROUP_MAX:
         raise StateError(f"{new.group} has {BROKERS_PER_GROUP_MAX} brokers, which is the limit")
-    if len(registry.brokers) >= desk.limits.brokers_max:
-        raise StateError(f"there are {desk.limits.brokers_max} brokers, which is the limit")
+    if len(registry.brokers) >= _BROKERS_MAX:
+        raise StateError(f"there are {_BROKERS_MAX} brokers, which is the limit")
     return desk.audited("broker.add", _target(broker), [SaveBroker(broker)], after=broker)
 
 

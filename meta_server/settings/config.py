@@ -53,24 +53,13 @@ class StoreConfig:
     """`sqlite:///PATH`, or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`. Empty: a SQLite
     file `meta.db` in the data directory."""
 
-    connect_ms_max: int = constant(5000)
-    """Milliseconds to wait for a connection to a server."""
-
-    statement_ms_max: int = constant(10_000)
-    """Milliseconds that a statement may take, waiting for other writers included. A change that
-    waits longer is refused; known routes are served all the while."""
-
     def __post_init__(self) -> None:
         """Refuse what the store refuses."""
         self.settings(Path("data"))
 
     def settings(self, data_dir: Path) -> DatabaseSettings:
         """Return what the store is opened with."""
-        return DatabaseSettings(
-            url=self.url or f"sqlite:///{data_dir / 'meta.db'}",
-            connect_ms_max=self.connect_ms_max,
-            statement_ms_max=self.statement_ms_max,
-        )
+        return DatabaseSettings(url=self.url or f"sqlite:///{data_dir / 'meta.db'}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,9 +121,6 @@ class ListenerConfig(ConnectionLimits):
 class RegistrationConfig:
     """Limits and time-outs of registrations."""
 
-    client_text_bytes_max: int = constant(512)
-    """Bytes of a client id, a consumer group, an application or a room. A longer one is refused."""
-
     subjects_max: int = 1_000_000
     """Subjects there may be. A further one is refused when it is first used; 600 bytes of
     memory each, with its route."""
@@ -169,10 +155,6 @@ class RegistrationConfig:
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
 
-    broker_answer_ms_max: int = constant(1500)
-    """Milliseconds after which a broker whose registration the store has not taken yet is answered
-    51 all the same. QMQ's brokers wait for 2 s, and do not start without any answer."""
-
     node_timeout_ms: int = 15_000
     """Milliseconds without a word from a delay server after which another process may claim to be
     it, started on its disk elsewhere."""
@@ -186,10 +168,6 @@ class RegistrationConfig:
     """Milliseconds after which a delay server says again that it is there: one of which nothing
     came for 2.5 s counts as silent (meta_server/groups/elections.py)."""
 
-    node_end_ms: int = constant(10_000)
-    """Milliseconds between two notes of how far a delay server's log goes. A copy of its directory
-    that lacks records which were noted is refused; what was taken since is not missed."""
-
     secret_file: str = ""
     """The file of the secret that delay servers prove to have (`meta.secret_file` there), readable
     by its owner and group only; read again when it changes. Two lines are two secrets that count.
@@ -199,42 +177,22 @@ class RegistrationConfig:
     """Whether a delay server without the secret is refused, if there is a `secret_file`. False is
     for the time until all of them have it."""
 
-    secret_look_ms: int = constant(1000)
-    """Milliseconds between two checks for a changed secret file."""
-
-    stall_ms_max: int = constant(2000)
-    """Milliseconds. If this process was not running for longer than that (a stopped machine), the
-    time does not count as silence of others."""
-
-    timestamp_ahead_ms: int = constant(60_000)
-    """Milliseconds by which the stored bound of timestamps is ahead of the clock. After a restart
-    timestamps begin at that bound."""
-
     waiting_max: int = constant(20_000)
     """Requests that wait for the store. A further one is refused for the moment."""
 
     commit_requests_max: int = constant(200)
     """Requests whose changes are stored together at most."""
 
-    remind_seconds: float = constant(60.0)
-    """Seconds between two lines in the log about refusals of the same address for the same reason;
-    those in between are counted."""
-
     def __post_init__(self) -> None:
         """Refuse limits that exclude every registration."""
-        require_at_least(self, 1, "client_text_bytes_max", "subjects_max")
-        require_at_least(self, 1, "groups_max", "waiting_max", "commit_requests_max")
+        require_at_least(self, 1, "subjects_max", "groups_max")
+        require_at_least(self, 1, "waiting_max", "commit_requests_max")
         require_at_least(self, 0.001, "new_subjects_per_second_max", "new_subjects_burst_seconds")
         if not 0 < self.new_subjects_address_share <= 1:
             share = self.new_subjects_address_share
             raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
-        require_at_least(self, 0, "remind_seconds")
         require_at_least(self, 60_000, "group_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_again_ms")
-        require_at_least(self, 100, "stall_ms_max", "timestamp_ahead_ms")
-        require_at_least(self, 1, "broker_answer_ms_max")
-        require_at_least(self, 0, "node_end_ms")
-        require_at_least(self, 10, "secret_look_ms")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,15 +256,9 @@ class AdminConfig:
     body_bytes_max: int = constant(64 * KIB)
     """Bytes of a request's body. A longer one is answered 413."""
 
-    body_ms_max: int = constant(5000)
-    """Milliseconds in which a body has to arrive, else the answer is 408."""
-
     answer_ms_max: int = constant(8000)
     """Milliseconds for which an answer waits for the store. After that it is 504: whether the
     change is stored is to be looked up."""
-
-    brokers_max: int = constant(10_000)
-    """Brokers that may be entered. A further one is refused."""
 
     prefix_routes_max: int = constant(10_000)
     """Routes of prefixes there may be. A further one is refused."""
@@ -318,8 +270,8 @@ class AdminConfig:
         """Refuse values that exclude every caller or wait for ever."""
         require_at_least(self, 1, "requests_max", "route_groups_max")
         require_at_least(self, 1024, "body_bytes_max")
-        require_at_least(self, 10, "body_ms_max", "answer_ms_max")
-        require_at_least(self, 0, "brokers_max", "prefix_routes_max")
+        require_at_least(self, 10, "answer_ms_max")
+        require_at_least(self, 0, "prefix_routes_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,6 +42,9 @@ for long (a backup) makes it longer, and it would stay so."""
 _LOG_ATTEMPTS: Final = 100
 """How often the write-ahead log of a file is turned on again while others are at it."""
 
+_CONNECT_S: Final = 5
+"""To wait for a connection to a server."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatabaseSettings:
@@ -50,15 +53,12 @@ class DatabaseSettings:
     url: str
     """`sqlite:///PATH` or `postgresql+psycopg://USER:PASSWORD@HOST:PORT/NAME`."""
 
-    connect_ms_max: int = 5000
-    """Milliseconds to wait for a connection to a server."""
-
     statement_ms_max: int = 10_000
     """Milliseconds that a statement may take, waiting for other writers included. A change that
     waits longer is refused; known routes are served all the while."""
 
     def __post_init__(self) -> None:
-        """Refuse what is no database we know, and times that are none."""
+        """Refuse what is no database we know, ."""
         try:
             url = make_url(self.url)
         except ArgumentError:
@@ -70,10 +70,6 @@ class DatabaseSettings:
             raise ValueError(f"url names {url.drivername}, but a store is one of {sorted(_KINDS)}")
         if url.get_backend_name() == "sqlite" and url.database in {None, "", ":memory:"}:
             raise ValueError("url names no file; a store cannot be in memory only")
-        for name in ("connect_ms_max", "statement_ms_max"):
-            # Written so that a NaN is refused as well.
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
 
     @property
     def file(self) -> Path | None:
@@ -316,7 +312,6 @@ class PostgresqlDatabase(Database):
 
     def __init__(self, settings: DatabaseSettings) -> None:
         statement_ms = settings.statement_ms_max
-        connect_s = max(2, -(-settings.connect_ms_max // 1000))
         super().__init__(
             create_engine(
                 make_url(settings.url),
@@ -326,7 +321,7 @@ class PostgresqlDatabase(Database):
                 pool_pre_ping=True,
                 hide_parameters=True,
                 connect_args={
-                    "connect_timeout": connect_s,
+                    "connect_timeout": _CONNECT_S,
                     # Of a server that is silent, not gone.
                     "tcp_user_timeout": statement_ms,
                     "keepalives_idle": 5,

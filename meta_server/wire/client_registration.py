@@ -26,6 +26,9 @@ from meta_server.wire.client_answers import ClientAnswers
 from meta_server.wire.pushes import Pusher, Subscription, Use
 from meta_server.wire.replies import Replies, admit
 
+_TEXT_BYTES_MAX = 512
+"""Of a client id, a consumer group, an application or a room."""
+
 IGNORE_STATE = -2
 """The timestamp of a refusal: QMQ's clients then keep the online state that they have."""
 
@@ -59,7 +62,6 @@ class ClientRegistration:
         self._answers = answers
         self._pusher = pusher
         self._clock = clock
-        self._limits = limits
         self._newcomers = _new_subjects(limits)
 
     def register(self, connection: Connection, frame: Frame) -> None:
@@ -112,11 +114,10 @@ class ClientRegistration:
             refuse(error)
 
     def _routed(self, request: ClientRegister) -> str:
-        limits = self._limits
         for text in (request.client_id, request.consumer_group, request.app_code, request.ldc):
-            if len(text.encode()) > limits.client_text_bytes_max:
+            if len(text.encode()) > _TEXT_BYTES_MAX:
                 raise RefusedError(
-                    f"a name of {len(text.encode())} bytes, at most {limits.client_text_bytes_max}"
+                    f"a name of {len(text.encode())} bytes, at most {_TEXT_BYTES_MAX}"
                 )
         return routed_subject(request.subject)
 

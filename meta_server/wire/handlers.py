@@ -83,7 +83,7 @@ class Handlers:
         self._pusher = pusher
         self._answers = answers
         self.speakers = Speakers()
-        self.replies = Replies(committer, remind_s=limits.remind_seconds)
+        self.replies = Replies(committer)
         self.admission = GroupAdmission(
             registry=registry,
             committer=committer,

@@ -35,6 +35,9 @@ from meta_server.wire.replies import Replies
 from meta_server.wire.speakers import Speakers
 
 _PRESENT = 2.5
+_END_S = 10.0
+"""Between two notes of how far a delay server's log goes. A copy of its directory that lacks
+records which were noted is refused; what was taken since is not missed."""
 """A start that was not heard for so many times as it is to speak again makes room for the next."""
 NODES = "nodes"
 """Key of intents about delay nodes: uuids must be unique over all of them."""
@@ -161,7 +164,7 @@ class NodeRegistration:
         now, request = trio.current_time(), node.request
         noted_at = self._ends_noted.setdefault(node.key, now)
         if (
-            now - noted_at < self._limits.node_end_ms / 1000
+            now - noted_at < _END_S
             or self._committer.is_stale
             or not plan_end(self._registry, request)
         ):

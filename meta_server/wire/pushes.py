@@ -23,6 +23,7 @@ from delay_protocol.meta.requests import (
 from delay_protocol.wire.frames import Frame, encode_response
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
+from meta_server.settings.config import PushConfig
 
 _SLICE = 200
 """Subscriptions checked in one turn of the loop at most…"""
@@ -88,20 +89,14 @@ class Pusher:
         *,
         answers: Callable[[], GroupsOf],
         timestamp: Callable[[], int],
-        gather_s: float,
-        retry_s: float,
+        limits: PushConfig,
         unsent_bytes_max: int,
-        subscriptions_max: int,
-        per_connection_max: int,
     ) -> None:
         """Have `answers()` return what tells a client's groups until something changes."""
         self._answers = answers
         self._timestamp = timestamp
-        self._gather_s = gather_s
-        self._retry_s = retry_s
+        self._limits = limits
         self._unsent_bytes_max = unsent_bytes_max
-        self._subscriptions_max = subscriptions_max
-        self._per_connection_max = per_connection_max
         # Dicts: gone through in the order of arrival, in every process.
         self._of: dict[Connection, dict[Use, Subscription]] = {}
         self._wakeup = Wakeup()
@@ -119,8 +114,8 @@ class Pusher:
         uses = self._of.setdefault(connection, {})
         if use not in uses:
             if (
-                len(uses) >= self._per_connection_max
-                or self.subscriptions >= self._subscriptions_max
+                len(uses) >= self._limits.subscriptions_per_connection_max
+                or self.subscriptions >= self._limits.subscriptions_max
             ):
                 self.counts.unkept += 1
                 return
@@ -168,12 +163,12 @@ class Pusher:
                 # Those that had not taken what was sent before are tried again before long.
                 with trio.move_on_after(pause_s if self._due.late else math.inf):
                     await self._wakeup.sleep()
-            await trio.sleep(self._gather_s)
+            await trio.sleep(self._limits.gather_ms / 1000)
             due, self._due = self._due, _Due()
             pushes = self.counts.pushes
             await self._round(due)
             is_moving = self.counts.pushes != pushes
-            pause_s = _PAUSE_S_MIN if is_moving else min(2 * pause_s, self._retry_s)
+            pause_s = _PAUSE_S_MIN if is_moving else min(2 * pause_s, self._limits.retry_ms / 1000)
 
     async def _round(self, due: "_Due") -> None:
         """Go once through all subscriptions that are due."""

@@ -11,15 +11,18 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.trouble import Trouble
 
+_REMIND_S = 60.0
+"""Between two lines in the log about refusals of the same address for the same reason; those in
+between are counted."""
+
 
 class Refusals:
     """Counts refusals and writes them into the log; the listener bounds the lines of all kinds."""
 
-    def __init__(self, *, remind_s: float) -> None:
-        """Write the same again after so many seconds."""
+    def __init__(self) -> None:
         self.by_command: Counter[str] = Counter()
         """All there were."""
-        self.trouble = Trouble(again_s=remind_s)
+        self.trouble = Trouble(again_s=_REMIND_S)
 
     def note(self, connection: Connection, code: int, reason: str) -> None:
         """Take note of a request that is refused."""

@@ -35,12 +35,11 @@ class Patience:
 class Replies:
     """Refuses requests, and answers those that wait for the store."""
 
-    def __init__(self, committer: Committer, *, remind_s: float) -> None:
-        """Write the same refusal into the log again after `remind_s`."""
+    def __init__(self, committer: Committer) -> None:
         self._committer = committer
         self._patient: dict[Patience, Callable[[], None]] = {}
         """What gives up waiting for the store, the one that does so first at the front."""
-        self.refusals = Refusals(remind_s=remind_s)
+        self.refusals = Refusals()
 
     def refuse(self, connection: Connection, frame: Frame, reason: str) -> None:
         """Answer 51; the reason goes into the log, and to the peer where it could not mislead."""

@@ -4,6 +4,7 @@ A process that was not running for a while heard nobody. That time does not coun
 """
 
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 import trio
@@ -18,6 +19,10 @@ from meta_server.known.registry import Registry
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
+_STALL_S: Final = 2.0
+"""If this process was not running for longer than that (a stopped machine), the time does not count
+as silence of others."""
+
 
 class SilenceWatch:
     """The task that looks at who is silent."""
@@ -30,13 +35,12 @@ class SilenceWatch:
         heard: Liveliness,
         clock: Clock,
         look_s: float,
-        stall_s: float,
         on_look: Callable[[float], None],
         on_stall: Callable[[float], None],
     ) -> None:
         """Look every `look_s`, and call `on_look` with the time (trio) then.
 
-        A look that is late by more than `stall_s` says that the process was not running: `on_stall`
+        A look that is late by more than _STALL_S says that the process was not running: `on_stall`
         is told for how many seconds.
         """
         self._registry = registry
@@ -44,7 +48,6 @@ class SilenceWatch:
         self._heard = heard
         self._clock = clock
         self._look_s = look_s
-        self._stall_s = stall_s
         self._on_look = on_look
         self._on_stall = on_stall
         self._silent: dict[str, None] = {}
@@ -77,7 +80,7 @@ class SilenceWatch:
             now = trio.current_time()
             missed = now - looked_at - self._look_s
             looked_at = now
-            if missed > self._stall_s:
+            if missed > _STALL_S:
                 # What was sent to us meanwhile is still unread.
                 self.stalls += 1
                 _log.warning("this process was not running for a while", seconds=round(missed, 1))

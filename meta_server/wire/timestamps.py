@@ -7,15 +7,19 @@ them stand still until it has caught up, and so does a store that cannot take a 
 equal timestamps are believed.
 """
 
+from typing import Final
+
+AHEAD_MS: Final = 60_000
+"""After a restart timestamps begin at the stored bound, so much ahead of the clock."""
+
 
 class Timestamps:
     """Gives out timestamps below a stored ceiling; all are wall ms."""
 
-    def __init__(self, *, ceiling_ms: int, ahead_ms: int) -> None:
-        """Begin at the ceiling that was stored; ask for a new one `ahead_ms` above the clock."""
+    def __init__(self, *, ceiling_ms: int) -> None:
+        """Begin at the ceiling that was stored; ask for a new one AHEAD_MS above the clock."""
         self._last = ceiling_ms
         self._ceiling = ceiling_ms
-        self._ahead_ms = ahead_ms
 
     def read(self, now_ms: int) -> int:
         """Return the timestamp of an answer that is given now."""
@@ -24,9 +28,9 @@ class Timestamps:
 
     def wanted(self, now_ms: int) -> int | None:
         """Return the ceiling that should be stored, or None while there is one far enough ahead."""
-        if now_ms + self._ahead_ms // 2 < self._ceiling:
+        if now_ms + AHEAD_MS // 2 < self._ceiling:
             return None
-        return now_ms + self._ahead_ms
+        return now_ms + AHEAD_MS
 
     def raise_ceiling(self, ceiling_ms: int) -> None:
         """Go up to a ceiling that is in the store."""

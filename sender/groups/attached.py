@@ -33,7 +33,7 @@ from delay_protocol.wire.frames import encode_one_way
 from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from sender.groups.group import GroupOwner, Shared
-from sender.groups.group_rules import NO_RULE, GroupRule, TokenBucket
+from sender.groups.group_rules import NO_RULE, RATE_BURST_S, GroupRule, TokenBucket
 from sender.groups.group_status import GroupCounts, GroupState, GroupStatus
 from sender.groups.readable import readable_of
 from sender.groups.routing import LaneView
@@ -262,8 +262,8 @@ class AttachedGroup:
     def _set_rule(self, rule: GroupRule) -> None:
         self._rule, self._bucket = rule, None
         if rule.rate_per_s is not None:
-            burst_s, now = self._shared.config.rate_burst_s, trio.current_time()
-            self._bucket = TokenBucket(rate_per_s=rule.rate_per_s, burst_s=burst_s, now=now)
+            now = trio.current_time()
+            self._bucket = TokenBucket(rate_per_s=rule.rate_per_s, burst_s=RATE_BURST_S, now=now)
 
     def parts(self) -> Iterator[HeldPart]:
         """Yield all entries that wait for this group or are with a receiver."""

@@ -23,7 +23,7 @@ SEND_VERSION: Final = 7
 _RECEIVE_SIZE = 64 * 1024
 _OPAQUE_MAX = 2**31 - 1
 
-_OF_NO_ITEMS: Final = answer_bytes_max(items=0, size=0, remark_bytes=0)
+_OF_NO_ITEMS: Final = answer_bytes_max(items=0, size=0)
 """Bytes of an answer to a HELLO or a heartbeat."""
 
 
@@ -64,17 +64,13 @@ class Request:
         "size",
     )
 
-    def __init__(
-        self, batch: Batch, items: Items, size: int, *, remark_bytes: int, is_beside: bool = False
-    ) -> None:
+    def __init__(self, batch: Batch, items: Items, size: int, *, is_beside: bool = False) -> None:
         self.batch = batch
         self.items = items
         """As read, to find out whom an answer means; those of the batch are not empty."""
         self.size = size
         """Bytes of the items."""
-        self.answer_bytes_max = answer_bytes_max(
-            items=len(batch), size=size, remark_bytes=remark_bytes
-        )
+        self.answer_bytes_max = answer_bytes_max(items=len(batch), size=size)
         """Bytes of the frame that answers it."""
         self.sent_at = 0.0
         """When the first byte went out, in trio's time."""

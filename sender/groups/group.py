@@ -140,7 +140,6 @@ class Group:
             clock=shared.clock,
             read_items=shared.read_items,
             settlement=owner,
-            remark_bytes=config.answer_remark_bytes,
         )
         self._owner = owner
         self._health = GroupHealth(
@@ -155,7 +154,6 @@ class Group:
         self._queue = GroupQueue(
             number,
             config=config,
-            limits=self._health.limits,
             turns=shared.turns,
             rule=rule,
             wake=self.wake,

@@ -8,13 +8,12 @@ from typing import Final
 
 import structlog
 
-from delay_transport.seams.backoff import Backoff
 from delay_transport.seams.trouble import Trouble
 from sender.groups.group_status import GroupCounts
-from sender.health.circuit import Change, Circuit, CircuitLimits, CircuitState, Event, Failure
+from sender.health.circuit import Change, Circuit, CircuitState, Event, Failure
 from sender.health.refusal_run import RefusalRun
-from sender.health.weight import Weight
-from sender.health.window import Window, WindowLimits
+from sender.health.weight import FLOOR, RAMP_S, Weight
+from sender.health.window import Window
 from sender.settings.config import SenderConfig
 
 _log: structlog.stdlib.BoundLogger = structlog.get_logger("sender")
@@ -57,43 +56,16 @@ class GroupHealth:
         """Whether an open circuit is not followed by probes, unless the group moves."""
         self._name = name
         self._counts = counts
-        self.circuit = Circuit(
-            CircuitLimits(
-                failures=config.refusals_max,
-                share=config.refused_share,
-                share_s=config.refused_share_s,
-                requests_min=config.refused_share_requests_min,
-                wait=Backoff(base_s=config.reconnect_base_s, max_s=config.reconnect_max_s),
-                calm_s=config.ramp_s,
-            ),
-            chance=chance,
-            on_change=self._circuit_changed,
-        )
-        self.limits = WindowLimits(
-            requests_start=config.in_flight_requests_start,
-            requests_max=config.in_flight_requests_max,
-            queue_items_min=min(
-                config.queue_lane_batches_min * config.lane_turn_items, config.queue_items_max
-            ),
-            queue_items_max=config.queue_items_max,
-            queue_s=config.queue_s,
-            quick_s=config.quick_s,
-            usual_s_max=config.usual_s_max,
-            fade_s=config.pace_fade_s,
-        )
-        """Of each window."""
-        self.window = Window(self.limits)
-        self.weight = Weight(
-            weight, ramp_s=config.ramp_s, fade_s=config.success_fade_s, floor=config.weight_floor
-        )
+        self.circuit = Circuit(config, chance=chance, on_change=self._circuit_changed)
+        self._config = config
+        self.window = Window(config)
+        self.weight = Weight(weight)
         self.refusals = RefusalRun(interval_s=config.reconnect_max_s)
         self._waits_since = waits_since
         self._trouble = trouble
         # Rounding must not hide it when the connection tells of a request that waits for so long.
         self._slow_s = config.slow_s - _HAIR_S
         self._slow_since = math.inf
-        self._ramp_s = config.ramp_s
-        self._floor = config.weight_floor
         self._level = Level.USELESS
         """When it was looked at last."""
 
@@ -104,7 +76,7 @@ class GroupHealth:
 
     def connected(self) -> None:
         """Begin with a new window on a new connection."""
-        self.window = Window(self.limits)
+        self.window = Window(self._config)
 
     def answer_s(self, now: float) -> float:
         """Return how long its answers take: as they did of late, or as one keeps us waiting now."""
@@ -128,7 +100,7 @@ class GroupHealth:
     def stated_weight(self, now: float) -> float:
         """Return what its share is in proportion to: the least while it gets probes only."""
         if self.is_trial:
-            return self.weight.configured * self._floor
+            return self.weight.configured * FLOOR
         return self.effective_weight(now)
 
     def look(self, now: float, *, takes: bool) -> tuple[Level, Level]:
@@ -143,7 +115,7 @@ class GroupHealth:
             level = Level.ON_TRIAL
         before, self._level = self._level, level
         if level is Level.WELL:
-            if now - self._slow_since >= self._ramp_s:
+            if now - self._slow_since >= RAMP_S:
                 self.weight.recovered(now)
             self._slow_since = math.inf
         return before, level

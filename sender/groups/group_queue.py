@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import trio
 
-from sender.groups.group_rules import GroupRule, TokenBucket
-from sender.health.window import Window, WindowLimits
+from sender.groups.group_rules import RATE_BURST_S, GroupRule, TokenBucket
+from sender.health.window import Window
 from sender.queues.bulk_turns import BulkTurns
 from sender.queues.lanes import LaneQueue
 from sender.queues.parcels import Batch
@@ -26,7 +26,6 @@ class GroupQueue:
         number: int,
         *,
         config: SenderConfig,
-        limits: WindowLimits,
         turns: BulkTurns,
         rule: GroupRule,
         wake: Callable[[], None],
@@ -40,8 +39,7 @@ class GroupQueue:
         self._config = config
         self._turns = turns
         self._wake = wake
-        self._limits = limits
-        self.items_max = self._lane_items_min = limits.queue_items_min
+        self.items_max = self._lane_items_min = config.queue_items_min
         """Entries that may wait: in all, and of each lane whatever others have here."""
         self._bucket: TokenBucket | None = None
         self._sent_little = False
@@ -81,13 +79,15 @@ class GroupQueue:
     def set_rule(self, rule: GroupRule, window: Window) -> None:
         """Keep to another rate, or to none."""
         self.rule = rule
-        rate, burst_s = rule.rate_per_s, self._config.rate_burst_s
+        rate = rule.rate_per_s
         if rate is None:
             self._bucket = None
         elif self._bucket is None:
-            self._bucket = TokenBucket(rate_per_s=rate, burst_s=burst_s, now=trio.current_time())
+            self._bucket = TokenBucket(
+                rate_per_s=rate, burst_s=RATE_BURST_S, now=trio.current_time()
+            )
         else:
-            self._bucket.change(rate, burst_s, trio.current_time())
+            self._bucket.change(rate, RATE_BURST_S, trio.current_time())
         self.fit(window)
 
     def fit(self, window: Window) -> None:
@@ -96,7 +96,7 @@ class GroupQueue:
         if self.rule.rate_per_s is not None:
             soon = math.ceil(self.rule.rate_per_s * self._config.queue_s)
             self.items_max = min(self.items_max, soon)
-        self._lane_items_min = min(self._limits.queue_items_min, self.items_max)
+        self._lane_items_min = min(self._config.queue_items_min, self.items_max)
 
     def may_send(self) -> bool:
         """Say whether the rate allows a request now: not one for each item that it allows."""

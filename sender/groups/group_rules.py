@@ -30,6 +30,11 @@ NO_RULE: Final = GroupRule()
 """Where no operator has said anything."""
 
 
+RATE_BURST_S: Final = 0.05
+"""A group with a rate gets what it is allowed in this long at once, and no more: it is a part of a
+second."""
+
+
 class TokenBucket:
     """Smooths to a rate: after a pause there is no more than a burst of saved tokens.
 

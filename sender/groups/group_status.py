@@ -58,13 +58,9 @@ class GroupCounts:
     """Refused, by a code of their own or with their whole request; tried again."""
     possible_duplicates: int = 0
     """Tried again although the group may have taken them."""
-    requests_refused: int = 0
-    """Requests answered with a code other than success."""
     requests_timed_out: int = 0
     requests_lost: int = 0
     """Requests unanswered when their connection ended."""
-    answers_unmatched: int = 0
-    """Frames that answered nothing in flight: late answers, most likely."""
     ends: dict[End, int] = field(default_factory=lambda: dict.fromkeys(End, 0))
     """Connections (or attempts at one) by why they ended."""
     changes: dict[CircuitState, int] = field(default_factory=lambda: dict.fromkeys(CircuitState, 0))

@@ -57,7 +57,6 @@ class Requests:
         clock: Clock,
         read_items: ReadItems,
         settlement: Settlement,
-        remark_bytes: int,
     ) -> None:
         self.in_flight = 0
         """Entries sent and not answered."""
@@ -68,7 +67,6 @@ class Requests:
         self._clock = clock
         self._read_items = read_items
         self._settlement = settlement
-        self._remark_bytes = remark_bytes
 
     def build(self, batch: Batch, *, is_beside: bool) -> tuple[Request, bytes | memoryview] | None:
         """Read the items of a batch anew and make a request of those that may be sent.
@@ -84,8 +82,7 @@ class Requests:
         self.in_flight += len(batch)
         self.in_flight_bytes += len(body)
         self.counts.requests += 1
-        remark_bytes = self._remark_bytes
-        request = Request(batch, items, len(body), remark_bytes=remark_bytes, is_beside=is_beside)
+        request = Request(batch, items, len(body), is_beside=is_beside)
         return request, body
 
     def taken(self, request: Request) -> None:
@@ -97,7 +94,6 @@ class Requests:
     def refused(self, request: Request) -> None:
         """Have the entries of a request tried again that was refused as a whole."""
         self._landed(request)
-        self.counts.requests_refused += 1
         self.counts.refused += len(request.batch)
         self._settlement.retry(request.batch, avoid=self._number)
 
@@ -115,7 +111,6 @@ class Requests:
 
     def connection_ended(self, connection: BrokerConnection) -> None:
         """Have tried again what was in flight on a connection: it may have arrived or not."""
-        self.counts.answers_unmatched += connection.answers_unmatched
         for request in connection.in_flight.values():
             if request is not None:
                 self.lost(request)

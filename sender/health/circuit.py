@@ -19,6 +19,8 @@ from enum import Enum
 from typing import Final
 
 from delay_transport.seams.backoff import Backoff
+from sender.health.weight import RAMP_S
+from sender.settings.config import SenderConfig
 
 
 class CircuitState(Enum):
@@ -98,26 +100,12 @@ class Failure(Enum):
 DOUBTFUL: Final = frozenset({Failure.REFUSED, Failure.SICK})
 """These may befall a group that is well: it takes some of them. Any other one is enough alone."""
 
+_SHARE: Final = 0.5
+"""Share of refused requests that opens the circuit of a group as well."""
+
 _PARTS: Final = 10
-"""Parts in which the time is counted over which the share of failures is taken."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CircuitLimits:
-    """When a circuit opens, and for how long."""
-
-    failures: int
-    """Doubtful failures in a row that open it."""
-    share: float
-    """Share of failed requests that opens it …"""
-    share_s: float
-    """… among the requests of this long …"""
-    requests_min: int
-    """… if there were so many."""
-    wait: Backoff
-    """By the number of openings in a row."""
-    calm_s: float
-    """An opening after the circuit was closed for this long is the first in a row again."""
+_PART_S: Final = 1.0
+"""The parts in which the time is counted over which that share is taken."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +128,7 @@ class Circuit:
 
     def __init__(
         self,
-        limits: CircuitLimits,
+        limits: SenderConfig,
         *,
         chance: random.Random,
         on_change: Callable[[Change], None],
@@ -153,11 +141,12 @@ class Circuit:
         self.openings = 0
         """In a row, without a time of calm in between."""
         self._limits = limits
+        self._wait = Backoff(base_s=limits.reconnect_base_s, max_s=limits.reconnect_max_s)
         self._chance = chance
         self._on_change = on_change
         self._since: float | None = None
         """When it changed last."""
-        self._recent = _Recent(limits.share_s)
+        self._recent = _Recent()
 
     def taken(self, now: float) -> None:
         """Hear that an item was taken."""
@@ -188,10 +177,14 @@ class Circuit:
 
     def _weighed(self, failure: Failure) -> Event:
         limits, recent = self._limits, self._recent
-        if failure not in DOUBTFUL or self.failures >= limits.failures:
+        if failure not in DOUBTFUL or self.failures >= limits.refusals_max:
             return Event.BROKE
-        is_much = recent.failed >= limits.share * recent.requests
-        return Event.BROKE if is_much and recent.requests >= limits.requests_min else Event.FAILED
+        is_much = recent.failed >= _SHARE * recent.requests
+        return (
+            Event.BROKE
+            if is_much and recent.requests >= limits.refused_share_requests_min
+            else Event.FAILED
+        )
 
     def _follow(self, event: Event, now: float, reason: str) -> None:
         before = self.state
@@ -200,10 +193,10 @@ class Circuit:
             return
         if after is CircuitState.OPEN:
             was_calm = before is CircuitState.CLOSED and (
-                self._since is None or now - self._since >= self._limits.calm_s
+                self._since is None or now - self._since >= RAMP_S
             )
             self.openings = 1 if was_calm else self.openings + 1
-            self.until = now + self._limits.wait.wait_s(self.openings, self._chance)
+            self.until = now + self._wait.wait_s(self.openings, self._chance)
         else:
             self._recent.forget()
         self.state = after
@@ -215,16 +208,15 @@ class Circuit:
 class _Recent:
     """Counts the requests of the last while, and those that failed, in parts of that while."""
 
-    def __init__(self, span_s: float) -> None:
+    def __init__(self) -> None:
         self.requests = 0
         self.failed = 0
-        self._part_s = span_s / _PARTS
         self._parts: deque[tuple[int, int, int]] = deque()
         """Number of the part, its requests, and those that failed; the newest is last."""
 
     def count(self, now: float, *, failed: bool) -> None:
         """Count a request."""
-        part = int(now // self._part_s)
+        part = int(now // _PART_S)
         parts = self._parts
         requests = bad = 0
         if parts and parts[-1][0] == part:

@@ -14,6 +14,17 @@ from typing import Final
 _SMOOTHING: Final = 0.1
 """Weight of the latest request in the mean success."""
 
+RAMP_S: Final = 2.0
+"""Time in which the share of a group that had failed grows back to its weight."""
+
+_FADE_S: Final = 5.0
+"""Time in which the refusals of a group, by which it has a smaller share, are forgotten to a
+third."""
+
+FLOOR: Final = 0.01
+"""However badly a group does, its share is that of this part of its weight, or it would never be
+known when it does well again."""
+
 _RAMP_START: Final = 0.1
 
 _UNSPOILT: Final = 0.999
@@ -23,11 +34,8 @@ _UNSPOILT: Final = 0.999
 class Weight:
     """The weight of one group. Times are in seconds, of one clock that does not go back."""
 
-    def __init__(self, configured: float, *, ramp_s: float, fade_s: float, floor: float) -> None:
+    def __init__(self, configured: float) -> None:
         self.configured = configured
-        self._ramp_s = ramp_s
-        self._fade_s = fade_s
-        self._floor = floor
         self._success = 1.0
         self._success_at = 0.0
         self._ramp_from: float | None = None
@@ -49,7 +57,7 @@ class Weight:
         """Return the recent success, 0 to 1."""
         if self._success == 1.0:
             return 1.0
-        faded = math.exp((self._success_at - now) / self._fade_s)
+        faded = math.exp((self._success_at - now) / _FADE_S)
         return 1.0 - (1.0 - self._success) * faded
 
     def effective(self, now: float, *, answer_s: float, quick_s: float) -> float:
@@ -61,9 +69,9 @@ class Weight:
         if answer_s > quick_s:
             share *= (quick_s / answer_s) ** 2
         if self._ramp_from is not None:
-            way = (now - self._ramp_from) / self._ramp_s
+            way = (now - self._ramp_from) / RAMP_S
             if way < 1.0:
                 share *= max(way, _RAMP_START)
             else:
                 self._ramp_from = None
-        return self.configured * max(share, self._floor)
+        return self.configured * max(share, FLOOR)

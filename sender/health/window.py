@@ -11,8 +11,9 @@ entries in that time as are in flight, times `queue_s` over the time that an ans
 """
 
 import math
-from dataclasses import dataclass
 from typing import Final
+
+from sender.settings.config import SenderConfig
 
 _SMOOTHING: Final = 0.3
 """Weight of the latest answer in the means."""
@@ -25,25 +26,12 @@ _TOLERANCE: Final = 2.0
 
 _SHRINKING: Final = 0.7
 
+_FADE_S: Final = 0.5
+"""Time in which it is forgotten to a third how long answers took: where little is sent a group
+would wait long for the turn in which it shows how it is now."""
+
 _QUICKEST_S: Final = 10.0
 """The quickest answer of late is that of the last one to two times so many seconds."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WindowLimits:
-    """Between what a window moves."""
-
-    requests_start: int
-    requests_max: int
-    queue_items_min: int
-    queue_items_max: int
-    queue_s: float
-    quick_s: float
-    """Answers that take no longer than this are quick …"""
-    usual_s_max: float
-    """… and those up to this that are no slower than usual."""
-    fade_s: float
-    """Time in which it is forgotten to a third how long answers took."""
 
 
 class Window:
@@ -52,10 +40,10 @@ class Window:
     Invariants: 1 <= requests <= requests_max; queue_items is between its limits.
     """
 
-    def __init__(self, limits: WindowLimits) -> None:
+    def __init__(self, limits: SenderConfig) -> None:
         self._limits = limits
-        self._width = float(min(limits.requests_start, limits.requests_max))
-        self._quick_until = float(limits.requests_max)
+        self._width = float(min(limits.in_flight_requests_start, limits.in_flight_requests_max))
+        self._quick_until = float(limits.in_flight_requests_max)
         """Below this the window grows by one with each answer."""
         self.answer_s = 0.0
         """Mean time that an answer takes, of late; 0 before the first one."""
@@ -84,7 +72,7 @@ class Window:
 
     def recent_s(self, now: float) -> float:
         """Return the mean time that an answer takes, which counts less the longer it is ago."""
-        return self.answer_s * math.exp((self._answered_at - now) / self._limits.fade_s)
+        return self.answer_s * math.exp((self._answered_at - now) / _FADE_S)
 
     def answered(self, *, now: float, sent_at: float, items: int, was_full: bool) -> None:
         """Take the time that an answer took; `was_full` says that no further request was let out.
@@ -110,7 +98,7 @@ class Window:
             self.shrink(now=now, sent_at=sent_at)
         elif was_full:
             step = 1.0 if self._width < self._quick_until else 1.0 / self._width
-            self._width = min(self._width + step, float(self._limits.requests_max))
+            self._width = min(self._width + step, float(self._limits.in_flight_requests_max))
 
     def shrink(self, *, now: float, sent_at: float) -> None:
         """Let out less; once for all requests that were on their way at that moment."""

@@ -43,14 +43,18 @@ class Items(Protocol):
         """The bytes of each; 0 for one that is damaged, which is not sent."""
 
 
-def answer_bytes_max(*, items: int, size: int, remark_bytes: int) -> int:
+REMARK_BYTES: Final = 1024
+"""Of an item's remark in an answer. QMQ's brokers remark a few words."""
+
+
+def answer_bytes_max(*, items: int, size: int) -> int:
     """Return how long the frame may be that answers a request of so many items of `size` bytes.
 
-    There is room for the ids of all of them, for remarks of `remark_bytes` on the average, and for
+    There is room for the ids of all of them, for remarks of REMARK_BYTES on the average, and for
     one of any length.
     """
     ids = min(size, items * _STRING_BYTES_MAX)
-    remarks = max(items * remark_bytes, _STRING_BYTES_MAX)
+    remarks = max(items * REMARK_BYTES, _STRING_BYTES_MAX)
     return FRAME_OVERHEAD + items * _ROW_BYTES + ids + remarks
 
 

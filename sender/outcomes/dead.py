@@ -7,12 +7,16 @@ before; items that were refused together share both.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 import numpy as np
 
 from sender.outcomes.answers import Codes
 from sender.queues.parcels import Batch, Entries, Mask
+
+_TRACKED_MAX: Final = 100_000
+"""Items at a time, about 150 bytes each. Further ones are tried on until some of these are dead
+letters."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,11 +50,6 @@ class OnDead(Protocol):
         """Take entries, the last refusal of each, and how often each was sent."""
 
 
-def nobody(_entries: Entries, _refusals: Sequence[Refusal], _tries: Sequence[int]) -> None:
-    """Stand in where nothing is given up."""
-    raise AssertionError("nobody takes dead letters here")
-
-
 class Refusals:
     """The items that were refused for good and not given up yet.
 
@@ -58,7 +57,7 @@ class Refusals:
     groups, by two of them at least; or twice as often by one, since the others may be gone.
     """
 
-    def __init__(self, *, tries_max: int, tracked_max: int) -> None:
+    def __init__(self, *, tries_max: int, tracked_max: int = _TRACKED_MAX) -> None:
         """Beyond `tracked_max` items at a time nothing is noted: they are tried on."""
         self._tries_max = tries_max
         self._tracked_max = tracked_max

@@ -7,7 +7,7 @@ import structlog
 
 from delay_transport.seams.trouble import Trouble
 from sender.outcomes.answers import Codes
-from sender.outcomes.dead import OnDead, Refusals, nobody
+from sender.outcomes.dead import OnDead, Refusals
 from sender.outcomes.in_doubt import Doubts
 from sender.queues.parcels import Batch, Entries
 from sender.settings.config import SenderConfig
@@ -25,13 +25,11 @@ class History:
     good or in doubt, and when it has nothing more to do for them.
     """
 
-    def __init__(self, *, config: SenderConfig, on_dead: OnDead | None) -> None:
-        """Hand what is given up to `on_dead`; without it nothing is given up."""
-        self._refusals = Refusals(
-            tries_max=config.dead_letter_tries, tracked_max=config.refused_tracked_max
-        )
-        self._doubts = Doubts(tracked_max=config.doubtful_tracked_max)
-        self._on_dead = on_dead or nobody
+    def __init__(self, *, config: SenderConfig, on_dead: OnDead) -> None:
+        """Hand what is given up to `on_dead`."""
+        self._refusals = Refusals(tries_max=config.dead_letter_tries)
+        self._doubts = Doubts()
+        self._on_dead = on_dead
         self._refused = Trouble(again_s=_REFUSAL_LOG_S)
 
     @property

@@ -4,13 +4,18 @@ The outcome of a request that was not answered in time, or whose connection ende
 items are tried again, and are in doubt until a broker has answered for them.
 """
 
+from typing import Final
+
 from sender.queues.parcels import Entries
+
+_TRACKED_MAX: Final = 100_000
+"""Items, about 100 bytes each. A drain says how many; they are tried again in any case."""
 
 
 class Doubts:
     """The sequences of items in doubt; those beyond the limit are not known."""
 
-    def __init__(self, *, tracked_max: int) -> None:
+    def __init__(self, *, tracked_max: int = _TRACKED_MAX) -> None:
         self._tracked_max = tracked_max
         self._sequences: set[int] = set()
 

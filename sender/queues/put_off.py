@@ -16,6 +16,9 @@ from sender.queues.places import HeldPart, Where
 _RELEASE_STEP_S: Final = 1 / 32
 """What was refused for good is released in steps of this long at the most: each release costs."""
 
+_CLOCK_CHECK_S: Final = 1.0
+"""While entries wait because the clock was set back: how often it is read again."""
+
 
 class PutOff:
     """The entries of a sender that may not be sent before a time, each in its lane.
@@ -29,14 +32,12 @@ class PutOff:
         *,
         retry: Backoff,
         retry_refused: Backoff,
-        clock_check_s: float,
         clock: Clock,
         chance: random.Random,
     ) -> None:
-        """Look at the clock each `clock_check_s` while anything waits for it."""
+        """Look at the clock each _CLOCK_CHECK_S while anything waits for it."""
         self._clock = clock
         self._chance = chance
-        self._clock_check_s = clock_check_s
         self._steps_from = trio.current_time()
         # Times are trio's in the one and the wall's (ms) in the other.
         self._retries = Shelf()
@@ -77,7 +78,7 @@ class PutOff:
         if self._early.next_at is not None:
             # By the wall clock, which may be set again meanwhile: hence the check in between.
             wait_s = (self._early.next_at - self._clock.now_ms()) / 1000
-            at = min(at, trio.current_time() + min(wait_s, self._clock_check_s))
+            at = min(at, trio.current_time() + min(wait_s, _CLOCK_CHECK_S))
         return at
 
     def take_retries(self) -> list[Parcel]:

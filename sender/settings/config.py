@@ -107,31 +107,6 @@ class SenderConfig:
     """A group whose answers take longer than this is slow: beside others that are not it gets
     `trial_items` at a time, and what waits for it goes to them."""
 
-    success_fade_s: float = constant(5.0)
-    """Time in which the refusals of a group, by which it has a smaller share, are forgotten to a
-    third."""
-
-    pace_fade_s: float = constant(0.5)
-    """Time in which slow answers of a group, by which it has a smaller share, are forgotten to a
-    third: where little is sent it would wait long for the turn in which it shows how it is now."""
-
-    ramp_s: float = constant(2.0)
-    """Time in which the share of a group that had failed grows back to its weight."""
-
-    weight_floor: float = constant(0.01)
-    """However badly a group does, its share is that of this part of its weight, or it would never
-    be known when it does well again."""
-
-    answer_bytes_max: int = constant(16 * 1024 * 1024)
-    """A broker whose answer is a larger frame is not one; its connection is closed. What may answer
-    a request is bounded more closely: see `answer_remark_bytes`."""
-
-    answer_remark_bytes: int = constant(1024)
-    """Bytes of an item's remark in an answer, on the average. An answer may be as long as the ids
-    of its request's items and so much for each of them, and have one remark of 32,767 bytes
-    whatever is set here. What announces more is no answer: its connection is closed. QMQ's brokers
-    remark a few words."""
-
     retry_base_s: float = 0.1
     """Wait before the second try of an item; doubles with each try."""
 
@@ -149,17 +124,9 @@ class SenderConfig:
     is blocked) before it becomes a dead letter; by two groups at least, where it has several, or
     twice as often by one."""
 
-    refused_tracked_max: int = constant(100_000)
-    """Items at a time of which it is known who refused them for good, about 150 bytes each. Further
-    ones are tried on until some of these are dead letters."""
-
-    doubtful_tracked_max: int = constant(100_000)
-    """Items at a time that are known to be in doubt, about 100 bytes each: a broker may have them
-    that did not answer for them. A drain says how many; they are tried again in any case."""
-
     reconnect_base_s: float = constant(0.1)
     """Wait before a group that failed is tried again: the time for which its circuit is open.
-    Doubles with each opening, until the circuit has stayed closed for `ramp_s`."""
+    Doubles with each opening, until the circuit has stayed closed for 2 s."""
 
     reconnect_max_s: float = 2.0
     """Longest wait before a group that failed is tried again."""
@@ -168,22 +135,12 @@ class SenderConfig:
     """Requests refused one after another that open the circuit of a group. No answer in time, a
     connection that is lost or cannot be made, and code 52 open it at once."""
 
-    refused_share: float = constant(0.5)
-    """Share of refused requests that opens the circuit of a group as well …"""
-
-    refused_share_s: float = constant(10.0)
-    """… among the requests of this long …"""
-
     refused_share_requests_min: int = constant(20)
-    """… if there were so many."""
+    """Requests of 10 s: if there were so many and half of them refused, that opens it as well."""
 
     trial_items: int = constant(1)
     """Items risked at a time on a group that failed, until it takes one, and on one that is slow,
     as long as others are not."""
-
-    rate_burst_s: float = constant(0.05)
-    """A group with a rate gets what it is allowed in this long at once, and no more: it is a part
-    of a second."""
 
     groups_max: int = 256
     """Broker groups at a time, where they are named at run time. What has none of them in its route
@@ -193,13 +150,15 @@ class SenderConfig:
     """Receivers that may be attached under one name at a time; a further one is refused. All are
     looked at with each message that comes alone: 256 take a millisecond."""
 
-    clock_check_s: float = constant(1.0)
-    """While entries wait because the clock was set back: how often it is read again."""
-
     @property
     def lane_turn_items(self) -> int:
         """Entries of a lane's turn."""
         return min(self.turn_items, self.batch_items)
+
+    @property
+    def queue_items_min(self) -> int:
+        """Entries that may wait for one group however slow it is."""
+        return min(self.queue_lane_batches_min * self.lane_turn_items, self.queue_items_max)
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -215,9 +174,6 @@ class SenderConfig:
         ):
             if getattr(self, base) > getattr(self, most):
                 raise SettingError(f"sender.{base} must not exceed sender.{most}")
-        for share in ("refused_share", "weight_floor"):
-            if getattr(self, share) > 1:
-                raise SettingError(f"sender.{share} is a part of one: it must not exceed 1")
 
 
 def check_groups(groups: Sequence[BrokerGroup]) -> None:

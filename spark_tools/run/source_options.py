@@ -1,12 +1,13 @@
 """The options of the data source: texts in, checked values out. docs/spark.md has the table."""
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeVar
+from typing import Annotated, Any, Final
 
+import msgspec
 import pyarrow as pa
+from msgspec import Meta
 
 from spark_tools.files.errors import OptionError
 from spark_tools.files.times import minute_of
@@ -17,7 +18,6 @@ PARTITION_BYTES = 128 * 1024 * 1024
 NODE_COLUMNS: tuple[str, ...] = ("cluster", "group", "node")
 """Whose row it is; these come before the columns of the logs."""
 DAMAGE_COLUMN = "damage"
-_T = TypeVar("_T")
 
 
 class Replicas(StrEnum):
@@ -86,43 +86,73 @@ def _type_of(kind: Kind, name: str) -> pa.DataType:
     return COLUMNS[kind][name]
 
 
+def _one_of(kinds: type[StrEnum]) -> Meta:
+    return Meta(description=f"one of {', '.join(kinds)}")
+
+
+_Texts = Annotated[tuple[str, ...], Meta(description="texts with commas between, or a JSON list")]
+_Flag = Annotated[bool, Meta(description="true or false")]
+
+
+class _Given(msgspec.Struct, frozen=True, kw_only=True):
+    """The options as they are given; each type says what it must be."""
+
+    kind: Annotated[Kind, _one_of(Kind)]
+    path: str = ""
+    paths: _Texts = ()
+    roots: _Texts = ()
+    manifests: _Texts = ()
+    groups: _Texts = ()
+    from_: str = msgspec.field(name="from", default="")
+    to: str = ""
+    columns: _Texts = ()
+    payload: _Flag = False
+    replicas: Annotated[Replicas, _one_of(Replicas)] = Replicas.AUTHORITY
+    damage: Annotated[OnDamage, _one_of(OnDamage)] = OnDamage.FAIL
+    unfiled: _Flag = False
+    about: Annotated[About, _one_of(About)] = About.MESSAGES
+    partition_bytes: Annotated[int, Meta(ge=1, description="a number of bytes above 0")] = (
+        PARTITION_BYTES
+    )
+
+
+_TYPES: Final = {one.encode_name: one.type for one in msgspec.structs.fields(_Given)}
+
+
 def read_options(given: Mapping[str, str]) -> ReadOptions:
     """Return what options say; their names may be in any case. Raises OptionError."""
     options = {name.lower(): value for name, value in given.items()}
-    unknown = sorted(options.keys() - _NAMES)
+    unknown = sorted(options.keys() - _TYPES.keys())
     if unknown:
-        raise OptionError(f"no option {', '.join(unknown)}; there are {', '.join(sorted(_NAMES))}")
-    kind = _kind(options)
-    roots = _many(options, "roots")
-    if "path" in options:
-        roots = (*roots, options["path"])
-    roots += _paths(options.get("paths", "[]"))
-    manifests = _many(options, "manifests")
-    if not roots and not manifests:
+        raise OptionError(f"no option {', '.join(unknown)}; there are {', '.join(sorted(_TYPES))}")
+    if "kind" not in options:
+        raise OptionError(f"option kind is missing; it is one of {', '.join(Kind)}")
+    asked = msgspec.convert({name: _value(name, text) for name, text in options.items()}, _Given)
+    roots = (*asked.roots, *filter(None, [asked.path]), *asked.paths)
+    if not roots and not asked.manifests:
         raise OptionError(
             "nothing to read: give the data directories of nodes as `roots` (or to load()), or "
             "`manifests` of `delaywheel log manifest` as FILE=DATA_DIR"
         )
-    damage = _choice(options, "damage", OnDamage.FAIL)
     found = ReadOptions(
-        kind=kind,
+        kind=asked.kind,
         roots=roots,
-        manifests=manifests,
-        groups=_many(options, "groups"),
-        from_minute=_minute(options, "from", 0),
-        to_minute=_minute(options, "to", FOREVER),
-        columns=_columns(options, kind, damage),
-        replicas=_choice(options, "replicas", Replicas.AUTHORITY),
-        damage=damage,
-        unfiled=_flag(options, "unfiled"),
-        about=_choice(options, "about", About.MESSAGES),
-        partition_bytes=_size(options, "partition_bytes", PARTITION_BYTES),
+        manifests=asked.manifests,
+        groups=asked.groups,
+        from_minute=_minute("from", asked.from_, 0),
+        to_minute=_minute("to", asked.to, FOREVER),
+        columns=_columns(asked),
+        replicas=asked.replicas,
+        damage=asked.damage,
+        unfiled=asked.unfiled,
+        about=asked.about,
+        partition_bytes=asked.partition_bytes,
     )
     if found.from_minute >= found.to_minute:
         raise OptionError("the range is empty: `to` must be after `from`")
     for name, of_kind in (("unfiled", Kind.MESSAGE), ("about", Kind.DISPATCH)):
-        if name in options and kind is not of_kind:
-            raise OptionError(f"option {name} is for kind {of_kind}, not for {kind}")
+        if name in options and found.kind is not of_kind:
+            raise OptionError(f"option {name} is for kind {of_kind}, not for {found.kind}")
     if found.about is About.DEAD and found.has_range:
         raise OptionError(
             "facts about dead letters have no filed minute: leave out `from` and `to`"
@@ -130,107 +160,36 @@ def read_options(given: Mapping[str, str]) -> ReadOptions:
     return found
 
 
-_NAMES = frozenset(
-    {
-        "path",
-        "paths",
-        "roots",
-        "manifests",
-        "kind",
-        "groups",
-        "from",
-        "to",
-        "columns",
-        "payload",
-        "replicas",
-        "damage",
-        "unfiled",
-        "about",
-        "partition_bytes",
-    }
-)
-
-
-def _kind(options: Mapping[str, str]) -> Kind:
-    kinds = ", ".join(Kind)
-    if "kind" not in options:
-        raise OptionError(f"option kind is missing; it is one of {kinds}")
-    return _converted(options, "kind", Kind, f"one of {kinds}")
-
-
-def _converted(
-    options: Mapping[str, str], name: str, convert: Callable[[str], _T], wanted: str
-) -> _T:
+def _value(name: str, text: str) -> Any:  # noqa: ANN401 (of the option's type)
+    """Return the value of an option. Raises OptionError."""
+    kind = _TYPES[name]
     try:
-        return convert(options[name])
-    except ValueError:
-        raise OptionError(f"option {name} is {options[name]!r}; it must be {wanted}") from None
+        if kind is not _Texts:
+            return msgspec.convert(text, kind, strict=False)
+        if name == "paths" or text.strip().startswith("["):
+            return msgspec.json.decode(text, type=_Texts)
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    except msgspec.DecodeError:
+        wanted = next((one.description for one in kind.__metadata__), "a text")
+        raise OptionError(f"option {name} is {text!r}; it must be {wanted}") from None
 
 
-_Choice = TypeVar("_Choice", Replicas, OnDamage, About)
-
-
-def _choice(options: Mapping[str, str], name: str, default: _Choice) -> _Choice:
-    if name not in options:
-        return default
-    return _converted(options, name, type(default), f"one of {', '.join(type(default))}")
-
-
-def _flag(options: Mapping[str, str], name: str) -> bool:
-    text = options.get(name, "false").lower()
-    if text not in {"true", "false"}:
-        raise OptionError(f"option {name} is {text!r}; it must be true or false")
-    return text == "true"
-
-
-def _size(options: Mapping[str, str], name: str, default: int) -> int:
-    text = options.get(name, str(default))
-    if not text.isdecimal() or int(text) < 1:
-        raise OptionError(f"option {name} is {text!r}; it must be a number of bytes above 0")
-    return int(text)
-
-
-def _minute(options: Mapping[str, str], name: str, default: int) -> int:
-    if name not in options:
-        return default
+def _minute(name: str, text: str, default: int) -> int:
     try:
-        return minute_of(options[name])
+        return minute_of(text) if text else default
     except ValueError as error:
         raise OptionError(f"option {name}: {error}") from None
 
 
-def _many(options: Mapping[str, str], name: str) -> tuple[str, ...]:
-    """Return values that are separated by commas, or a JSON list."""
-    text = options.get(name, "").strip()
-    if text.startswith("["):
-        return _listed(name, text)
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _paths(text: str) -> tuple[str, ...]:
-    return _listed("paths", text)
-
-
-def _listed(name: str, text: str) -> tuple[str, ...]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise OptionError(f"option {name} is {text!r}, which is no JSON list of texts")
-    return tuple(found)
-
-
-def _columns(options: Mapping[str, str], kind: Kind, damage: OnDamage) -> tuple[str, ...]:
-    names: Sequence[str] = _many(options, "columns")
-    if not names:
-        names = [*NODE_COLUMNS, *schema_of(kind).names]
-    if _flag(options, "payload") and "payload" not in names:
-        names = [*names, "payload"]
+def _columns(asked: _Given) -> tuple[str, ...]:
+    kind = asked.kind
+    names = asked.columns or (*NODE_COLUMNS, *schema_of(kind).names)
+    if asked.payload and "payload" not in names:
+        names = (*names, "payload")
     known = [*NODE_COLUMNS, *COLUMNS[kind]]
     wrong = [name for name in names if name not in known]
     if wrong:
         raise OptionError(f"no column {', '.join(wrong)} in {kind}; there are {', '.join(known)}")
     if len(set(names)) < len(names):
         raise OptionError(f"a column is named twice: {', '.join(names)}")
-    return tuple(names) if damage is OnDamage.FAIL else (*names, DAMAGE_COLUMN)
+    return names if asked.damage is OnDamage.FAIL else (*names, DAMAGE_COLUMN)

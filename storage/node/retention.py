@@ -176,11 +176,6 @@ class Retention:
         """When the next file leaves, None if none waits for its time."""
         self.look_ahead()
 
-    @property
-    def retired(self) -> int:
-        """How many files wait for the end of their grace."""
-        return len(self._checkpoint.retired)
-
     # -- for a checkpoint --------------------------------------------------------------------
 
     def sweep(

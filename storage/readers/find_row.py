@@ -1,4 +1,4 @@
-"""Where a message is among the rows that wait to be delivered, by its sequence or message id.
+"""Where a message is among the rows that wait to be delivered, by its message id.
 
 Given the minute in which it was due it looks there even if all of that minute has an outcome.
 It reads columns only, segment by segment, the earliest first, and no more rows than it was given;
@@ -10,11 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from storage.batch.batches import Damage
 from storage.batch.facts import Outcome
-from storage.batch.rows import Int64s
 from storage.disk.disk import size_if_opened
 from storage.disk.sorting import each_once
 from storage.disk.spans import SegmentKey, Span
@@ -30,7 +28,6 @@ class FoundRow:
     sequence: int
     due_ms: int
     subject: bytes
-    size: int
     segment: str
     """Name of the file that has it; empty while it waits to be written."""
     is_crossed_off: bool
@@ -43,20 +40,14 @@ class FindRow:
     """Looks for rows; made and stepped in the schedule_log's lane."""
 
     def __init__(
-        self,
-        schedule: ScheduleLog,
-        *,
-        sequence: int | None,
-        id_hash: int | None,
-        rows_max: int,
-        due_minute: int | None = None,
+        self, schedule: ScheduleLog, id_hash: int, *, rows_max: int, due_minute: int | None = None
     ) -> None:
-        """Look for a sequence, or for the hash of a message id.
+        """Look for the hash of a message id.
 
         due_minute: when it was due; None: its segment is not complete.
         """
         self.found: list[FoundRow] = []
-        """The first ones; one for a sequence, several if an id was sent several times."""
+        """The first ones; several if an id was sent several times."""
         self.examined = 0
         """Rows looked at."""
         self.is_complete = False
@@ -64,8 +55,7 @@ class FindRow:
         self.unreadable = 0
         """Places that could not be read: damaged, or the disk failed."""
         self._schedule = schedule
-        self._sequence = sequence
-        self._id_hash = id_hash
+        self._id_hash = np.uint64(id_hash)
         self._rows_max = rows_max
         self._due_minute = due_minute
         self._work = self._run()
@@ -86,17 +76,14 @@ class FindRow:
             looked_at = set(schedule.segments)
             unsealed = sorted(schedule.of_time(), key=lambda segment: segment.key.start)
             for segment in (*self._sealed(), *unsealed):
-                if self._sequence is not None and segment.last_sequence < self._sequence:
-                    continue
                 for batch in segment.read_rows(schedule.disk, segment.file.length):
                     if isinstance(batch, Damage):
                         self.unreadable += 1
                         continue
                     self.examined += batch.header.count
                     self._take(batch)
-                    if self._is_enough():
-                        return
-                    if self.examined >= self._rows_max:
+                    if len(self.found) >= _FOUND_MAX or self.examined >= self._rows_max:
+                        self.is_complete = len(self.found) >= _FOUND_MAX
                         return
                     yield False
             self._take_unwritten()
@@ -113,7 +100,6 @@ class FindRow:
         schedule, key = self._schedule, SegmentKey(self._due_minute, Span.MINUTE)
         if key.code not in schedule.segments:
             segment = schedule.new_segment(key)
-            segment.last_sequence = self._sequence or 0
             for file in (segment.file, segment.facts_file):
                 file.length = size_if_opened(schedule.disk, file.path)
             yield segment
@@ -128,23 +114,10 @@ class FindRow:
                 return {"outcome": outcome, "group": group, "at_ms": int(facts.at_ms[place])}
         return None
 
-    def _is_enough(self) -> bool:
-        enough = len(self.found) >= (_FOUND_MAX if self._sequence is None else 1)
-        self.is_complete |= enough
-        return enough
-
-    def _places(self, sequences: Int64s, hashes: npt.NDArray[np.uint64]) -> list[int]:
-        if self._sequence is not None:
-            mask = sequences == self._sequence
-        else:
-            mask = hashes == np.uint64(self._id_hash or 0)
-        places: list[int] = np.flatnonzero(mask).tolist()
-        return places
-
     def _take(self, batch: SegmentBatch) -> None:
         """Note the rows of a batch that were looked for."""
         arrays = batch.columns.arrays
-        places = self._places(batch.sequence, arrays["id_hash"])
+        places = np.flatnonzero(arrays["id_hash"] == self._id_hash).tolist()
         if not places:
             return
         crossed_off = each_once(self._schedule.crossed_off(batch.segment))
@@ -156,7 +129,6 @@ class FindRow:
                     sequence=sequence,
                     due_ms=int(batch.due_ms[place]),
                     subject=batch.columns.names[int(arrays["subject"][place])],
-                    size=int(arrays["size"][place]),
                     segment=batch.segment.key.name,
                     is_crossed_off=is_gone,
                     fact=self._fact_of(batch.segment, sequence) if is_gone else None,
@@ -173,11 +145,10 @@ class FindRow:
                     sequence=int(block.sequence[place]),
                     due_ms=int(block.due_ms[place]),
                     subject=names[int(block.subject[place])],
-                    size=int(block.size[place]),
                     segment="",
                     is_crossed_off=False,
                 )
-                for place in self._places(block.sequence, block.id_hash)
+                for place in np.flatnonzero(block.id_hash == self._id_hash).tolist()
             ]
 
 

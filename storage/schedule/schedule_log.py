@@ -198,14 +198,14 @@ class ScheduleLog:
             self.waiting.near.append(block)
         return self.flush_near(now_ms)
 
-    def read_dead(self, rows_max: int) -> None:
-        """Read the index of dead letters anew, of the oldest days first; it is kept from now on.
+    def read_dead(self) -> None:
+        """Read the index of dead letters anew, of the oldest days first.
 
         Raises ReadFailedError with the index as it was.
         """
-        index = DeadIndex(rows_max, is_read=True)
+        index = DeadIndex()
         for segment in sorted(self.segments.values(), key=lambda segment: segment.key.start):
-            if segment.key.span is not Span.DEAD or index.is_full:
+            if segment.key.span is not Span.DEAD:
                 continue
             try:
                 index.read(self.disk, segment, self.crossed_off(segment), self.troubles.report)
@@ -213,8 +213,6 @@ class ScheduleLog:
                 # Somebody has put the first sector of another file there since it was opened.
                 path, length = segment.file.path, segment.file.length
                 self.troubles.report(Damage(path, 0, length, str(error)))
-        named = self.dead.rows["sequence"][self.dead.rows["named"]]
-        index.name(named, named=True)
         self.dead = index
 
     def restore(self, segment: Segment) -> None:

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
-import numpy as np
-
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
 from storage.batch.batches import (
@@ -31,7 +29,7 @@ from storage.batch.file_header import FILE_HEADER_SIZE, decode_file_header
 from storage.disk.errors import DamagedError, StorageError
 from storage.disk.spans import DEAD_MINUTES_FROM, Span, dead_key, key_of_minute
 from storage.node.store import Store
-from storage.readers.dead_reader import DeadReader
+from storage.readers.dead_reader import read_dead_item
 from storage.readers.item_reader import ItemReader
 from storage.schedule.seals import SEALS_DIRECTORY
 from storage.state.audit_file import AUDIT_DIRECTORY
@@ -48,7 +46,6 @@ from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
-_LETTERS_MAX = 1_000_000
 
 
 class ViolationError(AssertionError):
@@ -535,7 +532,7 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         ],
     }
     _deliver(store, disk, directory.end_ms, aftermath)
-    _find_letters(store, disk, aftermath)
+    _find_letters(store, disk, directory, aftermath)
     aftermath.state["dead letters"] = store.schedule.dead_pending
     aftermath.state["controls"] = _controls(store, disk, aftermath)
     aftermath.state["damages"] = [(damage.path, damage.position) for damage in aftermath.damages]
@@ -581,19 +578,20 @@ def _read(reader: ItemReader, entries: Entries, aftermath: Aftermath) -> None:
         aftermath.handed[sequence] = bytes(items[place])
 
 
-def _find_letters(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> None:
+def _find_letters(
+    store: Store, disk: OverlayDisk, directory: Populated, aftermath: Aftermath
+) -> None:
     schedule = store.schedule
-    schedule.read_dead(_LETTERS_MAX)
-    index, reader = schedule.dead, DeadReader(disk)
-    for row in index.chosen(np.ones(len(index), np.bool_), _LETTERS_MAX):
-        found = reader.read(row)
+    schedule.read_dead()
+    for row in schedule.dead.rows.values():
+        found = read_dead_item(disk, row)
         if found.item is None or found.reason is None:
             damage = Damage(dead_key(row.minute).path, row.position, row.row_size, found.fault)
             aftermath.damages.append(damage)
             continue
-        message = Message(row.due_ms, row.old_minute, row.subject, found.item)
+        # Of the index's own the minute before is none.
+        known = directory.dead.get(row.sequence)
+        minute = known.message.minute if known else 0
+        message = Message(row.due_ms, minute, row.subject, found.item)
         letter = Dead(row.old_sequence, message, dead_key(row.minute), found.reason)
-        if row.sequence in aftermath.letters:
-            aftermath.twice.append(row.sequence)
         aftermath.letters[row.sequence] = letter
-    reader.close()

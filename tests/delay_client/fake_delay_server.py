@@ -11,7 +11,7 @@ import anyio
 import anyio.abc
 
 from delay_client.messages.clock import wall_ms
-from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item, encode_item
 from delay_protocol.receivers.attaching import (
     LEASE_S,
@@ -131,8 +131,6 @@ class FakeDelayServer(FakeServer):
     lease_s: int = LEASE_S
     answer: AttachReply | None = None
     """What is answered to ATTACH instead."""
-    settle_codes: deque[int] = field(default_factory=deque)
-    """What the next SETTLEs are answered with; -1 for nothing; then SUCCESS."""
     deliver_items_max: int = 100
     pending: deque[tuple[int, bytes]] = field(default_factory=deque)
     """Attempt and item of what is to be handed out."""
@@ -228,12 +226,6 @@ class FakeDelayServer(FakeServer):
                 await connection.stream.send(encode_response(frame, code=3))
 
     async def _settle(self, connection: Connection, frame: Frame) -> None:
-        code = self.settle_codes.popleft() if self.settle_codes else 0
-        if code == -1:
-            return
-        if code != ResponseCode.SUCCESS:
-            await connection.stream.send(encode_response(frame, code=code, body=b"disk is full"))
-            return
         settled = decode_settle(frame.body)
         self.frame_sizes.append(len(frame.body))
         self.settles.append(settled)

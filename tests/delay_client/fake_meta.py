@@ -3,7 +3,6 @@
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Self
@@ -19,8 +18,6 @@ from delay_protocol.meta.requests import (
     encode_client_register_reply,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame, encode_response
-
-SILENCE = b""
 
 
 def group(name: str, address: str, state: BrokerState = BrokerState.RW) -> BrokerGroupInfo:
@@ -39,13 +36,6 @@ class FakeMeta:
     asked: list[ClientRegister] = field(default_factory=list)
     connections: int = 0
     discoveries: int = 0
-    reject: str | None = None
-    """The reason with which every question is answered 51."""
-    is_silent: bool = False
-    """Takes questions and answers nothing."""
-    page: bytes | None = None
-    """What is answered over HTTP instead of the address; b"" for nothing, ever."""
-    before_answer: Callable[[ClientRegister], None] | None = None
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -56,7 +46,8 @@ class FakeMeta:
         self.http_port: int = self._http.getsockname()[1]
         self.tcp_port: int = self._tcp.getsockname()[1]
         self.address = f"127.0.0.1:{self.http_port}"
-        self._start()
+        for listener, serve in ((self._http, self._serve_http), (self._tcp, self._serve_tcp)):
+            threading.Thread(target=self._accept, args=(listener, serve), daemon=True).start()
 
     def __enter__(self) -> Self:
         return self
@@ -64,24 +55,10 @@ class FakeMeta:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
-    def _start(self) -> None:
-        for listener, serve in ((self._http, self._serve_http), (self._tcp, self._serve_tcp)):
-            threading.Thread(target=self._accept, args=(listener, serve), daemon=True).start()
-
     def stop(self) -> None:
         """Die: listeners and connections go."""
         for listener in (self._http, self._tcp):
             _hang_up(listener)
-        self.drop_connections()
-
-    def restart(self) -> None:
-        """Come back at the same addresses, knowing the same."""
-        self._http = socket.create_server(("127.0.0.1", self.http_port), backlog=64)
-        self._tcp = socket.create_server(("127.0.0.1", self.tcp_port), backlog=64)
-        self._start()
-
-    def drop_connections(self) -> None:
-        """Cut all connections."""
         with self._lock:
             for plug in self._open:
                 _hang_up(plug)
@@ -100,20 +77,6 @@ class FakeMeta:
         for plug, asked in told.values():
             body = encode_client_register_reply(self.reply(asked))
             self._write(plug, encode_frame(Frame(0, 9, 0, 1, CommandCode.CLIENT_REGISTER, body)))
-
-    def shout(self, data: bytes) -> None:
-        """Write these bytes to everybody who asked."""
-        with self._lock:
-            plugs = {id(plug): plug for plug, _ in self._told}
-        for plug in plugs.values():
-            self._write(plug, data)
-
-    def wait_for_questions(self, count: int) -> None:
-        """Wait until so many were asked."""
-        until = time.monotonic() + 10
-        while len(self.asked) < count:
-            assert time.monotonic() < until, f"asked {len(self.asked)} times"
-            time.sleep(0.005)
 
     def reply(self, asked: ClientRegister) -> ClientRegisterReply:
         """Return the answer to a question."""
@@ -146,15 +109,9 @@ class FakeMeta:
                     return
                 data += more
             self.discoveries += 1
-            page = self.page
-            if page == SILENCE:
-                plug.recv(1)
-                return
-            if page is None:
-                assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
-                text = f"127.0.0.1:{self.tcp_port}"
-                page = f"HTTP/1.1 200 \r\ncontent-length: {len(text)}\r\n\r\n{text}".encode()
-            plug.sendall(page)
+            assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
+            text = f"127.0.0.1:{self.tcp_port}"
+            plug.sendall(f"HTTP/1.1 200 \r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
         _hang_up(plug)
 
     def _serve_tcp(self, plug: socket.socket) -> None:
@@ -169,16 +126,9 @@ class FakeMeta:
 
     def _take(self, plug: socket.socket, frame: Frame) -> None:
         asked = decode_client_register(frame.body)
-        if self.before_answer is not None:
-            self.before_answer(asked)
         with self._lock:
             self.asked.append(asked)
             self._told.append((plug, asked))
-        if self.is_silent:
-            return
-        if self.reject is not None:
-            self._write(plug, encode_response(frame, code=51, body=self.reject.encode()))
-            return
         body = encode_client_register_reply(self.reply(asked))
         self._write(plug, encode_response(frame, code=0, body=body))
 

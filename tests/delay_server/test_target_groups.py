@@ -11,8 +11,7 @@ import trio
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import AttachRefused
 from delay_protocol.receivers.delivering import Settled, Verdict
-from delay_server.admin.explain import find, holders_of, lane_look, surroundings
-from delay_server.admin.reasons import Reason, reason_of_lane
+from delay_server.admin.explain import explain_subject, find
 from delay_server.server import DelayServer
 from sender.groups.attached import SETS_MAX
 from sender.groups.group_rules import GroupRule
@@ -56,14 +55,6 @@ def subjects(peer: ReceiverPeer) -> set[str]:
     return {decode_item(one.item).subject for _, one in peer.delivered}
 
 
-def reason_of_subject(server: DelayServer, subject: bytes) -> Reason:
-    """Return why messages of a subject wait."""
-    parts = server.administered().parts()
-    number = server.node.store.schedule.subjects.ids[subject]
-    kind, groups = lane_look(parts, parts.master.lanes.lane_of(number), number)
-    return reason_of_lane(kind, groups, surroundings(parts))
-
-
 async def test_each_receiver_gets_only_what_the_patterns_take_that_it_brought() -> None:
     async with (
         routed_to_receivers() as (world, _),
@@ -85,10 +76,10 @@ async def test_what_nobody_takes_waits_on_disk_alone_and_comes_once_it_is_taken(
         await send(world, "b.1", 500)
         await until(lambda: server.master.lanes.unrouted(0).messages == 500)
         assert server.master.sender.unsent().total == 0
-        assert reason_of_subject(server, b"b.1") is Reason.NOT_TAKEN
-        number = server.node.store.schedule.subjects.ids[b"b.1"]
-        assert server.master.lane_rules.why_untaken(number) == (
-            f"no receiver that is attached to {NAME} takes it"
+        about = await explain_subject(server.administered().parts(), "b.1")
+        assert (about["reason"], about["receivers"]) == (
+            "no_route",
+            [f"no receiver that is attached to {NAME} takes it"],
         )
         await send(world, "a.1", 10, name="a")
         await until(lambda: len(old.delivered) == 10)
@@ -178,15 +169,15 @@ async def test_explain_says_which_receiver_has_a_message_and_since_when() -> Non
         await until(lambda: len(peer.delivered) == 3)
         await trio.sleep(5)
         parts = server.administered().parts()
-        (found,), _ = await find(parts, sequence=peer.sequences[1])
+        (found,), _ = await find(parts, message_id=b"m1")
         assert found.held is not None
         holder, instance, since = found.held.holder.split(", ")
         assert holder.startswith("127.0.0.1:")
         assert instance == f"instance {(b'i' * 16).hex()}"
         came = np.datetime64(peer.delivered[0][0], "ms")
         assert since == f"since {came} UTC"
-        number = server.node.store.schedule.subjects.ids[b"a.1"]
-        assert holders_of(parts, number) == [f"3 with {found.held.holder}"]
+        about = await explain_subject(parts, "a.1")
+        assert about["receivers"] == [f"3 with {found.held.holder}"]
 
 
 async def test_a_set_beyond_the_limit_is_refused_with_a_sentence() -> None:

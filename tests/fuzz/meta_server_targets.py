@@ -42,9 +42,9 @@ from meta_server.known.model import Broker, BrokerGroup, Contents, GroupKind, Ro
 from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from tests.asgi import JSON, Answer
-from tests.delay_protocol.nodes.test_registration import REQUEST
+from tests.delay_protocol.nodes.bodies import REQUEST
 from tests.fuzz.target import attempt, byte_at, fault_of, target
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator
 from tests.meta_server.memory_store import Medium, MemoryRecordFile
 from tests.meta_server.meta_rig import World
 from tests.simulation.clock import EventClock
@@ -134,7 +134,7 @@ class _Rig:
         self.world = World()
         self.server: MetaServer = self.world.server()
         self.server.ready.set()
-        self.http = Http(self.server, headers={"x-api-token": "x"})
+        self.operator = Operator(self.server, headers={"x-api-token": "x"})
         self.contents = _contents()
 
     async def run(self, use: Callable[["_Rig"], Awaitable[None]]) -> None:
@@ -247,7 +247,7 @@ def meta_admin(data: bytes) -> None:
     parameters = _pairs(query)
 
     async def use(rig: _Rig) -> None:
-        answer = await rig.http.ask(
+        answer = await rig.operator.ask(
             operation.method,
             f"{PREFIX}{target}",
             raw=body if operation.body_type is not None else None,

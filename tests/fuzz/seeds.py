@@ -104,8 +104,15 @@ from storage.state.checkpoint import Checkpoint, EpochStart, RetiredFile, Segmen
 from storage.state.durable_end import DurableEnd, encode_slot
 from storage.state.identity import Identity, encode_identity
 from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
-from tests.delay_protocol.nodes.bodies import BATCHES, BODIES, HEAD
-from tests.delay_protocol.nodes.test_registration import FULL, RECORD, REGISTERED, REQUEST
+from tests.delay_protocol.nodes.bodies import (
+    BATCHES,
+    BODIES,
+    FULL,
+    HEAD,
+    RECORD,
+    REGISTERED,
+    REQUEST,
+)
 from tests.delay_protocol.wire.test_frames import VECTORS
 from tests.fuzz.corpus import read_corpus
 from tests.fuzz.dead_targets import DEAD_HEADER

@@ -4,11 +4,9 @@ import json
 import random
 from pathlib import Path
 
-import numpy as np
-
 from storage.batch.batches import Damage
 from storage.disk.disk import DirectoryDisk
-from storage.readers.dead_reader import DeadReader
+from storage.readers.dead_reader import read_dead_item
 from tests.golden.directory import GOLDEN, decoded, written
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
@@ -44,13 +42,11 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
     )
     assert summary.facts, "records are there whose facts are in no file"
     schedule = store.schedule
-    schedule.read_dead(1000)
-    rows = schedule.dead.chosen(np.ones(len(schedule.dead), np.bool_), 1000)
-    reader = DeadReader(disk)
-    for row in rows:
-        record, found = DEAD[row.sequence], reader.read(row)
+    schedule.read_dead()
+    for row in schedule.dead.rows.values():
+        record, found = DEAD[row.sequence], read_dead_item(disk, row)
         assert (row.old_sequence, row.size) == (record["old sequence"], record["bytes"])
         assert (found.reason, found.fault) == (record["reason"], "")
     store.close()
     assert damages == []
-    assert sorted(row.sequence for row in rows) == sorted(DEAD.keys() - SETTLED)
+    assert schedule.dead.rows.keys() == DEAD.keys() - SETTLED

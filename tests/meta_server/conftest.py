@@ -1,13 +1,16 @@
 """Runs every async test of this folder by a clock that jumps whenever no task can run."""
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 import structlog
 
+from meta_server.server import MetaServer
 from tests.delay_server.conftest import run_in_virtual_time
+from tests.kit.operator import Operator
+from tests.meta_server.meta_rig import World
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -23,3 +26,26 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def quiet() -> Iterator[None]:
     with structlog.testing.capture_logs():
         yield
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+async def server(world: World) -> AsyncIterator[MetaServer]:
+    async with world.serving() as serving:
+        yield serving
+
+
+@pytest.fixture
+def operator(server: MetaServer) -> Operator:
+    return Operator(server)
+
+
+@pytest.fixture
+def served(world: World, server: MetaServer) -> World:
+    """Return the world, in which a server serves."""
+    assert server.ready.is_set()
+    return world

@@ -138,25 +138,6 @@ def test_every_command_does_what_it_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_what_is_refused_is_one_sentence_that_says_what_is_allowed(tmp_path: Path) -> None:
-    with meta_server(tmp_path / "data") as meta:
-        meta.wait_ready()
-        done(meta, "broker-group", "add", "g1", "--address", "h:1")
-        for line, code, words in (
-            (("broker-group", "add", "g1"), ExitCode.REFUSED, "already"),
-            (("broker-group", "add", "g2", "--address", "x"), ExitCode.USAGE, "host:port"),
-            (("broker-group", "show", "g9"), ExitCode.REFUSED, "no broker group"),
-            (("broker-group", "change", "g1", "--weight", "1", "--version", "9"), 7, "version 1"),
-            (("route", "set", "a b", "--group", "g1"), ExitCode.USAGE, "subject"),
-            (("route", "set", "a", "--group", "g9"), ExitCode.USAGE, "add it first"),
-        ):
-            result = run(meta, *line)
-            assert result.exit_code == code, line
-            assert words in result.stderr
-            assert len(result.stderr.splitlines()) == 1
-
-
-@pytest.mark.long
 def test_beyond_this_machine_a_token_is_needed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,9 +3,6 @@
 import json
 import subprocess
 import sys
-import urllib.error
-import urllib.request
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +47,13 @@ def dead(node: ServerProcess, *words: str, code: int = 0) -> str:
 
 def letters(node: ServerProcess, *words: str) -> list[dict[str, Any]]:
     """Return what `delaywheel dead list --json` prints."""
-    return [json.loads(line) for line in dead(node, "list", "--json", *words).splitlines()]
+    found: list[dict[str, Any]] = json.loads(dead(node, "list", "--json", *words))["items"]
+    return found
 
 
 def pending(node: ServerProcess) -> int:
     """Return how many dead letters the server counts."""
-    count: int = node.status()["dead"]["pending"]
+    count: int = node.status()["dead_pending"]
     return count
 
 
@@ -76,7 +74,7 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
             node.kill()
         with server(data, broker_port=broker.port, options=QUICK) as node:
             node.wait_ready()
-            rows = letters(node, "--limit", "0")
+            rows = letters(node)
             assert sorted(row["message_id"] for row in rows) == sorted(sent)
             assert {row["code_name"] for row in rows} == {"subject_not_assigned"}
             assert {(row["group"], row["tries"]) for row in rows} == {("g1", 3)}
@@ -84,20 +82,11 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
             shown = json.loads(dead(node, "show", str(first), "--json", "--payload"))
             assert shown["attributes"] == {"k": "v"}
             assert len(shown["refusals"]) == 3
-            table = dead(node, "list", "--subject-prefix", "poi", "--limit", "2")
+            table = dead(node, "list", "--group", "g1", "--limit", "2")
             assert "subject_not_assigned" in table
-            assert "there are more" in table
+            assert "there are 30: give --limit" in table
             assert "refusals" in dead(node, "show", str(first))
             assert dead(node, "list", "--subject", "other") == "no dead letters\n"
-            (only,) = letters(node, "--message-id", "p7")
-            assert only == next(row for row in rows if row["message_id"] == "p7")
-            now = datetime.now(tz=UTC)
-            before, after = ((now + timedelta(hours=n)).isoformat() for n in (-1, 1))
-            for which in ("due", "dead"):
-                window = (f"--{which}-from", before, f"--{which}-until", after)
-                assert letters(node, *window, "--limit", "0") == rows
-                assert letters(node, f"--{which}-until", before) == []
-                assert letters(node, f"--{which}-from", after) == []
 
             broker.blocked = set()
             assert dead(node, "requeue", str(first), str(second)) == "2 requeued\n"
@@ -111,10 +100,10 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
         with server(data, broker_port=broker.port, options=QUICK) as node:
             node.wait_ready()
             assert pending(node) == 27
-            assert dead(node, "requeue", "--code", "3", "--max", "5", "--dry-run") == "5 match\n"
-            assert dead(node, "requeue", "--code", "3", "--max", "20") == "20 requeued\n"
+            some = [str(row["sequence"]) for row in letters(node)[:7]]
+            assert dead(node, "drop", *some, "--yes") == "7 dropped\n"
+            assert dead(node, "requeue", "--subject", "poison") == "20 requeued\n"
             assert until(lambda: len(broker.ids) == 52, seconds=10)
-            assert dead(node, "drop", "--group", "g1", "--max", "99", "--yes") == "7 dropped\n"
             assert pending(node) == 0
             code, metrics = node.get("/metrics")
             assert (code, b"delaywheel_dead_pending 0.0" in metrics) == (200, True)
@@ -122,32 +111,6 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
         assert len(broker.ids) == len(set(broker.ids)) == 52
     done = delaywheel("log", "verify", str(data))
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.long
-def test_what_is_wrong_is_said_and_nothing_is_changed(tmp_path: Path) -> None:
-    with RecordingBroker() as broker, server(tmp_path / "data", broker_port=broker.port) as node:
-        node.wait_ready()
-        assert "no dead letter 4711" in dead(node, "show", "4711", code=ExitCode.REFUSED)
-        assert "--max" in dead(node, "drop", "--subject", "a", code=ExitCode.USAGE)
-        assert "either" in dead(node, "drop", "7", "--subject", "a", code=ExitCode.USAGE)
-        assert "item code" in dead(node, "list", "--code", "nonsense", code=ExitCode.USAGE)
-        for headers, code in (
-            ({"Content-Type": "text/plain"}, 415),
-            ({"Content-Type": "application/json", "Origin": "http://evil.example"}, 403),
-            ({"Content-Type": "application/json", "Host": "evil.example"}, 403),
-            ({"Content-Type": "application/json", "Sec-Fetch-Site": "cross-site"}, 403),
-        ):
-            request = urllib.request.Request(
-                f"http://{node.http}/dead/drop",
-                data=b'{"filter":{},"max":1}',
-                headers=headers,
-                method="POST",
-            )
-            with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(request, timeout=5)  # noqa: S310
-            assert refused.value.code == code
-            refused.value.close()
 
 
 @pytest.mark.long
@@ -180,8 +143,6 @@ def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_
             assert not until(lambda: "p" in broker.ids, seconds=1)
             assert delaywheel("resume", "--subject", "poison", *at).returncode == 0
             assert until(lambda: "p" in broker.ids, seconds=10)
-            said = delaywheel("explain", "--sequence", number, *at).stdout
-            assert "that was requeued or dropped" in said
             rows = json.loads(delaywheel("controls", "--audit", "--json", *at).stdout)["items"]
             assert [(row["who"], row["action"], row.get("count")) for row in rows[::-1]] == [
                 ("adam", "set subject", None),

@@ -86,7 +86,7 @@ def test_a_pause_at_the_meta_server_survives_kill_9_and_its_absence_and_ends_at_
                 time.sleep(1)
                 assert broker.ids == ["o1"]
                 code, said = command("explain", "--server", node.process.http, "--subject", "p.s")
-                assert (code, "paused_subject" in said) == (0, True)
+                assert (code, "reason" in said, "paused" in said) == (0, True, True)
                 code, said = command("topology", *meta_at, "--json")
                 assert code == 0
                 [delay_group] = json.loads(said)["delay_groups"]

@@ -49,7 +49,7 @@ def test_what_is_sent_arrives_when_due_byte_for_byte_and_is_counted(tmp_path: Pa
         status = node.status()
         assert status["group"] == "dg1"
         assert status["accepted"] == 101
-        assert status["refused"] == {"SUBJECT_NOT_ASSIGNED": 1}
+        assert status["refused"] == {"subject_not_assigned": 1}
         assert status["dispatched"] == {"delivered": 100}
         assert node.get("/livez") == (200, b'{"live":true}')
         assert node.get("/readyz") == (200, b'{"ready":true,"failing":[]}')

@@ -77,9 +77,7 @@ class Site:
 
     def store(self, *changes: Change) -> None:
         """Change rows, as an operator does; the meta server is down."""
-        settings = DatabaseSettings(
-            url=f"sqlite:///{self.data / 'meta.db'}", connect_ms_max=5000, statement_ms_max=5000
-        )
+        settings = DatabaseSettings(url=f"sqlite:///{self.data / 'meta.db'}", statement_ms_max=5000)
         store = open_store(settings, now_ms=wall_ms(), chance=random.Random(1))
         store.commit(changes)
         store.close()

@@ -234,14 +234,23 @@ class MetaWitness:
         )
 
     def was_routed(self, subject: str, group: str, since_s: float, until_s: float) -> bool:
-        """Say whether a producer of a subject may have been told of a group in this time."""
+        """Say whether a producer of a subject may have gone by a route to this group in this time.
+
+        Where it has no group, by the route before: only a push takes the last group away, and who
+        is away then gets none.
+        """
         use = Use(ClientType.PRODUCER, subject, "", "")
         first, last = self.medium.known_at(since_s), self.medium.number_at(until_s)
-        return any(
-            group == info.name
+        told = self._names(use, first, last)
+        if not all(told):
+            told += [names for names in self._names(use, 0, first) if names][-1:]
+        return any(group in names for names in told)
+
+    def _names(self, use: Use, first: int, last: int) -> list[set[str]]:
+        return [
+            {info.name for info in self._normal(use, moment)}
             for moment in self._moments(use.routed, first, last)
-            for info in self._normal(use, moment)
-        )
+        ]
 
     def routed_all_along(
         self, subject: str, since_s: float, until_s: float

@@ -499,7 +499,9 @@ SERVER = {
         ),
         # A retired file stays until its grace is over.
         "no grace": mutant(
-            swap("Retention.sweep", "self._grace_ms", "0"), scenario=told.GRACE, seed=1
+            swap("Retention.sweep", "self._limits.retired_grace_ms", "0"),
+            scenario=told.GRACE,
+            seed=1,
         ),
         # A file goes only when a durable checkpoint lists it.
         "deleted before it is listed": mutant(
@@ -1044,9 +1046,9 @@ SERVER = {
         ),
         # A dead letter is named by one record only.
         "two records about one dead letter": mutant(
-            drop("DeadLetters._append", "await self._access.run(self._name, sequences, True)"),
+            drop("DeadLetters._append", "leaving.update(sequences)"),
             test="delay_server/dead/test_dead_letters.py::"
-            "test_a_count_leaves_out_what_was_changed_and_whose_fact_is_on_its_way",
+            "test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_http_answers",
         ),
         # A dead letter that was requeued or dropped is none any more.
         "a settled dead letter is listed on": mutant(
@@ -1232,9 +1234,9 @@ SERVER = {
         # What is due of a paused subject is said to be paused, wherever it is.
         "what is parked is said to wait": mutant(
             swap(
-                "reason_of",
-                "due_ms > around.now_ms and place in {Place.PARKED, Place.ELSEWHERE}",
-                "due_ms > around.now_ms or place is Place.PARKED",
+                "_reason_now",
+                "row.due_ms <= parts.pacer.trusted_ms()",
+                "number is not None and not master.lanes.is_parked(number)",
             ),
             scenario=told.OPERATED,
             seed=4,
@@ -1253,7 +1255,7 @@ SERVER = {
         ),
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
-            swap("surroundings", "group.is_trusted", "True"),
+            swap("_look_at", "group.is_trusted", "True"),
             test="delay_server/admin/test_explain.py::"
             "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
         ),
@@ -1330,7 +1332,7 @@ META = {
         ),
         # Time in which the process itself did not run is nobody's silence.
         "a stall counts as silence": mutant(
-            swap("SilenceWatch.run", "missed > self._stall_s", "False"),
+            swap("SilenceWatch.run", "missed > _STALL_S", "False"),
             test="meta_server/test_server.py::"
             "test_a_process_that_was_stopped_for_a_while_makes_nobody_silent",
         ),
@@ -1543,7 +1545,7 @@ META = {
         "huge names of clients": mutant(
             swap(
                 "ClientRegistration._routed",
-                "len(text.encode()) > limits.client_text_bytes_max",
+                "len(text.encode()) > _TEXT_BYTES_MAX",
                 "False",
             ),
             seed=2,
@@ -1560,7 +1562,8 @@ META = {
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
-            swap("Pusher.note", "self.subscriptions >= self._subscriptions_max", "False"), seed=2
+            swap("Pusher.note", "self.subscriptions >= self._limits.subscriptions_max", "False"),
+            seed=2,
         ),
         # What was kept of a connection goes with it.
         "subscriptions of the gone": mutant(
@@ -1693,7 +1696,7 @@ CLUSTER = {
         ),
         # A push changes a route as an answer does.
         "pushes are not heard": mutant(
-            swap("MetaRoutes._take", "changed is not None", "_ and frame.opaque"), seed=1
+            swap("MetaRoutes._take", "changed is not None", "_ and subject"), seed=1
         ),
         # A connection to a meta server that ends is made anew.
         "nobody connects again": mutant(
@@ -1703,7 +1706,7 @@ CLUSTER = {
         "no meta server, no routes": mutant(
             after(
                 "MetaRoutes._converse",
-                "self._dialogue.disconnected(...)",
+                "self._session.disconnected(...)",
                 (
                     "for use in self._session._uses.values():\n    use.route = None\n    "
                     "self._on_changed(use.subject)"

@@ -11,17 +11,14 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.messages.items import item_message_id
-from delay_server.dead.wanted import Wanted
 from delay_server.server import DelayServer
 from storage.schedule.dead_index import DeadRow
 
-_EVERYTHING = 10_000
 _PATIENCE_S = 30.0
 
 
@@ -111,7 +108,7 @@ class SimOperator:
         """Do something about one dead letter, or about several."""
         letters = server.master.dead_letters
         chance = self._chance
-        rows = await letters.find(Wanted(), rows_max=chance.choice((1, 3, 50)))
+        rows = letters.listed()[: chance.choice((1, 3, 50))]
         if not rows:
             return
         row = chance.choice(rows)
@@ -124,7 +121,7 @@ class SimOperator:
             await self._requeue(server, row, message_id, cured=chance.random() < 0.6)
         elif kind < 0.7:
             self._poison.dropped.add(message_id)
-            change = await letters.drop([row.sequence], rows_max=1)
+            change = await letters.drop([row])
             self._faults["operator: dropped"] += change.done
         elif kind < 0.85:
             await self._requeue_subject(server, row)
@@ -133,7 +130,7 @@ class SimOperator:
             self._poison.dropped.add(message_id)
             async with trio.open_nursery() as nursery:
                 for change_it in (letters.drop, letters.requeue):
-                    nursery.start_soon(partial(change_it, [row.sequence], rows_max=1))
+                    nursery.start_soon(change_it, [row])
             self._faults["operator: drop against requeue"] += 1
 
     async def _requeue(
@@ -141,23 +138,24 @@ class SimOperator:
     ) -> None:
         if cured:
             self._poison.cured.add(message_id)
-        change = await server.master.dead_letters.requeue([row.sequence], rows_max=1)
+        change = await server.master.dead_letters.requeue([row])
         self._faults["operator: requeued"] += change.done
         if cured and change.done:
             self._poison.requeued.add(message_id)
 
     async def _requeue_subject(self, server: DelayServer, row: DeadRow) -> None:
-        wanted = Wanted(subject=row.subject.decode())
-        change = await server.master.dead_letters.requeue(wanted, rows_max=_EVERYTHING)
-        self._faults["operator: requeued by filter"] += change.done
+        letters = server.master.dead_letters
+        change = await letters.requeue(letters.listed(subject=row.subject.decode()))
+        self._faults["operator: requeued by subject"] += change.done
 
     async def _see_all_settled(self, server: DelayServer) -> None:
         """Wait until every message was sent or given up; requeue what was, if that is the plan."""
+        letters = server.master.dead_letters
         while True:
             if self._requeues_all:
                 with self._poison.ordering():
-                    await server.master.dead_letters.requeue(Wanted(), rows_max=_EVERYTHING)
+                    await letters.requeue(letters.listed())
             left = server.node.store.schedule.pending + server.master.dead_recorder.count
-            if not left and not (self._requeues_all and server.master.dead_letters.pending):
+            if not left and not (self._requeues_all and letters.pending):
                 return
             await trio.sleep(_PATIENCE_S)

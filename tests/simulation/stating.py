@@ -6,21 +6,18 @@ else of the server is looked at. What a reason has to fit:
 
     said of a message       fits if
     waiting                 it is not due by the wall clock, nor is there a minute to wait for
-    clock_held, _set_back   the clock was set
-    paused_subject          the operator has paused its subject (gating.py); and nothing else is
-                            said of one that is due and paused, but of what was under way
-    paused_group            he has paused a group
+    clock_held              the clock was set
+    paused                  the operator has paused its subject (gating.py), or a group; and nothing
+                            else is said of one whose subject is paused and that is due, but of what
+                            was under way
     rate_limited            he has limited a group
-    circuit_open            no group has done its work for a while, and been given some; if none did
-                            for a while, nothing is said to be queued, to be loaded or to have to
-                            wait for room
-    fenced                  never: no group refuses a node here
+    group_down              no group has done its work for a while, and been given some; if none did
+                            for a while, nothing is said to be queued or to be loaded
     in_flight               a broker got it, or could not be reached, at about that time
-    retry_backoff           a broker got it before, or could not be reached
-    dead, dead_being_…      brokers refuse it for good
+    retrying                a broker got it before, or could not be reached
+    dead                    brokers refuse it for good
     no_route                there is a meta server that tells routes
-    damaged, unreadable     a bit flipped, or the disk fails to read
-    stopping                the server was told to stop
+    damaged                 a bit flipped, or the disk fails to read
     any but these           it is due
     none: it is delivered   a broker took it
 
@@ -67,21 +64,17 @@ _FILED_S = 120.0
 _SETTLED_S = 20.0
 """After that time an answer that was heard is known to be a durable fact."""
 
-_BUSY = {Reason.IN_FLIGHT, Reason.RETRY_BACKOFF}
-_CLOCK = {Reason.CLOCK_HELD, Reason.CLOCK_SET_BACK}
-_DEAD = {Reason.DEAD, Reason.DEAD_BEING_RECORDED}
-_BYTES = {Reason.DAMAGED, Reason.UNREADABLE}
-_QUEUED = {Reason.QUEUED, Reason.BACKLOG}
+_WHILE_PAUSED = {Reason.IN_FLIGHT, Reason.RETRYING, Reason.CLOCK_HELD, Reason.WAITING}
+"""What may be said of a message whose subject is paused, but that it is."""
 _WHY_THERE = {
-    "set_back": Reason.CLOCK_SET_BACK,
-    "unreadable": Reason.UNREADABLE,
+    "set_back": Reason.CLOCK_HELD,
+    "unreadable": Reason.DAMAGED,
     "damaged": Reason.DAMAGED,
-    "being_recorded": Reason.DEAD_BEING_RECORDED,
-    "being_moved": Reason.BEING_MOVED,
+    "being_recorded": Reason.DEAD,
     "dead": Reason.DEAD,
 }
 """By place: what has to be so that there is anything."""
-_TO_A_GROUP = {Reason.QUEUED, Reason.LOADING, Reason.BACKLOG, Reason.NO_ROOM}
+_TO_A_GROUP = {Reason.QUEUED, Reason.LOADING}
 """Said only where some group would take it."""
 
 
@@ -108,7 +101,6 @@ class Stating:
     """Whether the disk of this life fails to read."""
     excuse_reads: Callable[[], None]
     """Have the witness told of what could not be read until now."""
-    may_be_stopping: Callable[[], bool]
     asked: Counter[str] = field(default_factory=Counter)
     """How often each reason was stated of a message."""
     looks: int = 0
@@ -290,19 +282,17 @@ class Stating:
     def _impossible(self, server: DelayServer) -> set[Reason]:
         """Return the reasons that nothing gives rise to."""
         witness = self.witness
-        none: set[Reason] = {Reason.FENCED}
+        none: set[Reason] = set()
         standing = self._standing(server)
         if standing is not None:
-            if not standing.pauses_subjects:
-                none.add(Reason.PAUSED_SUBJECT)
-            if not standing.pauses_groups:
-                none.add(Reason.PAUSED_GROUP)
+            if not (standing.pauses_subjects or standing.pauses_groups):
+                none.add(Reason.PAUSED)
             if not standing.limits_groups:
                 none.add(Reason.RATE_LIMITED)
         if not self.is_routed:
             none.add(Reason.NO_ROUTE)
             if self._some_circuit_is_closed(server):
-                none.add(Reason.CIRCUIT_OPEN)
+                none.add(Reason.GROUP_DOWN)
             now_s = trio.current_time()
             since_s = now_s - _DOWN_S
             if (
@@ -315,15 +305,13 @@ class Stating:
                     for at_s, _ in seen
                 )
             ):
-                none |= _QUEUED
+                none.add(Reason.QUEUED)
         if not witness.poison.one_in:
-            none |= _DEAD
+            none.add(Reason.DEAD)
         if not (witness.damage or self.reads_fail()):
-            none |= _BYTES
+            none.add(Reason.DAMAGED)
         if self._is_clock_sure:
-            none |= _CLOCK
-        if not (self.may_be_stopping() or self.is_routed):
-            none.add(Reason.STOPPING)
+            none.add(Reason.CLOCK_HELD)
         return none
 
     # -- single messages ---------------------------------------------------------------------
@@ -382,9 +370,9 @@ class Stating:
         """Return what speaks against a reason; nothing if nothing does."""
         if reason in self._impossible(server):
             return "nothing gives rise to it"
-        if reason in _DEAD:
+        if reason is Reason.DEAD:
             return "" if self.witness.poison.is_poison(message_id) else "brokers would take it"
-        if reason in _BYTES:
+        if reason is Reason.DAMAGED:
             return ""
         return (
             self._why_not_by_clock(message_id, reason)
@@ -400,7 +388,7 @@ class Stating:
             self._in_flight.append(
                 _InFlight(message_id, now_s, one.held.group if one.held else None)
             )
-        elif reason is Reason.RETRY_BACKOFF:
+        elif reason is Reason.RETRYING:
             groups = self._groups(server) or self.witness.known_brokers()
             groups += self.witness.receivers
             if not self._was_tried(message_id, groups, now_s - _FAILED_S, now_s):
@@ -434,11 +422,11 @@ class Stating:
             return ""
         subject = decode_item(self.witness.items[message_id]).subject
         is_paused = standing.is_paused(subject)
-        if reason is Reason.PAUSED_SUBJECT:
-            return "" if is_paused else "its subject is not paused"
+        if reason is Reason.PAUSED:
+            return "" if is_paused or standing.pauses_groups else "its subject is not paused"
         if reason is Reason.RATE_LIMITED:
             return "" if standing.limits_groups else "no group is limited"
-        if is_paused and reason not in _BUSY | _CLOCK | {Reason.WAITING}:
+        if is_paused and reason not in _WHILE_PAUSED:
             return "its subject is paused"
         return ""
 

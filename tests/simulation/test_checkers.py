@@ -2,7 +2,6 @@
 
 import copy
 import dataclasses
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,14 +14,11 @@ from tests.simulation.checkers import (
     check,
     check_end_of_life,
     whole_files,
-    with_files_set_aside,
 )
 from tests.simulation.clock import SimClock
 from tests.simulation.determinism import run_deterministic
-from tests.simulation.operator import Poison
 from tests.simulation.witness import Receipt, Witness
 from tests.simulation.world import World, quiet
-from tests.storage.store_rig import StoreRig
 
 _SEED = 3
 _BROKERS = ("g1", "g2")
@@ -249,82 +245,10 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
     run_deterministic(1, run, limit_s=1000)
 
 
-@pytest.mark.parametrize(
-    ("poison_subject", "space_short", "late"),
-    [(b"orders", True, False), (b"orders", False, True), (b"other", True, True)],
-)
-def test_the_subject_of_what_cannot_be_recorded_for_want_of_space_may_wait(
-    poison_subject: bytes, space_short: bool, late: bool
-) -> None:
-    async def run() -> None:
-        witness = Witness(SimClock(), clock_heed_s=600)
-        witness.poison = Poison(2)
-        poison = next(n for n in map(str, range(99)) if witness.poison.is_poison(n.encode()))
-        sound = next(n for n in map(str, range(99)) if not witness.poison.is_poison(n.encode()))
-        if space_short:
-            witness.space_short(math.inf)
-        witness.server_started()
-        witness.items[poison.encode()] = _item(poison, poison_subject.decode())
-        witness.due_ms[poison.encode()] = witness.clock.now_ms()
-        witness.acknowledge(poison.encode())
-        await _deliver(witness, after_s=21, message_id=sound, item=_item(sound, "orders"))
-        assert _is_late(witness) is late
-
-    run_deterministic(1, run, limit_s=1000)
-
-
 def _item(message_id: str, subject: str) -> bytes:
     return encode_item(
         Item(flag=0, create_ms=1, due_ms=1, subject=subject, message_id=message_id, attributes={})
     )
-
-
-def test_what_a_start_has_set_aside_is_read_in_its_first_place() -> None:
-    files = {
-        "dispatch_log/20300101T0000Z.minute": b"written since",
-        "quarantine/dispatch_log.4.20300101T0000Z.minute": b"no more",
-        "quarantine/dispatch_log.12.20300101T0001Z.minute": b"later",
-        "quarantine/dispatch_log.7.20300101T0001Z.minute": b"earlier",
-        "quarantine/checkpoint.7.checkpoint": b"of no log",
-    }
-    found = with_files_set_aside(files)
-    assert found == files | {"dispatch_log/20300101T0001Z.minute": b"earlier"}
-
-
-def test_an_outcome_that_a_start_would_not_know_is_forgotten(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([rig.now_ms + 10, rig.now_ms + 20])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver(1)
-    rig.cross_off()
-    rig.checkpoint()
-    rig.deliver()
-    rig.state_facts()
-    files = rig.disk.contents()
-    plain = reader.read_checkpoint(files["checkpoint/checkpoint"])
-    [segment] = plain.segments
-    beyond = dataclasses.replace(segment, last_fact=1000)
-    without = dataclasses.replace(segment, facts_length=0)
-    for checkpoint, forgotten in (
-        (plain, []),
-        (dataclasses.replace(plain, sequence=1000), [3]),
-        (dataclasses.replace(plain, segments=(beyond,)), [3]),
-        (dataclasses.replace(plain, segments=(without,)), [2]),
-        # What is sealed needs no facts any more.
-        (dataclasses.replace(plain, segments=(), sequence=1000), []),
-    ):
-        monkeypatch.setattr(reader, "read_checkpoint", lambda _, found=checkpoint: found)
-        witness = Witness(SimClock())
-        check_end_of_life(witness, files)
-        assert witness.complaints == [
-            f"few twice: 1 durable outcomes are forgotten: [{sequence}]" for sequence in forgotten
-        ]
 
 
 def test_facts_that_no_record_states_or_that_are_filed_twice_are_seen(

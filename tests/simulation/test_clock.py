@@ -6,34 +6,6 @@ from trio.testing import wait_all_tasks_blocked
 from tests.simulation.clock import EPOCH_MS, EventClock, SimClock
 from tests.simulation.determinism import run_deterministic
 
-DAY_S = 86_400.0
-
-
-def test_two_years_pass_at_once() -> None:
-    async def main() -> float:
-        for _ in range(2 * 365):
-            await trio.sleep(DAY_S)
-        return trio.current_time()
-
-    assert run_deterministic(1, main) == 2 * 365 * DAY_S
-
-
-def test_tasks_wake_in_the_order_of_their_deadlines() -> None:
-    async def main() -> list[float]:
-        woken: list[float] = []
-
-        async def sleeper(seconds: float) -> None:
-            await trio.sleep(seconds)
-            assert trio.current_time() == seconds
-            woken.append(seconds)
-
-        async with trio.open_nursery() as nursery:
-            for seconds in (3.0, 1.0, 2.0, 0.5):
-                nursery.start_soon(sleeper, seconds)
-        return woken
-
-    assert run_deterministic(1, main) == [0.5, 1.0, 2.0, 3.0]
-
 
 def test_time_stands_still_while_tasks_run_and_while_others_wait_for_all_to_block() -> None:
     async def main() -> float:

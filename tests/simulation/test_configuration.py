@@ -1,12 +1,9 @@
 """Configurations of all kinds are drawn, each one that a server accepts."""
 
-import dataclasses
 from collections import Counter
-from itertools import pairwise
 
 from tests.simulation.configuration import (
     BROKER_ADDRESSES,
-    SmallConfig,
     draw_configuration,
     draw_groups,
     draw_weights,
@@ -38,51 +35,6 @@ def test_small_bounds_are_drawn_for_a_share_of_the_seeds() -> None:
         [config.listener.in_flight_requests_max <= 3 for config in DRAWN],
     ):
         assert 0.1 < share(small) < 0.4
-
-
-def test_files_are_small_enough_to_be_closed_in_most_seeds() -> None:
-    sizes = [config.storage.message_log_file_bytes_max for config in DRAWN]
-    assert 0.5 < share([size <= 1 << 14 for size in sizes]) < 0.9
-
-
-def test_two_draws_differ_in_most_settings() -> None:
-    def settings(config: SmallConfig) -> dict[str, object]:
-        return {
-            f"{section}.{field.name}": getattr(part, field.name)
-            for section, part in (
-                ("storage", config.storage),
-                ("wheel", config.wheel),
-                ("sender", config.sender),
-            )
-            for field in dataclasses.fields(part)
-        }
-
-    changed: Counter[str] = Counter()
-    for one, other in pairwise(DRAWN):
-        before, after = settings(one), settings(other)
-        changed.update(name for name in before if before[name] != after[name])
-    for name in (
-        "storage.minute_horizon_minutes",
-        "storage.hour_horizon_minutes",
-        "storage.gather_bytes_max",
-        "storage.open_files_max",
-        "storage.checkpoint_interval_ms",
-        "storage.retired_grace_ms",
-        "wheel.load_ahead_ms",
-        "wheel.slot_ms",
-        "sender.batch_items",
-        "sender.in_flight_requests_max",
-    ):
-        assert changed[name] > 30, name
-
-
-def test_a_group_that_is_not_given_is_not_there() -> None:
-    there = {name: BROKER_ADDRESSES[name] for name in ("g1", "g3")}
-    config = draw_configuration(
-        derive(1, "configuration"), brokers=there, weights={"g1": 3.0, "g3": 0.1}
-    )
-    groups = config.broker_groups()
-    assert [(group.name, group.weight) for group in groups] == [("g1", 3.0), ("g3", 0.1)]
 
 
 def test_no_fewer_messages_may_be_held_than_asked_for() -> None:

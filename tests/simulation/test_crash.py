@@ -135,33 +135,6 @@ def test_every_step_is_a_place_to_die() -> None:
     assert lengths[-1] > 10
 
 
-def test_steps_of_others_do_not_count() -> None:
-    async def main(others: int) -> int:
-        node = make_node()
-
-        async def family(_life: Life) -> None:
-            async def child() -> None:
-                for _ in range(10):
-                    await trio.lowlevel.checkpoint()
-
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(child)
-                nursery.start_soon(child)
-
-        async def spin() -> None:
-            while True:
-                await trio.lowlevel.checkpoint()
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(others):
-                nursery.start_soon(spin)
-            ending = await node.live(family, count_steps=True)
-            nursery.cancel_scope.cancel()
-        return ending.steps
-
-    assert run_deterministic(1, main, 0) == run_deterministic(1, main, 5) > 20
-
-
 def test_a_program_may_end_by_itself_or_by_an_error_that_is_expected() -> None:
     async def main() -> None:
         node = make_node()
@@ -190,41 +163,6 @@ def test_a_program_may_end_by_itself_or_by_an_error_that_is_expected() -> None:
             await node.live(wrong, expected=FatalDiskError)
         assert not node.is_alive
         assert node.lives == 3
-
-    run_deterministic(1, main)
-
-
-def test_what_a_dead_program_raises_is_kept_apart() -> None:
-    async def main() -> None:
-        node = make_node()
-
-        async def program(_life: Life) -> None:
-            try:
-                await trio.sleep_forever()
-            finally:
-                raise RuntimeError("the state is gone")
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(crash_later, node, 1, Kill)
-            ending = await node.live(program)
-        assert isinstance(ending.death, Kill)
-        assert [str(error) for error in node.swallowed] == ["the state is gone"]
-
-    run_deterministic(1, main)
-
-
-def test_cancelling_from_around_a_node_goes_through() -> None:
-    async def main() -> None:
-        node = make_node()
-        with trio.move_on_after(0.05) as scope:
-            await node.live(count)
-        assert scope.cancelled_caught
-        with trio.move_on_after(0.05) as scope:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(crash_later, node, 0.05, PowerCut)
-                await node.live(count)
-                await trio.sleep_forever()
-        assert scope.cancelled_caught
 
     run_deterministic(1, main)
 

@@ -12,7 +12,7 @@ from tests.simulation.determinism import run_deterministic
 from tests.simulation.disk import SimDisk
 from tests.simulation.mutant_scenarios import GRACE
 from tests.simulation.witness import Witness
-from tests.simulation.world import World, quiet, run_world
+from tests.simulation.world import World, quiet
 
 _SEED = 1
 
@@ -35,10 +35,6 @@ class CheckpointWork:
 
     def _unlink(self, disk: SimDisk, path: str) -> None:
         disk.unlink(path)
-
-
-def test_a_world_without_ages_deletes_files_of_every_log_and_breaks_no_promise() -> None:
-    assert run_world(_SEED, scenario=GRACE).violations == []
 
 
 def test_what_was_deleted_for_good_reason_is_put_back(world: World) -> None:

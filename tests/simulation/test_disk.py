@@ -10,7 +10,6 @@ from storage.disk.errors import DataDirectoryError, FatalDiskError, StorageFullE
 from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk, SimFile
 from tests.simulation.faults import (
-    CALM,
     HARSH,
     Action,
     Death,
@@ -19,9 +18,7 @@ from tests.simulation.faults import (
     PowerCut,
     Stage,
     Trap,
-    running,
 )
-from tests.simulation.trace import Trace
 
 SEEDS = range(200)
 PREFIXES = FaultPlan(reorder=0, reorder_names=0, tear=0, zero_tail=0, flip_bits=0, lose_writes=1)
@@ -60,17 +57,6 @@ def test_reads_and_maps_see_what_was_written() -> None:
     assert bytes(disk.map("log")) == b"abcd\0\0\0\0"
 
 
-def test_a_map_stays_valid_while_its_file_grows() -> None:
-    disk = make_disk()
-    file = disk.open("log", create=True)
-    assert bytes(disk.map("log")) == b""
-    file.write_at(0, [b"first"])
-    view = disk.map("log")
-    for position in range(5, 50_000, 1000):
-        file.write_at(position, [bytes(1000)])
-    assert bytes(view) == b"first"
-
-
 def test_fsynced_data_survives_every_power_cut() -> None:
     for seed in SEEDS:
         disk = make_disk(seed, HARSH)
@@ -92,15 +78,6 @@ def test_data_not_fsynced_can_be_lost_or_kept_whole_or_in_part() -> None:
         assert data == b"x" * len(data)
         sizes.add(len(data))
     assert sizes == {0, 512, 1024, 1536, 2048}
-
-
-def test_without_chances_a_power_cut_loses_nothing() -> None:
-    for seed in SEEDS:
-        disk = make_disk(seed, CALM)
-        disk.make_directory("a/b")
-        disk.open("a/b/log", create=True).write_at(0, [b"x" * 2048])
-        disk.power_cut()
-        assert disk.revive().contents() == {"a/b/log": b"x" * 2048}
 
 
 def test_sectors_survive_in_any_subset_and_tear() -> None:
@@ -307,46 +284,6 @@ def test_handles_of_a_dead_life_only_raise_its_death(kind: type[Death]) -> None:
     assert revived.generation == 1
 
 
-def test_a_trap_waits_for_operation_path_and_label() -> None:
-    disk = make_disk()
-    log = durable_file(disk, "log", b"")
-    other = durable_file(disk, "other", b"")
-    disk.arm(
-        Trap(
-            action=Action.POWER_CUT,
-            kinds={"sync"},
-            when=lambda kind, path, label: (kind, path, label) == ("sync", "log", "split"),
-            skip=1,
-        )
-    )
-    log.sync()
-    with disk.labelled("split"):
-        other.sync()
-        log.sync()
-        log.write_at(0, [b"x"])
-        with pytest.raises(PowerCut, match="sync of log"):
-            log.sync()
-    [fired] = disk.fired
-    assert (fired.kind, fired.path, fired.label) == ("sync", "log", "split")
-    assert fired.operation == disk.operations
-
-
-def test_a_trap_can_wait_for_a_function_on_the_call_stack() -> None:
-    class Layout:
-        def split(self, file: SimFile) -> None:
-            self._write(file)
-
-        def _write(self, file: SimFile) -> None:
-            file.write_at(0, [b"x"])
-
-    disk = make_disk()
-    file = durable_file(disk, "log", b"")
-    disk.arm(Trap(action=Action.KILL, when=running("seal", "Layout.split")))
-    Layout()._write(file)
-    with pytest.raises(Kill):
-        Layout().split(file)
-
-
 def test_inside_a_write_a_part_of_it_is_in_the_page_cache() -> None:
     sizes = set()
     for seed in SEEDS:
@@ -374,25 +311,6 @@ def test_a_power_cut_around_an_fsync(stage: Stage, expected: set[int]) -> None:
             file.sync()
         sizes.add(len(disk.revive().map("log")))
     assert sizes == expected
-
-
-@pytest.mark.parametrize("stage", [Stage.BEFORE, Stage.AFTER])
-@pytest.mark.parametrize("kind", ["create", "rename", "unlink", "truncate", "make_directory"])
-def test_atomic_operations_die_before_or_after(kind: str, stage: Stage) -> None:
-    disk = make_disk()
-    file = durable_file(disk, "a", b"xx")
-    done: dict[str, tuple[Callable[[], object], Callable[[SimDisk], bool]]] = {
-        "create": (lambda: disk.open("b", create=True), lambda after: after.exists("b")),
-        "rename": (lambda: disk.rename("a", "c"), lambda after: after.exists("c")),
-        "unlink": (lambda: disk.unlink("a"), lambda after: not after.exists("a")),
-        "truncate": (lambda: file.truncate(1), lambda after: len(after.map("a")) == 1),
-        "make_directory": (lambda: disk.make_directory("d/e"), lambda after: after.exists("d/e")),
-    }
-    operation, happened = done[kind]
-    disk.arm(Trap(action=Action.KILL, kinds={kind}, stage=stage))
-    with pytest.raises(Kill):
-        operation()
-    assert happened(disk.revive()) == (stage is Stage.AFTER)
 
 
 def test_a_failed_fsync_drops_its_pages_and_the_next_one_succeeds() -> None:
@@ -460,16 +378,6 @@ def test_errors_have_the_types_of_the_real_disk() -> None:
         file.size()
 
 
-def test_error_traps_pass_over_operations_that_cannot_fail_so() -> None:
-    disk = make_disk()
-    file = durable_file(disk, "log", b"")
-    disk.arm(Trap(action=Action.FULL))
-    disk.exists("log")
-    file.read_at(0, 1)
-    with pytest.raises(StorageFullError):
-        file.write_at(0, [b"x"])
-
-
 def test_a_full_disk_takes_a_part_and_has_room_again_when_files_go() -> None:
     disk = make_disk(capacity_bytes=1000)
     first = disk.open("first", create=True)
@@ -490,42 +398,6 @@ def test_a_full_disk_takes_a_part_and_has_room_again_when_files_go() -> None:
     assert disk.free_bytes() == (0, 50)
     disk.power_cut()
     assert disk.revive().free_bytes()[0] in {0, 50}
-
-
-def test_rates_strike_now_and_then() -> None:
-    rates = FaultPlan(eio_read=0.1, eio_write=0.1, eio_sync=0.1, full=0.1)
-    disk = make_disk(1, rates)
-    disk.plan = FaultPlan()
-    file = durable_file(disk, "log", b"x" * 1000)
-    disk.plan = rates
-    errors: dict[str, int] = {}
-    for position in range(1000):
-        for operation in (
-            lambda: file.write_at(position, [b"x"]),  # noqa: B023 (called at once)
-            lambda: file.read_at(0, 1),
-            file.sync,
-        ):
-            try:
-                operation()
-            except (FatalDiskError, StorageFullError, OSError) as error:
-                name = type(error).__name__
-                errors[name] = errors.get(name, 0) + 1
-    assert set(errors) == {"FatalDiskError", "StorageFullError", "OSError"}
-    assert min(errors.values()) > 50
-    assert sum(errors.values()) == len(disk.fired)
-
-
-def test_an_fsync_may_lie() -> None:
-    kept = set()
-    for seed in SEEDS:
-        disk = make_disk(seed, FaultPlan(lose_writes=1))
-        file = durable_file(disk, "log", b"")
-        disk.plan = FaultPlan(sync_lies=1, lose_writes=1)
-        file.write_at(0, [b"x"])
-        file.sync()
-        disk.power_cut()
-        kept.add(len(disk.revive().map("log")))
-    assert kept == {0, 1}
 
 
 def test_damage_of_durable_bytes_shows_in_reads_and_maps() -> None:
@@ -556,24 +428,6 @@ def test_a_lock_is_exclusive_and_dies_with_its_life() -> None:
         pass
 
 
-def test_operations_are_counted_and_traced() -> None:
-    def use(seed: int) -> tuple[str, dict[str, int]]:
-        trace = Trace()
-        disk = SimDisk(random.Random(seed), trace=trace)
-        file = disk.open("a", create=True)
-        file.write_at(0, [b"x" * 2000])
-        disk.sync_files([file, file])
-        file.write_at(0, [b"y" * 2000])
-        disk.prefetch("a")
-        disk.power_cut()
-        disk.revive().list("")
-        return trace.digest(), disk.counts
-
-    digest, counts = use(1)
-    assert use(1)[0] == digest
-    assert counts == {"create": 1, "write": 2, "sync": 2, "prefetch": 1, "list": 1}
-
-
 def test_a_short_write_is_gone_on_with_and_survives_in_parts() -> None:
     found = set()
     for seed in SEEDS:
@@ -587,110 +441,6 @@ def test_a_short_write_is_gone_on_with_and_survives_in_parts() -> None:
         assert disk.tally["short write"] == 1
     # Cut where no sector ends, and where nothing was torn.
     assert len(found - {0, 512, 600}) > 20
-
-
-def test_a_slow_fsync_takes_its_time_and_does_its_work() -> None:
-    disk = make_disk(0, FaultPlan(lose_writes=1, slow_sync=1, slow_sync_s=(3, 4)))
-    file = disk.open("log", create=True)
-    disk.sync_directory("")
-    file.write_at(0, [b"x" * 100])
-    assert disk.extra_s == 0
-    file.sync()
-    assert 3 <= disk.extra_s <= 4
-    assert disk.tally["fsync slow"] == 1
-    disk.power_cut()
-    assert bytes(disk.revive().map("log")) == b"x" * 100
-
-
-def test_an_fsync_that_finds_no_space_drops_its_pages() -> None:
-    disk = make_disk(0, FaultPlan(lose_writes=1, reorder=0, sync_reverts=1))
-    file = durable_file(disk, "log", b"kept")
-    disk.plan = FaultPlan(lose_writes=1, reorder=0, sync_reverts=1, full_sync=1)
-    file.write_at(4, [b"x" * 4000])
-    with pytest.raises(FatalDiskError, match="No space left"):
-        file.sync()
-    disk.plan = FaultPlan(lose_writes=1)
-    file.sync()
-    disk.power_cut()
-    assert len(disk.revive().map("log")) < 4004
-
-
-def test_a_misdirected_write_hits_another_file() -> None:
-    hits = 0
-    for seed in range(50):
-        disk = make_disk(seed, CALM)
-        victim = durable_file(disk, "victim", b"v" * 3000)
-        file = durable_file(disk, "log", b"l" * 1000)
-        disk.plan = FaultPlan(misdirected=1, lose_writes=0, lose_names=0)
-        file.write_at(0, [b"x" * 1000])
-        file.sync()
-        assert file.read_at(0, 1000) == b"x" * 1000
-        disk.power_cut()
-        disk = disk.revive()
-        assert bytes(disk.map("log")) == b"l" * 1000
-        hits += b"x" in bytes(disk.map("victim"))
-        assert disk.tally["write misdirected"] == 1
-        assert victim.path == "victim"
-    assert hits == 50
-
-
-def test_a_full_disk_has_hardly_any_place_for_new_names() -> None:
-    outcomes: dict[str, set[str]] = {}
-    for kind in ("create", "make_directory", "rename"):
-        for seed in SEEDS:
-            disk = make_disk(seed, capacity_bytes=100)
-            durable_file(disk, "a", bytes(100))
-            try:
-                if kind == "create":
-                    disk.open("b", create=True)
-                elif kind == "make_directory":
-                    disk.make_directory("b")
-                    disk.make_directory("b")
-                else:
-                    disk.rename("a", "b")
-                outcomes.setdefault(kind, set()).add("done")
-                assert disk.exists("b")
-            except StorageFullError:
-                outcomes.setdefault(kind, set()).add("full")
-                assert not disk.exists("b")
-    assert set(outcomes) == {"create", "make_directory", "rename"}
-    assert all(found == {"done", "full"} for found in outcomes.values())
-
-
-def test_a_watcher_sees_each_operation_of_its_kinds_for_one_life() -> None:
-    disk = make_disk()
-    seen: list[tuple[str, str, str]] = []
-    disk.watch(("create", "write"), lambda *call: seen.append(call))
-    with disk.labelled("work"):
-        disk.open("a", create=True).write_at(0, [b"x"])
-        disk.exists("a")
-    assert seen == [("create", "a", "work"), ("write", "a", "work")]
-    disk = disk.revive()
-    disk.open("b", create=True)
-    assert len(seen) == 2
-
-
-def test_what_power_cuts_did_is_tallied() -> None:
-    told: dict[str, int] = {}
-    for seed in SEEDS:
-        disk = make_disk(seed, HARSH)
-        file = durable_file(disk, "log", bytes(2000))
-        file.write_at(1000, [b"x" * 5000])
-        file.truncate(4000)
-        file.write_at(4000, [b"y" * 2000])
-        disk.open("new", create=True)
-        disk.power_cut()
-        for what, count in disk.tally.items():
-            told[what] = told.get(what, 0) + count
-    assert set(told) == {
-        "name lost",
-        "unsynced writes lost",
-        "unsynced writes reordered",
-        "write torn",
-        "truncate lost",
-        "zero-filled",
-        "bit flipped in unsynced bytes",
-    }
 
 
 def test_a_file_is_settled_once_its_name_is_durable() -> None:
@@ -709,13 +459,3 @@ def test_a_file_is_settled_once_its_name_is_durable() -> None:
     disk.sync_directory("")
     assert disk.settled() == {"old"}
     assert disk.content("old", durable=True) == b"new"
-
-
-def test_the_least_that_was_free_is_known_of_each_life() -> None:
-    disk = make_disk(capacity_bytes=1000)
-    file = disk.open("a", create=True)
-    file.write_at(0, [b"x" * 700])
-    file.truncate(100)
-    file.write_at(50, [b"y" * 100])
-    assert disk.least_free_bytes == 300
-    assert disk.revive().least_free_bytes == 850

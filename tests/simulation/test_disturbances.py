@@ -8,7 +8,7 @@ import trio
 
 from delay_protocol.basics.codes import ItemCode
 from tests.delay_server.server_rig import Producer, make_item
-from tests.simulation.broker import AWAY, Outage
+from tests.simulation.broker import Outage
 from tests.simulation.clock import EPOCH_MS
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disturbances import Disturbances
@@ -94,88 +94,6 @@ def test_what_was_begun_is_ended(kind: str) -> None:
     run_deterministic(1, main)
 
 
-def test_a_leap_that_is_not_confirmed_is_told_to_the_witness_only_of_a_server_that_serves() -> None:
-    async def main() -> None:
-        world = World(1)
-        made = disturbances(world, "leap")
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(made._leap)
-            await trio.sleep(1)
-            assert world.clock.now_ms() > EPOCH_MS + 60_000
-            assert not world.clock.is_synchronised
-            # Nobody serves: whoever starts now believes the clock.
-            assert world.witness.unconfirmed_ms == 0
-            made.stop()
-            nursery.cancel_scope.cancel()
-
-    run_deterministic(1, main)
-
-
-def test_a_huge_leap_is_taken_back_before_the_server_starts() -> None:
-    async def main(seed: int) -> float:
-        world = World(1)
-        made = disturbances(world, "leap", seed)
-        before_ms = world.clock.now_ms()
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(made._leap)
-            await trio.sleep(1)
-            leapt_ms = world.clock.now_ms() - before_ms
-            made.before_start()
-            left_ms = world.clock.now_ms() - before_ms
-            assert left_ms < 1_900_000
-            nursery.cancel_scope.cancel()
-        return leapt_ms
-
-    leaps = [run_deterministic(1, main, seed) for seed in range(40)]
-    assert max(leaps) > 2 * 3_600_000
-    assert min(leaps) >= 300_000
-
-
-def test_an_outage_is_not_ended_by_another_one_of_the_same_broker() -> None:
-    async def main() -> None:
-        world = World(1)
-        made = disturbances(world, "drift")
-        broker = world.brokers[0]
-        chance = derive(1, "outages")
-        with made._failing([broker], chance):
-            await trio.sleep(10)
-            with made._failing(world.brokers, chance):
-                await trio.sleep(10)
-            assert world.witness.is_down_since(broker.name, 1)
-            others = [other.name for other in world.brokers[1:]]
-            assert not any(world.witness.is_down_since(name, 11) for name in others)
-        assert not world.witness.is_down_since(broker.name, 1)
-        assert not world.network.is_cut_off("server", broker.name)
-
-    run_deterministic(1, main)
-
-
-def test_every_outage_is_drawn_and_those_in_which_a_group_answers_by_a_generator_of_their_own() -> (
-    None
-):
-    world = World(1)
-    drawn: Counter[Outage] = Counter()
-    for seed in range(100):
-        world.seed = seed
-        made = Disturbances(
-            world, derive(seed, "disturbances"), length_s=1, faults=world.result.faults
-        )
-        chance, same = derive(seed, "outages"), derive(seed, "outages")
-        for _ in range(4):
-            outage, away = made._draw_outage(chance), same.choice(AWAY)
-            assert outage in {away, Outage.SLOW, Outage.REJECTING}
-            drawn[outage] += 1
-        assert chance.getstate() == same.getstate()
-    assert set(drawn) == set(Outage)
-    assert min(drawn.values()) >= 50
-    for made in (
-        disturbances(world, "broker_outage"),
-        Disturbances(world, derive(1, "a"), length_s=1, faults=Counter(), long_outages=2),
-    ):
-        chance = derive(1, "outages")
-        assert {made._draw_outage(chance) for _ in range(50)} == set(AWAY)
-
-
 @pytest.mark.parametrize("outage", [Outage.SLOW, Outage.REJECTING])
 def test_a_group_that_is_ill_answers_so_and_is_not_counted_on_until_it_is_well(
     outage: Outage,
@@ -224,28 +142,3 @@ def test_a_group_that_is_ill_answers_so_and_is_not_counted_on_until_it_is_well(
         assert not world.result.faults["broker down"]
 
     run_deterministic(1, main)
-
-
-def test_each_group_fails_on_a_schedule_of_its_own() -> None:
-    world = World(1, scenario=Scenario(groups=(4,)))
-    drawn: Counter[int] = Counter()
-    for seed in range(50):
-        made = Disturbances(
-            world, derive(seed, "disturbances"), length_s=1000, faults=world.result.faults
-        )
-        assert [broker for broker, _, _ in made._alone] == world.brokers
-        drawn.update(len(outages) for _, _, outages in made._alone)
-    assert set(drawn) == {0, 1, 2, 4}
-    assert not disturbances(world, "drift")._alone
-    long_ones = Disturbances(
-        world,
-        derive(1, "disturbances"),
-        length_s=1000,
-        faults=world.result.faults,
-        weights={"drift": 1},
-        long_outages=3,
-    )
-    assert [broker for broker, _, _ in long_ones._alone] == world.brokers[:-1]
-    for _, _, outages in long_ones._alone:
-        assert len(outages) == 3
-        assert all(60 <= for_s <= 900 for _, for_s in outages)

@@ -1,14 +1,11 @@
 """Calls of a lane happen one after another in their order, each at once, its result later."""
 
-import functools
-
 import pytest
 import trio
 
 from tests.simulation.determinism import derive, run_deterministic
-from tests.simulation.disk import SimDisk
-from tests.simulation.executor import ExecutorPlan, SimExecutor, name_of
-from tests.simulation.faults import Action, Kill, PowerCut, Trap
+from tests.simulation.executor import ExecutorPlan, SimExecutor
+from tests.simulation.faults import Kill
 
 SLOW = ExecutorPlan(delay_s=(1.0, 1.0), stall_chance=0, late_chance=0)
 
@@ -52,15 +49,6 @@ def test_a_call_takes_effect_before_its_result_comes() -> None:
     assert result_s == pytest.approx(1.0)
 
 
-def test_stalls_are_drawn() -> None:
-    async def main() -> float:
-        plan = ExecutorPlan(stall_chance=1, stall_s=(5, 6))
-        await SimExecutor(derive(3, "executor"), plan=plan).run("log", int)
-        return trio.current_time()
-
-    assert 5 <= run_deterministic(1, main) <= 6
-
-
 def test_errors_come_after_the_delay_and_free_the_lane() -> None:
     async def main() -> None:
         executor = SimExecutor(derive(1, "executor"), plan=SLOW)
@@ -98,48 +86,6 @@ def test_cancelled_before_its_turn_it_is_not_called_and_after_that_it_is_waited_
         return called
 
     assert run_deterministic(1, main) == ["first"]
-
-
-def split(disk: SimDisk) -> str:
-    """Stand for a piece of work that a trap names."""
-    disk.exists("x")
-    return disk.label
-
-
-class Checkpoint:
-    def write(self, disk: SimDisk) -> str:
-        return disk.label
-
-
-class Called:
-    def __call__(self) -> None: ...
-
-
-def test_the_disk_knows_what_runs() -> None:
-    async def main() -> list[str]:
-        disk = SimDisk(derive(1, "disk"))
-        executor = SimExecutor(derive(1, "executor"), disk=disk)
-        labels = [
-            await executor.run("log", split, disk),
-            await executor.run("log", Checkpoint().write, disk),
-            await executor.run("log", functools.partial(split, disk)),
-        ]
-        assert not disk.label
-        disk.arm(Trap(action=Action.POWER_CUT, when=lambda _kind, _path, label: "split" in label))
-        disk.exists("x")
-        with pytest.raises(PowerCut):
-            await executor.run("log", split, disk)
-        with pytest.raises(PowerCut):
-            await executor.run("log", int)
-        return labels
-
-    here = __name__
-    assert run_deterministic(1, main) == [
-        f"{here}.split",
-        f"{here}.Checkpoint.write",
-        f"{here}.split",
-    ]
-    assert name_of(Called()) == f"{here}.Called"
 
 
 def test_a_death_ends_waits_at_once_and_later_calls_never_happen() -> None:

@@ -18,7 +18,6 @@ from trio.testing import MockClock
 from delay_protocol.nodes.controls import Controls, SubjectControl
 from meta_server.known.errors import (
     ConflictError,
-    StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
 )
@@ -37,7 +36,7 @@ from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import SqlStore, open_store
 from tests.meta_server.sql.test_store import changes, empty, sorted_rows
 from tests.seeds import examples
-from tests.simulation.meta_store import GROUPS, Medium, Moment, Outcome, SimStore, StoreFaults
+from tests.simulation.meta_store import GROUPS, Medium, Outcome, SimStore, StoreFaults
 
 NOW_S = 7.0
 GROUP = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:1")
@@ -129,41 +128,6 @@ def test_a_commit_that_fails_is_kept_or_not_as_drawn(outcome: str, kept: bool) -
     trio.run(body, clock=MockClock())
 
 
-def test_a_slow_commit_a_refused_one_and_one_that_somebody_else_was_before() -> None:
-    async def body() -> None:
-        slow = Rig(SLOW=1.0)
-        slow.save()
-        assert slow.is_kept
-        assert slow.taken_s
-        refused = Rig(REFUSED=1.0)
-        with pytest.raises(StoreRefusedError):
-            refused.save()
-        assert not refused.is_kept
-        conflict = Rig(CONFLICT=1.0)
-        with pytest.raises(ConflictError):
-            conflict.save()
-        assert conflict.medium.rows[GROUPS]["g"].weight == 50
-        assert [commit.foreign for commit in conflict.medium.commits] == [True]
-
-    trio.run(body, clock=MockClock())
-
-
-def test_a_store_that_is_down_fails_until_its_time_and_wants_to_be_loaded_again() -> None:
-    async def body() -> None:
-        rig = Rig()
-        rig.faults.down_until_s = trio.current_time() + 60
-        for call in (rig.store.load, rig.save):
-            with pytest.raises(StoreUnavailableError):
-                call()
-        await trio.sleep(61)
-        with pytest.raises(AssertionError, match="nothing loaded"):
-            rig.store.commit([])
-        rig.save()
-        assert rig.is_kept
-
-    trio.run(body, clock=MockClock(autojump_threshold=0))
-
-
 def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known() -> None:
     times = [1.0]
     medium = Medium(now=lambda: times[-1])
@@ -186,24 +150,6 @@ def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known
     assert medium.known_at(9.5) == 2
     medium.loaded()
     assert medium.known_at(9.5) == 3
-
-
-def test_what_was_kept_late_may_be_unknown_beside_what_was_stored_after_it() -> None:
-    """Seed 950126 of the meta world: a group's move was kept after its server had loaded anew."""
-    medium = Medium(now=lambda: 1.0)
-    medium.commit([SaveBrokerGroup(GROUP)])
-    moved, other = (
-        BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:2", version=2),
-        BrokerGroup(name="other", kind=GroupKind.NORMAL, master="h:3"),
-    )
-    medium.hide()
-    medium.commit([SaveBrokerGroup(moved)])
-    medium.kept_late()
-    medium.commit([SaveBrokerGroup(other)])
-    moment = Moment(3, medium.late_after(medium.known_at(9.0)))
-    assert [medium.row_at(GROUPS, name, moment) for name in ("g", "other")] == [GROUP, other]
-    medium.loaded()
-    assert medium.row_at(GROUPS, "g", Moment(3, medium.late_after(medium.known_at(9.0)))) == moved
 
 
 def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_before() -> None:
@@ -257,30 +203,3 @@ def test_a_store_that_is_another_one_is_not_loaded_again_and_its_controls_say_so
             rig.store.load()
 
     trio.run(body, clock=MockClock(autojump_threshold=0))
-
-
-def test_somebody_else_may_change_controls_first() -> None:
-    async def body() -> None:
-        rig = Rig(CONFLICT=1.0)
-        rig.store.load()
-        row = ClusterControls(cluster="c", controls=Controls(version=1))
-        with pytest.raises(ConflictError):
-            rig.store.commit([SaveControls(row)])
-        theirs = rig.medium.controls_at("c", 1)
-        assert (theirs.version, list(theirs.subjects)) == (1, ["theirs"])
-
-    trio.run(body, clock=MockClock())
-
-
-@pytest.mark.parametrize(("weight", "theirs"), [(100, 50), (1, 1), (0, 0)])
-def test_somebody_else_lets_no_subject_go_to_a_group_without_weight(
-    weight: int, theirs: int
-) -> None:
-    async def body() -> None:
-        rig = Rig(CONFLICT=1.0)
-        rig.store.load()
-        with pytest.raises(ConflictError):
-            rig.store.commit([SaveBrokerGroup(replace(GROUP, weight=weight, version=1))])
-        assert rig.medium.rows[GROUPS]["g"].weight == theirs
-
-    trio.run(body, clock=MockClock())

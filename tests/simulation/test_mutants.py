@@ -13,13 +13,11 @@ from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
 from tests.seeds import day
 from tests.simulation import mutant_list, mutants
-from tests.simulation.mutant_list import MUTANTS, Mutant
+from tests.simulation.mutant_list import MUTANTS
 from tests.simulation.mutants import (
     Verdict,
-    broken_promise,
     chosen,
     recorded,
-    seeds_of,
 )
 from tests.simulation.mutation import (
     ROOT,
@@ -135,29 +133,6 @@ def test_an_edit_that_does_not_fit_says_what_to_do(edit: Edit, text: str) -> Non
         prepared((edit,))
 
 
-def test_mutants_are_chosen_by_a_word() -> None:
-    assert chosen([]) == list(MUTANTS)
-    assert _QUICK in [mutant.name for mutant in chosen(["fsync"])]
-    assert {mutant.world for mutant in chosen(["cluster"])} == {"cluster"}
-    assert chosen(["no such rule"]) == []
-    assert [mutant.name for mutant in chosen([_QUICK], exactly=True)] == [_QUICK]
-    with pytest.raises(ValueError, match="no mutant is called fsync"):
-        chosen(["fsync"], exactly=True)
-
-
-def test_the_last_known_seed_is_tried_first() -> None:
-    assert seeds_of(Mutant(seed=3), 4) == [3, 1, 2, 4]
-    assert seeds_of(Mutant(seed=70), 2) == [70, 1, 2]
-    assert seeds_of(Mutant(), 2) == [1, 2]
-    assert len(seeds_of(Mutant())) < len(seeds_of(Mutant(seed=1)))
-
-
-def test_a_finding_is_told_by_its_promise() -> None:
-    assert broken_promise("kept: 2 messages") == "kept: 2 messages"
-    trace = "Traceback (most recent call last):\n  File\nValueError: it stopped\n"
-    assert broken_promise(trace) == "serves: ValueError: it stopped"
-
-
 def test_new_code_that_fails_by_itself_proves_nothing() -> None:
     [mutant] = chosen([_QUICK])
     trace = 'Traceback (most recent call last):\n  File "x.py", line 1, in sync\n    x\n{}: no x'
@@ -166,18 +141,6 @@ def test_new_code_that_fails_by_itself_proves_nothing() -> None:
     assert not mutants.fails_by_itself(
         mutant, trace.replace("sync", "_other").format("AttributeError")
     )
-
-
-def test_a_survivor_is_bad_if_a_seed_was_known() -> None:
-    [mutant] = chosen([_QUICK])
-    assert Verdict(mutant).is_bad
-    assert not Verdict(replace(mutant, seed=None)).is_bad
-    assert Verdict(replace(mutant, seed=None), fault="it does not fit").is_bad
-    assert Verdict(mutant, seed=1, alarms=("seed 2 finds: kept: 2 messages",)).is_bad
-    assert not Verdict(mutant, seed=1).is_bad
-    tested = replace(mutant, seed=None, test="test_x.py")
-    assert Verdict(tested).is_bad
-    assert not Verdict(tested, finding="it failed").is_bad
 
 
 def test_an_edit_is_in_force_in_a_block_only() -> None:

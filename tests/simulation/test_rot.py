@@ -12,7 +12,7 @@ from tests.simulation.clock import SimClock
 from tests.simulation.crash import Ending
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disk import SimDisk
-from tests.simulation.rot import LOST, Rot, ids_by_sequence, ids_of, sequences_of
+from tests.simulation.rot import LOST, Rot, ids_by_sequence, sequences_of
 from tests.simulation.witness import Witness
 from tests.simulation.world import World, quiet
 
@@ -138,15 +138,6 @@ def test_only_messages_of_the_batch_that_is_hit_may_be_missing(image: Image) -> 
     assert max(excused.values()) < len(ids) * 150 / 8
 
 
-def test_files_tell_their_ids_and_sequences(image: Image) -> None:
-    ids = ids_by_sequence(image)
-    segments = [path for path in image if path.startswith("schedule_log/")]
-    for path in segments:
-        assert {ids[sequence] for sequence in sequences_of(image[path])} == ids_of(image[path])
-    assert set(ids) >= {at for path in segments for at in sequences_of(image[path])}
-    assert ids_of(b"nonsense") == set()
-
-
 def test_a_refusal_has_to_name_the_file_and_is_mended_once(image: Image) -> None:
     disk = disk_of(image)
     struck, witness, faults = rot(1)
@@ -160,53 +151,6 @@ def test_a_refusal_has_to_name_the_file_and_is_mended_once(image: Image) -> None
     [complaint] = witness.complaints
     assert complaint.startswith("whole: ")
     assert not struck.refused(disk, error)
-
-
-def test_the_checkpoint_is_given_as_it_was_until_another_takes_its_place(image: Image) -> None:
-    path = "checkpoint/checkpoint"
-    disk = disk_of(image)
-    struck, _, _ = rot(1)
-    assert struck.with_checkpoint(image) is image
-    assert struck.strike(disk, LATER_MS, running=False, only=path)
-    damaged = disk.contents(durable=True)
-    assert damaged[path] != image[path]
-    assert struck.with_checkpoint(damaged) == image
-    assert struck.with_checkpoint(image) is image
-
-
-def test_facts_are_excused_by_what_is_deleted_of_the_log(image: Image) -> None:
-    log = {path: data for path, data in image.items() if path.startswith("message_log/0")}
-    rest = {path: data for path, data in image.items() if path not in log}
-    witness = Witness(SimClock())
-    kept = Rot(
-        random.Random(1),
-        witness=witness,
-        faults=Counter(),
-        with_deleted=lambda files: files | log,
-    )
-    assert kept.strike(disk_of(rest), LATER_MS, running=False, only="facts")
-    assert witness.doubled
-    forgetful, other, _ = rot(1)
-    assert forgetful.strike(disk_of(rest), LATER_MS, running=False, only="facts")
-    assert not other.doubled
-
-
-def test_what_is_young_or_not_all_there_is_not_hit(image: Image) -> None:
-    young = {path: image[path] for path in image if path.startswith(("message_log/", "identity"))}
-    first_ms = min(
-        batch.append_ms
-        for path, data in image.items()
-        if path.startswith("message_log/0")
-        for batch in reader.read_batches(data)
-    )
-    kinds = {kind for kind, _ in rot(1)[0]._spans(young, first_ms)}
-    assert kinds == {"identity", "message_log/durable_end"}
-    begun = {**young, "message_log/00000000000000099999.log": bytes(64)}
-    assert {kind for kind, _ in rot(1)[0]._spans(begun, first_ms)} == kinds
-    cut = {path: data[:70] for path, data in image.items()} | {
-        "checkpoint/checkpoint": image["checkpoint/checkpoint"]
-    }
-    assert "segment" not in {kind for kind, _ in rot(1)[0]._spans(cut, LATER_MS)}
 
 
 END = "message_log/durable_end"
@@ -231,12 +175,3 @@ def test_a_durable_end_is_lost_in_every_way_and_a_refusal_has_to_name_it(image: 
         assert len(witness.complaints) == 1 - seed % 2
         assert not struck.refused(disk, error)
     assert len(ways) == 5
-
-
-def test_a_refusal_after_the_lost_end_was_made_anew_is_complained_of(image: Image) -> None:
-    disk = disk_of(image)
-    struck, witness, _ = rot(1)
-    assert struck.strike(disk, LATER_MS, running=False, only=LOST)
-    disk.put(END, b"made anew")
-    assert struck.refused(disk, DamagedError(path=END, position=0, reason="no"))
-    assert "made anew" in witness.complaints[0]

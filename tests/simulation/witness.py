@@ -261,11 +261,6 @@ class Witness:
                 until_s = max(until_s, late_until_s + seconds)
         return place < len(self.deaths_s) and self.deaths_s[place] <= until_s
 
-    def are_facts_late(self) -> bool:
-        """Say whether facts may not become durable now, or did not a moment ago."""
-        now_s = trio.current_time()
-        return _touches(self._facts_late, now_s - self.fact_s, now_s)
-
     def is_settled(self, receipt: Receipt) -> bool:
         """Say whether the fact of a delivery must have become durable."""
         if receipt.durable_s is not None:

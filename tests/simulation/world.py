@@ -378,7 +378,6 @@ class World:
             is_routed=self.is_routed,
             reads_fail=lambda: self.node.disk.plan.eio_read > 0,
             excuse_reads=self._excuse_reads,
-            may_be_stopping=self._may_be_stopping,
         )
         self._excused = 0
         """So many of what the disk did were looked at for what they excuse."""
@@ -569,9 +568,6 @@ class World:
         if ending.death is None and ending.error is None:
             check_clean_stop(self.witness, self.node.disk.contents())
         return ending
-
-    def _may_be_stopping(self) -> bool:
-        return self._stop.is_set()
 
     def _is_small_yet(self) -> bool:
         return self.is_small or trio.current_time() < self._small_until_s

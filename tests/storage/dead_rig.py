@@ -11,13 +11,11 @@ from storage.batch.entries import ENTRY
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, dead_key, dead_segment_of
 from storage.logs.message_log import Draft
-from storage.readers.dead_reader import DeadItem, DeadReader
+from storage.readers.dead_reader import DeadItem, read_dead_item
 from storage.schedule.dead_index import DeadRow
 from tests.storage.store_rig import Message, StoreRig
 
 REASON = b'{"code":%d,"group":"g1"}'
-DEAD_MAX = 10_000
-"""Rows of the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +52,7 @@ class DeadRig(StoreRig):
         assert known.items() <= (self._settled | kept).items(), "a record is gone"
         self.dead.settled |= self._settled
         self.memory.given_up = {row.old for row in self.dead.rows.values()}
-        # Every other life reads the index later: it has to come to the same.
-        self._reads_at_once = not getattr(self, "_reads_at_once", False)
-        if self._reads_at_once:
-            self.store.schedule.read_dead(DEAD_MAX)
+        self.store.schedule.read_dead()
 
     def learn_record(self, batch: LogBatch) -> None:
         """Take note of records that name rows."""
@@ -194,18 +189,12 @@ class DeadRig(StoreRig):
     # -- what must be true -------------------------------------------------------------------
 
     def listed(self) -> list[DeadRow]:
-        """Return the dead letters of the index, which is read if it was not."""
-        schedule = self.store.schedule
-        if not schedule.dead.is_read:
-            schedule.read_dead(DEAD_MAX)
-        return schedule.dead.chosen(np.ones(len(schedule.dead), np.bool_), DEAD_MAX)
+        """Return the dead letters of the index."""
+        return sorted(self.store.schedule.dead.rows.values(), key=lambda row: row.sequence)
 
     def read(self, rows: Iterable[DeadRow]) -> list[DeadItem]:
         """Return what the files have of these."""
-        reader = DeadReader(self.disk)
-        found = [reader.read(row) for row in rows]
-        reader.close()
-        return found
+        return [read_dead_item(self.disk, row) for row in rows]
 
     def sealed_dead(self) -> set[int]:
         """Return the rows of dead segments that are sealed."""
@@ -227,24 +216,12 @@ class DeadRig(StoreRig):
             expected = self.dead.rows[row.sequence]
             message = expected.message
             assert (row.old_sequence, dead_key(row.minute)) == (expected.old, expected.key)
-            assert (row.due_ms, row.subject, row.old_minute) == (
-                message.due_ms,
-                message.subject,
-                message.minute,
-            )
+            assert (row.due_ms, row.subject, row.group) == (message.due_ms, message.subject, "g1")
             assert row.dead_ms == self.memory.appended_ms[row.sequence]
             assert row.size == len(message.item)
             assert found == DeadItem(message.item, expected.reason)
         # What was kept up to date is what is read anew.
-        kept, refusals = schedule.dead.rows, list(schedule.dead.reasons)
-        schedule.read_dead(DEAD_MAX)
-        again = list(schedule.dead.reasons)
-        for name in kept.dtype.names or ():
-            if name not in {"subject", "reason"}:
-                assert (kept[name] == schedule.dead.rows[name]).all(), name
-        assert [refusals[number] for number in kept["reason"].tolist()] == [
-            again[number] for number in schedule.dead.rows["reason"].tolist()
-        ]
+        schedule.read_dead()
         assert self.listed() == rows
 
     def see_all_settled(self) -> None:

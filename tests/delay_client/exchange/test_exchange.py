@@ -325,17 +325,6 @@ def test_a_failure_of_an_item_that_was_not_sent_changes_nothing() -> None:
     assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 1)]
 
 
-def test_an_answer_that_cannot_be_read_is_no_answer() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 0.1, body=b"\x00")
-    world.run(1.0)
-    wire.answer(wire.requests()[0], 1.0)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 2)]
-
-
 # Trying again.
 
 
@@ -353,42 +342,6 @@ def test_a_refused_request_is_tried_again_with_the_same_bytes(code: int) -> None
     assert again.body == request.body
     wire.answer(again, 0.3)
     assert [outcome.attempts for outcome in collection.outcomes()] == [2, 2]
-
-
-@pytest.mark.parametrize("code", [3, 4, 53, 7])
-def test_a_request_answered_with_another_code_is_not_tried_again(code: int) -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 0.1, code=code)
-    for name, outcome in zip(["m1", "m2"], collection.outcomes(), strict=True):
-        assert isinstance(outcome, Refused)
-        assert outcome.message_id == name
-
-
-def test_pauses_grow_jittered_up_to_the_longest() -> None:
-    world = World()
-    collection = world.submit("m1", timeout_s=100)
-    (wire,) = world.wires
-    wire.connect(0.0)
-    now = 0.0
-    pauses = []
-    (request,) = wire.requests()
-    for _ in range(8):
-        wire.answer(request, now, code=51)
-        refused_at = now
-        while not (requests := wire.requests()):
-            now = max(now, world.exchange.wake_at)
-            world.exchange.poll(now)
-        (request,) = requests
-        pauses.append(now - refused_at)
-    for number, pause in enumerate(pauses):
-        span = min(1.0, 0.1 * 2**number)
-        assert span / 2 <= pause <= span
-    assert len(set(pauses)) == 8
-    wire.answer(request, now)
-    assert collection.outcomes() == [Receipt("m1", 2000, "a:1", 9)]
 
 
 def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> None:
@@ -553,19 +506,6 @@ def test_who_does_not_say_who_it_is_is_left_and_asked_again() -> None:
 
 
 # Several servers.
-
-
-def test_the_server_with_least_in_flight_gets_the_next_request() -> None:
-    world = World("a:1", "b:1")
-    for name in ("m1", "m2", "m3"):
-        world.submit(name)
-    first, second = world.wires
-    world.connect()
-    # Two went to the first before the second was there.
-    assert [ids_in(frame) for frame in first.requests()] == [["m1"], ["m2"]]
-    assert [ids_in(frame) for frame in second.requests()] == [["m3"]]
-    world.submit("m4")
-    assert [ids_in(frame) for frame in second.requests()] == [["m4"]]
 
 
 @pytest.mark.parametrize("how", ["lost", "51", "52", "item 4"])
@@ -771,18 +711,6 @@ def test_an_unused_connection_is_closed_without_a_grudge() -> None:
     world.submit("m2", now=31.0)
     assert world.exchange.wants_connection(wire.link, 31.0)
     assert collection.unsettled == 0
-
-
-def test_with_nothing_to_do_nobody_is_woken() -> None:
-    world = World()
-    world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    wire.answer(wire.requests()[0], 1.0)
-    world.run(31.0)
-    world.exchange.lost(wire.link, "unused", 31.0)
-    world.run(1e9)
-    assert world.exchange.wake_at == math.inf
 
 
 def test_a_week_without_a_server_is_survived() -> None:

@@ -12,17 +12,13 @@ import pytest
 
 from delay_client import (
     ClientClosed,
-    ClientConfig,
     NoRoute,
-    Overloaded,
     Receipt,
     RetryableError,
-    TimedOut,
-    Unavailable,
 )
 from delay_client.exchange.batches import Collection, claim
 from delay_client.exchange.kept_routes import Places
-from delay_client.exchange.routing import FixedRouting, MetaRouting
+from delay_client.exchange.routing import MetaRouting
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed
@@ -229,37 +225,6 @@ def test_clients_that_lost_their_meta_server_together_do_not_come_back_together(
 # Spreading, and moving on.
 
 
-def test_while_little_is_in_flight_a_subject_stays_with_its_first_group() -> None:
-    world = World("a", "b")
-    for number in range(10):
-        assert sent_soon(world, f"m{number}").server == "a:1"
-
-
-def test_load_is_spread_over_the_groups() -> None:
-    world = World("a", "b", "c", config=replace(CONFIG, requests_in_flight_max=16))
-    for server in world.servers.values():
-        server.delay_s = 0.5
-    sent_soon(world, "m", within_s=1)
-    world.send_many(*((None, "s") for _ in range(36)))
-    world.run(0.1)
-    assert [len(server.requests) for server in world.servers.values()] == [5, 4, 4]
-
-
-def test_a_group_that_failed_a_little_gets_less() -> None:
-    world = World("a", "b", config=replace(CONFIG, requests_in_flight_max=16))
-    sent_soon(world, "m")
-    a, b = world.servers["a:1"], world.servers["b:1"]
-    a.delay_s = b.delay_s = 0.5
-    a.mood = "51"
-    sent_soon(world, "n", within_s=2)
-    a.mood = "takes"
-    a.requests.clear()
-    b.requests.clear()
-    world.send_many(*((None, "s") for _ in range(27)))
-    world.run(0.1)
-    assert (len(a.requests), len(b.requests)) == (3, 6)
-
-
 @pytest.mark.parametrize("mood", ["51", "52", "4", "garbage"])
 def test_what_one_group_does_not_take_another_gets_at_once(mood: str) -> None:
     world = World("a", "b")
@@ -352,80 +317,7 @@ def test_a_group_that_hangs_costs_its_requests_one_try_and_the_others_nothing() 
     assert (receipt.server, receipt.attempts) == ("b:1", 2)
 
 
-def test_a_group_that_keeps_failing_gets_a_probe_now_and_then_and_is_taken_back() -> None:
-    world = World("a", "b")
-    sent_soon(world, "m")
-    a = world.servers["a:1"]
-    a.mood = "4"
-    for number in range(400):
-        sent_soon(world, f"m{number}", within_s=0.1)
-    assert 5 <= len(a.requests) <= 25, "probes, with growing pauses of up to 8 s"
-    assert all(len(ids) == 1 for _, ids in a.requests)
-    a.mood = "takes"
-    world.run(10)
-    assert sent_soon(world, "n1").server == "a:1"
-    assert sent_soon(world, "n2").server == "a:1"
-
-
-def test_if_all_groups_fail_each_is_tried_again_soon_and_the_first_that_works_is_used() -> None:
-    world = World("a", "b")
-    sent_soon(world, "m")
-    for server in world.servers.values():
-        server.mood = "52"
-    world.send("m1")
-    world.run(9)
-    assert world.outcome("m1") is None
-    world.servers["b:1"].mood = "takes"
-    world.run(2.1)
-    assert accepted(world, "m1").server == "b:1"
-    assert len(world.servers["a:1"].requests) < 20
-
-
-def test_out_of_time_after_every_group_failed_says_what_the_last_one_did() -> None:
-    world = World("a", "b")
-    sent_soon(world, "m")
-    for mood, kind in (("51", Overloaded), ("52", Unavailable), ("hangs", TimedOut)):
-        for server in world.servers.values():
-            server.mood = mood
-        world.send(mood, timeout_s=6)
-        world.run(6.1)
-        outcome = world.outcome(mood)
-        assert isinstance(outcome, kind), outcome
-        assert outcome.maybe_kept == (mood == "hangs")
-
-
 # Trouble is told.
-
-
-def test_trouble_is_told_once_after_a_second_and_again_after_it_was_over() -> None:
-    world = World("a")
-    world.meta.mood = "refuses"
-    world.send("m")
-    world.run(0.9)
-    assert not world.troubles
-    world.run(20)
-    [(at, text)] = world.troubles
-    assert at == pytest.approx(100_001.0)
-    assert text == (
-        "no message was accepted for 1 s (no meta server could be asked (meta:8080: refused)): "
-        "still trying"
-    )
-    world.meta.mood = "answers"
-    sent_soon(world, "n", within_s=5)
-    world.servers["a:1"].mood = "hangs"
-    world.send("o")
-    world.run(3)
-    assert [text for _, text in world.troubles[1:]] == [
-        "no message was accepted for 1 s (no answer from a:1): still trying"
-    ]
-
-
-def test_a_client_that_rests_or_is_served_has_no_trouble() -> None:
-    world = World("a")
-    for number in range(30):
-        world.send(f"m{number}")
-        world.run(0.4 if number % 5 else 8)
-    assert not world.troubles
 
 
 def fail(_: str) -> None:
@@ -499,23 +391,6 @@ def test_routes_are_kept_when_they_change_but_seldom_and_at_the_end() -> None:
     world.run(0.5)
     world.exchange.close()
     assert keeper.kept[2:] == [{"s": (("a", "a:1"),)}, {"s": (("b", "b:1"),)}]
-
-
-def test_routes_that_stay_right_are_kept_again_each_hour_while_the_meta_server_says_so() -> None:
-    keeper = Keeper()
-    world = World("a", keeper=keeper)
-    for _ in range(40):
-        world.send("m")
-        world.settled.clear()
-        world.run(200)
-    assert len(keeper.kept) == 3
-    world.meta.mood = "refuses"
-    world.cut(LISTENER)
-    for _ in range(40):
-        world.send("m")
-        world.settled.clear()
-        world.run(200)
-    assert len(keeper.kept) == 3
 
 
 # Ids that the user gave.
@@ -745,13 +620,6 @@ def test_with_nothing_to_do_it_rests() -> None:
     polls = world.polls
     world.run(600)
     assert world.polls - polls < 100
-
-
-def test_fixed_servers_take_every_subject() -> None:
-    routing = FixedRouting(["a:1", "b:1"], ClientConfig())
-    lane = routing.lane_for("x", None)
-    assert lane is routing.lane_for("y", None)
-    assert list(lane.links) == routing.links
 
 
 def test_a_group_that_is_gone_is_disconnected_from_soon() -> None:

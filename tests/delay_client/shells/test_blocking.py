@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from itertools import count
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,25 +22,16 @@ import pytest
 from delay_client import (
     BlockingClient,
     ClientClosed,
-    ClientConfig,
-    IllegalSubject,
-    NoRoute,
-    NotADelayServer,
     OutgoingMessage,
     Receipt,
-    TimedOut,
     Unavailable,
 )
 from tests.delay_client.conftest import (
-    DROP,
     FAST,
     SILENCE,
     Request,
-    ScriptedServer,
     StartServer,
-    broker_reply,
 )
-from tests.delay_client.fake_meta import FakeMeta, group
 
 
 def accept(request: Request) -> bytes:
@@ -74,152 +64,10 @@ def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     assert [item.message_id for item in server.items()] == [f"m{n}" for n in range(10_000)]
 
 
-def test_several_requests_are_in_flight_at_a_time(start_server: StartServer) -> None:
-    held: list[Request] = []
-
-    def answer_the_fourth_only(request: Request) -> bytes:
-        held.append(request)
-        return b"".join(one.accept() for one in reversed(held)) if len(held) == 4 else SILENCE
-
-    server = start_server(answer_the_fourth_only)
-    with BlockingClient([server.address], config=ClientConfig(request_items_max=10)) as client:
-        outcomes = client.send_many(numbered(40))
-    assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(40)]
-
-
-def test_partial_failure_shows_in_its_place(start_server: StartServer) -> None:
-    def script(request: Request) -> bytes:
-        return request.fail_items(("m1", 3, "")) if request.number == 0 else request.accept()
-
-    server = start_server(script)
-    with BlockingClient([server.address], config=FAST) as client:
-        kept, refused, impossible = client.send_many(
-            [*numbered(2), OutgoingMessage("a/b", delay=1)]
-        )
-    assert isinstance(kept, Receipt)
-    assert isinstance(refused, IllegalSubject)
-    assert isinstance(impossible, IllegalSubject)
-
-
-def test_a_retry_sends_the_same_bytes(start_server: StartServer) -> None:
-    def script(request: Request) -> bytes:
-        return [DROP, request.answer(51), request.fail_items((request.ids[0], 6, "")), b""][
-            request.number
-        ] or request.accept()
-
-    server = start_server(script)
-    with BlockingClient([server.address], config=FAST) as client:
-        assert client.send("s", "x", delay=60).attempts == 4
-    assert len({request.items[0] for request in server.requests}) == 1
-
-
-def test_trouble_is_told_after_a_second(unused_address: str) -> None:
-    told: list[str] = []
-    with (
-        BlockingClient([unused_address], config=FAST, on_trouble=told.append) as client,
-        pytest.raises(Unavailable),
-    ):
-        client.send("s", "x", delay=60, timeout=1.3)
-    reason = f"{unused_address}: Connection refused"
-    assert told == [f"no message was accepted for 1 s ({reason}): still trying"]
-
-
-def test_pauses_between_calls_are_no_trouble(start_server: StartServer) -> None:
-    server = start_server(accept)
-    told: list[str] = []
-    with BlockingClient([server.address], config=FAST, on_trouble=told.append) as client:
-        client.send("s", "x", delay=60)
-        time.sleep(1.2)
-        client.send("s", "x", delay=60)
-    assert not told
-
-
-def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
-    start_server: StartServer, tmp_path: Path
-) -> None:
-    server = start_server(accept)
-    path = tmp_path / "routes.json"
-    with FakeMeta() as meta:
-        meta.set_default(group("g1", server.address))
-        with BlockingClient(meta=meta.address, config=FAST, routes_cache=path) as client:
-            client.send("s", "x", delay=60)
-    with BlockingClient(meta=meta.address, config=FAST, routes_cache=path) as client:
-        assert client.send("s", "x", delay=60).server == server.address
-
-
-def test_a_broker_in_place_of_a_delay_server_is_told_at_once(start_server: StartServer) -> None:
-    server = start_server(lambda request: request.accept())
-    server.hello = broker_reply
-    text = f"{server.address} is a broker, not a delay"
-    with (
-        BlockingClient([server.address], config=FAST) as client,
-        pytest.raises(NotADelayServer, match=text),
-    ):
-        client.send("s", "x", delay=0)
-    assert not server.requests
-
-
-def test_another_server_takes_over_when_one_dies(start_server: StartServer) -> None:
-    doomed: ScriptedServer
-
-    def die(_: Request) -> bytes:
-        doomed.close()
-        return DROP
-
-    doomed = start_server(die)
-    heir = start_server(accept)
-    with BlockingClient([doomed.address, heir.address], config=FAST) as client:
-        assert all(isinstance(outcome, Receipt) for outcome in client.send_many(numbered(3000)))
-        assert client.send("s", "x", delay=60).server == heir.address
-
-
-def test_a_connection_that_died_between_calls_costs_no_try(start_server: StartServer) -> None:
-    server = start_server(accept)
-    with BlockingClient([server.address], config=FAST) as client:
-        client.send("s", "x", delay=60)
-        server.drop_connections()
-        # The loopback tells of the end at once, but not within this very call.
-        threading.Event().wait(0.02)
-        assert client.send("s", "x", delay=60).attempts == 1
-        server.drop_connections()
-        threading.Event().wait(0.02)
-        (receipt,) = client.send_many(numbered(1))
-        assert isinstance(receipt, Receipt)
-        assert receipt.attempts == 1
-    assert server.connections == 3
-
-
-def test_without_a_server_the_error_names_address_and_reason(unused_address: str) -> None:
-    client = BlockingClient([unused_address], config=FAST)
-    with pytest.raises(Unavailable, match="refused") as caught:
-        client.send("s", "x", delay=60, timeout=0.05)
-    assert unused_address in str(caught.value)
-    outcomes = client.send_many(numbered(3), timeout=0.05)
-    assert {type(outcome) for outcome in outcomes} == {Unavailable}
-    client.close()
-
-
 def test_a_name_that_does_not_resolve_is_unavailable() -> None:
     with (
         BlockingClient(["no-such-host.invalid:1"], config=FAST) as client,
         pytest.raises(Unavailable, match=r"no-such-host\.invalid"),
-    ):
-        client.send("s", "x", delay=60, timeout=0.05)
-
-
-def test_a_name_with_several_addresses_is_tried_at_each(start_server: StartServer) -> None:
-    # localhost may be ::1 first, where this server does not listen.
-    server = start_server(accept)
-    port = server.address.rpartition(":")[2]
-    with BlockingClient([f"localhost:{port}"], config=FAST) as client:
-        assert client.send("s", "x", delay=60).attempts == 1
-
-
-def test_a_server_that_never_answers_makes_a_time_out(start_server: StartServer) -> None:
-    server = start_server(lambda _: SILENCE)
-    with (
-        BlockingClient([server.address], config=FAST) as client,
-        pytest.raises(TimedOut),
     ):
         client.send("s", "x", delay=60, timeout=0.05)
 
@@ -505,83 +353,3 @@ def test_closing_ends_the_calls_of_other_threads(start_server: StartServer) -> N
     with pytest.raises(ClientClosed, match="closed"):
         client.send("s", "x", delay=60)
     client.close()
-
-
-# With a meta server.
-
-
-def test_a_meta_server_tells_where_to_send(start_server: StartServer) -> None:
-    first, second = start_server(accept), start_server(accept)
-    with (
-        FakeMeta(default=[group("a", first.address)]) as meta,
-        BlockingClient(meta=meta.address, config=FAST) as client,
-    ):
-        assert client.send("departures", "x", delay=60).server == first.address
-        meta.set_default(group("b", second.address))
-        until = time.monotonic() + 5
-        while client.send("departures", "x", delay=60).server == first.address:
-            assert time.monotonic() < until
-        outcomes = client.send_many(numbered(2_000))
-        assert {outcome.server for outcome in outcomes} == {second.address}
-        assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(2_000)]
-    assert (meta.discoveries, meta.connections) == (1, 1)
-
-
-def test_a_meta_server_that_died_between_calls_costs_no_try(start_server: StartServer) -> None:
-    server = start_server(accept)
-    with (
-        FakeMeta(default=[group("a", server.address)]) as meta,
-        BlockingClient(meta=meta.address, config=FAST) as client,
-    ):
-        client.send("departures", "x", delay=60)
-        meta.stop()
-        assert client.send("departures", "x", delay=60).attempts == 1
-
-
-def test_without_a_route_the_error_says_why_and_what_to_do() -> None:
-    with FakeMeta() as meta, BlockingClient(meta=meta.address, config=FAST) as client:
-        with pytest.raises(NoRoute, match="knows no delay group that takes it: check"):
-            client.send("s", "x", delay=60, timeout=0.3)
-        [outcome] = client.send_many([OutgoingMessage("s", "x", 60.0)], timeout=0.2)
-        assert isinstance(outcome, NoRoute)
-
-
-def test_threads_share_what_the_meta_server_told(start_server: StartServer) -> None:
-    servers = {name: start_server(accept) for name in ("a", "b")}
-    groups = {name: group(name, server.address) for name, server in servers.items()}
-    routes = {f"s{number}": [groups["ab"[number % 2]]] for number in range(40)}
-    with (
-        FakeMeta(routes=routes) as meta,
-        BlockingClient(meta=meta.address, config=FAST) as client,
-    ):
-        wrong: list[object] = []
-
-        def send(thread: int) -> None:
-            messages = [
-                OutgoingMessage(f"s{(thread + number) % 40}", "x", 60.0) for number in range(400)
-            ]
-            for message, outcome in zip(messages, client.send_many(messages), strict=True):
-                expected = servers["ab"[int(message.subject[1:]) % 2]].address
-                if not isinstance(outcome, Receipt) or outcome.server != expected:
-                    wrong.append(outcome)
-
-        threads = [threading.Thread(target=send, args=(number,)) for number in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(20)
-        assert wrong == []
-    assert len(meta.asked) == 40
-    assert sum(len(server.items()) for server in servers.values()) == 3_200
-
-
-def test_a_group_that_dies_is_done_without(start_server: StartServer) -> None:
-    first, second = start_server(accept), start_server(accept)
-    with (
-        FakeMeta(default=[group("a", first.address), group("b", second.address)]) as meta,
-        BlockingClient(meta=meta.address, config=FAST) as client,
-    ):
-        client.send("s", "x", delay=60)
-        first.close()
-        outcomes = client.send_many(numbered(3_000))
-        assert {outcome.server for outcome in outcomes} == {second.address}

@@ -4,8 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,19 +17,12 @@ from delay_client import (
     Client,
     ClientClosed,
     ClientConfig,
-    IllegalSubject,
-    InvalidMessage,
-    NoRoute,
-    NotADelayServer,
-    OutgoingItem,
     OutgoingMessage,
     Receipt,
-    TimedOut,
     Unavailable,
 )
-from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, Item, encode_item
+from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_protocol.meta.requests import ClientType
-from delay_protocol.wire.frames import Frame, encode_frame
 from tests.delay_client.conftest import (
     DROP,
     FAST,
@@ -38,7 +30,6 @@ from tests.delay_client.conftest import (
     Request,
     ScriptedServer,
     StartServer,
-    broker_reply,
 )
 from tests.delay_client.fake_meta import FakeMeta, group
 
@@ -94,51 +85,6 @@ def test_a_message_is_sent_and_its_receipt_returned(
     assert item.attributes["flight"] == "LH 400"
 
 
-def test_ids_are_made_and_delays_counted_from_now(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(accept)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            before = datetime.now(UTC)
-            first = await client.send("s", "x", delay=timedelta(hours=1))
-            second = await client.send("s", "x", delay=0)
-        assert len(first.message_id) == len(second.message_id) == 26
-        assert first.message_id != second.message_id
-        late = first.due_at - before - timedelta(hours=1)
-        assert timedelta(milliseconds=-1) <= late < timedelta(seconds=10)
-
-    run(main)
-    assert server.connections == 1
-
-
-def test_a_receipt_says_that_a_message_was_due_before_it_was_sent(
-    run: Run[None], start_server: StartServer
-) -> None:
-    def fail_one(request: Request) -> bytes:
-        return request.fail_items(("bad", 3, "")) if "bad" in request.ids else request.accept()
-
-    server = start_server(fail_one)
-    past = datetime.now(UTC) - timedelta(seconds=5)
-    soon = datetime.now(UTC) + timedelta(seconds=60)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            assert (await client.send("s", "x", at=past)).past_due
-            assert not (await client.send("s", "x", at=soon)).past_due
-            assert not (await client.send("s", "x", delay=0)).past_due
-            for names in (("a", "b", "c"), ("a", "bad", "c")):
-                outcomes = await client.send_many(
-                    OutgoingMessage("s", at=soon if name == "c" else past, message_id=name)
-                    for name in names
-                )
-                found = {one.message_id: one.past_due for one in outcomes if type(one) is Receipt}
-                assert (found["a"], found["c"]) == (True, False)
-
-    run(main)
-
-
 def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     run: Run[None], start_server: StartServer
 ) -> None:
@@ -164,99 +110,6 @@ def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     assert [item.message_id for item in server.items()] == [f"m{n}" for n in range(10_000)]
 
 
-def test_several_requests_are_in_flight_at_a_time(
-    run: Run[None], start_server: StartServer
-) -> None:
-    held: list[Request] = []
-
-    def answer_the_fourth_only(request: Request) -> bytes:
-        held.append(request)
-        if len(held) < 4:
-            return SILENCE
-        # The last one first.
-        return b"".join(one.accept() for one in reversed(held))
-
-    server = start_server(answer_the_fourth_only)
-
-    async def main() -> None:
-        config = ClientConfig(request_items_max=10)
-        async with Client([server.address], config=config) as client:
-            outcomes = await client.send_many(numbered(40))
-        assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(40)]
-
-    run(main)
-
-
-def test_items_are_sent_again_byte_for_byte_and_what_is_none_alone_is_refused(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(lambda request: request.accept())
-    items = [
-        encode_item(Item(FLAG_DELAY, 5, 1000 + n, "s", f"m{n}", attributes={"k": f"v{n}"}))
-        for n in range(3)
-    ]
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            sent = [OutgoingItem("s", item) for item in items]
-            outcomes = await client.send_items([*sent, OutgoingItem("s", b"none")])
-        assert [one.due_ms for one in outcomes if isinstance(one, Receipt)] == [1000, 1001, 1002]
-        assert isinstance(outcomes[3], InvalidMessage)
-
-    run(main)
-    assert [item for request in server.requests for item in request.items] == items
-
-
-def test_partial_failure_shows_in_its_place_and_nowhere_else(
-    run: Run[None], start_server: StartServer
-) -> None:
-    def script(request: Request) -> bytes:
-        if request.number == 0:
-            return request.fail_items(("m1", 3, "message rejected"), ("m4", 6, "bad crc"))
-        return request.accept()
-
-    server = start_server(script)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            messages = [*numbered(5), OutgoingMessage("a/b", delay=1), OutgoingMessage("ok")]
-            outcomes = await client.send_many(messages)
-        m0, m1, m2, m3, m4, slash, neither = outcomes
-        for receipt in (m0, m2, m3):
-            assert isinstance(receipt, Receipt)
-            assert receipt.attempts == 1
-        assert isinstance(m1, IllegalSubject)
-        assert m1.message_id == "m1"
-        assert isinstance(m4, Receipt)
-        assert (m4.message_id, m4.attempts) == ("m4", 2)
-        assert isinstance(slash, IllegalSubject)
-        assert isinstance(neither, InvalidMessage)
-
-    run(main)
-    first, second = server.requests
-    assert second.items == [first.items[4]]
-
-
-def test_a_retry_sends_the_same_id_and_the_same_bytes(
-    run: Run[None], start_server: StartServer
-) -> None:
-    def script(request: Request) -> bytes:
-        return [DROP, request.answer(51), DROP, request.answer(52), request.accept()][
-            request.number
-        ]
-
-    server = start_server(script)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            receipt = await client.send("s", "x", delay=60)
-        assert receipt.attempts == 5
-
-    run(main)
-    assert len({request.items[0] for request in server.requests}) == 1
-    assert server.connections == 3
-
-
 def test_another_server_takes_over_when_one_dies(run: Run[None], start_server: StartServer) -> None:
     doomed: ScriptedServer
 
@@ -276,19 +129,6 @@ def test_another_server_takes_over_when_one_dies(run: Run[None], start_server: S
 
     run(main)
     assert {item.message_id for item in heir.items()} >= {f"m{n}" for n in range(3000)}
-
-
-def test_a_server_that_refuses_connections_does_not_slow_the_other(
-    run: Run[None], start_server: StartServer, unused_address: str
-) -> None:
-    server = start_server(accept)
-
-    async def main() -> None:
-        async with Client([unused_address, server.address], config=FAST) as client:
-            receipt = await client.send("s", "x", delay=60)
-            assert (receipt.server, receipt.attempts) == (server.address, 1)
-
-    run(main)
 
 
 def test_without_a_server_the_error_names_address_and_reason(
@@ -320,23 +160,6 @@ def test_without_a_server_send_many_ends_in_one_time_out_and_not_in_one_per_requ
     run(main)
 
 
-def test_a_broker_in_place_of_a_delay_server_is_told_at_once_and_gets_no_message(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(accept)
-    server.hello = broker_reply
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            with pytest.raises(NotADelayServer, match=f"{server.address} is a broker, not a delay"):
-                await client.send("s", "x", delay=0)
-            for outcome in await client.send_many(numbered(3_000)):
-                assert isinstance(outcome, NotADelayServer)
-
-    run(main)
-    assert not server.requests
-
-
 def test_trouble_is_told_after_a_second(run: Run[None], unused_address: str) -> None:
     told: list[str] = []
 
@@ -366,21 +189,6 @@ def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
 
     run(main)
     assert len(server.items()) == 2
-
-
-def test_a_server_that_never_answers_makes_a_time_out(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(lambda _: SILENCE)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            with pytest.raises(TimeoutError) as caught:
-                await client.send("s", "x", delay=60, timeout=0.5)
-        assert isinstance(caught.value, TimedOut)
-        assert caught.value.maybe_kept
-
-    run(main)
 
 
 def test_a_silent_connection_is_replaced(run: Run[None], start_server: StartServer) -> None:
@@ -563,25 +371,6 @@ def test_outside_its_block_a_client_sends_nothing(run: Run[None]) -> None:
     run(main)
 
 
-def test_wrong_arguments_are_refused_before_anything_is_sent(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(accept)
-
-    async def main() -> None:
-        async with Client([server.address], config=FAST) as client:
-            with pytest.raises(ValueError, match="no time zone"):
-                await client.send("s", "x", at=datetime(2030, 1, 1))  # noqa: DTZ001
-            with pytest.raises(ValueError, match="either"):
-                await client.send("s", "x")
-            with pytest.raises(ValueError, match="timeout"):
-                await client.send("s", "x", delay=1, timeout=0)
-            assert await client.send_many([]) == []
-
-    run(main)
-    assert server.requests == []
-
-
 def test_an_error_of_the_callers_iterable_is_the_callers(
     run: Run[None], start_server: StartServer
 ) -> None:
@@ -666,136 +455,6 @@ def test_a_meta_server_tells_where_to_send(run: Run[None], start_server: StartSe
         ("departures", ClientType.DELAY_PRODUCER, "shop")
     }
     assert (meta.discoveries, meta.connections) == (1, 1)
-
-
-def test_many_subjects_are_routed_each_to_its_groups(
-    run: Run[None], start_server: StartServer
-) -> None:
-    servers = {name: start_server(accept) for name in ("a", "b", "c")}
-    groups = {name: group(name, server.address) for name, server in servers.items()}
-    routes = {f"s{number}": [groups["abc"[number % 3]]] for number in range(300)}
-    with FakeMeta(routes=routes) as meta:
-
-        async def main() -> None:
-            async with Client(meta=meta.address, config=FAST) as client:
-                messages = [
-                    OutgoingMessage(f"s{number % 300}", "x", 60.0, message_id=f"m{number}")
-                    for number in range(6_000)
-                ]
-                outcomes = await client.send_many(iter(messages))
-                assert [outcome.message_id for outcome in outcomes] == [
-                    message.message_id for message in messages
-                ]
-                assert all(isinstance(outcome, Receipt) for outcome in outcomes)
-
-        run(main)
-    for place, server in enumerate(servers.values()):
-        items = server.items()
-        assert {int(item.subject[1:]) % 3 for item in items} == {place}
-        assert len(items) == 2_000
-
-
-def test_a_meta_server_that_dies_and_comes_back_costs_no_message(
-    run: Run[None], start_server: StartServer
-) -> None:
-    first, second = start_server(accept), start_server(accept)
-    config = replace(FAST, meta_backoff_min_s=0.05, meta_backoff_max_s=0.1)
-    with FakeMeta(default=[group("a", first.address)]) as meta:
-
-        async def main() -> None:
-            async with Client(meta=meta.address, config=config) as client:
-                await client.send("s", "x", delay=60)
-                meta.stop()
-                for _ in range(20):
-                    receipt = await client.send("s", "x", delay=60)
-                    assert receipt.server == first.address
-                    await anyio.sleep(0.01)
-                meta.default = [group("b", second.address)]
-                meta.restart()
-                await until_it_goes_to(second.address, client)
-
-        run(main)
-
-
-def test_a_push_that_is_garbage_ends_the_talk_and_not_the_client(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(accept)
-    config = replace(FAST, meta_backoff_min_s=0.01, meta_backoff_max_s=0.02)
-    with FakeMeta(default=[group("a", server.address)]) as meta:
-
-        async def main() -> None:
-            async with Client(meta=meta.address, config=config) as client:
-                await client.send("s", "x", delay=60)
-                readable_frame = encode_frame(Frame(0, 9, 0, 1, 35, b"\xff" * 30))
-                for garbage in (readable_frame, b"\x00" * 100, b"\xff\xff\xff"):
-                    meta.shout(garbage)
-                    await anyio.sleep(0.05)
-                    assert isinstance(await client.send("s", "x", delay=60), Receipt)
-
-        run(main)
-    assert meta.connections >= 2
-
-
-def test_without_a_route_the_error_says_why_and_what_to_do(run: Run[None]) -> None:
-    with FakeMeta() as meta:
-
-        async def main() -> None:
-            async with Client(meta=meta.address, config=FAST) as client:
-                with pytest.raises(NoRoute, match="knows no delay group that takes it: check"):
-                    await client.send("s", "x", delay=60, timeout=0.3)
-
-        run(main)
-
-
-def test_without_a_meta_server_the_error_names_its_address(
-    run: Run[None], unused_address: str
-) -> None:
-    async def main() -> None:
-        async with Client(meta=[unused_address], config=FAST) as client:
-            with pytest.raises(NoRoute, match=rf"{unused_address}: Connection refused"):
-                await client.send("s", "x", delay=60, timeout=0.3)
-
-    run(main)
-
-
-def test_the_listener_given_in_place_of_the_http_port_is_told_apart(
-    run: Run[None], start_server: StartServer
-) -> None:
-    server = start_server(accept)
-
-    async def main() -> None:
-        async with Client(meta=server.address, config=FAST) as client:
-            with pytest.raises(NoRoute, match="without an answer: give the address"):
-                await client.send("s", "x", delay=60, timeout=0.5)
-
-    run(main)
-
-
-def test_a_group_that_dies_in_a_stream_of_sends_costs_none_of_them(
-    run: Run[None], start_server: StartServer
-) -> None:
-    second = start_server(accept)
-    doomed: list[ScriptedServer] = []
-
-    def accept_some(request: Request) -> bytes:
-        if request.number == 5:
-            doomed[0].close()
-            return DROP
-        return request.accept() if request.number < 5 else SILENCE
-
-    doomed.append(start_server(accept_some))
-    with FakeMeta(default=[group("a", doomed[0].address), group("b", second.address)]) as meta:
-
-        async def main() -> None:
-            async with Client(meta=meta.address, config=FAST) as client:
-                outcomes = await client.send_many(numbered(20_000))
-                assert [outcome.message_id for outcome in outcomes] == [
-                    f"m{number}" for number in range(20_000)
-                ]
-                assert {type(outcome) for outcome in outcomes} == {Receipt}
-
-        run(main)
 
 
 def test_many_calls_pause_and_go_on_without_a_group_for_a_while(

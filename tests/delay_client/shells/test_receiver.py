@@ -15,7 +15,6 @@ import pytest
 import sniffio
 
 from delay_client import (
-    ClientClosed,
     ClientConfig,
     ReceivedMessage,
     Receiver,
@@ -28,7 +27,6 @@ from delay_client import (
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import AttachRefused
 from delay_protocol.receivers.delivering import Verdict
-from delay_protocol.receivers.masters import ReceiverRefused
 from tests.delay_client.fake_delay_server import (
     DUE_MS,
     FakeDelayServer,
@@ -156,22 +154,6 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
     assert "given up" in caplog.text
 
 
-def test_a_policy_of_the_run_is_before_the_one_of_the_settings(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        raise ValueError
-
-    async def main() -> None:
-        async with FakeDelayServer() as server, receiver_of(server) as receiver:
-            server.add(new_item(1))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: receiver.run(handler, retry=RetryPolicy(tries=1)))
-                await until(server.rests)
-                receiver.stop()
-        assert server.verdicts() == [("m1", Verdict.REFUSED)]
-
-    run(main)
-
-
 def test_a_plain_function_runs_in_a_thread_and_one_that_returns_a_coroutine_is_awaited(
     run: Run,
 ) -> None:
@@ -245,26 +227,6 @@ def test_an_error_passes_on_out_of_a_block_and_the_message_comes_again(run: Run)
                 async with receiver_of(server) as receiver, await anext(receiver):
                     raise LookupError("no seat")
             assert server.verdicts() == [("m1", Verdict.LATER)]
-
-    run(main)
-
-
-def test_a_batch_is_what_has_come_and_is_done_at_once(run: Run) -> None:
-    async def main() -> None:
-        async with FakeDelayServer() as server:
-            server.add(*map(new_item, range(300)))
-            sizes = []
-            async with receiver_of(server) as receiver:
-                async for batch in receiver.batches(max_items=120):
-                    sizes.append(len(batch))
-                    await batch[0].later(60)
-                    await batch.done()
-                    if sum(sizes) == 300:
-                        receiver.stop()
-            assert max(sizes) <= 120
-            verdicts = [verdict for _, verdict in server.verdicts()]
-            assert verdicts.count(Verdict.LATER) == len(sizes)
-            assert verdicts.count(Verdict.DONE) == 300 - len(sizes)
 
     run(main)
 
@@ -657,30 +619,6 @@ def test_after_a_loss_it_attaches_again_and_drops_verdicts_of_before(
     assert sum("lost: " in line and "1 messages come again" in line for line in lines) == 1
 
 
-def test_two_servers_hand_out_at_a_time(run: Run) -> None:
-    seen: set[str] = set()
-
-    async def handler(message: ReceivedMessage) -> None:
-        seen.add(message.id)
-
-    async def main() -> None:
-        async with (
-            FakeDelayServer("g1") as first,
-            FakeDelayServer("g2") as second,
-            receiver_of(first, second) as receiver,
-        ):
-            first.add(*map(new_item, range(50)))
-            second.add(*map(new_item, range(50, 100)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(first.rests()) == len(second.rests()) == 50)
-                receiver.stop()
-        assert first.unknown == second.unknown == 0
-
-    run(main)
-    assert len(seen) == 100
-
-
 def test_a_master_of_an_older_epoch_is_left(run: Run) -> None:
     async def main() -> None:
         async with (
@@ -696,44 +634,6 @@ def test_a_master_of_an_older_epoch_is_left(run: Run) -> None:
             assert len(old.flows) == 1
             old.epoch = 5
             await until(lambda: len(old.flows) > 1 and not new.connections)
-
-    run(main)
-
-
-def test_verdicts_that_could_not_be_kept_are_sent_again(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        pass
-
-    async def main() -> None:
-        async with FakeDelayServer() as server:
-            server.settle_codes.extend([51, 51])
-            async with receiver_of(server) as receiver, anyio.create_task_group() as tasks:
-                server.add(new_item(1))
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: server.settles)
-                receiver.stop()
-            assert server.verdicts() == [("m1", Verdict.DONE)]
-            assert (receiver.counts.set_back, receiver.counts.dropped) == (2, 0)
-
-    run(main)
-
-
-def test_a_server_that_answers_no_verdicts_is_left(run: Run) -> None:
-    async def handler(_: ReceivedMessage) -> None:
-        pass
-
-    async def main() -> None:
-        config = ReceiverConfig(answer_timeout_s=0.05, connecting=FAST.connecting)
-        async with FakeDelayServer() as server:
-            server.settle_codes.extend([-1, -1])
-            async with receiver_of(server, config=config) as receiver:
-                server.add(new_item(1))
-                async with anyio.create_task_group() as tasks:
-                    tasks.start_soon(receiver.run, handler)
-                    await until(lambda: server.settles)
-                    receiver.stop()
-            assert server.verdicts() == [("m1", Verdict.DONE)]
-            assert receiver.counts.dropped == 1
 
     run(main)
 
@@ -890,52 +790,6 @@ def test_a_master_that_was_replaced_is_left_once_its_messages_are_settled(run: R
     run(main)
 
 
-def test_a_meta_server_that_refuses_a_receiver_at_its_start_ends_it(run: Run) -> None:
-    async def main() -> None:
-        async with FakeReceiverMeta() as meta:
-            meta.answer = ReceiverRefused(reason="a group of brokers")
-            async with Receiver("r", meta=meta.http, config=FAST) as receiver:
-                with pytest.raises(ReceiverRefusedError, match="a group of brokers"):
-                    await receiver.run(print)
-
-    run(main)
-
-
-def test_a_meta_server_that_refuses_later_is_asked_again(
-    run: Run, caplog: pytest.LogCaptureFixture
-) -> None:
-    async def main() -> None:
-        async with FakeReceiverMeta() as meta, Receiver("r", meta=meta.http, config=FAST):
-            await until(lambda: len(meta.asked) == 2)
-            meta.answer = ReceiverRefused(reason="a wrong token")
-            await meta.change()
-            await until(lambda: len(meta.asked) > 4)
-            meta.answer = None
-            asked = len(meta.asked)
-            await until(lambda: meta.asked[-1].told == 2 and len(meta.asked) > asked)
-
-    run(main)
-    assert caplog.text.count("a wrong token") == 1
-
-
-@pytest.mark.parametrize("by_meta", [True, False])
-def test_after_a_second_without_a_server_a_line_says_why(
-    run: Run, caplog: pytest.LogCaptureFixture, unused_address: str, by_meta: bool
-) -> None:
-    async def main() -> None:
-        where: dict[str, Any] = (
-            {"meta": unused_address} if by_meta else {"servers": [unused_address]}
-        )
-        async with Receiver("r", config=FAST, **where) as receiver:
-            await anyio.sleep(1.2)
-            assert not receiver.is_attached
-
-    run(main)
-    said = "no answer from meta server at" if by_meta else "not attached to any delay server yet"
-    assert sum(said in record.getMessage() for record in caplog.records) == 1
-    assert "Connection refused" in caplog.text
-
-
 def test_a_handler_that_never_waits_does_not_keep_the_receiver_from_its_server(run: Run) -> None:
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
@@ -950,23 +804,6 @@ def test_a_handler_that_never_waits_does_not_keep_the_receiver_from_its_server(r
 
             await receiver.run(handler, concurrency=1)
             assert settled_at_end[0] > 10
-
-    run(main)
-
-
-def test_outside_its_block_it_says_so(run: Run) -> None:
-    async def main() -> None:
-        receiver = Receiver("r", servers=["127.0.0.1:1"])
-        with pytest.raises(ClientClosed, match="receiver is not open"):
-            await anext(receiver)
-        async with receiver:
-            with pytest.raises(ValueError, match="at least 1"):
-                await receiver.run(print, concurrency=0)
-            with pytest.raises(ValueError, match="at least 1"):
-                async for _ in receiver.batches(max_items=0):
-                    pass
-        with pytest.raises(ClientClosed):
-            await receiver.run(print)
 
     run(main)
 

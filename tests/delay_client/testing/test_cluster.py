@@ -14,7 +14,6 @@ from delay_client import (
     OutgoingMessage,
     ReceivedMessage,
     Receiver,
-    ReceiverConfig,
     RetryLater,
     RetryPolicy,
     Unavailable,
@@ -196,28 +195,6 @@ def test_an_operator_routes_as_it_is_told(run: Run, caplog: pytest.LogCaptureFix
             cluster.route("*", "c")
             await cluster.advance()
             assert third.counts.received == 1
-
-    run(main)
-
-
-def test_no_more_is_delivered_than_a_receiver_takes(run: Run) -> None:
-    cluster = FakeCluster()
-
-    async def main() -> None:
-        config = ReceiverConfig(credit_items=3)
-        async with (
-            cluster.client() as client,
-            cluster.receiver("a", subjects=["a"], config=config) as receiver,
-        ):
-            await client.send_many(OutgoingMessage("a", str(number), 0) for number in range(10))
-            assert receiver.counts.received == 3
-            batches = receiver.batches()
-            batch = await anext(batches)
-            assert len(batch) == 3
-            await batch.done()
-            assert receiver.counts.received == 6
-            receiver.stop()
-            assert not [batch async for batch in batches]
 
     run(main)
 

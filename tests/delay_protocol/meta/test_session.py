@@ -19,11 +19,10 @@ from delay_protocol.meta.requests import (
     ClientType,
     OnlineState,
     RegisterType,
-    decode_client_register,
     encode_client_register_reply,
 )
-from delay_protocol.meta.session import MetaDialogue, MetaSession, MetaSessionConfig, RouteState
-from delay_protocol.wire.frames import Frame, FrameDecoder
+from delay_protocol.meta.session import MetaSession, MetaSessionConfig, RouteState
+from delay_protocol.wire.frames import Frame
 from tests.seeds import examples
 
 CALM = MetaSessionConfig(
@@ -467,61 +466,35 @@ def test_a_setting_that_cannot_work_is_named(name: str) -> None:
 # Frames.
 
 
-def asked_frames(dialogue: MetaDialogue, now: float) -> list[Frame]:
-    decoder = FrameDecoder(frame_bytes_max=1 << 20)
-    decoder.feed(dialogue.outgoing(now))
-    return decoder.frames()
+def framed(reply: ClientRegisterReply) -> Frame:
+    return Frame(0, 9, 1, 1, CommandCode.CLIENT_REGISTER, encode_client_register_reply(reply))
 
 
-def test_a_dialogue_asks_in_frames_and_takes_answers_pushes_and_refusals() -> None:
-    dialogue = MetaDialogue(session())
-    dialogue.connected(0)
+def test_it_takes_answers_pushes_and_refusals_as_frames() -> None:
+    asker = session()
+    asker.connected(0)
     for name in ("a", "b"):
-        dialogue.session.want(name, 0)
-    first, second = asked_frames(dialogue, 0)
-    assert first.code == first.request_code == CommandCode.CLIENT_REGISTER
-    assert (first.opaque, second.opaque) == (1, 2)
-    assert decode_client_register(second.body).subject == "b"
-
-    def answered(request: Frame, reply: ClientRegisterReply) -> Frame:
-        return Frame(
-            0,
-            9,
-            request.opaque,
-            1,
-            CommandCode.CLIENT_REGISTER,
-            encode_client_register_reply(reply),
-        )
-
-    assert dialogue.take(answered(first, answer("a", D1)), 1) == "a"
-    assert dialogue.take(Frame(51, 9, second.opaque, 1, 35, b"not now\xff"), 1) is None
-    assert dialogue.session.reason("b") == "not now\ufffd"
-    push = Frame(0, 9, 0, 1, 35, encode_client_register_reply(answer("a", D2)))
-    assert dialogue.take(push, 1) == "a"
+        asker.want(name, 0)
+    asker.next_requests(0)
+    assert asker.take(framed(answer("a", D1)), "a", 1) == "a"
+    assert asker.take(Frame(51, 9, 2, 1, 35, b"not now\xff"), "b", 1) is None
+    assert asker.reason("b") == "not now\ufffd"
+    assert asker.take(framed(answer("a", D2)), None, 1) == "a"
 
 
-def test_a_dialogue_survives_garbage() -> None:
-    dialogue = MetaDialogue(session())
-    dialogue.connected(0)
-    dialogue.session.want("a", 0)
-    [request] = asked_frames(dialogue, 0)
-    assert dialogue.take(Frame(0, 9, 77, 1, 35, b"nonsense"), 1) is None
-    assert dialogue.take(Frame(51, 9, 77, 1, 35, b""), 1) is None
-    assert dialogue.session.standing("a") is RouteState.UNKNOWN
-    assert dialogue.take(Frame(0, 9, request.opaque, 1, 35, b"nonsense"), 1) is None
-    assert dialogue.session.standing("a") is RouteState.REFUSED
-    assert dialogue.session.counts.unreadable == 2
-    assert asked_frames(dialogue, 3), "asked again"
-
-
-def test_a_dialogue_forgets_questions_that_were_given_up() -> None:
-    dialogue = MetaDialogue(session())
-    dialogue.connected(0)
-    for number in range(50):
-        dialogue.session.want(f"s{number}", 0)
-    for now in range(0, 1000, 5):
-        dialogue.outgoing(now)
-    assert len(dialogue._asked) <= 3 * CALM.questions_max
+def test_it_survives_frames_that_cannot_be_read() -> None:
+    asker = session()
+    asker.connected(0)
+    asker.want("a", 0)
+    asker.next_requests(0)
+    nonsense = Frame(0, 9, 77, 1, 35, b"nonsense")
+    assert asker.take(nonsense, None, 1) is None
+    assert asker.take(Frame(51, 9, 77, 1, 35, b""), None, 1) is None
+    assert asker.standing("a") is RouteState.UNKNOWN
+    assert asker.take(nonsense, "a", 1) is None
+    assert asker.standing("a") is RouteState.REFUSED
+    assert asker.counts.unreadable == 2
+    assert subjects(asker.next_requests(3)) == ["a"]
 
 
 # Size.

@@ -29,8 +29,8 @@ async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls
         for method, target, body, codes in (
             ("GET", "/dead", None, (401, 401, 200, 200)),
             ("GET", "/explain?id=m1", None, (401, 401, 200, 200)),
-            ("POST", "/dead/requeue", {"filter": {}, "max": 1}, (401, 401, 403, 200)),
-            ("POST", "/dead/drop", {"filter": {}, "max": 1}, (401, 401, 403, 200)),
+            ("POST", "/dead/requeue", {"subject": "s"}, (401, 401, 403, 200)),
+            ("POST", "/dead/drop", {"subject": "s"}, (401, 401, 403, 200)),
             ("POST", "/clock/accept", {}, (401, 401, 403, 200)),
             ("PUT", "/controls/subjects/s", {"paused": True}, (401, 401, 403, 200)),
         ):
@@ -46,23 +46,21 @@ async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_pat
         operator = Caller(
             application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
         )
-        asked = {"filter": {"subject": "s", "code": "3"}, "max": 4}
-        await operator.ask("POST", "/dead/requeue", asked | {"dry_run": True})
-        assert (await operator.ask("GET", "/controls/audit"))[1]["items"] == []
-        await operator.ask("POST", "/dead/requeue", asked)
-        sequences = list(range(1, 200))
-        _, answer = await operator.ask("POST", "/dead/drop", {"sequences": sequences})
-        assert answer["done"] == 26
+        first = (await operator.ask("GET", "/dead", None))[1]["items"][0]["sequence"]
+        sequences = [first, *range(1000, 1198)]
+        _, answer = await operator.ask("POST", "/dead/requeue", {"sequences": sequences})
+        assert (answer["done"], answer["missing"]) == (1, sequences[1:])
+        assert (await operator.ask("POST", "/dead/drop", {"subject": "s"}))[1]["done"] == 29
         _, audit = await operator.ask("GET", "/controls/audit")
-        named = " ".join(map(str, range(1, 21))) + " and 179 more"
+        named = " ".join(map(str, sequences[:20])) + " and 179 more"
         assert [
             (row["who"], row["peer"], row["action"], row["target"], row.get("count"))
             for row in reversed(audit["items"])
         ] == [
-            ("adam", "10.0.0.9", "requeue dead letters", "subject=s, code=3, max=4", None),
-            ("adam", "10.0.0.9", "requeued dead letters", "subject=s, code=3, max=4", 4),
-            ("adam", "10.0.0.9", "drop dead letters", named, None),
-            ("adam", "10.0.0.9", "dropped dead letters", named, 26),
+            ("adam", "10.0.0.9", "requeue dead letters", named, None),
+            ("adam", "10.0.0.9", "requeued dead letters", named, 1),
+            ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
+            ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
         ]
         assert all(row["at_ms"] <= world.now_ms for row in audit["items"])
 
@@ -79,10 +77,10 @@ async def test_nothing_is_done_about_dead_letters_that_the_audit_cannot_tell(
 
         with monkeypatch.context() as patch:
             patch.setattr(server.node.controls.audit, "append", full)
-            code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+            code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
         assert (code, answer["error"]["code"]) == (503, "store")
         assert server.master.dead_letters.pending == 1
-        code, _ = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+        code, _ = await operator.ask("POST", "/dead/drop", {"subject": "s"})
         assert (code, server.master.dead_letters.pending) == (200, 0)
 
 
@@ -99,6 +97,6 @@ async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_m
             append(entry)
 
         server.node.controls.audit.append = once  # type: ignore[method-assign]
-        code, answer = await operator.ask("POST", "/dead/drop", {"filter": {}, "max": 1})
+        code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
         assert (code, answer["done"]) == (200, 1)
         assert entries == ["drop dead letters", "dropped dead letters"]

@@ -1,131 +1,71 @@
 """Each undelivered message has one reason: the one that an operator can do something about."""
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
 
-from delay_server.admin.reasons import (
-    GroupLook,
-    LaneKind,
-    Place,
-    Reason,
-    Surroundings,
-    reason_of,
-    reason_of_lane,
-)
+from delay_server.admin.reasons import GroupLook, Look, Reason, reason_of
+from sender.queues.places import Where
 
-UP = GroupLook(is_paused=False, is_limited=False, is_up=True)
-DOWN = GroupLook(is_paused=False, is_limited=False, is_up=False)
-FENCED = GroupLook(is_paused=False, is_limited=False, is_up=False, is_fenced=True)
-PAUSED = GroupLook(is_paused=True, is_limited=False, is_up=True)
-LIMITED = GroupLook(is_paused=False, is_limited=True, is_up=True)
+UP, DOWN = GroupLook(), GroupLook(is_up=False)
+PAUSED, LIMITED = GroupLook(is_paused=True), GroupLook(is_limited=True)
+QUEUED = Look(where=Where.QUEUED, groups=(UP,))
+ON_DISK = Look(groups=(UP,))
 
 
-def around(
-    *,
-    clock_held: bool = False,
-    stopping: bool = False,
-    has_room: bool = True,
-    **groups: GroupLook,
-) -> Surroundings:
-    return Surroundings(
-        groups=groups, clock_held=clock_held, stopping=stopping, has_room=has_room, now_ms=1000
-    )
-
-
-def reason(
-    place: Place,
-    kind: LaneKind = LaneKind.FREE,
-    *,
-    due_ms: int = 500,
-    is_damaged: bool = False,
-    surroundings: Surroundings | None = None,
-) -> Reason:
-    found = surroundings or around(g=UP)
-    return reason_of(
-        place,
-        due_ms=due_ms,
-        kind=kind,
-        groups=list(found.groups),
-        is_damaged=is_damaged,
-        around=found,
-    )
+def test_there_are_at_most_12_reasons() -> None:
+    assert len(Reason) <= 12
 
 
 @pytest.mark.parametrize(
     ("groups", "expected"),
     [
-        ({}, Reason.NO_ROUTE),
-        ({"a": UP}, Reason.QUEUED),
-        ({"a": DOWN, "b": UP}, Reason.QUEUED),
-        ({"a": DOWN}, Reason.CIRCUIT_OPEN),
-        ({"a": PAUSED}, Reason.PAUSED_GROUP),
-        ({"a": PAUSED, "b": DOWN}, Reason.CIRCUIT_OPEN),
-        ({"a": PAUSED, "b": UP}, Reason.QUEUED),
-        ({"a": FENCED}, Reason.FENCED),
-        ({"a": FENCED, "b": DOWN}, Reason.CIRCUIT_OPEN),
-        ({"a": FENCED, "b": PAUSED}, Reason.FENCED),
-        ({"a": FENCED, "b": UP}, Reason.QUEUED),
-        ({"a": LIMITED, "b": DOWN}, Reason.RATE_LIMITED),
-        ({"a": LIMITED, "b": UP}, Reason.QUEUED),
+        ((), Reason.NO_ROUTE),
+        ((UP,), Reason.QUEUED),
+        ((DOWN, UP), Reason.QUEUED),
+        ((DOWN,), Reason.GROUP_DOWN),
+        ((PAUSED,), Reason.PAUSED),
+        ((PAUSED, DOWN), Reason.GROUP_DOWN),
+        ((PAUSED, UP), Reason.QUEUED),
+        ((LIMITED, DOWN), Reason.RATE_LIMITED),
+        ((LIMITED, UP), Reason.QUEUED),
     ],
 )
 def test_what_is_queued_waits_for_the_best_of_its_groups(
-    groups: dict[str, GroupLook], expected: Reason
+    groups: tuple[GroupLook, ...], expected: Reason
 ) -> None:
-    found = Surroundings(
-        groups=groups, clock_held=False, stopping=False, has_room=True, now_ms=1000
-    )
-    assert reason_of_lane(LaneKind.FREE, groups, found) is expected
+    assert reason_of(replace(QUEUED, groups=groups)) is expected
 
 
-def test_a_group_that_nobody_knows_counts_for_nothing() -> None:
-    assert reason_of_lane(LaneKind.FREE, ["gone"], around(other=UP)) is Reason.NO_ROUTE
+@pytest.mark.parametrize(
+    ("look", "expected"),
+    [
+        (ON_DISK, Reason.LOADING),
+        (replace(ON_DISK, is_parked=True), Reason.QUEUED),
+        (replace(ON_DISK, is_parked=True, groups=(DOWN,)), Reason.GROUP_DOWN),
+        (replace(ON_DISK, is_parked=True, is_paused=True), Reason.PAUSED),
+        (replace(ON_DISK, is_paused=True, groups=()), Reason.PAUSED),
+        (replace(ON_DISK, clock_held=True), Reason.CLOCK_HELD),
+        (replace(ON_DISK, is_due=False, clock_held=True), Reason.CLOCK_HELD),
+        (replace(ON_DISK, is_parked=True, is_damaged=True), Reason.DAMAGED),
+        (replace(ON_DISK, is_given_up=True, is_paused=True), Reason.DEAD),
+        (replace(ON_DISK, is_moved=True, is_due=False), Reason.IN_FLIGHT),
+    ],
+)
+def test_what_is_due_says_what_stands_in_its_way(look: Look, expected: Reason) -> None:
+    assert reason_of(look) is expected
 
 
-def test_what_is_not_due_waits_for_its_time_whatever_is_closed() -> None:
-    for place, kind in product((Place.PARKED, Place.ELSEWHERE), LaneKind):
-        assert reason(place, kind, due_ms=1001) is Reason.WAITING
-    held = around(g=UP, clock_held=True)
-    assert reason(Place.ELSEWHERE, due_ms=1001, surroundings=held) is Reason.CLOCK_HELD
-
-
-def test_what_is_due_says_what_stands_in_its_way() -> None:
-    assert reason(Place.PARKED, LaneKind.PAUSED) is Reason.PAUSED_SUBJECT
-    assert reason(Place.PARKED, LaneKind.NO_ROUTE) is Reason.NO_ROUTE
-    assert reason(Place.PARKED, LaneKind.PAUSED, surroundings=around(g=DOWN)) is (
-        Reason.PAUSED_SUBJECT
-    )
-    assert reason(Place.PARKED) is Reason.BACKLOG
-    assert reason(Place.PARKED, surroundings=around(g=DOWN)) is Reason.CIRCUIT_OPEN
-    assert reason(Place.ELSEWHERE) is Reason.LOADING
-    assert reason(Place.ELSEWHERE, surroundings=around(g=UP, has_room=False)) is Reason.NO_ROOM
-    assert reason(Place.QUEUED, surroundings=around(g=UP, stopping=True)) is Reason.STOPPING
-    assert reason(Place.QUEUED, surroundings=around(g=UP, clock_held=True)) is Reason.CLOCK_HELD
-    assert reason(Place.PARKED, is_damaged=True) is Reason.DAMAGED
-
-
-def test_what_is_sent_or_put_off_is_so_whatever_was_closed_since() -> None:
-    for kind in LaneKind:
-        assert reason(Place.IN_FLIGHT, kind) is Reason.IN_FLIGHT
-        assert reason(Place.PUT_OFF, kind) is Reason.RETRY_BACKOFF
-        assert reason(Place.EARLY, kind, due_ms=2000) is Reason.CLOCK_SET_BACK
-
-
-LOOKS = (UP, DOWN, FENCED, PAUSED, LIMITED)
-
-
-@pytest.mark.parametrize("look", LOOKS)
-@pytest.mark.parametrize("place", Place)
-@pytest.mark.parametrize("kind", LaneKind)
-def test_only_what_is_not_due_is_said_to_wait_for_its_time(
-    look: GroupLook, place: Place, kind: LaneKind
-) -> None:
-    for held, stopping, room in product((True, False), repeat=3):
-        found = around(g=look, clock_held=held, stopping=stopping, has_room=room)
-        waits = {Reason.WAITING, Reason.CLOCK_SET_BACK}
-        of_due = reason(place, kind, due_ms=1000, surroundings=found)
-        assert of_due not in waits or place is Place.EARLY
-        of_later = reason(place, kind, due_ms=1001, surroundings=found)
-        if place in {Place.PARKED, Place.ELSEWHERE}:
-            assert of_later is (Reason.CLOCK_HELD if held else Reason.WAITING)
+@pytest.mark.parametrize("group", [UP, DOWN, PAUSED, LIMITED])
+def test_what_is_sent_put_off_or_not_due_is_so_whatever_was_closed_since(group: GroupLook) -> None:
+    for is_paused, is_parked in product((True, False), repeat=2):
+        look = Look(groups=(group,), is_paused=is_paused, is_parked=is_parked)
+        assert reason_of(replace(look, is_due=False)) is Reason.WAITING
+        assert reason_of(look) is not Reason.WAITING
+        for where, expected in (
+            (Where.IN_FLIGHT, Reason.IN_FLIGHT),
+            (Where.PUT_OFF, Reason.RETRYING),
+            (Where.EARLY, Reason.CLOCK_HELD),
+        ):
+            assert reason_of(replace(look, where=where, is_due=False)) is expected

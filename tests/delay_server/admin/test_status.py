@@ -43,14 +43,12 @@ async def test_the_numbers_are_those_of_the_traffic() -> None:
         assert status["incarnation"] == 1
         assert status["epoch"] == 1
         assert status["accepted"] == 7
-        assert status["refused"] == {"BLOCK": 1}
+        assert status["refused"] == {"block": 1}
         assert status["last_sequence"] == 8 + 5, "messages, and facts"
         assert status["replay_lag"] == 0
         assert status["checkpoint_sequence"] == 13
         assert status["pending"] == 2
-        assert status["wheel_entries"] == 1
         assert status["next_due_ms"] == now_ms + 50_000
-        assert status["wheel_messages"] == {"s2": 1}
         assert status["dispatched"] == {"delivered": 5}
         assert status["late"] == 0
         assert status["connections"] == 1
@@ -74,9 +72,8 @@ async def test_what_a_broker_does_not_take_is_late_and_its_group_says_why() -> N
         status = status_of(server.observe())
         assert status["late"] == 1
         assert status["pending"] == 1
-        assert status["dispatched"] == {}
+        assert "dispatched" not in status
         assert status["lateness_ms"] == {"p50": None, "p99": None, "max": None}
-        assert status["brokers"]["g1"]["failures"] > 0
         assert "refused" in str(status["brokers"]["g1"]["last_end"])
         assert status["ready"] is True
 

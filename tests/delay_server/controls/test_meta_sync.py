@@ -19,7 +19,7 @@ from storage.disk.errors import StorageFullError
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.meta_stub import FakeMeta, RealMeta, meta_config
 from tests.delay_server.server_rig import World, make_config, make_item, until
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator, refusal_of
 from tests.simulation.faults import Kill
 
 A, B = UUID(int=0xA), UUID(int=0xB)
@@ -75,7 +75,7 @@ def test_what_is_told_is_believed_unless_it_is_older_or_opens_what_another_has_c
 
 async def pause(meta: MetaServer, subject: str, *, paused: bool = True) -> int:
     body = {"subject": subject, "paused": paused}
-    shown = await Http(meta).change("PATCH", "/controls/delaywheel/subjects", body)
+    shown = await Operator(meta).change_rule("delaywheel", "subjects", **body)
     version: int = shown["version"]
     return version
 
@@ -104,7 +104,7 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
         assert server.master.outlet.applied == read_controls(
             world.disk, server.node.store.identity.log_uuid
         )
-        [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
+        [node] = (await Operator(meta).controls("delaywheel"))["nodes"]
         assert (node["version"], node["note"]) == (1, "")
         found = status_of(server.observe())["controls"]
         assert (found["version"], found["meta"]["told_version"]) == (1, 1)
@@ -118,7 +118,7 @@ async def test_weights_and_pauses_of_groups_reach_the_sender() -> None:
     async with both(world) as (meta, server):
         [group] = server.master.sender.status()
         body = {"group": group.name, "weight": 3, "paused": True}
-        await Http(meta).change("PATCH", "/controls/delaywheel/groups", body)
+        await Operator(meta).change_rule("delaywheel", "groups", **body)
         await until(lambda: server.master.sender.status()[0].weight == 3, seconds=1)
         assert server.master.sender.status()[0].rule.paused
 
@@ -212,7 +212,7 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
         await trio.sleep(60)
         assert world.broker.ids == []
         assert server.master.outlet.applied.subjects == {"s": PAUSED}
-        [node] = (await Http(meta).get("/controls/delaywheel"))["nodes"]
+        [node] = (await Operator(meta).controls("delaywheel"))["nodes"]
         assert node["version"] is None
         assert node["note"].startswith(
             "the node's own rules stay in force, since they are stricter: s;"
@@ -284,8 +284,8 @@ async def test_a_store_that_was_set_back_is_not_believed() -> None:
         async with real.running() as again:
             await until(lambda: server.node.controls_sync and server.node.controls_sync.keeps)
             assert server.master.outlet.applied.version == 2
-            code, error = await Http(again).refused(
-                "PATCH", "/controls/delaywheel/subjects", {"subject": "s", "paused": True}
+            code, error = await refusal_of(
+                Operator(again).change_rule("delaywheel", "subjects", subject="s", paused=True)
             )
             assert (code, "was set back" in error["message"]) == (409, True)
             operator = Caller(application(server.administered()))

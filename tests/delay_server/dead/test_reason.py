@@ -4,14 +4,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from delay_protocol.basics.codes import ItemCode
-from delay_server.dead.reason import (
-    REASON_BYTES_MIN,
-    code_name,
-    code_of,
-    decode_reason,
-    encode_reason,
-)
+from delay_server.dead.reason import REASON_BYTES_MIN, decode_reason, encode_reason
 from sender.outcomes.dead import Refusal
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=255)
@@ -48,14 +41,5 @@ def test_what_a_newer_version_adds_is_passed_over() -> None:
     assert msgspec.json.encode(found)
 
 
-def test_codes_are_called_by_name_or_number() -> None:
-    for code in ItemCode:
-        assert code_of(code_name(code)) == code
-    assert code_of("77") == 77
-    assert code_name(77) == "77"
-    assert code_of("nonsense") is None
-
-
-def test_what_is_nested_too_deep_or_too_long_a_number_is_no_reason_and_no_code() -> None:
+def test_what_is_nested_too_deep_is_no_reason() -> None:
     assert decode_reason(b'{"more":' + b"[" * 60_000) is None
-    assert code_of("9" * 5000) is None

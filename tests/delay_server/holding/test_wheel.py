@@ -167,16 +167,10 @@ def test_the_wheel_does_what_a_heap_does_whichever_way_time_steps(
             due["due_ms"] = 0  # What was handed out is the caller's own.
         assert len(real) == len(model.heap)
         assert real.next_due_ms() == (model.heap[0][0] if model.heap else None)
-        top, others = real.top_subjects(3)
-        assert (len(top), others) == (
-            min(3, len(model.pending())),
-            len(real) - sum(dict(top).values()),
-        )
-        assert [count for _, count in top] == sorted(model.pending().values(), reverse=True)[:3]
-        assert dict(real.top_subjects(10_000)[0]) == model.pending()
+        pending = model.pending()
+        assert {subject: real.pending_of(subject) for subject in pending} == pending
     assert real.pop_due(NOON + 1000, 10_000).tolist() == model.pop_due(NOON + 1000, 10_000)
     assert len(real) == 0
-    assert real.top_subjects(10) == ([], 0)
 
 
 @pytest.mark.parametrize("now_ms", [None, 0, NOON - 400, NOON + 10_000])
@@ -284,12 +278,9 @@ def test_subjects_are_counted_up_and_down_however_high_their_numbers() -> None:
     due_wheel = Wheel()
     due_wheel.add(entries_due(NOON, NOON + 1, subject=3))
     due_wheel.add(entries_due(NOON, subject=70_000))
-    assert due_wheel.top_subjects(2) == ([(3, 2), (70_000, 1)], 0)
-    assert due_wheel.top_subjects(1) == ([(3, 2)], 1)
     assert [due_wheel.pending_of(subject) for subject in (3, 4, 70_000, 10**6)] == [2, 0, 1, 0]
-    assert due_wheel.top_subjects(5) == ([(3, 2), (70_000, 1)], 0)
     due_wheel.pop_due(NOON, 10)
-    assert due_wheel.top_subjects(2) == ([(3, 1)], 0)
+    assert [due_wheel.pending_of(subject) for subject in (3, 70_000)] == [1, 0]
 
 
 class Sorting:

@@ -70,7 +70,7 @@ def test_what_exceeds_half_of_the_free_room_is_dropped_and_the_subject_waits() -
     assert admit(lanes, *[5] * 10, 6, room=21) == [(0, [11]), (1, [1, 2, 3, 4, 5])]
     assert lanes.parked.waiting == {5}
     assert lanes.held(5) == 5
-    assert lanes.backlog.total == 5
+    assert lanes.backlog.left_of(5) == 5
     # From now on nothing of it passes, whatever room there is.
     assert admit(lanes, 5, 6, 5) == [(0, [2])]
     assert lanes.keep(entries_of(5, 6, 5, 7))["subject"].tolist() == [6, 7]

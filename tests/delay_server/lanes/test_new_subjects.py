@@ -2,13 +2,13 @@
 
 from collections import Counter
 
+import pytest
 import trio
 
 from delay_protocol.basics.codes import ItemCode
+from delay_server import mastership
 from delay_server.admin.status import failing_checks, status_of, warnings_of
-from delay_server.dead.dead_letters import DeadConfig
 from delay_server.dead.reason import code_name, decode_reason
-from delay_server.dead.wanted import Wanted
 from delay_server.lanes.new_subjects import BURST, CONNECTION_SHARE
 from delay_server.settings.config import RoutesConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
@@ -79,12 +79,12 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(2000)]
         assert await producer.send(*items, make_item("w", world.now_ms, subject="well")) == {}
         await until(lambda: server.master.dead_letters.pending == 2000, seconds=20)
-        assert status_of(server.observe())["unrouted"]["subjects"] == 0
+        assert status_of(server.observe())["unrouted_subjects"] == 0
         await until(lambda: world.ids() == ["w"])
         await until(lambda: not server.master.lanes.parked.anyone_waits)
         letters = server.master.dead_letters
-        rows = await letters.find(Wanted(), rows_max=1)
-        [text] = await letters.read(rows, lambda _, found: found.reason)
+        await letters.until_read()
+        text, *_ = await letters.read(letters.listed()[:1], lambda _, found: found.reason)
         reason = decode_reason((text or "").encode())
         assert reason is not None
         assert (reason.group, code_name(reason.code)) == ("meta server", "subject_not_assigned")
@@ -96,16 +96,20 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         await until(lambda: server.master.dead_letters.pending == 2001, seconds=5)
         # The meta server changes its mind.
         world.meta.refused.clear()
-        await until(lambda: status_of(server.observe())["routes"]["distinct"] == 1, seconds=70)
+        routes = server.master.targets.routes
+        assert routes is not None
+        await until(lambda: routes.routes == 1, seconds=70)
         assert await producer.send(make_item("o", world.now_ms, subject="bad")) == {}
         await until(lambda: world.ids() == ["w", "o"])
 
 
-async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_disk() -> None:
+async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(mastership, "PENDING_MAX", 5)
     world = RouteWorld()
     world.meta.refused.add("bad")
-    config = routed_config(dead=DeadConfig(pending_max=5))
-    async with world.routing(config) as (server, _):
+    async with world.routing() as (server, _):
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(5)]
         assert await producer.send(*items) == {}
@@ -115,9 +119,9 @@ async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_di
         await until(lambda: world.ids() == ["w"])
         await trio.sleep(100)
         assert server.master.dead_letters.pending == 5
-        assert status_of(server.observe())["unrouted"]["subjects"] == 0
-        change = await server.master.dead_letters.drop(Wanted(), rows_max=3)
-        assert change.done == 3
+        assert status_of(server.observe())["unrouted_subjects"] == 0
+        letters = server.master.dead_letters
+        assert (await letters.drop(letters.listed()[:3])).done == 3
         await until(lambda: server.master.dead_letters.pending >= 5)
 
 
@@ -129,7 +133,7 @@ async def test_with_all_places_taken_the_node_says_so() -> None:
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject=f"s{n}") for n in range(9)]
         assert await producer.send(*items) == {}
-        await until(lambda: status_of(server.observe())["unrouted"]["subjects"] == 9)
+        await until(lambda: status_of(server.observe())["unrouted_subjects"] == 9)
         assert failing_checks(server.observe()) == []
         assert await producer.send(make_item("m", world.now_ms, subject="s")) == {}
         await until(lambda: failing_checks(server.observe()))

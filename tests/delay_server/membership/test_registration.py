@@ -158,7 +158,7 @@ async def test_a_node_says_each_second_that_it_is_there() -> None:
         assert 60 <= len(meta.asked_at) - began <= 68
         assert meta.asks_http == 1
         assert server.registration is not None
-        assert server.registration.failures == 0
+        assert server.registration.away_ms == 0
 
 
 @pytest.mark.parametrize(("again_ms", "least_s", "most_s"), [(1, 0.09, 0.12), (2**31 - 1, 26, 31)])

@@ -102,7 +102,7 @@ async def test_facts_are_durable_in_time_and_many_share_a_commit() -> None:
         await trio.sleep(0.020)
         assert b.submitted == b.durable == list(range(100))
         assert b.fact_recorder.waiting == 0
-        assert b.committer.commits == 1
+        assert b.committer.seconds.total == 1
         assert b.facts_alone == [True]
         assert b.fact_recorder.outcomes == {Outcome.DELIVERED: 100}
         [facts] = b.blocks
@@ -119,7 +119,7 @@ async def test_under_load_each_commit_takes_what_gathered_during_the_last() -> N
             await trio.sleep(0.001)
         await b.fact_recorder.stop()
         assert b.durable == list(range(1000))
-        assert 50 < b.committer.commits < 300
+        assert 50 < b.committer.seconds.total < 300
 
 
 async def test_a_fact_goes_along_with_the_next_commit_and_does_not_linger() -> None:
@@ -130,7 +130,7 @@ async def test_a_fact_goes_along_with_the_next_commit_and_does_not_linger() -> N
         assert b.fact_recorder.ages.most < 0.01, "half of 20 ms is how long it would linger"
         assert kinds_of(b) == [RecordKind.FACTS, RecordKind.MESSAGE]
         assert b.facts_alone == [False]
-        assert b.committer.commits == 1
+        assert b.committer.seconds.total == 1
 
 
 async def test_facts_do_not_wait_for_the_write_of_many_items() -> None:
@@ -138,7 +138,7 @@ async def test_facts_do_not_wait_for_the_write_of_many_items() -> None:
     async with books(Books()) as b:
         b.cross_off(1)
         await b.commit_beside(lambda: intake_of(*large))
-        assert b.committer.commits == 2
+        assert b.committer.seconds.total == 2
         assert kinds_of(b)[0] is RecordKind.FACTS
         assert b.facts_alone == [True, False]
         assert sum(map(len, large)) > commits._ITEMS_BESIDE_FACTS_MAX

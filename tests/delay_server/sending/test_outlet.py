@@ -14,12 +14,12 @@ async def test_a_paused_subject_holds_what_is_requeued_until_it_is_resumed() -> 
     async with world.serving() as server:
         operator = await bury(world, server, "m")
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
-        _, answer = await operator.ask("POST", "/dead/requeue", {"filter": {}, "max": 1})
+        _, answer = await operator.ask("POST", "/dead/requeue", {"subject": "s"})
         assert answer["done"] == 1
         await trio.sleep(60)
         assert world.broker.ids == []
         open_ones = [row for row in await explained(operator, "id=m") if row["reason"] != "done"]
-        assert [row["reason"] for row in open_ones] == ["paused_subject"]
+        assert [row["reason"] for row in open_ones] == ["paused"]
         await operator.ask("PATCH", "/controls/subjects/s", {"paused": False})
         await until(lambda: world.broker.ids == ["m"])
 

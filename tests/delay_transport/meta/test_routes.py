@@ -21,7 +21,7 @@ from delay_protocol.meta.requests import (
 from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_transport.meta.address import MetaLocator
-from delay_transport.meta.routes import MetaRoutes, MetaRoutesLimits
+from delay_transport.meta.routes import MetaRoutes
 from tests.simulation.clock import EventClock
 from tests.simulation.network import NetworkPlan, NodeNetwork, SimNetwork
 
@@ -76,7 +76,6 @@ class Rig:
             network=own,
             chance=chance,
             on_changed=self.changed.append,
-            limits=MetaRoutesLimits(heartbeat_s=30, reconnect_max_s=4),
         )
 
     async def serve(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -171,22 +170,10 @@ async def test_a_change_is_heard_by_a_push_and_each_subject_is_asked_for_once_a_
         await rig.push("s7", "g2")
         await trio.sleep(1)
         assert rig.changed[300:] == ["s7"]
-        asked = len(rig.frames)
         await trio.sleep(56)
-        assert 300 <= len(rig.frames) - asked <= 301
+        asked = [frame for frame in rig.frames if frame.code == CommandCode.CLIENT_REGISTER]
+        assert len(asked) == 600
         assert rig.routes.connections == 1
-
-
-@in_virtual_time
-async def test_a_silent_connection_is_given_a_sign_of_life() -> None:
-    async with rig_of() as rig:
-        rig.want("a")
-        await trio.sleep(1)
-        rig.session.drop("a")
-        await trio.sleep(100)
-        codes = [frame.code for frame in rig.frames]
-        assert codes == [CommandCode.CLIENT_REGISTER, *[CommandCode.HEARTBEAT] * 3]
-        assert rig.session.counts.unreadable == rig.session.counts.strays == 0
 
 
 @in_virtual_time
@@ -196,9 +183,9 @@ async def test_a_meta_server_that_does_not_answer_is_left_and_tried_again_ever_l
         rig.want("a")
         await trio.sleep(100)
         assert "no answer within 3 s" in rig.routes.last_end
-        assert 14 <= rig.routes.connections <= 25
+        assert 8 <= rig.routes.connections <= 15
         rig.answers = answer_all
-        await trio.sleep(10)
+        await trio.sleep(11)
         assert rig.changed == ["a"]
 
 
@@ -210,7 +197,7 @@ async def test_where_there_is_no_meta_server_one_is_looked_for_until_there_is() 
         assert rig.routes.failures > 5
         assert "no meta server found" in rig.routes.last_end
         await rig.nursery.start(lambda task_status: rig.serve(task_status=task_status))
-        await trio.sleep(6)
+        await trio.sleep(11)
         assert rig.changed == ["a"]
 
 

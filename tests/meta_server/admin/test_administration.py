@@ -12,13 +12,14 @@ from meta_server.groups.waiting_groups import (
     WAITING_PER_ADDRESS_MAX,
 )
 from meta_server.known.model import GroupKind
+from meta_server.server import MetaServer
 from meta_server.settings.config import (
     ListenerConfig,
     MetaServerConfig,
     RegistrationConfig,
     StoreConfig,
 )
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of
 
 AT_ONCE = NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS * NEW_GROUPS_ADDRESS_SHARE
@@ -56,33 +57,33 @@ def test_beyond_this_machine_groups_have_to_be_entered(
         assert config.patterns_end is (is_open and not is_shared)
 
 
-async def test_who_just_turns_up_gets_no_messages_of_a_subject_that_has_a_route() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer, client = await world.connect(), await world.connect()
-        assert (await peer.broker(broker("g1"))).code == 0
-        assert names((await client.register("a.b")).groups) == ["g1"]
-        assert (await peer.broker(broker("g2", address="10.6.6.6:1"))).code == 0
-        with trio.move_on_after(5):
-            raise AssertionError(await client.pushed())
-        assert names((await client.register("a.b")).groups) == ["g1"]
-        # Until an operator says that it belongs there.
-        shown = await Http(server).change("POST", "/broker-groups/g2/approve", {})
-        assert shown["entered"]
-        assert names((await client.pushed()).groups) == ["g1", "g2"]
+async def test_who_just_turns_up_gets_no_messages_of_a_subject_that_has_a_route(
+    world: World, server: MetaServer
+) -> None:
+    peer, client = await world.connect(), await world.connect()
+    assert (await peer.broker(broker("g1"))).code == 0
+    assert names((await client.register("a.b")).groups) == ["g1"]
+    assert (await peer.broker(broker("g2", address="10.6.6.6:1"))).code == 0
+    with trio.move_on_after(5):
+        raise AssertionError(await client.pushed())
+    assert names((await client.register("a.b")).groups) == ["g1"]
+    # Until an operator says that it belongs there.
+    shown = await Operator(server).approve_group("g2")
+    assert shown["entered"]
+    assert names((await client.pushed()).groups) == ["g1", "g2"]
 
 
 async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> None:
     world = World()
     async with world.serving(entered()) as server:
-        http, peer, client = Http(server), await world.connect(), await world.connect()
+        operator, peer, client = Operator(server), await world.connect(), await world.connect()
         for what in (BrokerRequestType.ONLINE, HEARTBEAT):
             answer = await peer.broker(broker("g1", what=what))
             assert answer.code == 51
             assert b"delaywheel admin broker-group approve g1" in answer.body
         assert names((await client.register("a.b")).groups) == []
         await trio.sleep(2)
-        (waiting,) = (await http.get("/topology"))["waiting"]
+        (waiting,) = (await operator.topology())["waiting"]
         assert 2 <= waiting.pop("waits_seconds") < 3
         assert waiting == {
             "name": "g1",
@@ -93,11 +94,9 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
         }
         # The second as for a receiver, which it is not.
         for address in ("10.6.6.6:20881", ""):
-            wrong = await http.refused("POST", "/broker-groups/g1/approve", {"address": address})
+            wrong = await refusal_of(operator.approve_group("g1", address=address))
             assert (wrong[0], wrong[1]["code"]) == (409, "conflict")
-        shown = await http.change(
-            "POST", "/broker-groups/g1/approve", {"address": "10.0.0.1:20881"}
-        )
+        shown = await operator.approve_group("g1", address="10.0.0.1:20881")
         assert (shown["address"], shown["state"], shown["entered"]) == (
             "10.0.0.1:20881",
             "NRW",
@@ -105,30 +104,30 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
         )
         assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
         assert names((await client.pushed()).groups) == ["g1"]
-        topology = await http.get("/topology")
+        topology = await operator.topology()
         assert topology["waiting"] == []
         actions = [row.entry.action for row in world.medium.audit]
         assert actions == ["broker-group.approve"]
         # It is known, and entered, after a restart as well.
     async with world.serving(entered()) as server:
         assert (await (await world.connect()).broker(broker("g1", what=HEARTBEAT))).code == 0
-        assert (await Http(server).refused("POST", "/broker-groups/g9/approve", {}))[0] == 404
+        assert (await refusal_of(Operator(server).approve_group("g9")))[0] == 404
 
 
 async def test_an_unknown_delay_group_waits_and_is_let_in_of_whichever_kind() -> None:
     world = World()
     async with world.serving(entered()) as server:
-        http, theirs, ours = Http(server), await world.connect(), await world.connect()
+        operator, theirs, ours = Operator(server), await world.connect(), await world.connect()
         client = await world.connect()
         role = BrokerRole.DELAY_MASTER
         assert (await theirs.broker(broker("q1", role=role))).code == 51
         with pytest.raises(AssertionError, match="waits for an operator"):
             await ours.node(node(group="d1"))
         assert (await client.register("a.b", DELAY_PRODUCER)).groups == ()
-        waiting = (await http.get("/topology"))["waiting"]
+        waiting = (await operator.topology())["waiting"]
         assert [(row["name"], row["kind"]) for row in waiting] == [("q1", "delay"), ("d1", "delay")]
         for name in ("q1", "d1"):
-            await http.change("POST", f"/broker-groups/{name}/approve", {})
+            await operator.approve_group(name)
         assert (await theirs.broker(broker("q1", role=role))).code == 0
         # Another one of its servers may be the first that comes then.
         other = node("n2", group="d1", address="10.0.0.6:20801", storage=7)
@@ -149,7 +148,7 @@ async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_a
         assert b"waits for an operator" in answer.body
         for subject in ("a.b", "a.c", "a.d"):
             assert names((await client.register(subject, DELAY_PRODUCER)).groups) == ["d1"]
-        await Http(server).change("POST", "/broker-groups/q1/approve", {})
+        await Operator(server).approve_group("q1")
         assert (await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))).code == 0
     # Where there are only QMQ's, they come as its meta server has them come.
     other = World()
@@ -160,8 +159,8 @@ async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_a
 async def test_who_is_entered_needs_no_approval() -> None:
     world = World()
     async with world.serving(entered()) as server:
-        http, peer = Http(server), await world.connect()
-        await http.change("POST", "/broker-groups", {"name": "g1"})
+        operator, peer = Operator(server), await world.connect()
+        await operator.add_group("g1")
         body = {
             "group": "g2",
             "role": "MASTER",
@@ -170,7 +169,7 @@ async def test_who_is_entered_needs_no_approval() -> None:
             "serve_port": 1,
             "sync_port": 2,
         }
-        await http.change("POST", "/brokers", body)
+        await operator.add_broker(**body)
         assert (await peer.broker(broker("g1"))).code == 0
         assert (await peer.broker(broker("g2", address="10.0.0.2:1"))).code == 0
 
@@ -190,93 +189,93 @@ async def test_those_that_wait_are_few_and_forgotten_when_they_are_silent() -> N
         assert b"it waits" in (await peer.broker(broker("one"))).body
 
 
-async def test_one_peer_takes_few_places_of_groups_at_once_and_others_come_later() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        for number in range(300):
-            await peer.broker(broker(f"flood{number}"))
-        assert len(server.registry.groups) <= AT_ONCE + 2
-        refused = await peer.broker(broker("good"))
-        assert b"too many groups are new from this address; try again later" in refused.body
-        with pytest.raises(AssertionError, match="too many groups are new"):
-            await peer.node(node())
-        await trio.sleep(10)
-        assert (await peer.broker(broker("good"))).code == 0
-        # Those that are known are no newcomers.
-        assert (await peer.broker(broker("flood0", what=HEARTBEAT))).code == 0
+async def test_one_peer_takes_few_places_of_groups_at_once_and_others_come_later(
+    world: World, server: MetaServer
+) -> None:
+    peer = await world.connect()
+    for number in range(300):
+        await peer.broker(broker(f"flood{number}"))
+    assert len(server.registry.groups) <= AT_ONCE + 2
+    refused = await peer.broker(broker("good"))
+    assert b"too many groups are new from this address; try again later" in refused.body
+    with pytest.raises(AssertionError, match="too many groups are new"):
+        await peer.node(node())
+    await trio.sleep(10)
+    assert (await peer.broker(broker("good"))).code == 0
+    # Those that are known are no newcomers.
+    assert (await peer.broker(broker("flood0", what=HEARTBEAT))).code == 0
 
 
-async def test_a_group_that_is_not_in_use_is_removed_and_leaves_chosen_routes() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, peer, client = Http(server), await world.connect(), await world.connect()
-        await peer.broker(broker("bad", address="10.6.6.6:1"))
-        await client.register("a.b")
-        code, error = await http.refused("DELETE", "/broker-groups/bad")
-        assert (code, error["message"]) == (409, "bad speaks: stop it, and wait for the time-out")
-        await peer.broker(broker("bad", address="10.6.6.6:1", what=OFFLINE))
-        await trio.sleep(31)
-        _, error = await http.refused("DELETE", "/broker-groups/bad")
-        assert error["message"].startswith("1 subjects are routed to bad, and messages in it")
-        await peer.broker(broker("g1"))
-        answer = await http.change("DELETE", "/broker-groups/bad", lose_messages="true")
-        assert answer == {"changed": True}
-        assert list(server.registry.groups) == ["g1"]
-        # The client is told by a push or two.
-        await trio.sleep(1)
-        client = await world.connect()
-        assert names((await client.register("a.b")).groups) == ["g1"]
-        actions = [row.entry.action for row in world.medium.audit]
-        assert actions == ["route.remove", "broker-group.remove"]
-        # The name is free: whoever takes it gets nothing of what there is.
-        assert (await peer.broker(broker("bad", address="10.6.6.6:1"))).code == 0
-        assert names((await client.register("a.b")).groups) == ["g1"]
-        assert (await http.refused("DELETE", "/broker-groups/nobody"))[0] == 404
+async def test_a_group_that_is_not_in_use_is_removed_and_leaves_chosen_routes(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    peer, client = await world.connect(), await world.connect()
+    await peer.broker(broker("bad", address="10.6.6.6:1"))
+    await client.register("a.b")
+    code, error = await refusal_of(operator.remove_group("bad"))
+    assert (code, error["message"]) == (409, "bad speaks: stop it, and wait for the time-out")
+    await peer.broker(broker("bad", address="10.6.6.6:1", what=OFFLINE))
+    await trio.sleep(31)
+    _, error = await refusal_of(operator.remove_group("bad"))
+    assert error["message"].startswith("1 subjects are routed to bad, and messages in it")
+    await peer.broker(broker("g1"))
+    answer = await operator.remove_group("bad", lose_messages="true")
+    assert answer == {"changed": True}
+    assert list(server.registry.groups) == ["g1"]
+    # The client is told by a push or two.
+    await trio.sleep(1)
+    client = await world.connect()
+    assert names((await client.register("a.b")).groups) == ["g1"]
+    actions = [row.entry.action for row in world.medium.audit]
+    assert actions == ["route.remove", "broker-group.remove"]
+    # The name is free: whoever takes it gets nothing of what there is.
+    assert (await peer.broker(broker("bad", address="10.6.6.6:1"))).code == 0
+    assert names((await client.register("a.b")).groups) == ["g1"]
+    assert (await refusal_of(operator.remove_group("nobody")))[0] == 404
 
 
-async def test_a_group_that_somebody_holds_is_not_removed() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, peer = Http(server), await world.connect()
+async def test_a_group_that_somebody_holds_is_not_removed(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    peer = await world.connect()
 
-        async def why(name: str) -> str:
-            return (await http.refused("DELETE", f"/broker-groups/{name}"))[1]["message"]
+    async def why(name: str) -> str:
+        return (await refusal_of(operator.remove_group(name)))[1]["message"]
 
-        await http.change("POST", "/broker-groups", {"name": "static", "address": "h:1"})
-        assert await why("static") == "static takes messages: retire it first"
-        await http.change("PUT", "/routes/a.b", {"groups": ["static"]})
-        retired = {"lose_messages": True}
-        await http.change("POST", "/broker-groups/static/retire", retired)
-        assert await why("static") == ("an operator has routed a.b to static: change that first")
-        await http.change("DELETE", "/routes/a.b")
-        await http.change("DELETE", "/broker-groups/static")
-        assert isinstance(await peer.node(node()), NodeRegistered)
-        assert await why("d1") == "d1 has delay servers: remove those first"
-        await trio.sleep(31)
-        await http.change("POST", "/delay-groups/d1/nodes/n1/give-up", retired)
-        await http.change("DELETE", "/broker-groups/d1")
-        assert not server.registry.groups
-        assert not server.registry.delay_groups
-        assert isinstance(await peer.node(node(incarnation=2)), NodeRegistered)
+    await operator.add_group("static", address="h:1")
+    assert await why("static") == "static takes messages: retire it first"
+    await operator.set_route("a.b", ["static"])
+    retired = {"lose_messages": True}
+    await operator.retire_group("static", **retired)
+    assert await why("static") == ("an operator has routed a.b to static: change that first")
+    await operator.remove_route("a.b")
+    await operator.remove_group("static")
+    assert isinstance(await peer.node(node()), NodeRegistered)
+    assert await why("d1") == "d1 has delay servers: remove those first"
+    await trio.sleep(31)
+    await operator.give_up_node("d1", "n1", **retired)
+    await operator.remove_group("d1")
+    assert not server.registry.groups
+    assert not server.registry.delay_groups
+    assert isinstance(await peer.node(node(incarnation=2)), NodeRegistered)
 
 
 @pytest.mark.long
-async def test_groups_that_nobody_entered_are_forgotten_a_day_after_they_fell_silent() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, peer, client = Http(server), await world.connect(), await world.connect()
-        for name in ("stranger", "kept", "held"):
-            await peer.broker(broker(name))
-        assert isinstance(await peer.node(node()), NodeRegistered)
-        assert len((await client.register("a.b")).groups) == 2
-        await http.change("POST", "/broker-groups/kept/approve", {})
-        await http.change("PUT", "/routes/mine", {"groups": ["held"]})
-        await trio.sleep(DAY_S - 3600)
-        assert state_of(server, "stranger") is BrokerState.NRW
-        await trio.sleep(2 * 3600 + 60)
-        assert sorted(server.registry.groups) == ["d1", "held", "kept"]
-        assert all("stranger" not in route.groups for route in server.registry.routes.values())
-        removed = [row.entry for row in world.medium.audit if "remove" in row.entry.action]
-        assert {entry.actor for entry in removed} == {"(meta server)"}
-        assert server.registry.groups["d1"].kind is GroupKind.DELAY
+async def test_groups_that_nobody_entered_are_forgotten_a_day_after_they_fell_silent(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    peer, client = await world.connect(), await world.connect()
+    for name in ("stranger", "kept", "held"):
+        await peer.broker(broker(name))
+    assert isinstance(await peer.node(node()), NodeRegistered)
+    assert len((await client.register("a.b")).groups) == 2
+    await operator.approve_group("kept")
+    await operator.set_route("mine", ["held"])
+    await trio.sleep(DAY_S - 3600)
+    assert state_of(server, "stranger") is BrokerState.NRW
+    await trio.sleep(2 * 3600 + 60)
+    assert sorted(server.registry.groups) == ["d1", "held", "kept"]
+    assert all("stranger" not in route.groups for route in server.registry.routes.values())
+    removed = [row.entry for row in world.medium.audit if "remove" in row.entry.action]
+    assert {entry.actor for entry in removed} == {"(meta server)"}
+    assert server.registry.groups["d1"].kind is GroupKind.DELAY

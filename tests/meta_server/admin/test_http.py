@@ -11,7 +11,7 @@ from meta_server.process import serve_http
 from meta_server.server import MetaServer
 from meta_server.settings.config import HttpConfig, ListenerConfig
 from tests.asgi import Caller
-from tests.meta_server.http_rig import app_of, starting_app
+from tests.kit.operator import app_of, starting_app
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
 
 
@@ -30,10 +30,8 @@ async def text(server: MetaServer, path: str, **query: str) -> str:
     return answer.body.decode()
 
 
-async def test_the_address_is_plain_text_without_a_newline() -> None:
-    world = World()
-    async with world.serving() as server:
-        assert await text(server, "/meta/address") == "127.0.0.1:20880"
+async def test_the_address_is_plain_text_without_a_newline(server: MetaServer) -> None:
+    assert await text(server, "/meta/address") == "127.0.0.1:20880"
 
 
 @pytest.mark.parametrize(
@@ -62,16 +60,14 @@ async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address(
     assert (await Caller(app).ask("GET", "/metrics")).code == 200
 
 
-async def test_readiness_says_that_the_store_is_away() -> None:
-    world = World()
-    async with world.serving() as server:
-        app = app_of(server)
-        assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
-        world.medium.is_down = True
-        await until(lambda: server.committer.is_stale)
-        code, body = await get(app, "/readyz")
-        assert code == 503
-        assert "known routes are served" in body["failing"][0]
+async def test_readiness_says_that_the_store_is_away(world: World, server: MetaServer) -> None:
+    app = app_of(server)
+    assert await get(app, "/readyz") == (200, {"ready": True, "failing": []})
+    world.medium.is_down = True
+    await until(lambda: server.committer.is_stale)
+    code, body = await get(app, "/readyz")
+    assert code == 503
+    assert "known routes are served" in body["failing"][0]
 
 
 async def test_readiness_says_that_all_places_are_taken() -> None:
@@ -86,22 +82,20 @@ async def test_readiness_says_that_all_places_are_taken() -> None:
         assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
 
 
-async def test_what_is_nearly_a_path_leads_nowhere() -> None:
-    world = World()
-    async with world.serving() as server:
-        for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
-            assert (await Caller(app_of(server)).ask("GET", path)).code == 404
+async def test_what_is_nearly_a_path_leads_nowhere(server: MetaServer) -> None:
+    for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
+        assert (await Caller(app_of(server)).ask("GET", path)).code == 404
 
 
-async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        await peer.broker(broker())
-        await peer.node(node())
-        await peer.node(node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801"))
-        await peer.register("a.b")
-        code, status = await get(app_of(server), "/status")
+async def test_the_status_says_who_is_alive_and_who_accepts_nothing(
+    world: World, server: MetaServer
+) -> None:
+    peer = await world.connect()
+    await peer.broker(broker())
+    await peer.node(node())
+    await peer.node(node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801"))
+    await peer.register("a.b")
+    code, status = await get(app_of(server), "/status")
     assert code == 200
     assert (status["subjects"], status["routes"], status["subscriptions"]) == (1, 1, 1)
     assert status["listen"] == "127.0.0.1:20880"
@@ -120,10 +114,8 @@ async def test_the_status_says_who_is_alive_and_who_accepts_nothing() -> None:
     assert "may lack messages" in second["note"]
 
 
-async def test_nothing_is_changed_where_something_is_asked() -> None:
-    world = World()
-    async with world.serving() as server:
-        assert (await Caller(app_of(server)).ask("POST", "/meta/address")).code == 405
+async def test_nothing_is_changed_where_something_is_asked(server: MetaServer) -> None:
+    assert (await Caller(app_of(server)).ask("POST", "/meta/address")).code == 405
 
 
 def test_it_is_served_on_a_real_socket_and_an_address_in_use_is_said() -> None:

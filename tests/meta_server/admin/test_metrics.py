@@ -4,13 +4,13 @@ from delay_protocol.meta.requests import BrokerState
 from meta_server.admin.metrics import take
 from meta_server.admin.numbers import GROUPS_SHOWN_MAX
 from meta_server.known.model import BrokerGroup, GroupKind, SaveBrokerGroup
-from tests.meta_server.http_rig import Http
+from meta_server.server import MetaServer
+from tests.kit.operator import Operator
 from tests.meta_server.meta_rig import World, broker, node
 
 NAMES = """
     meta_nodes_authenticated_total meta_nodes_unauthenticated_total
-    build_info connections connections_accepted_total connections_refused_total
-    connection_faults_total connection_pauses_total received_bytes_total held_bytes
+    build_info connections connections_refused_total connection_faults_total held_bytes
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
     meta_controls_told_total meta_controls_version meta_controls_nodes_behind
@@ -33,19 +33,17 @@ def samples(text: bytes) -> dict[str, float]:
     }
 
 
-async def test_everything_is_shown_and_counted() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        await peer.broker(broker())
-        await peer.node(node())
-        await peer.register("a.b")
-        await peer.register("a b")
-        http = Http(server)
-        await http.change("PATCH", "/broker-groups/g1", {"weight": 1})
-        await http.change("PATCH", "/controls/c1/groups", {"group": "g1", "weight": 3})
-        await http.ask("GET", "/api/v1/brokers", headers={"host": "evil.example"})
-        found = samples(take(server.observe()).render())
+async def test_everything_is_shown_and_counted(world: World, server: MetaServer) -> None:
+    peer = await world.connect()
+    await peer.broker(broker())
+    await peer.node(node())
+    await peer.register("a.b")
+    await peer.register("a b")
+    operator = Operator(server)
+    await operator.change_group("g1", weight=1)
+    await operator.change_rule("c1", "groups", group="g1", weight=3)
+    await operator.ask("GET", "/api/v1/brokers", headers={"host": "evil.example"})
+    found = samples(take(server.observe()).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {
         name for name in NAMES.split() if name != "connections_closed_total"
@@ -68,19 +66,17 @@ async def test_everything_is_shown_and_counted() -> None:
         assert found[f"delaywheel_{name}"] == value
 
 
-async def test_many_groups_do_not_make_many_labels() -> None:
-    world = World()
-    async with world.serving() as server:
-        server.registry.apply(
-            [
-                SaveBrokerGroup(
-                    BrokerGroup(
-                        name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
-                    )
+async def test_many_groups_do_not_make_many_labels(server: MetaServer) -> None:
+    server.registry.apply(
+        [
+            SaveBrokerGroup(
+                BrokerGroup(
+                    name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
                 )
-                for number in range(GROUPS_SHOWN_MAX + 20)
-            ]
-        )
-        text = take(server.observe()).render().decode()
+            )
+            for number in range(GROUPS_SHOWN_MAX + 20)
+        ]
+    )
+    text = take(server.observe()).render().decode()
     assert text.count("meta_group_up{") == GROUPS_SHOWN_MAX
     assert f'meta_groups{{state="rw"}} {GROUPS_SHOWN_MAX + 20}.0' in text

@@ -12,7 +12,7 @@ from delay_protocol.meta.requests import ClientType
 from meta_server.admin import admin_types
 from meta_server.admin.api import OPERATIONS, PREFIX
 from meta_server.admin.openapi import document, document_json
-from tests.meta_server.http_rig import Http, starting_app
+from tests.kit.operator import Operator, starting_app
 from tests.meta_server.meta_rig import World, node
 
 OPEN = {f"{PREFIX}/openapi.json"}
@@ -105,13 +105,13 @@ async def test_answers_are_what_the_document_says() -> None:
     world = World()
     asked = 0
     async with world.serving() as server:
-        http = Http(server)
+        operator = Operator(server)
         peer = await world.connect()
         await peer.node(node())
-        await http.change("POST", "/broker-groups", {"name": "g1", "address": "h:1"})
+        await operator.add_group("g1", address="h:1")
         entered = {"group": "g1", "role": "MASTER", "hostname": "h", "ip": "10.0.0.1"}
-        await http.change("POST", "/brokers", entered | {"serve_port": 1, "sync_port": 2})
-        await http.change("PUT", "/prefix-routes/p.", {"groups": ["g1"]})
+        await operator.add_broker(**(entered | {"serve_port": 1, "sync_port": 2}))
+        await operator.set_prefix("p.", ["g1"])
         await peer.register("s", ClientType.CONSUMER, consumer_group="cg")
         values = {"name": "g1", "subject": "s", "prefix": "p.", "role": "MASTER", "group": "g1"}
         values["cluster"] = "c1"
@@ -124,7 +124,7 @@ async def test_answers_are_what_the_document_says() -> None:
             path = operation.path.format(**parts)
             kind: Any = operation.answer_type
             assert getattr(admin_types, kind.__name__) is kind
-            found = await http.ask("GET", PREFIX + path)
+            found = await operator.ask("GET", PREFIX + path)
             assert found.code == 200, found.body
             msgspec.json.decode(found.body, type=kind)
             answer = found.json

@@ -37,7 +37,6 @@ def test_nobody_beyond_this_machine_is_listened_to_unless_asked_for() -> None:
     [
         (NodeConfig, {"data_dir": Path("d"), "stop_ms_max": -1}),
         (StoreConfig, {"url": "mysql://x"}),
-        (StoreConfig, {"statement_ms_max": 0}),
         (ListenerConfig, {"address": "nowhere"}),
         (ListenerConfig, {"advertised": "nowhere"}),
         (ListenerConfig, {"unsent_bytes_max": 1}),

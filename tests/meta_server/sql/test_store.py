@@ -1239,12 +1239,6 @@ def test_what_names_no_store_is_refused(url: str, said: str) -> None:
         DatabaseSettings(url=url)
 
 
-@pytest.mark.parametrize("name", ["connect_ms_max", "statement_ms_max"])
-def test_a_wait_that_is_none_is_refused(name: str) -> None:
-    with pytest.raises(ValueError, match=name):
-        DatabaseSettings(url="sqlite:///x", **{name: 0})
-
-
 def test_a_driver_that_is_not_installed_is_named_with_what_to_install(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -133,15 +133,15 @@ async def test_the_record_names_the_master_and_all_learn_of_one_another() -> Non
         assert two.members["n3"].storage_uuid == uuid(103)
 
 
-async def test_an_empty_node_is_told_the_log_of_its_group_and_takes_it() -> None:
-    world = World()
-    async with world.serving() as server:
-        await started(world, start(1))
-        other = await started(world, start(2, log=77))
-        reply = await other.register()
-        assert reply.log_uuid == uuid(1)
-        await other.register(log_uuid=uuid(1), last_sequence=5)
-        assert server.registry.nodes["c1", "d1", "n2"].log_uuid == uuid(1)
+async def test_an_empty_node_is_told_the_log_of_its_group_and_takes_it(
+    world: World, server: MetaServer
+) -> None:
+    await started(world, start(1))
+    other = await started(world, start(2, log=77))
+    reply = await other.register()
+    assert reply.log_uuid == uuid(1)
+    await other.register(log_uuid=uuid(1), last_sequence=5)
+    assert server.registry.nodes["c1", "d1", "n2"].log_uuid == uuid(1)
 
 
 async def test_another_in_sync_set_is_stored_and_then_told_to_all() -> None:

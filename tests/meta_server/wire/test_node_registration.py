@@ -30,8 +30,9 @@ from delay_protocol.nodes.registration import (
 )
 from delay_protocol.wire.frames import Frame
 from meta_server.admin.status import status_of
+from meta_server.server import MetaServer
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator
 from tests.meta_server.meta_rig import (
     Peer,
     World,
@@ -188,17 +189,15 @@ async def test_until_all_have_it_those_without_may_be_let_in(secret: Path) -> No
         assert status_of(server.observe())["node_authentication"] == "optional"
 
 
-async def test_without_a_secret_nothing_is_proved() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        body = encode_challenge(Challenge(nonce=NONCE))
-        answer = await peer.ask(CommandCode.NODE_CHALLENGE, body)
-        assert is_refused(answer, "set registration.secret_file")
-        assert isinstance(await peer.node(node()), NodeRegistered)
-        malformed = await peer.ask(CommandCode.NODE_CHALLENGE, b"\x80")
-        assert malformed.code == 51
-        assert status_of(server.observe())["node_authentication"] == "none"
+async def test_without_a_secret_nothing_is_proved(world: World, server: MetaServer) -> None:
+    peer = await world.connect()
+    body = encode_challenge(Challenge(nonce=NONCE))
+    answer = await peer.ask(CommandCode.NODE_CHALLENGE, body)
+    assert is_refused(answer, "set registration.secret_file")
+    assert isinstance(await peer.node(node()), NodeRegistered)
+    malformed = await peer.ask(CommandCode.NODE_CHALLENGE, b"\x80")
+    assert malformed.code == 51
+    assert status_of(server.observe())["node_authentication"] == "none"
 
 
 # What is said for a group of delay servers
@@ -276,7 +275,7 @@ async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_wh
         new = await theirs.broker(said(ONLINE, group="qmq-delay"))
         assert is_refused(new, "have to prove the secret", code=51)
         assert "qmq-delay" not in server.registry.groups
-        await Http(server).change("POST", "/broker-groups", {"name": "qmq-delay", "kind": "delay"})
+        await Operator(server).add_group("qmq-delay", kind="delay")
         assert (await theirs.broker(said(ONLINE, group="qmq-delay"))).code == 0
         assert (await theirs.broker(broker("real-time"))).code == 0
         # They come back on any connection.
@@ -290,17 +289,17 @@ async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_wh
             assert state_of(server, "qmq-delay") is state
 
 
-async def test_without_a_secret_the_ip_address_of_the_master_speaks_for_its_group() -> None:
-    world = World()
-    async with world.serving() as server:
-        peer = await world.connect()
-        assert isinstance(await peer.node(node()), NodeRegistered)
-        assert (await peer.broker(said(ONLINE))).code == 0
-        (speaker,) = server.handlers.speakers._spoken_for
-        speaker.where = "10.0.0.5"
-        stranger = await (await world.connect()).broker(said(OFFLINE))
-        assert is_refused(stranger, "or from its IP address", code=51)
-        assert state_of(server, "d1") is BrokerState.RW
-        speaker.where = "127.0.0.1"
-        assert (await (await world.connect()).broker(said(OFFLINE))).code == 0
-        assert state_of(server, "d1") is BrokerState.NRW
+async def test_without_a_secret_the_ip_address_of_the_master_speaks_for_its_group(
+    world: World, server: MetaServer
+) -> None:
+    peer = await world.connect()
+    assert isinstance(await peer.node(node()), NodeRegistered)
+    assert (await peer.broker(said(ONLINE))).code == 0
+    (speaker,) = server.handlers.speakers._spoken_for
+    speaker.where = "10.0.0.5"
+    stranger = await (await world.connect()).broker(said(OFFLINE))
+    assert is_refused(stranger, "or from its IP address", code=51)
+    assert state_of(server, "d1") is BrokerState.RW
+    speaker.where = "127.0.0.1"
+    assert (await (await world.connect()).broker(said(OFFLINE))).code == 0
+    assert state_of(server, "d1") is BrokerState.NRW

@@ -51,16 +51,14 @@ class FakeConnection:
 class Rig:
     """Routes by subject, which tests change."""
 
-    def __init__(self, **limits: int) -> None:
+    def __init__(self, limits: PushConfig | None = None, *, unsent_bytes_max: int = 100) -> None:
         self.routes: dict[str, tuple[BrokerGroupInfo, ...] | None] = {}
         self.asked: list[str] = []
         self.pusher = Pusher(
             answers=lambda: self._groups_of,
             timestamp=lambda: 77,
-            gather_s=0.05,
-            retry_s=1.0,
-            **{"unsent_bytes_max": 100, "subscriptions_max": 10_000, "per_connection_max": 5000}
-            | limits,
+            limits=limits or PushConfig(),
+            unsent_bytes_max=unsent_bytes_max,
         )
 
     def _groups_of(self, subject: str, _: int) -> tuple[BrokerGroupInfo, ...] | None:
@@ -271,7 +269,7 @@ async def test_a_subject_without_a_route_is_left_alone_until_it_has_one() -> Non
 
 
 async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connection() -> None:
-    rig = Rig(subscriptions_max=3, per_connection_max=2)
+    rig = Rig(PushConfig(subscriptions_max=3, subscriptions_per_connection_max=2))
     one, two = FakeConnection(), FakeConnection()
     for subject in ("a", "b", "c"):
         rig.subscribe(one, subject)
@@ -288,23 +286,21 @@ async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connectio
     assert rig.pusher.subscriptions == 1
 
 
-async def test_trap_3_a_new_master_reaches_connected_clients_at_once() -> None:
-    world = World()
-    async with world.serving():
-        peer = await world.connect()
-        await peer.broker(broker())
-        clients = [await world.connect() for _ in range(5)]
-        for client in clients:
-            await client.register("a.b")
-        began = trio.current_time()
-        await peer.broker(broker(what=BrokerRequestType.OFFLINE))
-        for client in clients:
-            assert (await client.pushed()).groups == ()
-        await peer.broker(broker(address="10.0.0.2:20881"))
-        for client in clients:
-            pushed = await client.pushed()
-            assert [info.master for info in pushed.groups] == ["10.0.0.2:20881"]
-        assert trio.current_time() - began < 0.5
+async def test_trap_3_a_new_master_reaches_connected_clients_at_once(served: World) -> None:
+    peer = await served.connect()
+    await peer.broker(broker())
+    clients = [await served.connect() for _ in range(5)]
+    for client in clients:
+        await client.register("a.b")
+    began = trio.current_time()
+    await peer.broker(broker(what=BrokerRequestType.OFFLINE))
+    for client in clients:
+        assert (await client.pushed()).groups == ()
+    await peer.broker(broker(address="10.0.0.2:20881"))
+    for client in clients:
+        pushed = await client.pushed()
+        assert [info.master for info in pushed.groups] == ["10.0.0.2:20881"]
+    assert trio.current_time() - began < 0.5
 
 
 async def test_a_client_that_never_reads_is_bounded_and_delays_nobody() -> None:

@@ -27,7 +27,7 @@ from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
 from meta_server.known.model import GroupKind
 from meta_server.server import MetaServer
 from meta_server.settings.config import AdminConfig, MetaServerConfig, RegistrationConfig
-from tests.meta_server.http_rig import Http
+from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import Peer, World, broker, make_config, names, node, until
 
@@ -85,10 +85,10 @@ async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_a
             ]
         # Of everything else a delay server is told what a producer is.
         assert names((await client.register("other", SERVER)).groups) == ["g1"]
-        shown = await Http(server).get("/broker-groups/mail")
+        shown = await Operator(server).group("mail")
         assert (shown["kind"], shown["address"], shown["state"]) == ("receiver", "", "RW")
         assert shown["liveness"] == "none"
-        assert [row["name"] for row in (await Http(server).get("/topology"))["broker_groups"]] == [
+        assert [row["name"] for row in (await Operator(server).topology())["broker_groups"]] == [
             "d1",
             "g1",
             "mail",
@@ -103,30 +103,30 @@ async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_a
         assert server.registry.routes["paid"].groups == ("mail",)
 
 
-async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_name() -> None:
-    world = World()
-    async with world.serving() as server:
-        peers = [await world.connect() for _ in range(3)]
-        async with trio.open_nursery() as nursery:
-            for peer in peers:
-                nursery.start_soon(registered, peer, "orders.*", "paid")
-        commits = server.committer.commits
-        assert server.committer.conflicts == 0
+async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_name(
+    world: World, server: MetaServer
+) -> None:
+    peers = [await world.connect() for _ in range(3)]
+    async with trio.open_nursery() as nursery:
         for peer in peers:
-            await registered(peer, "orders.*", "paid")
-        assert server.committer.commits == commits
-        [entry] = [row.entry for row in world.medium.audit]
-        assert (entry.actor, entry.action, entry.target) == (
-            "receiver at 127.0.0.1",
-            "receiver.register",
-            "mail",
-        )
-        assert [next(iter(row)) for row in msgspec.json.decode(entry.after)] == [
-            "group",
-            "route",
-            "subject",
-            "route",
-        ]
+            nursery.start_soon(registered, peer, "orders.*", "paid")
+    commits = server.committer.commits
+    assert server.committer.conflicts == 0
+    for peer in peers:
+        await registered(peer, "orders.*", "paid")
+    assert server.committer.commits == commits
+    [entry] = [row.entry for row in world.medium.audit]
+    assert (entry.actor, entry.action, entry.target) == (
+        "receiver at 127.0.0.1",
+        "receiver.register",
+        "mail",
+    )
+    assert [next(iter(row)) for row in msgspec.json.decode(entry.after)] == [
+        "group",
+        "route",
+        "subject",
+        "route",
+    ]
 
 
 async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_while() -> None:
@@ -162,35 +162,35 @@ async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_whi
         assert again == second
 
 
-async def test_a_route_that_an_operator_set_stays_and_the_receiver_is_told_so() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, receiver, client = Http(server), await world.connect(), await world.connect()
-        for name in ("A", "B"):
-            await client.broker(broker(name, address=f"{name}:1"))
-        await http.change("PUT", "/prefix-routes/orders.", {"groups": ["A", "B"]})
-        assert set(names((await client.register("paid", PRODUCER)).groups)) == {"A", "B"}
-        told = await registered(receiver, "orders.*", "paid")
-        assert told.waits == (
-            "pattern 'orders.*' is routed to A, B: an operator can change that with "
-            "`delaywheel admin route set`"
-        )
-        # One that was chosen is replaced, and who was told of it is told that.
-        assert (await client.pushed()).groups == ()
-        assert server.registry.prefixes["orders."].groups == ("A", "B")
-        assert names((await client.register("orders.sent", SERVER)).groups) == ["A", "B"]
-        news: list[ReceiverRegistered] = []
+async def test_a_route_that_an_operator_set_stays_and_the_receiver_is_told_so(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    receiver, client = await world.connect(), await world.connect()
+    for name in ("A", "B"):
+        await client.broker(broker(name, address=f"{name}:1"))
+    await operator.set_prefix("orders.", ["A", "B"])
+    assert set(names((await client.register("paid", PRODUCER)).groups)) == {"A", "B"}
+    told = await registered(receiver, "orders.*", "paid")
+    assert told.waits == (
+        "pattern 'orders.*' is routed to A, B: an operator can change that with "
+        "`delaywheel admin route set`"
+    )
+    # One that was chosen is replaced, and who was told of it is told that.
+    assert (await client.pushed()).groups == ()
+    assert server.registry.prefixes["orders."].groups == ("A", "B")
+    assert names((await client.register("orders.sent", SERVER)).groups) == ["A", "B"]
+    news: list[ReceiverRegistered] = []
 
-        async def wait() -> None:
-            news.append(await registered(receiver, "orders.*", "paid", told=told.version))
+    async def wait() -> None:
+        news.append(await registered(receiver, "orders.*", "paid", told=told.version))
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await trio.sleep(1)
-            await http.change("PUT", "/prefix-routes/orders.", {"groups": ["mail"]})
-            pushed = await client.pushed()
-        assert (pushed.subject, names(pushed.groups)) == ("orders.sent", ["mail"])
-        assert news[0].waits == ""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(1)
+        await operator.set_prefix("orders.", ["mail"])
+        pushed = await client.pushed()
+    assert (pushed.subject, names(pushed.groups)) == ("orders.sent", ["mail"])
+    assert news[0].waits == ""
 
 
 @asynccontextmanager
@@ -223,7 +223,7 @@ async def test_a_pattern_ends_that_connected_receivers_have_not_brought_for_an_h
 
     async with world.serving() as server:
         async with attached(world, "mail", "orders.*", "paid", "set", "sent"):
-            await Http(server).change("PUT", "/routes/set", {"groups": ["mail"]})
+            await Operator(server).set_route("set", ["mail"])
             async with attached(world, "mail", "orders.eu", "sent"):
                 await trio.sleep(hour_s + 10)
         # Nobody is there to say that they dropped it, nor does one say it that brings nothing.
@@ -259,46 +259,46 @@ async def test_a_pattern_ends_that_connected_receivers_have_not_brought_for_an_h
         assert [row["route"]["name"] for row in rows] == ["paid", "orders."]
 
 
-async def test_a_name_is_for_receivers_or_for_brokers() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, receiver, peer = Http(server), await world.connect(), await world.connect()
-        await peer.broker(broker("g1"))
-        refused = await asked(receiver, name="g1")
-        assert refused == ReceiverRefused(
-            reason="g1 is a group of brokers: a receiver needs another name"
-        )
-        assert isinstance(await asked(receiver, "a b"), ReceiverRefused)
-        assert "mail" not in server.registry.groups
-        await registered(receiver)
-        for role in (BrokerRole.MASTER, BrokerRole.DELAY_MASTER):
-            answer = await peer.broker(broker("mail", address="10.0.0.9:1", role=role))
-            assert answer.code == 51
-            assert b"mail is a group of kind RECEIVER, a" in answer.body
-        assert await peer.node(node(group="mail")) == Refused(reason="mail is a group of receivers")
-        body = {"group": "mail", "role": "MASTER", "hostname": "b", "ip": "10.0.0.2"}
-        ports = {"serve_port": 1, "sync_port": 2}
-        assert (await http.refused("POST", "/brokers", body | ports))[0] == 409
-        for change in ({"address": "10.0.0.1:1"}, {"static": True}, {"state": "NRW"}):
-            assert (await http.refused("PATCH", "/broker-groups/mail", change))[0] == 409
-        new = {"name": "n", "kind": "receiver", "address": "10.0.0.1:1"}
-        assert (await http.refused("POST", "/broker-groups", new))[0] == 409
-        for what in ("d1", "g2"):
-            assert (await peer.acquire(what, 1)).code == 51
+async def test_a_name_is_for_receivers_or_for_brokers(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    receiver, peer = await world.connect(), await world.connect()
+    await peer.broker(broker("g1"))
+    refused = await asked(receiver, name="g1")
+    assert refused == ReceiverRefused(
+        reason="g1 is a group of brokers: a receiver needs another name"
+    )
+    assert isinstance(await asked(receiver, "a b"), ReceiverRefused)
+    assert "mail" not in server.registry.groups
+    await registered(receiver)
+    for role in (BrokerRole.MASTER, BrokerRole.DELAY_MASTER):
+        answer = await peer.broker(broker("mail", address="10.0.0.9:1", role=role))
+        assert answer.code == 51
+        assert b"mail is a group of kind RECEIVER, a" in answer.body
+    assert await peer.node(node(group="mail")) == Refused(reason="mail is a group of receivers")
+    body = {"group": "mail", "role": "MASTER", "hostname": "b", "ip": "10.0.0.2"}
+    ports = {"serve_port": 1, "sync_port": 2}
+    assert (await refusal_of(operator.add_broker(**(body | ports))))[0] == 409
+    for change in ({"address": "10.0.0.1:1"}, {"static": True}, {"state": "NRW"}):
+        assert (await refusal_of(operator.change_group("mail", **change)))[0] == 409
+    new = {"name": "n", "kind": "receiver", "address": "10.0.0.1:1"}
+    assert (await refusal_of(operator.add_group(**new)))[0] == 409
+    for what in ("d1", "g2"):
+        assert (await peer.acquire(what, 1)).code == 51
 
 
 async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None:
     world = World()
     async with world.serving(entered()) as server:
-        http, receiver, client = Http(server), await world.connect(), await world.connect()
-        await http.change("POST", "/broker-groups", {"name": "A", "address": "10.0.0.1:1"})
-        await http.change("PUT", "/routes/paid", {"groups": ["A"]})
+        operator, receiver, client = Operator(server), await world.connect(), await world.connect()
+        await operator.add_group("A", address="10.0.0.1:1")
+        await operator.set_route("paid", ["A"])
         patterns = ("orders.*", "sent", "paid")
         told = await registered(receiver, *patterns)
         elsewhere = "pattern 'paid' is routed to A: an operator can change that with "
         elsewhere += "`delaywheel admin route set`"
         assert told.waits == f"mail is not known: {APPROVE}; {elsewhere}"
-        (waiting,) = (await http.get("/topology"))["waiting"]
+        (waiting,) = (await operator.topology())["waiting"]
         waiting.pop("waits_seconds")
         assert waiting == {
             "name": "mail",
@@ -315,22 +315,22 @@ async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(wait)
             await trio.sleep(1)
-            shown = await http.change("POST", "/broker-groups/mail/approve", {"address": ""})
+            shown = await operator.approve_group("mail", address="")
             assert (shown["kind"], shown["entered"]) == ("receiver", True)
         assert news[0].waits == elsewhere
-        assert (await http.get("/topology"))["waiting"] == []
+        assert (await operator.topology())["waiting"] == []
         for subject in ("orders.x", "sent"):
             assert names((await client.register(subject, SERVER)).groups) == ["mail"]
         assert world.medium.audit[-1].entry.action == "broker-group.approve"
         # What a set route leads elsewhere stays with an operator, who is shown it.
         assert (await registered(receiver, *patterns)).waits == elsewhere
-        assert (await http.get("/topology"))["waiting"][0]["patterns"] == ["paid"]
-        status, refused = await http.refused("POST", "/broker-groups/mail/approve", {})
+        assert (await operator.topology())["waiting"][0]["patterns"] == ["paid"]
+        status, refused = await refusal_of(operator.approve_group("mail"))
         assert (status, refused["message"]) == (409, elsewhere)
         # Further patterns wait as well, and another receiver of the name does not hide it.
         told = await registered(receiver, "orders.*", "more.*")
         assert told.waits == f"mail wants further routes: {APPROVE}"
-        await http.change("POST", "/broker-groups/mail/approve", {})
+        await operator.approve_group("mail")
         assert (await registered(receiver, "orders.*", "more.*")).waits == ""
         assert server.registry.prefixes["more."].groups == ("mail",)
         # None of it is heard, or missed.
@@ -350,42 +350,42 @@ async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_
         assert "too many groups wait for an operator" in told.waits
         assert "`delaywheel admin broker-group add mail --kind receiver`" in told.waits
         await trio.sleep(30)
-        http = Http(server)
-        shown = await http.change("POST", "/broker-groups", {"name": "mail", "kind": "receiver"})
+        operator = Operator(server)
+        shown = await operator.add_group("mail", kind="receiver")
         assert (shown["kind"], shown["state"], shown["static"]) == ("receiver", "RW", False)
         assert (await registered(receiver, "orders.*")).waits.startswith("mail wants further")
         assert (await registered(receiver)).waits == ""
 
 
-async def test_no_other_group_joins_a_receiver_in_a_route() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, receiver, client = Http(server), await world.connect(), await world.connect()
-        await registered(receiver)
-        await client.broker(broker("g1"))
-        assert names((await client.register("a", SERVER)).groups) == ["g1"]
-        # A route that the meta server chose goes on being its own, when an operator adds to it.
-        await http.change("POST", "/route-extension", {"group": "g1", "new_group": "mail"})
-        assert server.registry.routes["a"].is_chosen
-        assert names((await client.pushed()).groups) == ["g1", "mail"]
-        await http.change("POST", "/broker-groups", {"name": "g2", "address": "10.0.0.2:1"})
-        assert names((await client.register("a", SERVER)).groups) == ["g1", "mail"]
-        assert names((await client.register("a", PRODUCER)).groups) == ["g1"]
-        # Nor does a subject that is new get one that nobody set.
-        await http.change("POST", "/broker-groups/g1/retire", {"lose_messages": True})
-        await http.change("POST", "/broker-groups/g2/retire", {"lose_messages": True})
-        assert (await client.register("b", SERVER)).groups == ()
+async def test_no_other_group_joins_a_receiver_in_a_route(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    receiver, client = await world.connect(), await world.connect()
+    await registered(receiver)
+    await client.broker(broker("g1"))
+    assert names((await client.register("a", SERVER)).groups) == ["g1"]
+    # A route that the meta server chose goes on being its own, when an operator adds to it.
+    await operator.extend_routes("g1", "mail")
+    assert server.registry.routes["a"].is_chosen
+    assert names((await client.pushed()).groups) == ["g1", "mail"]
+    await operator.add_group("g2", address="10.0.0.2:1")
+    assert names((await client.register("a", SERVER)).groups) == ["g1", "mail"]
+    assert names((await client.register("a", PRODUCER)).groups) == ["g1"]
+    # Nor does a subject that is new get one that nobody set.
+    await operator.retire_group("g1", lose_messages=True)
+    await operator.retire_group("g2", lose_messages=True)
+    assert (await client.register("b", SERVER)).groups == ()
 
 
-async def test_one_peer_takes_few_names_at_once_and_is_told_so() -> None:
-    world = World()
-    async with world.serving() as server:
-        receiver = await world.connect()
-        waits = {(await registered(receiver, name=f"r{number}")).waits for number in range(80)}
-        assert waits == {"", "too many groups are new from this address; try again later"}
-        assert len(server.registry.groups) < 60
-        await trio.sleep(60)
-        assert (await registered(receiver, name="good")).waits == ""
+async def test_one_peer_takes_few_names_at_once_and_is_told_so(
+    world: World, server: MetaServer
+) -> None:
+    receiver = await world.connect()
+    waits = {(await registered(receiver, name=f"r{number}")).waits for number in range(80)}
+    assert waits == {"", "too many groups are new from this address; try again later"}
+    assert len(server.registry.groups) < 60
+    await trio.sleep(60)
+    assert (await registered(receiver, name="good")).waits == ""
 
 
 async def test_what_exceeds_a_limit_is_said_and_the_rest_is_told() -> None:
@@ -402,58 +402,58 @@ async def test_what_exceeds_a_limit_is_said_and_the_rest_is_told() -> None:
         assert told.waits == "there are 1 groups, which is the limit"
 
 
-async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason() -> None:
-    world = World()
-    async with world.serving() as server:
-        receiver, other = await world.connect(), await world.connect()
-        for body in (b"", b"\x80", msgspec.msgpack.encode({"name": ""})):
-            answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
-            assert (answer.code, bool(answer.body)) == (51, True)
-        told = await registered(receiver, "orders.*")
-        world.medium.next_faults = [Fault.LOST]
-        request = encode_receiver_register(ReceiverRegister(name="other"))
-        assert (await other.ask(CommandCode.RECEIVER_REGISTER, request)).code == 51
-        # Who is known is answered from memory.
-        assert await registered(receiver, "orders.*") == told
-        await until(lambda: not server.committer.is_stale)
-        await registered(other, name="other")
-
-
-async def test_one_request_waits_on_a_connection_and_is_forgotten_with_it() -> None:
-    world = World()
-    async with world.serving() as server:
-        receiver = await world.connect()
-        told = await registered(receiver)
-        body = encode_receiver_register(ReceiverRegister(name="mail", told=told.version))
-        with trio.move_on_after(1):
-            await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
-        assert len(server.handlers.receivers._held) == 1
+async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(
+    world: World, server: MetaServer
+) -> None:
+    receiver, other = await world.connect(), await world.connect()
+    for body in (b"", b"\x80", msgspec.msgpack.encode({"name": ""})):
         answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
-        assert answer.code == 51
-        assert b"waits on this connection already" in answer.body
-        await receiver.stream.aclose()
-        await until(lambda: not len(server.handlers.receivers._held))
+        assert (answer.code, bool(answer.body)) == (51, True)
+    told = await registered(receiver, "orders.*")
+    world.medium.next_faults = [Fault.LOST]
+    request = encode_receiver_register(ReceiverRegister(name="other"))
+    assert (await other.ask(CommandCode.RECEIVER_REGISTER, request)).code == 51
+    # Who is known is answered from memory.
+    assert await registered(receiver, "orders.*") == told
+    await until(lambda: not server.committer.is_stale)
+    await registered(other, name="other")
 
 
-async def test_a_registration_and_an_operator_do_not_get_into_each_others_way() -> None:
-    world = World()
-    async with world.serving() as server:
-        http, peers = Http(server), [await world.connect() for _ in range(4)]
-        await peers[0].broker(broker("g1"))
-        await registered(peers[0])
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(registered, peers[0], "a.*", "b")
-            nursery.start_soon(http.change, "PUT", "/prefix-routes/a.", {"groups": ["g1"]})
-            nursery.start_soon(peers[1].register, "b")
-            nursery.start_soon(lambda: registered(peers[2], "a.*", "b", name="other"))
-            nursery.start_soon(http.change, "PUT", "/prefix-routes/c.", {"groups": ["g1"]})
-            nursery.start_soon(lambda: registered(peers[3], "c.*", name="third"))
-        assert server.committer.conflicts == 0
-        # Whoever came first.
-        assert [server.registry.prefixes[name].groups for name in ("a.", "c.")] == [("g1",)] * 2
-        assert {GroupKind.RECEIVER} == {
-            server.registry.groups[name].kind for name in ("mail", "other", "third")
-        }
+async def test_one_request_waits_on_a_connection_and_is_forgotten_with_it(
+    world: World, server: MetaServer
+) -> None:
+    receiver = await world.connect()
+    told = await registered(receiver)
+    body = encode_receiver_register(ReceiverRegister(name="mail", told=told.version))
+    with trio.move_on_after(1):
+        await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
+    assert len(server.handlers.receivers._held) == 1
+    answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
+    assert answer.code == 51
+    assert b"waits on this connection already" in answer.body
+    await receiver.stream.aclose()
+    await until(lambda: not len(server.handlers.receivers._held))
+
+
+async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    peers = [await world.connect() for _ in range(4)]
+    await peers[0].broker(broker("g1"))
+    await registered(peers[0])
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(registered, peers[0], "a.*", "b")
+        nursery.start_soon(operator.set_prefix, "a.", ["g1"])
+        nursery.start_soon(peers[1].register, "b")
+        nursery.start_soon(lambda: registered(peers[2], "a.*", "b", name="other"))
+        nursery.start_soon(operator.set_prefix, "c.", ["g1"])
+        nursery.start_soon(lambda: registered(peers[3], "c.*", name="third"))
+    assert server.committer.conflicts == 0
+    # Whoever came first.
+    assert [server.registry.prefixes[name].groups for name in ("a.", "c.")] == [("g1",)] * 2
+    assert {GroupKind.RECEIVER} == {
+        server.registry.groups[name].kind for name in ("mail", "other", "third")
+    }
 
 
 @pytest.mark.parametrize("config", [make_config(), entered()])
@@ -462,17 +462,17 @@ async def test_groups_of_receivers_are_removed_once_no_route_leads_to_them(
 ) -> None:
     world = World()
     async with world.serving(config) as server:
-        http, receiver = Http(server), await world.connect()
+        operator, receiver = Operator(server), await world.connect()
         await registered(receiver, "a.*", "b")
         if not config.is_open:
-            await http.change("POST", "/broker-groups/mail/approve", {})
-        await http.change("POST", "/broker-groups/mail/retire", {"lose_messages": True})
+            await operator.approve_group("mail")
+        await operator.retire_group("mail", lose_messages=True)
         assert await asked(receiver, "a.*", "b") == ReceiverRefused(reason="mail was retired")
-        answer = await http.refused("DELETE", "/broker-groups/mail")
+        answer = await refusal_of(operator.remove_group("mail"))
         assert answer[0] == 409
-        for path in ("/prefix-routes/a.", "/routes/b"):
-            await http.change("DELETE", path)
-        await http.change("DELETE", "/broker-groups/mail")
+        await operator.remove_prefix("a.")
+        await operator.remove_route("b")
+        await operator.remove_group("mail")
         assert "mail" not in server.registry.groups
 
 

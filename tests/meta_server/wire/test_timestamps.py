@@ -5,11 +5,9 @@ from hypothesis import strategies as st
 
 from meta_server.wire.timestamps import Timestamps
 
-AHEAD_MS = 60_000
-
 
 def test_they_follow_the_clock_below_the_ceiling() -> None:
-    stamps = Timestamps(ceiling_ms=0, ahead_ms=AHEAD_MS)
+    stamps = Timestamps(ceiling_ms=0)
     assert stamps.read(1000) == 0
     assert stamps.wanted(1000) == 61_000
     stamps.raise_ceiling(61_000)
@@ -21,7 +19,7 @@ def test_they_follow_the_clock_below_the_ceiling() -> None:
 
 
 def test_after_a_restart_they_begin_at_the_ceiling() -> None:
-    assert Timestamps(ceiling_ms=61_000, ahead_ms=AHEAD_MS).read(2000) == 61_000
+    assert Timestamps(ceiling_ms=61_000).read(2000) == 61_000
 
 
 @given(
@@ -35,7 +33,7 @@ def test_after_a_restart_they_begin_at_the_ceiling() -> None:
 )
 def test_whatever_clock_store_and_process_do(events: list[tuple[str, int]]) -> None:
     stored, now, last = 0, 1_000_000, 0
-    stamps = Timestamps(ceiling_ms=stored, ahead_ms=AHEAD_MS)
+    stamps = Timestamps(ceiling_ms=stored)
     for event, step in events:
         if event == "step":
             now = max(0, now + step)
@@ -43,7 +41,7 @@ def test_whatever_clock_store_and_process_do(events: list[tuple[str, int]]) -> N
             stored = max(stored, wanted)
             stamps.raise_ceiling(stored)
         elif event == "restart":
-            stamps = Timestamps(ceiling_ms=stored, ahead_ms=AHEAD_MS)
+            stamps = Timestamps(ceiling_ms=stored)
         given_out = stamps.read(now)
         assert last <= given_out <= stored
         last = given_out

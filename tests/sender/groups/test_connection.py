@@ -34,9 +34,7 @@ class Source:
         if not self.left:
             return None
         self.left -= 1
-        return Request(
-            joined([first_try(np.zeros(1, ENTRY))]), ReadItems([b"x"]), 1, remark_bytes=9
-        ), b"x"
+        return Request(joined([first_try(np.zeros(1, ENTRY))]), ReadItems([b"x"]), 1), b"x"
 
     def answered(self, request: Request, answer: Frame) -> None:
         assert len(request.batch) == 1

@@ -6,36 +6,27 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from delay_transport.seams.backoff import Backoff
 from sender.health.circuit import (
     DOUBTFUL,
     TABLE,
     Change,
     Circuit,
-    CircuitLimits,
     CircuitState,
     Event,
     Failure,
 )
+from sender.settings.config import SenderConfig
 from tests.seeds import examples
 
-LIMITS = CircuitLimits(
-    failures=3,
-    share=0.5,
-    share_s=10.0,
-    requests_min=20,
-    wait=Backoff(base_s=0.1, max_s=2.0),
-    calm_s=2.0,
-)
 DECISIVE = [failure for failure in Failure if failure not in DOUBTFUL]
 
 
 class Watched(Circuit):
     """A circuit whose changes are kept."""
 
-    def __init__(self, limits: CircuitLimits = LIMITS, seed: int = 1) -> None:
+    def __init__(self, seed: int = 1) -> None:
         self.changes: list[Change] = []
-        super().__init__(limits, chance=random.Random(seed), on_change=self.changes.append)
+        super().__init__(SenderConfig(), chance=random.Random(seed), on_change=self.changes.append)
 
 
 def opened(at: float = 0.0) -> Watched:

@@ -8,7 +8,7 @@ from sender.health.weight import Weight
 
 
 def weight(configured: float = 3.0) -> Weight:
-    return Weight(configured, ramp_s=2.0, fade_s=5.0, floor=0.01)
+    return Weight(configured)
 
 
 def test_a_group_that_is_well_has_the_weight_it_was_given() -> None:

@@ -4,18 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sender.health.window import Window, WindowLimits
+from sender.health.window import Window
+from sender.settings.config import SenderConfig
 
-LIMITS = WindowLimits(
-    requests_start=1,
-    requests_max=8,
-    queue_items_min=512,
-    queue_items_max=8192,
-    queue_s=0.1,
-    quick_s=0.02,
-    usual_s_max=0.1,
-    fade_s=0.5,
-)
+LIMITS = SenderConfig(in_flight_requests_max=8)
 
 
 class Broker:

@@ -19,7 +19,13 @@ from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.errors import MalformedReplyError
 from delay_protocol.messages.items import Item, encode_item
 from delay_protocol.messages.send_message import encode_send_reply
-from sender.outcomes.answers import answer_bytes_max, is_broker_sick, item_codes, permanent
+from sender.outcomes.answers import (
+    REMARK_BYTES,
+    answer_bytes_max,
+    is_broker_sick,
+    item_codes,
+    permanent,
+)
 from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Batch, Parcel, gathered
 from sender.queues.put_off import release_at
@@ -103,15 +109,14 @@ def test_an_answer_that_lists_more_than_the_items_is_read_no_further() -> None:
 def test_there_is_room_for_every_answer_with_remarks_of_the_bound(
     rows: list[tuple[bytes, int]],
 ) -> None:
-    remark_bytes = 400
     answer = encode_send_reply([(name, 6, "r" * size) for name, size in rows])
     size = sum(40 + len(name) for name, _ in rows)
-    most = answer_bytes_max(items=len(rows), size=size, remark_bytes=remark_bytes)
+    most = answer_bytes_max(items=len(rows), size=size)
     assert 24 + len(answer) <= most
-    assert most <= 24 + size + len(rows) * (8 + remark_bytes) + 2**15
+    assert most <= 24 + size + len(rows) * (8 + REMARK_BYTES) + 2**15
     # One remark of any length has room in the answer to a single item.
     one = encode_send_reply([(rows[0][0], 6, "r" * (2**15 - 1))])
-    assert 24 + len(one) <= answer_bytes_max(items=1, size=size, remark_bytes=remark_bytes)
+    assert 24 + len(one) <= answer_bytes_max(items=1, size=size)
 
 
 def test_an_answer_that_cannot_be_read_is_an_error() -> None:

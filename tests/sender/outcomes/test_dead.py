@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.basics.codes import ItemCode
-from sender.outcomes.dead import Refusals, nobody
+from sender.outcomes.dead import Refusals
 from sender.queues.parcels import first_try, joined
 from tests.brokers import Received
 from tests.sender.broker_rig import ENTRY, QUICK, Reply, Rig, refuse, rig_of, stay_silent
@@ -91,11 +91,6 @@ def test_never_is_more_known_than_may_be_and_none_is_given_up_too_soon(
         for sequence in note(refusals, sequences, group):
             assert seen.pop(sequence) >= tries_max
         assert len(refusals) <= tracked_max
-
-
-def test_nobody_takes_what_nobody_should_give_up() -> None:
-    with pytest.raises(AssertionError):
-        nobody(np.zeros(1, ENTRY), [], [])
 
 
 @pytest.mark.parametrize("code", [ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK])

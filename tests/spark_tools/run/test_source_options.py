@@ -90,8 +90,8 @@ def test_the_payload_is_there_if_it_is_asked_for() -> None:
         (LEAST | {"replicas": "both"}, "must be one of authority, all"),
         (LEAST | {"partition_bytes": "0"}, "number of bytes above 0"),
         (LEAST | {"partition_bytes": "128m"}, "number of bytes above 0"),
-        (LEAST | {"groups": "[1]"}, "no JSON list of texts"),
-        (LEAST | {"groups": "[g"}, "no JSON list of texts"),
+        (LEAST | {"groups": "[1]"}, "commas between, or a JSON list"),
+        (LEAST | {"groups": "[g"}, "commas between, or a JSON list"),
         (LEAST | {"unfiled": "true"}, "unfiled is for kind message, not for schedule"),
         (LEAST | {"about": "dead"}, "about is for kind dispatch"),
         (

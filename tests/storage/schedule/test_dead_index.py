@@ -148,25 +148,6 @@ def test_a_record_settles_what_it_names_in_the_step_that_applies_it() -> None:
     assert rig.store.checkpoint.sequence == record
 
 
-def test_what_a_record_settled_before_a_crash_is_settled_after_it() -> None:
-    rig = DeadRig(3)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS, START_MS + 1])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury(1)
-    rig.file()
-    rig.flush()
-    rig.disk.power_cut()
-    rig.reopen()
-    assert rig.store.schedule.pending == 1
-    rig.reopen()
-    assert rig.store.schedule.pending == 1
-    rig.check_dead()
-
-
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
     rig = buried(5)
     rig.settle(2, requeue=True)
@@ -232,7 +213,7 @@ def test_a_damaged_batch_is_reported_and_the_others_are_found() -> None:
     path = dead_key(first.minute).path
     rig.disk.damage(path, FILE_HEADER_SIZE + 90, b"\xff")
     schedule = rig.store.schedule
-    schedule.read_dead(99)
+    schedule.read_dead()
     assert [row.sequence for row in rig.listed()] == [max(rig.dead.rows)]
     assert schedule.dead_pending == 4, "what cannot be listed is counted"
 
@@ -268,7 +249,7 @@ def test_batches_in_the_wrong_places_make_no_row_wrong_or_double(
         at = data.draw(st.integers(0, len(moved) - 1))
         moved = moved[:at] + bytes([moved[at] ^ 1]) + moved[at + 1 :]
     rig.disk.damage(key.path, FILE_HEADER_SIZE, moved)
-    rig.store.schedule.read_dead(999)
+    rig.store.schedule.read_dead()
     rows = rig.listed()
     for row, found in zip(rows, rig.read(rows), strict=True):
         expected = rig.dead.rows[row.sequence]
@@ -296,12 +277,12 @@ def test_a_damaged_row_can_be_dropped_and_hides_no_other_of_its_batch() -> None:
         "the note is damaged",
         "",
     ]
-    rig.store.schedule.read_dead(99)
+    rig.store.schedule.read_dead()
     again = rig.listed()
     assert [row.sequence for row in again] == [item.sequence, note.sequence, whole.sequence]
     assert (again[0], again[2]) == (item, whole)
     # What is known of the one without a note is what its columns say.
-    assert (again[1].old_sequence, again[1].old_minute) == (0, 0)
+    assert (again[1].old_sequence, again[1].group) == (0, "")
     assert again[1].dead_ms == note.dead_ms
     assert rig.read(again)[1].item == rig.dead.rows[note.sequence].message.item
     rig.settle(3, requeue=False)
@@ -318,17 +299,13 @@ def test_bytes_of_another_row_are_not_taken_for_it() -> None:
     assert (found.reason, found.fault) == (None, "the note is damaged")
 
 
-def test_what_is_cut_off_or_gone_is_not_made_up() -> None:
+def test_what_is_cut_off_is_not_made_up() -> None:
     rig = buried(2)
     row = rig.listed()[-1]
     path = dead_key(row.minute).path
     rig.disk.put(path, rig.disk.contents()[path][: row.position + 30])
     [found] = rig.read([row])
-    assert (found.item, found.reason, found.is_unread) == (None, None, False)
-    rig.disk.put(path, None)
-    [found] = rig.read([row])
-    assert (found.item, found.reason, found.is_unread) == (None, None, False)
-    assert "cannot be read" in found.fault
+    assert (found.item, found.reason) == (None, None)
 
 
 def test_what_the_system_fails_to_read_is_no_damage_and_is_read_later() -> None:
@@ -347,56 +324,27 @@ def test_what_the_system_fails_to_read_is_no_damage_and_is_read_later() -> None:
 
         rig.disk.arm(Trap(action=Action.EIO, kinds={"read"}, when=struck))
         with pytest.raises(ReadFailedError):
-            rig.store.schedule.read_dead(99)
+            rig.store.schedule.read_dead()
         assert rig.listed() == rows, "the index is as it was"
         rig.disk.disarm()
-        rig.store.schedule.read_dead(99)
+        rig.store.schedule.read_dead()
         assert rig.listed() == rows
 
 
-def test_the_index_is_bounded_and_the_others_are_counted_until_there_is_room() -> None:
+def test_the_index_is_bounded_and_the_others_are_counted_and_found_later(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead_index, "ROWS_MAX", 3)
     rig = buried(5)
     schedule = rig.store.schedule
-    schedule.read_dead(3)
-    rows = rig.listed()
-    assert [row.sequence for row in rows] == sorted(rig.dead.rows)[:3]
-    assert (schedule.dead_pending, schedule.dead.is_full) == (5, True)
-    rig.commit([rig.now_ms])
-    bury_what_is_due(rig)
-    assert (schedule.dead_pending, len(schedule.dead)) == (6, 3)
+    assert (schedule.dead_pending, len(rig.listed())) == (5, 3)
+    schedule.read_dead()
+    assert [row.sequence for row in rig.listed()] == sorted(rig.dead.rows)[:3]
     rig.settle(3, requeue=False)
     rig.file()
     rig.cross_off()
-    assert (schedule.dead_pending, len(schedule.dead)) == (3, 0)
-    schedule.read_dead(3)
-    rig.check_dead()
-
-
-def test_names_take_room_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    rig = buried(4)
-    monkeypatch.setattr(dead_index, "_NAMES_BYTES_MAX", 200)
-    rig.store.schedule.read_dead(99)
-    assert 0 < len(rig.listed()) < 4
-    assert rig.store.schedule.dead.is_full
-
-
-def test_a_named_row_stays_named_when_the_index_is_read_again() -> None:
-    rig = buried(3)
-    index = rig.store.schedule
-    first = rig.listed()[0].sequence
-    index.dead.name(np.array([first]), named=True)
-    index.read_dead(99)
-    assert index.dead.rows["sequence"][index.dead.rows["named"]].tolist() == [first]
-    index.dead.name(np.array([first]), named=False)
-    assert index.dead.named == 0
-
-
-def test_nothing_is_indexed_before_somebody_asks_for_it() -> None:
-    rig = buried(3)
-    rig.disk.power_cut()
-    rig.reopen()
-    schedule = rig.store.schedule
-    assert (schedule.dead.is_read, len(schedule.dead), schedule.dead_pending) == (False, 0, 3)
+    assert (schedule.dead_pending, rig.listed()) == (2, [])
+    schedule.read_dead()
     rig.check_dead()
 
 
@@ -426,12 +374,11 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
         blob=[item] * count,
     )
     schedule = rig.store.schedule
-    schedule.read_dead(9999)
     floor = START_MS // MINUTE_MS
     [batch] = rig.store.message_log.append([draft], floor_minute=floor, append_ms=START_MS)
     schedule.apply(batch, now_ms=START_MS)
     [segment] = schedule.segments.values()
-    rows = schedule.dead.chosen(np.ones(count, np.bool_), count)
+    rows = rig.listed()
     assert [row.old_sequence for row in rows] == list(range(count))
     assert {(found.item, found.reason) for found in rig.read(rows)} == {(item, reason.decode())}
     batches = list(segment.read_rows(rig.disk, segment.file.length))
@@ -561,5 +508,5 @@ def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:
     [segment] = [one for one in schedule.segments.values() if one.key.span is Span.DEAD]
     segment.facts_seen += 2
     left = {row.sequence for row in rows} - rig.dead.settled.keys()
-    schedule.read_dead(99)
+    schedule.read_dead()
     assert {row.sequence for row in rig.listed()} == left
