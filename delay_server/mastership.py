@@ -109,7 +109,6 @@ class Mastership:
             set_weights=self.targets.set_weights,
             on_room=self._room_has_grown,
             on_barred=partial(_give_up_barred, self, runtime.clock),
-            taking=node.taking_controls,
         )
         self.lanes.on_changed = self.sender.routes_changed
         self.sender.take_stranded = self.outlet.take_stranded

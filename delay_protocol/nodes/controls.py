@@ -17,7 +17,6 @@ subject is closed with all others, whatever is said of them next. A `*` elsewher
 stands for itself.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
@@ -159,39 +158,6 @@ class SubjectRules:
             if length <= len(stem) and (prefix := stem[:length] + ANY_END) in self._rules:
                 return prefix
         return None
-
-    def is_paused_over(self, pattern: str) -> bool:
-        """Whether that rule pauses."""
-        found = self.pattern_over(pattern)
-        return found is not None and self._rules[found].paused
-
-
-def opened_by(before: Controls, after: Controls) -> list[str]:
-    """Return what may leave faster by the rules of `after` than by those of `before`.
-
-    Subjects, prefixes and `group NAME`: each that is paused before and not after, and groups with a
-    higher rate. Weights let nothing leave that could not.
-    """
-    old, new = SubjectRules(before.subjects), SubjectRules(after.subjects)
-    # Of a subject's rules before and after one has the longer pattern, at which both are looked up.
-    found = [
-        pattern
-        for pattern in sorted({*before.subjects, *after.subjects})
-        if old.is_paused_over(pattern) and not new.is_paused_over(pattern)
-    ]
-    return found + [
-        f"group {name}"
-        for name, rule in sorted(before.groups.items())
-        if _rate_of(after.groups.get(name)) > _rate_of(rule)
-    ]
-
-
-def _rate_of(rule: GroupControl | None) -> float:
-    if rule is None:
-        return math.inf
-    if rule.paused:
-        return 0.0
-    return math.inf if rule.rate_per_s is None else rule.rate_per_s
 
 
 def check_pattern(pattern: str) -> None:

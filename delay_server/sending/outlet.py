@@ -13,7 +13,7 @@ import numpy.typing as npt
 import trio
 
 from delay_protocol.nodes.controls import Controls
-from delay_server.controls.controls_store import AuditEntry, AuditPage, ControlsStore
+from delay_server.controls.controls_store import ControlsStore
 from delay_server.filing.loader import Loader
 from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.subject_rules import LaneRules
@@ -40,13 +40,11 @@ class Outlet:
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
         on_barred: Callable[[Entries], None],
-        taking: trio.Lock,
     ) -> None:
         """Have the controls that are stored hold from the start; nothing was offered yet.
 
         on_room: there may be more room in the sender, and for what is held at all. on_barred: for
-        what the meta server refuses for good. taking: held while controls change, and while another
-        mastership is made that goes by them.
+        what the meta server refuses for good.
         """
         self._store = store
         self._lane_rules = lane_rules
@@ -57,55 +55,22 @@ class Outlet:
         self._set_weights = set_weights
         self._on_room = on_room
         self._on_barred = on_barred
-        self._taking = taking
-        self._changing = trio.Lock()
         self.applied = Controls()
         """What holds; a change that is being made durable is not in it."""
-        self.changes = 0
-        """Changes since the start."""
         self._follow()
 
     # -- changes -----------------------------------------------------------------------------
 
-    async def change(
-        self,
-        plan: Callable[[Controls], Controls],
-        entry: Callable[[Controls, Controls], AuditEntry],
-    ) -> Controls:
-        """Make what `plan` makes of the controls durable, and have it hold; return it.
+    async def take(self, told: Controls) -> None:
+        """Store and apply other controls, holding `taking`.
 
-        Raises what `plan` does, StorageFullError (nothing has changed then) or FatalDiskError.
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
         """
         # Whoever asked may go away meanwhile: half a change would be worse than none.
         with trio.CancelScope(shield=True):
-            async with self._taking, self._changing:
-                before = self._store.controls
-                after = await self._executor.run(CONTROLS_WORKER, self._store.change, plan, entry)
-                if after is not before:
-                    self.changes += 1
-                    await self._apply()
-        return after
-
-    async def take(self, told: Controls, entry: AuditEntry) -> None:
-        """Store and apply controls of a meta server, holding `taking`. Raises as `change`."""
-        with trio.CancelScope(shield=True):
-            async with self._changing:
-                before = self._store.controls
-                await self._executor.run(CONTROLS_WORKER, self._store.take, told, entry)
-                if self._store.controls is not before:
-                    self.changes += 1
-                    await self._apply()
-
-    async def note(self, entry: AuditEntry) -> None:
-        """Have something in the audit that changes no controls. Raises as `change`."""
-        with trio.CancelScope(shield=True):
-            async with self._changing:
-                await self._executor.run(CONTROLS_WORKER, self._store.audit.append, entry)
-
-    async def audit(self, count: int) -> AuditPage:
-        """Return the latest entries of the audit, at most so many, and what cannot be read."""
-        async with self._changing:
-            return await self._executor.run(CONTROLS_WORKER, self._store.audit.look, count)
+            await self._executor.run(CONTROLS_WORKER, self._store.take, told)
+            if self._store.controls is not self.applied:
+                await self._apply()
 
     async def _apply(self) -> None:
         """Bring everything that is in memory to where it belongs by the present controls."""

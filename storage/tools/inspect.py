@@ -67,7 +67,6 @@ from storage.logs.numbered_log import (
 )
 from storage.node.store import DURABLE_END_PATH, QUARANTINE_DIRECTORY
 from storage.schedule.seals import SEALS_DIRECTORY, read_live, require_seals, seals_end
-from storage.state.audit_file import version_told
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
@@ -76,7 +75,6 @@ from storage.state.checkpoint import (
     read_checkpoint,
 )
 from storage.state.controls_file import CONTROLS_PATH, controls_file
-from storage.state.document_file import DOCUMENT_AT
 from storage.state.durable_end import (
     SLOT_POSITIONS,
     DurableEnd,
@@ -462,8 +460,6 @@ def _vouched(disk: Disk, known: _Known) -> dict[str, int]:
     vouched = _vouched_by_durable_end(disk, known.end)
     # It knows which files are retired.
     vouched |= _vouched_by_checkpoint(disk, known.log_uuid, known.checkpoint)
-    if not disk.exists(CONTROLS_PATH) and version_told(disk):
-        vouched[CONTROLS_PATH] = DOCUMENT_AT
     return vouched
 
 

@@ -1203,7 +1203,7 @@ SERVER = {
     "6 controls": {
         # A change is durable before it is answered.
         "a pause is not kept": mutant(
-            drop("ControlsStore._write", "write_controls(...)"), scenario=told.OPERATED, seed=1
+            drop("ControlsStore.take", "write_controls(...)"), scenario=told.OPERATED, seed=1
         ),
         # A change is durable, its name too, before it is answered.
         "a pause is not synced": mutant(
@@ -1773,10 +1773,12 @@ CLUSTER = {
             swap("why_kept", "told.version > present.version", "True"), seed=11
         ),
         # What is held back is not let go by the rules of another store.
-        "another store opens": mutant(swap("why_kept", "not opened", "True"), seed=1),
+        "another store opens": mutant(
+            swap("why_kept", "present.groups or present.subjects", "False"), seed=1
+        ),
         # What a node is told of controls is on its disk before it counts.
         "told controls are not kept": mutant(
-            swap("ControlsStore.take", "self._write(told)", "self.controls = told"), seed=1
+            drop("ControlsStore.take", "write_controls(...)"), seed=1
         ),
         # One question for other controls always waits at the meta server.
         "controls are asked for once": mutant(
@@ -1793,7 +1795,7 @@ CLUSTER = {
         ),
         # What a node is told of controls holds at once.
         "told controls wait for a start": mutant(
-            swap("Node._take_controls", "self.take_controls is not None", "not told.version"),
+            swap("Node.have_controls", "self.take_controls is not None", "not told.version"),
             seed=1,
         ),
         # Groups have the weights that the meta server tells.

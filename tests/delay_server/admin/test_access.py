@@ -1,12 +1,10 @@
-"""One rule for the port: who may look after dead letters, and what the audit says of it."""
+"""One rule for the port: who may look after dead letters, and what the log says of it."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
+from structlog.testing import capture_logs
 
 from delay_server.admin.http import application
-from storage.disk.errors import StorageFullError
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, tokens
 from tests.delay_server.server_rig import World, make_config
@@ -32,71 +30,35 @@ async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls
             ("POST", "/dead/requeue", {"subject": "s"}, (401, 401, 403, 200)),
             ("POST", "/dead/drop", {"subject": "s"}, (401, 401, 403, 200)),
             ("POST", "/clock/accept", {}, (401, 401, 403, 200)),
-            ("PUT", "/controls/subjects/s", {"paused": True}, (401, 401, 403, 200)),
+            ("POST", "/controls/follow", {}, (401, 401, 403, 409)),
         ):
             found = [(await caller.ask(method, target, body))[0] for caller in callers.values()]
             assert found == list(codes), target
 
 
-async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:
+async def test_the_log_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:
     world = World()
-    async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
-        server.tokens.read()
-        await bury(world, server, *(f"m{number}" for number in range(30)))
-        operator = Caller(
-            application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
-        )
-        first = (await operator.ask("GET", "/dead", None))[1]["items"][0]["sequence"]
-        sequences = [first, *range(1000, 1198)]
-        _, answer = await operator.ask("POST", "/dead/requeue", {"sequences": sequences})
-        assert (answer["done"], answer["missing"]) == (1, sequences[1:])
-        assert (await operator.ask("POST", "/dead/drop", {"subject": "s"}))[1]["done"] == 29
-        _, audit = await operator.ask("GET", "/controls/audit")
-        named = " ".join(map(str, sequences[:20])) + " and 179 more"
-        assert [
-            (row["who"], row["peer"], row["action"], row["target"], row.get("count"))
-            for row in reversed(audit["items"])
-        ] == [
-            ("adam", "10.0.0.9", "requeue dead letters", named, None),
-            ("adam", "10.0.0.9", "requeued dead letters", named, 1),
-            ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
-            ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
-        ]
-        assert all(row["at_ms"] <= world.now_ms for row in audit["items"])
-
-
-async def test_nothing_is_done_about_dead_letters_that_the_audit_cannot_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = await bury(world, server, "m")
-
-        def full(_entry: object) -> None:
-            raise StorageFullError("audit/1.log", "there is no space")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(server.node.controls.audit, "append", full)
-            code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, answer["error"]["code"]) == (503, "store")
-        assert server.master.dead_letters.pending == 1
-        code, _ = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, server.master.dead_letters.pending) == (200, 0)
-
-
-async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_many() -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = await bury(world, server, "m")
-        append, entries = server.node.controls.audit.append, []
-
-        def once(entry: Any) -> None:  # noqa: ANN401 (whatever comes)
-            entries.append(entry.action)
-            if len(entries) > 1:
-                raise StorageFullError("audit/1.log", "there is no space")
-            append(entry)
-
-        server.node.controls.audit.append = once  # type: ignore[method-assign]
-        code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, answer["done"]) == (200, 1)
-        assert entries == ["drop dead letters", "dropped dead letters"]
+    config = make_config(admin=tokens(tmp_path / "tokens"))
+    with capture_logs() as lines:
+        async with world.serving(config) as server:
+            server.tokens.read()
+            await bury(world, server, *(f"m{number}" for number in range(30)))
+            operator = Caller(
+                application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
+            )
+            first = (await operator.ask("GET", "/dead", None))[1]["items"][0]["sequence"]
+            sequences = [first, *range(1000, 1198)]
+            _, answer = await operator.ask("POST", "/dead/requeue", {"sequences": sequences})
+            assert (answer["done"], answer["missing"]) == (1, sequences[1:])
+            assert (await operator.ask("POST", "/dead/drop", {"subject": "s"}))[1]["done"] == 29
+    named = " ".join(map(str, sequences[:20])) + " and 179 more"
+    assert [
+        (line["who"], line["peer"], line["event"], line["meant"], line.get("count"))
+        for line in lines
+        if "who" in line
+    ] == [
+        ("adam", "10.0.0.9", "requeue dead letters", named, None),
+        ("adam", "10.0.0.9", "requeued dead letters", named, 1),
+        ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
+        ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
+    ]

@@ -9,7 +9,6 @@ import pytest
 import trio
 
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
-from delay_server.controls.controls_store import AuditEntry
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig
@@ -28,12 +27,8 @@ async def send(world: World, items: list[bytes]) -> None:
         assert await producer.send(*items[first : first + REQUEST_ITEMS]) == {}
 
 
-def entry(_before: Controls, after: Controls) -> AuditEntry:
-    return AuditEntry(at_ms=1, who="test", peer="", action="set", target="", version=after.version)
-
-
 async def change(server: DelayServer, plan: Callable[[Controls], Controls]) -> None:
-    await server.master.outlet.change(plan, entry)
+    await server.node.have_controls(plan(server.master.outlet.applied))
 
 
 async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | None) -> None:

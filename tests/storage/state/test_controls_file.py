@@ -4,37 +4,25 @@ from pathlib import Path
 
 import pytest
 
-from storage.state.audit_file import audit_path, encode_audit_line
 from storage.state.controls_file import CONTROLS_PATH, controls_file
 from storage.tools.inspect import dump_records, verify_files
 from tests.storage.store_rig import StoreRig
 from tests.storage.tools.test_inspect import damage_in, written
 
-LINES = [
-    encode_audit_line(
-        {"at_ms": number, "who": "al", "action": "set subject", "target": "t", "version": number}
-    )
-    for number in range(1, 7)
-]
-
 
 def operated() -> dict[str, bytes]:
-    """Return the files of a node whose operator has changed rules, and the log of a crash."""
+    """Return the files of a node that was told rules."""
     rig = StoreRig(1)
     rig.open()
     controls_file(rig.disk, rig.store.identity.log_uuid).write(b'{"version":6}')
-    return rig.disk.contents() | {
-        audit_path(4): b"".join(LINES[:3]),
-        audit_path(5): b"".join(LINES[3:]) + LINES[0][:20],
-    }
+    return rig.disk.contents()
 
 
-def test_whole_rules_are_looked_at_and_shown_and_the_audit_is_not(tmp_path: Path) -> None:
+def test_whole_rules_are_looked_at_and_shown(tmp_path: Path) -> None:
     root = written(operated(), tmp_path)
     assert damage_in(root) == {}
     reports = {str(report["file"]): report for report in verify_files(root)}
     assert reports[CONTROLS_PATH]["kind"] == "CONTROLS"
-    assert audit_path(4) not in reports
     shown = [record for record in dump_records(root) if record["file"] == CONTROLS_PATH]
     assert [one["document"] for one in shown] == ['{"version":6}']
 
@@ -51,16 +39,6 @@ def test_every_byte_of_the_rules_is_checked(tmp_path: Path, step: int) -> None:
         (damage,) = found[CONTROLS_PATH]
         position = int(damage.partition(":")[0])
         assert position <= at < position + 100
-
-
-def test_rules_that_are_missing_are_named_where_the_audit_tells_of_them(tmp_path: Path) -> None:
-    files = operated()
-    del files[CONTROLS_PATH]
-    assert damage_in(written(files, tmp_path / "gone")) == {CONTROLS_PATH: ["0: the file is gone"]}
-    for path in (audit_path(4), audit_path(5)):
-        files[path] = files[path].replace(b"set subject", b"drain")
-    # Without their CRCs nothing is believed.
-    assert CONTROLS_PATH not in damage_in(written(files, tmp_path / "never"))
 
 
 def test_of_damaged_rules_the_dump_says_what_it_can(tmp_path: Path) -> None:
