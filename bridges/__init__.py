@@ -1,6 +1,5 @@
 """Bridges: processes that look like one more QMQ broker to a delay server."""
 
-from bridges.lateness import LatenessHistogram
 from bridges.loopback_broker import LoopbackBroker, LoopbackBrokerConfig, run_broker
 
-__all__ = ["LatenessHistogram", "LoopbackBroker", "LoopbackBrokerConfig", "run_broker"]
+__all__ = ["LoopbackBroker", "LoopbackBrokerConfig", "run_broker"]

@@ -1,23 +1,19 @@
 """What every broker makes of what it is sent, whatever carries the bytes.
 
-    bytes -- BrokerEnd.receive() --> Request -- Request.answer() --> bytes
+    Frame --> Request -- Request.answer() --> bytes
 
 The loopback broker, the brokers of tests and those of benchmarks stand on it. What they take, what
 they refuse and when they answer is theirs.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
-from delay_protocol.messages.items import FLAG_DELAY, ItemScan, scan_items
+from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import encode_send_reply
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
-
-_FRAME_BYTES_MAX: Final = 1 << 26
-"""Above every request of a delay server: 64 MiB."""
+from delay_protocol.wire.frames import Frame, encode_response
 
 Refusal = tuple[bytes, int, str]
 """Message id, item code and remark of an item that is not taken."""
@@ -47,13 +43,6 @@ class Request:
         return self.scan.ids
 
     @property
-    def dues_ms(self) -> list[int]:
-        """The due time of each item that has one."""
-        scan = self.scan
-        delayed = zip(scan.due_ms, scan.flags, strict=True)
-        return [due_ms for due_ms, flag in delayed if flag & FLAG_DELAY]
-
-    @property
     def items(self) -> list[bytes]:
         """The bytes of each item."""
         return [self.item(index) for index in range(len(self.scan))]
@@ -80,18 +69,3 @@ class Request:
         if body is None:
             body = encode_send_reply(refusals)
         return encode_response(self.frame, code=code, body=body)
-
-
-class BrokerEnd:
-    """The end of one connection: cuts what comes into requests."""
-
-    def __init__(self) -> None:
-        self._decoder = FrameDecoder(frame_bytes_max=_FRAME_BYTES_MAX)
-
-    def receive(self, data: bytes | bytearray) -> Iterator[Request]:
-        """Yield the requests that these bytes complete.
-
-        Raises RemoteProtocolError once they can be no frame.
-        """
-        self._decoder.feed(data)
-        return map(Request, self._decoder.frames())

@@ -6,6 +6,7 @@ older than one it has seen. It prints or records what it receives; with neither 
 checks and counts, fast enough to measure a delay server with.
 """
 
+import contextlib
 import signal
 import struct
 import sys
@@ -19,14 +20,17 @@ from typing import Final
 import trio
 
 from bridges.broker_end import Refusal, Request
-from bridges.lateness import LatenessHistogram
-from bridges.recorder import Delivery, Recorder, attributes_of
+from bridges.recorder import Delivery, Recorder
 from bridges.registration import Registration
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
-from delay_protocol.basics.errors import IndivisibleBodyError, MalformedHelloError
+from delay_protocol.basics.errors import (
+    IndivisibleBodyError,
+    MalformedHelloError,
+    MalformedItemError,
+)
 from delay_protocol.basics.printable import printable
 from delay_protocol.basics.subjects import subject_fault
-from delay_protocol.messages.items import FLAG_DELAY, ItemScan
+from delay_protocol.messages.items import FLAG_DELAY, ItemScan, decode_item
 from delay_protocol.wire.frames import Frame
 from delay_protocol.wire.hello import Hello, decode_hello, encode_hello
 from delay_transport.connections.connection import CloseReason, Connection
@@ -41,7 +45,7 @@ from delay_transport.seams.runtime import (
     system_runtime,
 )
 
-_ALL_DELAYED: Final = frozenset(flag for flag in range(256) if flag & FLAG_DELAY)
+_LATE_MS_MAX: Final = 60_000
 _SUBJECTS_KEPT: Final = 10_000
 _STOP_SECONDS_MAX: Final = 3.0
 _CREATE_MS: Final = struct.Struct(">q")
@@ -58,9 +62,6 @@ class LoopbackBrokerConfig:
 
     record: Path | None = None
     """File to which each received message is appended as a line of JSON."""
-
-    record_attributes: bool = False
-    """Whether the record has the attributes too."""
 
     print_line: Callable[[str], None] | None = None
     """Called with a line for people for each message; None for quiet."""
@@ -92,8 +93,8 @@ class LoopbackBroker:
         """Where it listens; the port is known once it has started."""
         self.received = 0
         """Messages accepted, those received twice counted twice."""
-        self.lateness = LatenessHistogram()
-        """Of the received messages that have a due time."""
+        self.late_ms: Counter[int] = Counter()
+        """Received messages that have a due time, by how late they came; a minute at most."""
         self.requests = 0
         """SEND_MESSAGE requests, refused ones included."""
         self.refused: Counter[str] = Counter()
@@ -119,16 +120,26 @@ class LoopbackBroker:
 
     def statistics(self) -> str:
         """Return one line about everything since the start."""
-        late = self.lateness
-        by = f" (by up to {late.earliest_ms} ms)" if late.early else ""
-        p50, p99 = late.quantile_ms(0.5), late.quantile_ms(0.99)
+        late = self.late_ms
+        earliest = min(late, default=0)
+        by = f" (by up to {-earliest} ms)" if earliest < 0 else ""
+        p50, p99 = self._late_ms_of(0.5), self._late_ms_of(0.99)
         parts = [
             f"received {self.received} messages in {self.requests} requests",
-            f"early {late.early}{by}",
-            f"lateness p50 {p50} ms, p99 {p99} ms, max {late.max_ms} ms",
+            f"early {sum(count for ms, count in late.items() if ms < 0)}{by}",
+            f"lateness p50 {p50} ms, p99 {p99} ms, max {max(late, default=0)} ms",
         ]
         parts += [f"refused {count} ({reason})" for reason, count in sorted(self.refused.items())]
         return ", ".join(parts)
+
+    def _late_ms_of(self, share: float) -> int:
+        """Return the least lateness that this share of the messages did not exceed; 0 of none."""
+        left = share * self.late_ms.total()
+        for late_ms, count in sorted(self.late_ms.items()):
+            left -= count
+            if left <= 0:
+                return max(late_ms, 0)
+        return 0
 
     def started(self, server: Server) -> None:
         """Note where it listens and how to stop it."""
@@ -184,7 +195,8 @@ class LoopbackBroker:
             answers = [Request(f).answer(code=ResponseCode.BROKER_REJECT) for f in frames]
         else:
             answers = [self._take_request(frame, now_ms, deliveries) for frame in frames]
-        self._show(deliveries)
+        if self._recorder is not None and deliveries:
+            self._recorder.record(deliveries)
         answers = [data for data, f in zip(answers, frames, strict=True) if not f.is_one_way]
         connection.reply(b"".join(answers))
 
@@ -203,12 +215,11 @@ class LoopbackBroker:
         self.received += len(kept)
         if self._looks_at_items:
             deliveries += [self._delivery(request, index, now_ms) for index in kept]
-        if failures or not _ALL_DELAYED.issuperset(scan.flags):
-            self.lateness.add(
-                [scan.due_ms[index] for index in kept if scan.flags[index] & FLAG_DELAY], now_ms
-            )
-        else:
-            self.lateness.add(scan.due_ms, now_ms)
+        self.late_ms.update(
+            min(now_ms - scan.due_ms[index], _LATE_MS_MAX)
+            for index in kept
+            if scan.flags[index] & FLAG_DELAY
+        )
         return request.answer(failures.values())
 
     def _failures(self, scan: ItemScan) -> dict[int, Refusal]:
@@ -248,39 +259,24 @@ class LoopbackBroker:
         if not scan.flags[index] & FLAG_DELAY:
             # Its time field says something else: it was due when it was made.
             (due_ms,) = _CREATE_MS.unpack_from(request.item(index), _CREATE_MS_AT)
-        attributes = None
-        if self._config.record_attributes or self._config.print_line is not None:
-            attributes = attributes_of(request.item(index))
-        return Delivery(
+        delivery = Delivery(
             scan.ids[index].decode(errors="replace"),
             scan.subjects[index].decode(errors="replace"),
             due_ms,
             now_ms,
-            attributes,
         )
-
-    def _show(self, deliveries: list[Delivery]) -> None:
-        """Record and print what was received, before it is answered."""
-        if not deliveries:
-            return
         if self._config.print_line is not None:
-            for delivery in deliveries:
-                self._config.print_line(_line(delivery))
-        if self._recorder is not None:
-            if not self._config.record_attributes:
-                for delivery in deliveries:
-                    delivery.attributes = None
-            self._recorder.record(deliveries)
+            self._config.print_line(_line(delivery, request.item(index)))
+        return delivery
 
 
-def _line(delivery: Delivery) -> str:
+def _line(delivery: Delivery, item: bytes) -> str:
     """Return what a person wants to know of one message."""
     when = datetime.fromtimestamp(delivery.received_ms / 1000, UTC).astimezone()
-    attributes = {
-        key: value
-        for key, value in (delivery.attributes or {}).items()
-        if not key.startswith("qmq_")
-    }
+    attributes: dict[str, str] = {}
+    with contextlib.suppress(MalformedItemError):
+        found = decode_item(item).attributes
+        attributes = {key: value for key, value in found.items() if not key.startswith("qmq_")}
     text = attributes["body"] if attributes.keys() == {"body"} else attributes
     return (
         f"{when:%H:%M:%S}.{delivery.received_ms % 1000:03d} {printable(delivery.subject)} "

@@ -1,6 +1,6 @@
 """A file of what a loopback broker received, for programs that keep account.
 
-One JSON object a line: message_id, subject, due_ms, received_ms, and attributes where asked for.
+One JSON object a line: message_id, subject, due_ms and received_ms.
 The lines of a message are in the file before its answer is sent, so whoever knows that a delivery
 was answered finds it there.
 """
@@ -9,11 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from delay_protocol.basics.errors import MalformedItemError
-from delay_protocol.messages.items import decode_item
 
-
-class Delivery(msgspec.Struct, omit_defaults=True, gc=False):
+class Delivery(msgspec.Struct, gc=False):
     """One received message."""
 
     message_id: str
@@ -22,7 +19,6 @@ class Delivery(msgspec.Struct, omit_defaults=True, gc=False):
     """When it was due: the item's own time."""
     received_ms: int
     """When it came, by the broker's wall clock."""
-    attributes: dict[str, str] | None = None
 
 
 class Recorder:
@@ -47,11 +43,3 @@ class Recorder:
     def close(self) -> None:
         """Close the file."""
         self._file.close()
-
-
-def attributes_of(item: bytes) -> dict[str, str] | None:
-    """Return the attributes of an item, None if its map cannot be read."""
-    try:
-        return dict(decode_item(item).attributes)
-    except MalformedItemError:
-        return None

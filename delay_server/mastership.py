@@ -22,7 +22,6 @@ from delay_server.damages import Damages
 from delay_server.dead.dead_letters import PENDING_MAX, DeadLetters
 from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
-from delay_server.holding.read_retries import ReadRetries
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.routes import SOURCE as META_SERVER
@@ -86,7 +85,7 @@ class Mastership:
         self._dispatching = trio.CancelScope()
         self.undeliverable = Undeliverable(self._store.schedule.subjects.names.__getitem__)
         self.targets = self._make_targets()
-        self.items = ItemReader(disk, damages.note, may_try_again=self._may_try_again)
+        self.items = ItemReader(disk, damages.note)
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()
         self._make_committer()
@@ -155,10 +154,6 @@ class Mastership:
     def _make_loading(self) -> None:
         """Make what is between the log, the wheel and the sender."""
         store, pacer = self._store, self._pacer
-        limits = store.settings.limits
-        self.read_retries = ReadRetries(
-            offer=self._offer_again, tries=limits.read_tries, wait_ms=limits.read_retry_ms
-        )
         self.dispatch = Dispatch(
             wheel=self.wheel,
             pacer=pacer,
@@ -320,7 +315,6 @@ class Mastership:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatch.run)
                 nursery.start_soon(self.backlog_reader.run)
-                nursery.start_soon(self.read_retries.run)
 
     async def _flush(self) -> None:
         """Make durable the outcomes that are left, once all tasks have ended."""
@@ -348,7 +342,7 @@ class Mastership:
     def _room(self) -> int:
         """How much more should be given to the sender.
 
-        What the sender has given up, or could not read, counts as held.
+        What the sender has given up counts as held.
         """
         return max(self.sender.room - self._beside_sender, 0)
 
@@ -359,14 +353,10 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        held = self.dead_recorder.count + self.read_retries.count
-        return held + self.moves.unfiled.count
+        return self.dead_recorder.count + self.moves.unfiled.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
-
-    def _offer_again(self, entries: Entries) -> None:
-        self.outlet.offer_again(entries)
 
     def _popped(self) -> None:
         """Look after what had to wait for the wheel to shrink, and for what had to leave it."""
@@ -376,7 +366,6 @@ class Mastership:
 
     def _left_sender(self, entries: Entries) -> None:
         """Forget what has an outcome; it makes room."""
-        self.read_retries.forget(entries)
         self.lanes.settled(entries)
         self._room_has_grown()
 
@@ -463,20 +452,10 @@ class Mastership:
         self.sender.gives_up = count < PENDING_MAX
         self.lanes.takes_barred = self.sender.gives_up
 
-    # -- what cannot be read -----------------------------------------------------------------
-
-    def _may_try_again(self, sequence: int, path: str, reason: str) -> bool:
-        return self.read_retries.may_try_again(sequence, path, reason)
-
     def _undeliverable(self, entries: Entries) -> None:
-        """Leave damaged messages on disk: they stay pending until they are salvaged.
-
-        Those that could only not be read are kept, to be tried again.
-        """
-        entries = self.read_retries.keep(entries)
-        if len(entries):
-            self.undeliverable.note(entries)
-            self._left_sender(entries)
+        """Leave damaged messages on disk: they stay pending until they are salvaged."""
+        self.undeliverable.note(entries)
+        self._left_sender(entries)
 
     # -- what can be seen --------------------------------------------------------------------
 

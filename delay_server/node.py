@@ -31,7 +31,7 @@ from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
 from delay_server.filing.schedule_access import ScheduleAccess
-from delay_server.filing.splitter import ReadFailures, Splitter
+from delay_server.filing.splitter import Splitter
 from delay_server.fitness import DISK_FULL, Condition, why_behind, why_unfit
 from delay_server.membership.registration import Registration
 from delay_server.replicas import PROMISE_WORKER, Replica, queue_of
@@ -54,7 +54,7 @@ from replication.questions import Asks
 from replication.records import record_of
 from replication.snapshots import Snapshots
 from storage.disk.disk import Disk
-from storage.disk.errors import DamagedError, LogStateError, StorageFullError
+from storage.disk.errors import DamagedError, DataDirectoryError, LogStateError, StorageFullError
 from storage.node.store import RecoverySummary, Store, give_up_unopened
 from storage.state.identity import Identity, read_identity
 from storage.state.promise_file import Promised, PromiseFile
@@ -64,8 +64,6 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _SECRETS_WORKER = "secrets"
 _ASIDE_WORKER = "aside"
 SECRET_KEY = "meta.secret_file"  # noqa: S105 (the name of a setting)
-_DISK_SMALL_FACTOR = 2
-"""Times the floor: a smaller file system is hardly worth it."""
 _SECRET_LOOK_S = 2.0
 """How often the file of the secret is looked at."""
 _ASIDE_LOOK_S = 1.0
@@ -169,7 +167,7 @@ class Node:
             await run(SCHEDULE_WORKER, give_up_unopened, self._disk)
             self.damages.given_up()
             opened = await run(SCHEDULE_WORKER, self._open_store)
-        total, self.store, self.recovery, self.controls = opened
+        self.store, self.recovery, self.controls = opened
         self.recovery_seconds = trio.current_time() - began
         self.commit_point = CommitPoint(
             durable=self.store.message_log.next_sequence,
@@ -178,8 +176,6 @@ class Node:
             is_sole=not self.config.has_meta,
         )
         self._pacer.recall(self.store.clock_known)
-        asked_for, self.config = self.config, self.config.fitted_to(total)
-        _tell_of_limits(asked_for, self.config, total)
         self.checkpoints = Checkpoints(
             self.store, executor=self._runtime.executor, pacer=self._pacer
         )
@@ -192,7 +188,6 @@ class Node:
         )
         self.budget = DiskBudget(
             self._disk,
-            provision=self.store.settings.provision,
             floor_bytes=self.config.disk_floor_bytes,
             owed_bytes=lambda: self.store.owed_bytes(
                 self.filer.backlog_rows, self.filer.backlog_bytes
@@ -226,12 +221,11 @@ class Node:
             )
             return
         self._boot_id = UUID(int=self._runtime.chance.getrandbits(128), version=4)
-        failures = ReadFailures(self.store, self.access)
         self.replica = Replica(
             store=self.store,
             promised=await self._runtime.executor.run(PROMISE_WORKER, self._read_promise),
             filer=self.filer,
-            splitter=Splitter(self.store, self.access, self._pacer, failures),
+            splitter=Splitter(self.store, self.access, self._pacer),
             damages=self.damages,
             runtime=self._runtime,
             register=self._said,
@@ -290,16 +284,21 @@ class Node:
         else:
             self.store.close()
 
-    def _open_store(self) -> tuple[int, Store, RecoverySummary, ControlsStore]:
-        """Open the data directory with what its file system can take; return its size, too."""
+    def _open_store(self) -> tuple[Store, RecoverySummary, ControlsStore]:
+        """Open the data directory."""
+        config = self.config
         _, total = self._disk.free_bytes()
-        config = self.config.fitted_to(total)
-        settings = dataclasses.replace(config.store_settings(), provision=config.provision(total))
+        if total < config.disk_bytes_least:
+            raise DataDirectoryError(
+                f"the file system of {config.node.data_dir} has {total} bytes, and "
+                f"{config.disk_bytes_least} are needed: 4 files of the message_log "
+                "(storage.message_log_file_bytes_max)"
+            )
         now_ms = self._runtime.clock.now_ms()
         with self._telling_where_space_is_missing():
             store, recovery = Store.open(
                 self._disk,
-                settings,
+                config.store_settings(),
                 chance=self.own_chance(),
                 now_ms=now_ms,
                 on_damage=self.damages.note,
@@ -316,7 +315,7 @@ class Node:
         except BaseException:
             store.close()
             raise
-        return total, store, recovery, controls
+        return store, recovery, controls
 
     @contextlib.contextmanager
     def _telling_where_space_is_missing(self) -> Iterator[None]:
@@ -600,35 +599,6 @@ class Node:
         while True:
             await trio.sleep(_SECRET_LOOK_S)
             await self._runtime.executor.run(_SECRETS_WORKER, self._outside.secret.read)
-
-
-def _tell_of_limits(
-    asked_for: DelayServerConfig, config: DelayServerConfig, total_bytes: int
-) -> None:
-    """Say which limits were lowered to what a file system of this size can take."""
-    lowered = {
-        field.name: getattr(after, field.name)
-        for before, after in (
-            (asked_for.storage, config.storage),
-            (asked_for.admission, config.admission),
-        )
-        for field in dataclasses.fields(before)
-        if getattr(before, field.name) != getattr(after, field.name)
-    }
-    if lowered:
-        _log.warning(
-            "the file system is small for the settings; lower ones apply until the next start",
-            total=total_bytes,
-            **lowered,
-        )
-    floor = config.disk_floor_bytes(total_bytes)
-    if total_bytes < floor * _DISK_SMALL_FACTOR:
-        _log.warning(
-            "the file system is too small for the disk floor: few messages can be accepted; "
-            "give it more space, or lower storage.disk_free_bytes_min",
-            total=total_bytes,
-            floor=floor,
-        )
 
 
 def _tell_of_recovery(summary: RecoverySummary, identity: Identity) -> None:

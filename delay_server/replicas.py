@@ -105,7 +105,7 @@ def queue_of(
         executor=executor,
         submit=filer.submit,
         has_room=lambda: filer.has_room and filer.backlog_bytes <= READ_BYTES,
-        on_damage=store.schedule.troubles.report,
+        on_damage=store.schedule.on_damage,
     )
 
 

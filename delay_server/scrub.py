@@ -93,7 +93,7 @@ class Scrub:
             if not look.damages:
                 return
             if is_last and path in await self._listed():
-                report = self._store.schedule.troubles.report
+                report = self._store.schedule.on_damage
                 for damage in look.damages:
                     await self._executor.run(SCHEDULE_WORKER, partial(report, damage))
 

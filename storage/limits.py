@@ -5,7 +5,6 @@ from typing import Any, Final
 
 MIB: Final = 1024 * 1024
 DAY_MS: Final = 24 * 60 * 60 * 1000
-_DOUBLINGS_MAX: Final = 32
 
 
 def _constant(value: int) -> int:
@@ -20,8 +19,7 @@ class StorageLimits:
 
     message_log_file_bytes_max: int = 256 * MIB
     """Bytes. At this size a file of the message_log is closed and the next one begins. Files are
-    deleted as a whole: larger ones stay longer. On a small file system the node lowers it to a
-    16th of the size."""
+    deleted as a whole: larger ones stay longer. The file system must have room for four."""
 
     minute_horizon_minutes: int = _constant(120)
     """Minutes. What is due within them lies in segments of one minute, from which it is sent."""
@@ -32,8 +30,7 @@ class StorageLimits:
 
     gather_bytes_max: int = _constant(64 * MIB)
     """Bytes of messages for later segments that may wait in memory for more of their segment. More
-    means fewer, larger writes; they are in the message_log already. At most a 64th of the file
-    system, whatever it says."""
+    means fewer, larger writes; they are in the message_log already."""
 
     subjects_bytes_max: int = 128 * MIB
     """Bytes of memory for subjects: the name and 256 bytes for each subject that has messages due
@@ -47,8 +44,7 @@ class StorageLimits:
 
     filing_bytes_max: int = _constant(128 * MIB)
     """Bytes of durable messages that wait to be filed by time. Beyond it the next write waits, so
-    that memory stays bounded when the disk is slow. At most a 32nd of the file system, whatever it
-    says."""
+    that memory stays bounded when the disk is slow."""
 
     fact_sync_ms_max: int = 20
     """Milliseconds from a broker's confirmation until its fact is durable. After a crash in this
@@ -59,8 +55,7 @@ class StorageLimits:
     more fsyncs."""
 
     checkpoint_bytes: int = _constant(256 * MIB)
-    """Bytes filed after which a checkpoint does not wait for the interval. At most a 16th of the
-    file system, whatever it says."""
+    """Bytes filed after which a checkpoint does not wait for the interval."""
 
     message_log_keep_ms: int = DAY_MS
     """Milliseconds for which the message_log keeps records that are filed and checkpointed, for
@@ -97,22 +92,5 @@ class StorageLimits:
     disk_free_share_min: float = 0.05
     """Disk floor as a share of the file system, 0 to 1. The smaller of the two floors counts."""
 
-    read_tries: int = _constant(12)
-    """Tries after which what the operating system cannot read of a file is taken for damage. With
-    the waits below that is about two minutes. A segment of hours or days is given up only when its
-    split cannot wait any longer. A start does not try again."""
-
-    read_retry_ms_min: int = _constant(100)
-    """Milliseconds between the first two of these tries. The wait doubles each time."""
-
-    read_retry_ms_max: int = _constant(30_000)
-    """Milliseconds. The longest wait between two tries. What was given up is tried on at this pace,
-    where that keeps nothing else waiting."""
-
     load_step_rows: int = _constant(50_000)
     """Rows that are loaded, or filed for delivery, in one step. Filing goes on between steps."""
-
-    def read_retry_ms(self, failures: int) -> int:
-        """Return the wait after so many tries at reading a file, at least one, failed."""
-        doubled = self.read_retry_ms_min << min(failures - 1, _DOUBLINGS_MAX)
-        return min(doubled, self.read_retry_ms_max)

@@ -10,9 +10,11 @@ from typing import Self
 
 import trio
 
-from bridges.broker_end import BrokerEnd, Request
+from bridges.broker_end import Request
 from delay_protocol.basics.codes import CommandCode, ResponseCode
+from delay_protocol.messages.items import FLAG_DELAY
 from delay_protocol.wire.hello import Hello, decode_hello
+from tests.kit.broker_end import BrokerEnd
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,8 @@ class StreamBroker:
             received = Received(request.frame, self._now_ms())
             assert received.ids, "an empty SEND_MESSAGE"
             assert all(received.scan.crc_ok)
-            assert all(due <= received.at_ms for due in received.dues_ms), "sent before its time"
+            for due_ms, flag in zip(received.scan.due_ms, received.scan.flags, strict=True):
+                assert due_ms <= received.at_ms or not flag & FLAG_DELAY, "sent before its time"
             self.requests.append(received)
             await self.take(stream, received, nursery)
         elif request.frame.code == CommandCode.HELLO:

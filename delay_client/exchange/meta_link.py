@@ -40,7 +40,7 @@ class MetaTalk(Protocol):
     """A larger frame is none of its answers."""
 
     @property
-    def is_wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether there is anything to talk about."""
 
     @property
@@ -66,43 +66,34 @@ class MetaTalk(Protocol):
         """Return when outgoing() has something, unless more happens before."""
 
 
-class RouteTalk:
+class RouteTalk(MetaSession):
     """A sender's talk: of the routes of its subjects."""
 
     logger = logging.getLogger("delaywheel.client")
     frame_bytes_max = _FRAME_BYTES_MAX
-
-    def __init__(self, session: MetaSession) -> None:
-        self._session = session
-        self._asked: dict[int, str] = {}
-        """The subject of each question on this connection, by its opaque."""
-        self._opaque = 0
+    _opaque = 0
 
     @property
-    def is_wanted(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether routes of any subjects are wanted."""
-        return len(self._session) > 0
+        return len(self) > 0
 
     @property
     def answers(self) -> int:
         """How many routes were told."""
-        return self._session.counts.answers
+        return self.counts.answers
 
     def connected(self, now: float) -> None:
         """Note that there is a new connection."""
-        self._asked.clear()
-        self._session.connected(now)
-
-    def disconnected(self, now: float) -> None:
-        """Note that there is none any more."""
-        self._session.disconnected(now)
+        self._asked: dict[int, str] = {}
+        super().connected(now)
 
     def outgoing(self, now: float) -> bytes:
         """Return the frames to be sent now, b"" if there are none."""
         frames: list[bytes] = []
         if len(self._asked) > _ASKED_MAX:
             self._asked.clear()
-        for request in self._session.next_requests(now):
+        for request in self.next_requests(now):
             # 0 is what pushes carry.
             self._opaque = self._opaque % 0x7FFF_FFFF + 1
             self._asked[self._opaque] = request.subject
@@ -114,15 +105,7 @@ class RouteTalk:
 
     def take(self, frame: Frame, now: float) -> str | None:
         """Take a frame; return the subject if its route has changed by it."""
-        return self._session.take(frame, self._asked.pop(frame.opaque, None), now)
-
-    def stalls_at(self) -> float:
-        """Return when the connection is dead, unless an answer comes before."""
-        return self._session.stalls_at()
-
-    def next_at(self) -> float:
-        """Return when there is something to ask, unless more happens before."""
-        return self._session.next_at()
+        return self.answered(self._asked.pop(frame.opaque, None), frame, now)
 
 
 def meta_addresses(meta: str | Sequence[str]) -> list[str]:
@@ -161,7 +144,7 @@ class MetaLink(Plug):
 
     def wants_connection(self, now: float) -> bool:
         """Whether the shell should connect now."""
-        return self._talk.is_wanted and super().wants_connection(now)
+        return self._talk.is_needed and super().wants_connection(now)
 
     def connected(self, now: float) -> None:
         """Note that the connection stands."""
@@ -232,7 +215,7 @@ class MetaLink(Plug):
         if now >= self._give_up_at:
             self.condemned = f"no answer within {self._config.meta_answer_timeout_s:g} s"
         elif self._is_found:
-            if not self._talk.is_wanted:
+            if not self._talk.is_needed:
                 self.condemned = _UNUSED
             elif now >= self._talk.stalls_at():
                 self.condemned = f"silent for {self._config.meta_answer_timeout_s:g} s"
@@ -242,7 +225,7 @@ class MetaLink(Plug):
     def next_event(self) -> float:
         """Return when poll(), or the shell, has something to do unless more happens before."""
         if self.state is LinkState.IDLE:
-            return self.retry_at if self._talk.is_wanted else math.inf
+            return self.retry_at if self._talk.is_needed else math.inf
         if self.state is LinkState.CONNECTING or self.condemned is not None:
             return math.inf
         asks_at = math.inf if self._outgoing else self._talk.next_at()

@@ -161,13 +161,6 @@ class Pending:
         """Whether anything is to be sent that this link could take, or should have taken."""
         return link.is_missed or any(lane.is_busy and link in lane.links for lane in self.lanes)
 
-    def next_for(self, link: BatchLink) -> Batch | None:
-        """Return a batch that is ready and that this link could take."""
-        for lane in self.lanes:
-            if lane.ready and link in lane.links:
-                return lane.ready[0]
-        return None
-
     def has_room(self, batch: Batch) -> bool:
         """Whether not too much waits to go out, where this batch went and in all."""
         lane = batch.lane

@@ -16,10 +16,10 @@ from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.messages.config import ClientConfig
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
-from delay_protocol.meta.session import MetaSession, MetaSessionConfig, Route, RouteState
+from delay_protocol.meta.session import MetaSessionConfig, Route, RouteState
 
-_GENERATION_S = 60.0
-"""A subject that was not used for one to two of these is looked up anew."""
+_LOOK_UP_S = 60.0
+"""The lanes of subjects in use are looked up anew so often; others are let go."""
 
 _FORGET_S = 5.0
 """How often subjects are looked for that may be forgotten."""
@@ -81,7 +81,7 @@ class MetaRouting:
         keeper: RoutesKeeper | None,
     ) -> None:
         """Ask one of these meta servers; while none can be asked, use what `keeper` has."""
-        self._session = MetaSession(
+        self._session = RouteTalk(
             client_type=ClientType.DELAY_PRODUCER,
             client_id=client_id,
             app_code=app_code,
@@ -94,8 +94,7 @@ class MetaRouting:
             ),
             chance=chance,
         )
-        talk = RouteTalk(self._session)
-        self._meta = MetaLink(meta, talk, config=config, chance=chance)
+        self._meta = MetaLink(meta, self._session, config=config, chance=chance)
         self._kept = KeptRoutes(keeper, self._told)
         self.links: Sequence[BatchLink] = ()
         """Servers of the lanes there are."""
@@ -107,12 +106,11 @@ class MetaRouting:
         self._lanes: dict[Places, Lane] = {}
         self._routeless: dict[str, Lane] = {}
         self._by_place: dict[Place, BatchLink] = {}
-        # Two generations: what is used is found in one lookup, what is not falls out of both.
-        self._young = _FoundLanes(self._find)
-        self._old: dict[str, Lane] = {}
-        self.lane_of: Callable[[str], Lane] = self._young.__getitem__
+        self._found = _FoundLanes(self._find)
+        """Those of subjects that were used since all were looked up anew."""
+        self.lane_of: Callable[[str], Lane] = self._found.__getitem__
         """Return the lane of a subject's messages, and have its route kept from now on."""
-        self._generation_ends = 0.0
+        self._look_up_at = 0.0
         self._forget_at = 0.0
         self._now = 0.0
         self._looked_up: list[str] = []
@@ -129,8 +127,7 @@ class MetaRouting:
         self._kept.note_news()
         served: list[Lane] = []
         for subject in subjects:
-            was_old = self._old.pop(subject, None) is not None
-            is_used = self._young.pop(subject, None) is not None or was_old
+            is_used = self._found.pop(subject, None) is not None
             lane = self._routeless.pop(subject, None)
             if lane is None:
                 self.version += 1
@@ -155,13 +152,11 @@ class MetaRouting:
                 if lane.subject is not None:
                     self._session.want(lane.subject, now)
             for subject in self._session.forget_unused(now):
-                self._young.pop(subject, None)
-                self._old.pop(subject, None)
-        if now >= self._generation_ends:
-            self._generation_ends = now + _GENERATION_S
-            self._old = dict(self._young)
-            self._young.clear()
+                self._found.pop(subject, None)
+        if now >= self._look_up_at:
+            self._look_up_at = now + _LOOK_UP_S
             self.prune(in_use)
+            self._found.clear()
         while self._untaken and len(self._session) < self._config.subjects_max:
             self._session.want(self._untaken.pop(), now)
         self._kept.poll(now, are_right=self._meta.trouble is None)
@@ -176,7 +171,7 @@ class MetaRouting:
 
     def prune(self, in_use: Iterable[Lane]) -> None:
         """Let go of lanes and links that no subject uses any more."""
-        used = {id(lane.main) for lane in (*self._young.values(), *self._old.values(), *in_use)}
+        used = {id(lane.main) for lane in (*self._found.values(), *in_use)}
         self._lanes = {key: lane for key, lane in self._lanes.items() if id(lane) in used}
         self._routeless = {name: lane for name, lane in self._routeless.items() if id(lane) in used}
         self._untaken &= self._routeless.keys()
@@ -192,8 +187,8 @@ class MetaRouting:
             self._set_links(left)
 
     def _told(self) -> dict[str, Places]:
-        """Return the routes of subjects in use that the meta server told."""
-        routes = ((subject, self._session.route(subject)) for subject in (*self._old, *self._young))
+        """Return the routes that the meta server told."""
+        routes = ((subject, self._session.route(subject)) for subject in self._session.subjects())
         return {
             subject: tuple((group.name, group.master) for group in route)
             for subject, route in routes
@@ -249,16 +244,13 @@ class MetaRouting:
         )
 
     def _find(self, subject: str) -> Lane:
-        # At each new generation too: that is how the session knows what is used.
+        # Anew every now and then: that is how the session knows what is used.
         if not self._session.want(subject, self._now):
             self._untaken.add(subject)
         self._looked_up.append(subject)
-        if len(self._young) >= self._config.subjects_max:
-            # More than are kept: the next generation begins early.
-            self._generation_ends = self._now
-        lane = self._old.pop(subject, None)
-        if lane is not None:
-            return lane
+        if len(self._found) >= self._config.subjects_max:
+            # More than are kept.
+            self._look_up_at = self._now
         route = self._session.route(subject) or self._remembered_route(subject)
         links = self._links(route) if route else []
         if not links:

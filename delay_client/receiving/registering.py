@@ -56,7 +56,7 @@ class MastersTalk:
         self._config = config
         self._chance = chance
         self._registered = registered
-        self.is_wanted = True
+        self.is_needed = True
         """There is always something to ask."""
         self.answers = 0
         self.refusal = ""

@@ -167,19 +167,6 @@ def decode_attributes(body: Buffer) -> dict[str, str]:
     return attributes
 
 
-def attributes_fit(
-    body: Buffer, *, value_size_max: int = STR_SIZE_MAX, count_max: int = ATTRIBUTES_MAX
-) -> bool:
-    """Say whether every reader can read this attribute map: its sizes agree and none is too large.
-
-    A map of more than `count_max` attributes does not fit. A store that keeps bodies as they came,
-    as QMQ's do, looks only at bodies of more than 32,767 bytes, or 4 * count_max: in a smaller one
-    no value is too large, nor are there too many attributes. Whether it is a map at all it does not
-    see then; a consumer of QMQ's marks a message whose body is none (`qmq_corruptData`).
-    """
-    return walk_attributes(body, value_size_max=value_size_max, count_max=count_max)[1] is None
-
-
 def walk_attributes(
     body: Buffer, *, value_size_max: int = STR_SIZE_MAX, count_max: int = ATTRIBUTES_MAX
 ) -> tuple[int, str | None]:
@@ -394,14 +381,6 @@ def _skip_tags(body: bytes, start: int, position: int, *, tags_left: int) -> tup
     return count, body_size, position + 4 + body_size
 
 
-def item_crc_ok(data: Buffer) -> bool:
-    """Say whether the CRC that an item carries is that of its bytes."""
-    if len(data) < ITEM_SIZE_MIN:
-        return False
-    stated: int = _CRC.unpack_from(data)[0]
-    return zlib.crc32(data[_CRC_SIZE:]) == stated
-
-
 def item_subject(data: Buffer) -> bytes:
     """Return the subject of an item whose CRC was checked."""
     try:
@@ -409,16 +388,6 @@ def item_subject(data: Buffer) -> bytes:
     except struct.error:
         size = -1
     return _slice(data, _SUBJECT_AT, size)
-
-
-def item_message_id(data: Buffer) -> bytes:
-    """Return the message id of an item whose CRC was checked."""
-    position = _SUBJECT_AT + len(item_subject(data))
-    try:
-        (size,) = _SIZE.unpack_from(data, position)
-    except struct.error:
-        size = -1
-    return _slice(data, position + 2, size)
 
 
 def item_message_ids(joined: Buffer, sizes: Iterable[int]) -> list[bytes]:

@@ -10,22 +10,11 @@ most one row for each item of its request; of rows with one id the last counts.
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
 
 from delay_protocol.basics.errors import LocalProtocolError, MalformedReplyError
 
 _SIZE = struct.Struct(">h")
 _CODE_AND_SIZE = struct.Struct(">ih")
-
-
-class ItemResult(NamedTuple):
-    """What became of one item that failed: a row of the answer."""
-
-    message_id: bytes
-    code: int
-    """An ItemCode, or a number that we do not know."""
-    remark: str
-    """For people; Java producers show it as the exception's text."""
 
 
 def encode_send_request_body(items: Sequence[bytes | memoryview]) -> bytes:

@@ -8,7 +8,7 @@ back, passed in. A shell moves what it says and hears:
                   +--- a pause <----+  refused or unanswered
 
 Subjects without a route that were not asked yet go first, then whatever has been due for longest.
-Those without a route that were asked in vain come again at about `put_off_per_s` together: a meta
+Those without a route that were asked in vain come again at about `_PUT_OFF_PER_S` together: a meta
 server takes only so many new subjects of one address, and a flood that has to wait must not use up
 what others need.
 
@@ -29,7 +29,7 @@ number is: a refusal names none.
 import math
 import random
 from collections.abc import Iterable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from enum import Enum
 from heapq import heapify, heappop, heappush
 from itertools import count
@@ -62,6 +62,14 @@ _TICKS_PER_S: Final = 10
 _STALE_ENTRIES_MIN: Final = 1024
 """Entries of the heap that may be out of date before any are thrown out."""
 
+_PUT_OFF_PER_S: Final = 75.0
+"""Questions a second for all subjects without a route that were asked in vain before, if each
+pauses for as long as it may: pauses grow with their number. A meta server takes 250 new subjects a
+second of one address by default: the rest is for those that come."""
+
+_GROUPS_MAX: Final = 64
+"""Groups of one route; those beyond it are left out."""
+
 _FIRST_S: Final = 1e9
 """By so much a subject that was not asked yet is due before all others."""
 
@@ -71,14 +79,10 @@ _ROUTES_SHARED_MAX: Final = 10_000
 _DOUBLINGS_MAX: Final = 32
 """More would reach any ceiling anyway, and overflow one day."""
 
-_PRODUCERS: Final = frozenset(
-    {ClientType.PRODUCER, ClientType.DELAY_PRODUCER, ClientType.DELAY_SERVER}
-)
-_PRODUCER_STATES: Final = frozenset({BrokerState.RW, BrokerState.W})
-_CONSUMER_STATES: Final = frozenset({BrokerState.RW, BrokerState.R})
+_USABLE_STATES: Final = frozenset({BrokerState.RW, BrokerState.W})
 
 Route = tuple[BrokerGroupInfo, ...]
-"""Groups that a client of the session's type may use, in the meta server's order."""
+"""Groups that take messages, in the meta server's order."""
 
 
 class RouteState(Enum):
@@ -99,7 +103,8 @@ class MetaSessionConfig:
 
     heartbeat_s: float = 60.0
     """Longest time between two questions for a subject; each time drawn between 80 % and all of
-    it, so that many clients do not ask in step. Changes come by push, long before."""
+    it, so that many clients do not ask in step. Changes come by push, long before. QMQ's meta
+    server wants to hear of a client once a minute."""
 
     answer_timeout_s: float = 5.0
     """A question not answered for so long is asked again, after a pause."""
@@ -117,26 +122,8 @@ class MetaSessionConfig:
     questions_max: int = 256
     """Unanswered questions at a time."""
 
-    put_off_per_s: float = 75.0
-    """Questions a second for all subjects without a route that were asked in vain before, if each
-    pauses for as long as it may: pauses grow with their number. A meta server takes 250 new
-    subjects a second of one address by default: the rest is for those that come."""
-
     subjects_max: int = 200_000
     """Subjects at a time, about 400 bytes of memory each; further ones are not taken."""
-
-    groups_max: int = 64
-    """Groups of one route; those beyond it are left out."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot work, naming the setting."""
-        for setting in fields(self):
-            value = getattr(self, setting.name)
-            # Not `value <= 0`: that lets a NaN through.
-            if not value > 0:
-                raise ValueError(f"{setting.name} must be positive, not {value!r}")
-        if self.retry_max_s < self.retry_min_s:
-            raise ValueError("retry_max_s must not be less than retry_min_s")
 
 
 @dataclass(slots=True)
@@ -172,11 +159,6 @@ class _Use(msgspec.Struct, gc=False, eq=False):
     is_barred: bool = False
     """Whether it has no route because it is refused for good."""
 
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a good answer of old."""
-        return self.route is not None or self.is_barred
-
 
 class MetaSession:
     """What one client asks of a meta server for its subjects, and what it was told.
@@ -192,24 +174,21 @@ class MetaSession:
         client_type: ClientType,
         client_id: str,
         app_code: str = "",
-        room: str = "",
         config: MetaSessionConfig | None = None,
         chance: random.Random,
     ) -> None:
-        """Ask as a client of this type. Only `chance` draws pauses.
+        """Ask as a client of this type, one that sends; `client_id` is `host@@something`.
 
-        `client_id` is `host@@something`, `room` the logical room where that is known.
+        Only `chance` draws pauses.
         """
         self.client_type = client_type
         self.counts = MetaSessionCounts()
         """What happened so far."""
         self._client_id = client_id
         self._app_code = app_code
-        self._room = room
         self.config = config or MetaSessionConfig()
         """How often, how many, how patiently."""
         self._chance = chance
-        self._usable = _PRODUCER_STATES if client_type in _PRODUCERS else _CONSUMER_STATES
         self._uses: dict[str, _Use] = {}
         self._timed: list[tuple[float, int, _Use]] = []
         """Heap of those to be asked, those of one time in the order in which they came."""
@@ -300,20 +279,15 @@ class MetaSession:
         use = self._uses.get(subject)
         return use is not None and use.is_barred
 
+    def subjects(self) -> Iterable[str]:
+        """Return what is wanted."""
+        return self._uses.keys()
+
     def is_wanted(self, subject: str) -> bool:
         """Whether the route of a subject is kept."""
         return subject in self._uses
 
-    def is_asked(self, subject: str) -> bool:
-        """Whether a question for this subject waits for its answer."""
-        return subject in self._outstanding
-
     # The connection.
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether the shell said so."""
-        return self._is_connected
 
     def connected(self, now: float) -> None:
         """Note that there is a new connection to a meta server."""
@@ -321,9 +295,15 @@ class MetaSession:
             self.disconnected(now)
         self._is_connected = True
         # In order, and so a heap: there may be 200,000, and nothing else runs meanwhile.
-        for use in sorted(self._uses.values(), key=lambda use: use.is_known):
-            use.at = now if use.is_known else now - _FIRST_S
-            self._timed.append((use.at, next(self._order), use))
+        known = []
+        for use in self._uses.values():
+            if use.route is None and not use.is_barred:
+                use.at = now - _FIRST_S
+                self._timed.append((use.at, next(self._order), use))
+            else:
+                use.at = now
+                known.append((now, next(self._order), use))
+        self._timed += known
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
         """Note that there is none any more: what was asked will not be answered."""
@@ -380,7 +360,6 @@ class MetaSession:
             client_id=self._client_id,
             app_code=self._app_code,
             register_type=RegisterType.ONLINE if is_new else RegisterType.HEARTBEAT,
-            ldc=self._room,
         )
 
     def _time_out(self, now: float) -> None:
@@ -403,7 +382,7 @@ class MetaSession:
         if use is None or reply.client_type != self.client_type or reply.consumer_group:
             self.counts.strays += 1
             return None
-        was_asked = self._answered(use)
+        was_asked = self._was_asked(use)
         self.counts.pushes += not was_asked
         if reply.timestamp_ms == REFUSED_TIMESTAMP:
             return self._bar(use, now, was_asked=was_asked)
@@ -427,13 +406,13 @@ class MetaSession:
         """
         self._unheard_since = None
         use = self._uses.get(subject)
-        if use is None or not self._answered(use):
+        if use is None or not self._was_asked(use):
             self.counts.strays += 1
             return
         self._note_refusal(use, reason or "the meta server cannot answer at present")
         self._pause(use, now)
 
-    def take(self, frame: Frame, subject: str | None, now: float) -> str | None:
+    def answered(self, subject: str | None, frame: Frame, now: float) -> str | None:
         """Take the answer to a question for `subject`, or a push (None); return as receive().
 
         What cannot be read is counted and otherwise ignored; what it was to answer is asked again.
@@ -448,7 +427,7 @@ class MetaSession:
         self.refused(subject or "", now, reason)
         return None
 
-    def _answered(self, use: _Use) -> bool:
+    def _was_asked(self, use: _Use) -> bool:
         """Take a subject from the questions; return whether it was among them."""
         if self._outstanding.pop(use.subject, None) is None:
             return False
@@ -479,9 +458,9 @@ class MetaSession:
         usable = [
             group
             for group in groups
-            if group.name and group.state in self._usable and (group.master or not needs_master)
+            if group.name and group.state in _USABLE_STATES and (group.master or not needs_master)
         ]
-        return tuple(usable[: self.config.groups_max])
+        return tuple(usable[:_GROUPS_MAX])
 
     def _share(self, route: Route) -> Route:
         """Return an equal route that others have too."""
@@ -503,7 +482,7 @@ class MetaSession:
         use.failures += 1
         if use.route is None:
             self._in_vain.add(use.subject)
-            span_s = max(span_s, len(self._in_vain) / config.put_off_per_s)
+            span_s = max(span_s, len(self._in_vain) / _PUT_OFF_PER_S)
         at = now + span_s * (0.5 + 0.5 * self._chance.random())
         self._schedule(use, _at_a_tick(at))
 

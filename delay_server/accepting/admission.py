@@ -103,7 +103,7 @@ class AdmissionConfig:
 
     pending_bytes_max: int = 16 * MIB
     """Bytes of admitted messages that gather for the next group commit. Beyond it requests are
-    held. On a small file system the node lowers it to a 256th of the size, but not below 1 MiB."""
+    held."""
 
     attribute_bytes_max: int = constant(STR_SIZE_MAX)
     """Bytes of an attribute's value; a longer one is refused for good. Java consumers cannot read

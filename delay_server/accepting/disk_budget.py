@@ -3,7 +3,7 @@
     free disk  =  floor  +  owed  +  available
 
 The *floor* is a setting. *Owed* is what is still to be written for messages that were accepted
-(storage/schedule/provision.py). New messages may use what is *available* only: each commit checks
+(storage/schedule/owed.py). New messages may use what is *available* only: each commit checks
 the budget before it writes, so the server's own writes never use the floor, however fast messages
 come and however large the replay lag is. To avoid flapping, the server then refuses messages until
 an eighth of the floor is available, and room for the commit that was refused.
@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
-from storage.schedule.provision import Provision
+from storage.schedule.owed import owed_for
 
 _CLEAR_SHARE = 1 / 8
 """Of the floor: so much has to be available before messages are taken again."""
@@ -30,13 +30,11 @@ class DiskBudget:
         self,
         disk: Disk,
         *,
-        provision: Provision,
         floor_bytes: Callable[[int], int],
         owed_bytes: Callable[[], int],
     ) -> None:
         """Take over a disk; floor_bytes: of a file system of so many bytes."""
         self._disk = disk
-        self._provision = provision
         self._floor_bytes = floor_bytes
         self._owed_bytes = owed_bytes
         self.refused_bytes = 0
@@ -65,10 +63,7 @@ class DiskBudget:
     def require(self, rows: int, blob_bytes: int) -> None:
         """Raise StorageFullError where there is no room for a commit of so many messages."""
         self._measure()
-        provision = self._provision
-        # With them a file of each kind may begin that is not there yet: `filing` counts it.
-        needed = provision.appending(rows, blob_bytes) + provision.filing(rows, blob_bytes)
-        needed += provision.crossing_off(rows)
+        needed = blob_bytes + owed_for(rows, blob_bytes)
         if self.full or self.available < needed:
             self.refused_bytes = max(needed, self.refused_bytes)
             self.full = True

@@ -71,13 +71,12 @@ def _reason_now(parts: Parts, row: FoundRow) -> tuple[Reason, HeldPart | None]:
     master, sequence = parts.master, row.sequence
     number = parts.node.store.schedule.subjects.ids.get(row.subject)
     part = next((part for part in master.sender.parts() if _has([part.entries], sequence)), None)
-    is_unread = _has(master.read_retries.held(), sequence)
     look = replace(
         _look_at(parts, number, row.subject.decode(errors="replace")),
         where=None if part is None else part.where,
         is_given_up=_has(master.dead_recorder.held(), sequence),
         is_moved=_has(master.moves.unfiled.held(), sequence),
-        is_damaged=is_unread or sequence in master.undeliverable.sequences,
+        is_damaged=sequence in master.undeliverable.sequences,
         is_due=row.due_ms <= parts.pacer.trusted_ms(),
     )
     return reason_of(look), part
@@ -151,7 +150,6 @@ def counts(parts: Parts) -> dict[str, int]:
 
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
                                                   clock is again where it was when they were sent
-        unreadable                                due, and tried to be read again
         being_recorded, dead                      given up
         being_moved                               put off by a receiver
         damaged                                   due, on disk for good
@@ -167,7 +165,6 @@ def counts(parts: Parts) -> dict[str, int]:
         "retrying": unsent.retrying,
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
-        "unreadable": master.read_retries.count,
         "being_recorded": master.dead_recorder.count,
         "being_moved": master.moves.unfiled.count,
         "damaged": master.undeliverable.count,

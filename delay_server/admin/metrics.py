@@ -175,11 +175,6 @@ def _of_disk(node: Node) -> Iterator[Metric]:
         node.damages.count,
     )
     yield gauge(
-        "unreadable_files",
-        "Files whose reading failed and is retried.",
-        len(node.store.schedule.troubles.unread),
-    )
-    yield gauge(
         "disk_full",
         "1 while messages are refused because free disk is at its floor.",
         node.upkeep.disk_is_full,

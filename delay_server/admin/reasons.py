@@ -22,7 +22,7 @@ class Reason(Enum):
     RETRYING = "retrying"
     """It was refused or not answered, and is retried after a backoff."""
     DAMAGED = "damaged"
-    """Its bytes are damaged, or cannot be read now."""
+    """Its bytes are damaged or could not be read."""
     CLOCK_HELD = "clock_held"
     """The clock is not trusted, or was set back after the message was due."""
     WAITING = "waiting"

@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any, Final
 
-from prometheus_client.core import Metric
-
 from delay_protocol.meta.session import RouteState
 from delay_protocol.nodes.controls_exchange import id_of
 from delay_server.admin.copies import copies_of, others_of
@@ -15,7 +13,7 @@ from delay_server.distribution import Distribution
 from delay_server.membership.registration import Registration
 from delay_server.node import Node
 from delay_server.sending.lateness import RECENT_MINUTES
-from delay_transport.http.metric_families import installed_version
+from delay_transport.http.metric_families import installed_version, values_of
 from delay_transport.seams.runtime import format_address
 from sender.groups.group_status import GroupStatus
 
@@ -57,27 +55,16 @@ def status_of(observed: Observed) -> dict[str, Any]:
         status |= _of_node(observed.node)
     if observed.parts is not None:
         status |= _of_master(observed.parts)
-    for family in numbers(observed):
-        _put_number(status, family)
+    rows = (("sender_", "brokers"), ("replica_", "replicas"))
+    for name, value in values_of(numbers(observed), prefix="delaywheel_").items():
+        for prefix, section in rows:
+            if name.startswith(prefix):
+                for of, number in value.items():
+                    status[section][of][name.removeprefix(prefix)] = number
+                break
+        else:
+            status[name] = value
     return status
-
-
-_ROWS: Final = {"target": ("brokers", "sender_"), "node": ("replicas", "replica_")}
-"""By the label of a number: which rows of the status have it, and what its name has before it."""
-
-
-def _put_number(status: dict[str, Any], family: Metric) -> None:
-    """Put a number where its name and its label say."""
-    name = family.name.removeprefix("delaywheel_")
-    for sample in family.samples:
-        for label, of in sample.labels.items():
-            if label in _ROWS:
-                rows, prefix = _ROWS[label]
-                status[rows][of][name.removeprefix(prefix)] = sample.value
-            else:
-                status.setdefault(name, {})[of] = sample.value
-        if not sample.labels:
-            status[name] = sample.value
 
 
 def _of_process(observed: Observed) -> dict[str, Any]:
@@ -134,10 +121,6 @@ def _of_master(parts: Parts) -> dict[str, Any]:
     names = store.schedule.subjects.names
     return {
         "checkpoint_sequence": store.checkpoint.sequence,
-        "unreadable": [
-            {"path": x.path, "errno": x.errno, "reason": x.reason, "failures": x.failures}
-            for x in islice(list(store.schedule.troubles.unread.values()), _SHOWN_MAX)
-        ],
         "waiting_subjects": sorted(
             names[subject].decode(errors="replace")
             for subject in islice(_waiting(parts), _SHOWN_MAX)

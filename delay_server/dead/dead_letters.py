@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 import numpy as np
-import structlog
 import trio
 
 from delay_server.accepting.commits import Committer
@@ -20,14 +19,11 @@ from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.runtime import Executor
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
 from storage.logs.message_log import Draft
 from storage.node.store import Store
 from storage.readers.dead_reader import DeadItem, read_dead_item
 from storage.schedule.dead_index import DeadRow
-
-_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 DEAD_WORKER = "dead_letters"
 PENDING_MAX: Final = 10_000
@@ -41,7 +37,6 @@ _READ_WITHIN_S: Final = 3.0
 """How long a request waits for the index: a start reads it beside everything else."""
 _READ_AFTER_S: Final = 1.0
 """Time from the begin of a mastership until the index is read: what is due is loaded first."""
-_READ_AGAIN_S: Final = 10.0
 
 _Made = TypeVar("_Made")
 
@@ -106,13 +101,8 @@ class DeadLetters:
     async def run(self) -> None:
         """Read the index."""
         await trio.sleep(_READ_AFTER_S)
-        while not self._was_read.is_set():
-            try:
-                await self._access.run(self._schedule.read_dead)
-                self._was_read.set()
-            except ReadFailedError as error:
-                _log.error("the dead letters cannot be read; trying again", reason=str(error))
-                await trio.sleep(_READ_AGAIN_S)
+        await self._access.run(self._schedule.read_dead)
+        self._was_read.set()
 
     async def stop(self) -> None:
         """Change nothing more, and wait until what is being appended is."""
@@ -153,7 +143,7 @@ class DeadLetters:
         try:
             found = read_dead_item(self._disk, row)
         except OSError as error:
-            return DeadItem(None, None, f"{path} cannot be read: {error}")
+            found = DeadItem(None, None, f"cannot be read: {error}")
         if found.fault:
             self._on_damage(Damage(path, row.position, row.row_size, found.fault))
         return found

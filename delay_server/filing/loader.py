@@ -6,9 +6,6 @@ Memory is bounded: wheel and sender together hold `wheel_entries_max` entries. L
 quarter of that to messages that arrive when they are nearly due; if they exceed it, what is due
 last is thrown out of the wheel and given back: it is loaded again when there is room.
 
-What the operating system cannot read is tried again, each minute at its own pace, while everything
-else goes on (docs/decisions/0020-an-error-of-the-system-is-no-damage.md).
-
 Names of subjects are bounded as well, in bytes (storage.subjects_bytes_max). A name stays in memory
 until a collection finds that nothing holds its number any more. Loading fills three quarters of the
 bound at most; where more than seven eighths are in use, what is due last is thrown out likewise.
@@ -25,7 +22,7 @@ from delay_server.clock.pace import Pacer
 from delay_server.filing.checkpoints import Checkpoints
 from delay_server.filing.filer import Filed
 from delay_server.filing.schedule_access import ScheduleAccess
-from delay_server.filing.splitter import ReadFailures, Splitter
+from delay_server.filing.splitter import Splitter
 from delay_server.holding.wheel import Wheel, WheelConfig
 from delay_server.lanes.lanes import Lanes
 from delay_transport.seams.outbox import Wakeup
@@ -35,7 +32,7 @@ from storage.disk.spans import MINUTE_MS
 from storage.node.store import Store
 from storage.schedule.handout import Handout
 from storage.schedule.keys import Key
-from storage.schedule.loading import ALL_ROWS, LoadJob, Reading
+from storage.schedule.loading import ALL_ROWS, LoadJob
 from storage.schedule.splitting import SplitJob
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -120,15 +117,7 @@ class Loader:
         self.gather_bytes_max = math.inf
         self.evicted = 0
         """Entries thrown out of the wheel."""
-        self._unread: dict[int, float] = {}
-        """Minutes of which something could not be read, and when each is read again."""
-        self._failures = ReadFailures(store, access)
-        self._splitter = Splitter(store, access, pacer, self._failures)
-
-    @property
-    def read_failures(self) -> int:
-        """Times that a file of the schedule_log could not be read."""
-        return self._failures.count
+        self._splitter = Splitter(store, access, pacer)
 
     # -- what is filed -----------------------------------------------------------------------
 
@@ -316,7 +305,6 @@ class Loader:
 
     def _next_wake(self, view: _View, now_ms: int) -> float:
         times: list[float] = [now_ms + self._pacer.sleep_ms_max]
-        times += [now_ms + self._ms_until(at) for at in self._unread.values()]
         waits_for_names = False
         if view.next_load_ms is not None:
             at = view.next_load_ms - self._limits.load_ahead_ms
@@ -331,7 +319,7 @@ class Loader:
             self._check_names.wake()
         self._waits_for_names = waits_for_names
         if view.next_split_ms is not None:
-            times.append(now_ms + self._splitter.ms_until_next(view.next_split_ms, now_ms))
+            times.append(max(view.next_split_ms, now_ms + 1000))
         if view.wants_floor is not None:
             times.append(max(view.wants_floor * MINUTE_MS, now_ms + 1000))
         return min(times)
@@ -340,7 +328,6 @@ class Loader:
         """Do all splits and loads that are due now."""
         may_split = True
         while self._pacer.runs():
-            await self._try_again()
             found = await self.access.run(self._next_work, may_split)
             self.hour_mark = self._store.schedule.hour_mark
             if isinstance(found, SplitJob):
@@ -390,7 +377,6 @@ class Loader:
             entries, done = await self.access.run(job.step, self._step_rows)
             await self.take([entries])
             await self._bound_names()
-        await self.leave_unread(job)
 
     async def load_up_to(self, until: Key) -> None:
         """Load at once what lane 0 has got from a lane that ended, up to where others have come."""
@@ -401,29 +387,6 @@ class Loader:
 
     def _begin_load_to(self, until: Key) -> LoadJob | None:
         return self._handout.begin_load(until[0], rows_max=ALL_ROWS, now_ms=self._pacer.now_ms())
-
-    # -- what cannot be read -----------------------------------------------------------------
-
-    async def leave_unread(self, job: Reading) -> None:
-        """Have what a reading could not read be read again later."""
-        for minute, error in job.unread.items():
-            wait_s = await self._failures.failed(error)
-            self._unread[minute] = trio.current_time() + wait_s
-        if job.unread:
-            self.wake()
-
-    def _ms_until(self, at: float) -> float:
-        return max(at - trio.current_time(), 0) * 1000
-
-    async def _try_again(self) -> None:
-        """Go on with what could not be read, where it is time to."""
-        now = trio.current_time()
-        self._splitter.forget_postponed()
-        for minute in [minute for minute, at in self._unread.items() if at <= now]:
-            del self._unread[minute]
-            await self._load(await self.access.run(self._handout.read_again, minute))
-            if minute not in self._unread:
-                _log.info("what could not be read has been read", minute=minute)
 
     def _view(self) -> _View:
         schedule = self._store.schedule

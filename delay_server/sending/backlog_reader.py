@@ -170,7 +170,6 @@ class BacklogReader:
                     self.drained += len(entries)
                     await self._loader.bound()
         self._give_back(job.surplus)
-        await self._loader.leave_unread(job)
         return job.more
 
     def _begin_drain(self, lane: int, rows_max: int) -> DrainJob | None:

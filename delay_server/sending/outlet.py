@@ -128,13 +128,3 @@ class Outlet:
             self._on_barred(entries)
         else:
             self._sender.offer(entries, lane=lane, late=late)
-
-    def offer_again(self, entries: Entries) -> None:
-        """Offer what waited somewhere else by what its lanes are now."""
-        lanes = self._lanes.lanes_of(entries)
-        for place in np.unique(lanes).tolist():
-            part = entries[lanes == place]
-            if place == self._lanes.base:
-                self._lanes.withdrawn(part)
-            else:
-                self.offer(part, lane=place)

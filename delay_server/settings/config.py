@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Self
+from typing import Final
 
 import msgspec
 
@@ -30,14 +30,11 @@ from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.limits import MIB, StorageLimits
 from storage.node.store import StoreSettings
-from storage.schedule.provision import FACT_COMMIT_BYTES, Provision
 
 KIB = 1024
 
 _DISK_FLOOR_LEAST = MIB
 """Bytes below which a disk counts as full whatever the settings say."""
-_RESERVE_MOST = 8 * MIB
-"""Bytes of the floor, at most half of it, that filing leaves alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,17 +104,6 @@ class StorageConfig(StorageLimits):
         require_at_least(self, 100, "checkpoint_interval_ms")
         if not self.disk_free_share_min < 1:
             raise ValueError("disk_free_share_min must be below 1: it is a share of the disk")
-
-    @property
-    def fact_commits_max(self) -> int:
-        """Commits of facts alone that the message_log may hold: by their age, and in one file."""
-        keep_ms = max(self.message_log_keep_ms, self.duplicate_window_ms)
-        commits = keep_ms // max(self.fact_sync_ms_max // 2, 1)
-        return commits + self.message_log_file_bytes_max // FACT_COMMIT_BYTES
-
-    def disk_floor_bytes(self, total_bytes: int) -> int:
-        """Return how many bytes must be free on a file system of this size to take messages."""
-        return min(self.disk_free_bytes_min, int(total_bytes * self.disk_free_share_min))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,22 +257,17 @@ class RoutesConfig:
     """Milliseconds after which the route of a subject without a due message is evicted. The node
     asks for it again when a message is nearly due, and leaves a broker group without subjects."""
 
-    heartbeat_ms: int = constant(60_000)
-    """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
-    meta server wants to hear of a client once a minute."""
-
     questions_max: int = constant(256)
     """Questions without an answer at a time."""
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         require_at_least(self, 1, "subjects_max", "questions_max")
-        require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
+        require_at_least(self, 1000, "unused_ms")
 
     def session_config(self) -> MetaSessionConfig:
         """Return what the session takes."""
         return MetaSessionConfig(
-            heartbeat_s=self.heartbeat_ms / 1000,
             unused_s=self.unused_ms / 1000,
             questions_max=self.questions_max,
             subjects_max=self.subjects_max,
@@ -416,50 +397,19 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
             )
         return tuple(groups)
 
-    def fitted_to(self, total_bytes: int) -> Self:
-        """Return the configuration with limits that a file system of this size can live with.
-
-        Shares of a small one take the place of limits made for large ones: what waits to be filed
-        and what is deleted only as a whole must not be all there is.
-        """
-
-        def at_most(limit: int, part: int) -> int:
-            return min(limit, max(total_bytes // part, MIB))
-
-        storage, admission = self.storage, self.admission
-        return msgspec.structs.replace(
-            self,
-            storage=dataclasses.replace(
-                storage,
-                message_log_file_bytes_max=at_most(storage.message_log_file_bytes_max, 16),
-                filing_bytes_max=at_most(storage.filing_bytes_max, 32),
-                gather_bytes_max=at_most(storage.gather_bytes_max, 64),
-                checkpoint_bytes=at_most(storage.checkpoint_bytes, 16),
-            ),
-            admission=dataclasses.replace(
-                admission, pending_bytes_max=at_most(admission.pending_bytes_max, 256)
-            ),
-        )
-
     def disk_floor_bytes(self, total_bytes: int) -> int:
         """Return how much of a file system of this size has to be free to take messages."""
-        return max(self.storage.disk_floor_bytes(total_bytes), _DISK_FLOOR_LEAST)
-
-    def provision(self, total_bytes: int) -> Provision:
-        """Return what is kept free for what was accepted, on a file system of this size."""
         storage = self.storage
-        hours = (storage.hour_horizon_minutes - storage.minute_horizon_minutes) // 60
-        return Provision(
-            reserve_bytes=min(self.disk_floor_bytes(total_bytes) // 2, _RESERVE_MOST),
-            fact_commits_max=storage.fact_commits_max,
-            # Of each span there can be some more: the marks move by whole hours and days.
-            segments_max=storage.minute_horizon_minutes
-            + 60
-            + hours
-            + 24
-            + self.admission.horizon_days
-            + 2,
-        )
+        share = int(total_bytes * storage.disk_free_share_min)
+        return max(min(storage.disk_free_bytes_min, share), _DISK_FLOOR_LEAST)
+
+    @property
+    def disk_bytes_least(self) -> int:
+        """Bytes of the smallest file system on which the node starts.
+
+        The message_log is deleted by whole files, which must not be all there is.
+        """
+        return 4 * self.storage.message_log_file_bytes_max
 
     def store_settings(self) -> StoreSettings:
         """Return what the data directory is opened with."""

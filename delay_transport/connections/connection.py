@@ -95,9 +95,6 @@ class ConnectionCounts:
     accepted: int = 0
     refused: int = 0
     """Closed at once because too many were open, and none of those silent."""
-    frames: int = 0
-    received_bytes: int = 0
-    sent_bytes: int = 0
     heartbeats: int = 0
     responses_dropped: int = 0
     """Frames from a peer that claimed to be answers; a server asks nothing."""
@@ -406,7 +403,6 @@ class Connection:
 
     def _sent(self, size: int) -> None:
         self._active_at = trio.current_time()
-        self._counts.sent_bytes += size
         self._shared.add(-size)
         self._room.wake()
 
@@ -446,9 +442,7 @@ class Connection:
             # Ended by somebody else, with this receive already under way.
             return
         decoder = self._decoder
-        counts = self._counts
         self._active_at = now = trio.current_time()
-        counts.received_bytes += len(data)
         decoder.feed(data)
         frames = decoder.frames()
         unfinished = decoder.buffered
@@ -461,7 +455,6 @@ class Connection:
         if unfinished or self._low_water > 1:
             self._let_gather(now)
         if frames:
-            counts.frames += len(frames)
             requests = [
                 frame
                 for frame in frames

@@ -73,8 +73,6 @@ class RequestCounts:
     replies_dropped: int = 0
     """Frames that answer nothing we wait for: given up meanwhile, unknown, or no answers at all."""
     heartbeats: int = 0
-    sent_bytes: int = 0
-    received_bytes: int = 0
 
 
 def _ignore_reply(_opaque: int, _frame: Frame) -> None:
@@ -290,8 +288,7 @@ class RequestConnection:
         if deadline < self._watch.deadline:  # noqa: PLR1730 (assigning costs, and is rare)
             self._watch.deadline = deadline
 
-    def _sent(self, size: int) -> None:
-        self.counts.sent_bytes += size
+    def _sent(self, _size: int) -> None:
         self._made_room()
 
     # Reading
@@ -315,7 +312,6 @@ class RequestConnection:
                     self._lose("closed by the peer")
                     return
                 self._received_at = trio.current_time()
-                self.counts.received_bytes += len(data)
                 decoder.feed(data)
                 self._take(decoder.frames())
                 if decoder.fault is not None:

@@ -7,6 +7,7 @@ families.
 import functools
 from collections.abc import Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -60,19 +61,34 @@ def gauge(name: str, text: str, value: float) -> Metric:
 
 def counters(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
     """Return a family of one number for each value of a label, which only grow."""
-    family = CounterMetricFamily(f"delaywheel_{name}", text, labels=[label])
-    for of, value in values.items():
-        family.add_metric([of], value)
-    return family
+    return _filled(CounterMetricFamily(f"delaywheel_{name}", text, labels=[label]), values)
 
 
 def gauges(name: str, text: str, label: str, values: Mapping[str, float | None]) -> Metric:
     """Return a family of one number for each value of a label, as they are now, if there is any."""
-    family = GaugeMetricFamily(f"delaywheel_{name}", text, labels=[label])
+    return _filled(GaugeMetricFamily(f"delaywheel_{name}", text, labels=[label]), values)
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily, values: Mapping[str, float | None]
+) -> Metric:
     for of, value in values.items():
         if value is not None:
             family.add_metric([of], value)
     return family
+
+
+def values_of(families: Iterable[Metric], *, prefix: str) -> dict[str, Any]:
+    """Return numbers by name, as a status has them: what has a label is a dict by its value."""
+    found: dict[str, Any] = {}
+    for family in families:
+        name = family.name.removeprefix(prefix)
+        for sample in family.samples:
+            for of in sample.labels.values():
+                found.setdefault(name, {})[of] = sample.value
+            if not sample.labels:
+                found[name] = sample.value
+    return found
 
 
 def listener_families(listener: Server) -> Iterator[Metric]:

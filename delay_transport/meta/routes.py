@@ -146,7 +146,7 @@ class MetaRoutes:
     def _take(self, frame: Frame, subject: str | None) -> None:
         self.failures = 0
         self._trouble.over()
-        changed = self._session.take(frame, subject, trio.current_time())
+        changed = self._session.answered(subject, frame, trio.current_time())
         if changed is not None:
             self._on_changed(changed)
         self._more.wake()

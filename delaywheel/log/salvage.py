@@ -10,7 +10,7 @@ Reads a data directory without writing to it. What it finds goes to a directory 
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
@@ -45,7 +45,6 @@ class Entry(msgspec.Struct, kw_only=True):
     state: str
     file: str
     position: int
-    proof: str
     served: bool
     offset: int | None
     size: int
@@ -202,13 +201,9 @@ def _write_out(work: "Salvage", out: Path, *, delivered: bool, undeliverable: bo
             index.write(msgspec.json.encode(_entry(item, offset)) + b"\n")
     with (out / _DAMAGE).open("wb") as damage:
         for gap in work.gaps:
-            damage.write(msgspec.json.encode(_gap(gap.path, gap.position, gap.size, gap.reason)))
-            damage.write(b"\n")
+            line = {"file": gap.path, "position": gap.position, "bytes": gap.size}
+            damage.write(msgspec.json.encode(line | {"reason": gap.reason}) + b"\n")
     return counts
-
-
-def _gap(path: str, position: int, size: int, reason: str) -> Mapping[str, object]:
-    return {"file": path, "position": position, "bytes": size, "reason": reason}
 
 
 def _entry(item: "SalvagedItem", offset: int | None) -> Entry:
@@ -221,7 +216,6 @@ def _entry(item: "SalvagedItem", offset: int | None) -> Entry:
         state=item.state,
         file=item.path,
         position=item.position,
-        proof=item.proof,
         served=item.is_served,
         offset=offset,
         size=len(item.data),

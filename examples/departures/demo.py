@@ -325,10 +325,13 @@ class Demo:
             await node.kill()
         for name in NODE_NAMES:
             log = self._data_of(name) / "message_log"
-            said = await self._command("log", "dump", str(log), "--json")
-            records = map(json.loads, said.splitlines())
+            said = await self._command("log", "dump", str(log))
+            batches = [json.loads(line) for line in said.splitlines()]
             self.account.disks[name] = {
-                record["message id"] for record in records if record.get("kind") == "MESSAGE"
+                message_id
+                for batch in batches
+                if batch.get("kind") == "MESSAGE"
+                for message_id in batch["message_ids"]
             }
 
     async def _reconcile(self) -> None:

@@ -5,8 +5,7 @@
     api              one function for each operation
     entrance         who is let in, and how many at a time
     http             the HTTP application
-    metrics          Prometheus metrics
-    numbers          one table of all numbers that are shown
+    metrics          every number that is shown, as Prometheus has it
     openapi          the description of the API
     pages            pages of long lists
     parts            what admin gets of a server; it knows no more of one
@@ -17,11 +16,11 @@
 No file imports one above it:
 
     http
-    metrics   openapi
+    openapi
     api
     views
     status
-    numbers
+    metrics
     parts
     administration   entrance
     pages   plans

@@ -6,9 +6,9 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import NodeRole
-from delay_transport.http.metric_families import installed_version
+from delay_transport.http.metric_families import installed_version, values_of
 from delay_transport.seams.runtime import format_address
-from meta_server.admin.numbers import NUMBERS, Family, Number
+from meta_server.admin.metrics import numbers
 from meta_server.admin.parts import Observed, Parts
 from meta_server.known.model import STATIC, DelayGroup, DelayNode
 from meta_server.known.registry import NodeKey
@@ -49,15 +49,9 @@ def status_of(observed: Observed) -> dict[str, Any]:
         "connections": observed.listener.open_connections if observed.listener else 0,
     }
     if observed.parts is not None:
-        status |= {number.name: _value(number, observed.parts) for number in NUMBERS}
+        status |= values_of(numbers(observed.parts), prefix="delaywheel_meta_")
         status |= _rows(observed.parts)
     return status
-
-
-def _value(number: Number | Family, parts: Parts) -> object:
-    if isinstance(number, Number):
-        return number.value(parts)
-    return {"/".join(labels): value for labels, value in number.values(parts).items()}
 
 
 def _rows(parts: Parts) -> dict[str, Any]:

@@ -29,7 +29,6 @@ assert _HEAD_FIELDS.itemsize == _QMQ_HEAD.size
 _ROWS_PER_SIZE_MIN: Final = 24
 """With fewer items of each size on the average they are copied one by one."""
 _HAS_DUE_TIME = 2
-_HAS_TAGS = 4
 
 
 def qmq_item_fault(item: bytes | memoryview, due_ms: int) -> str | None:
@@ -193,31 +192,3 @@ def qmq_names(item: bytes | memoryview) -> tuple[bytes, bytes]:
         names.append(bytes(item[place + 2 : place + 2 + size]))
         place += 2 + size
     return names[0], names[1]
-
-
-def qmq_item_size(data: bytes, position: int) -> int | None:
-    """Return how long an item that begins here is, or None if none can: its CRC is not checked."""
-    place = position + _QMQ_HEAD.size
-    if place > len(data):
-        return None
-    sizes = 2  # Subject and id, then the tags.
-    if data[position + 8] & _HAS_TAGS:
-        place, sizes = _behind_strings(data, place, 2), 0
-        if place >= len(data):
-            return None
-        sizes = data[place]
-        place += 1
-    place = _behind_strings(data, place, sizes)
-    if place + 4 > len(data):
-        return None
-    end = place + 4 + int.from_bytes(data[place : place + 4], "big")
-    return end - position if end <= len(data) else None
-
-
-def _behind_strings(data: bytes, place: int, count: int) -> int:
-    """Return where `count` strings end; beyond the data where they do not."""
-    for _ in range(count):
-        if place + 2 > len(data):
-            return len(data) + 1
-        place += 2 + int.from_bytes(data[place : place + 2], "big")
-    return place

@@ -3,8 +3,6 @@
 * StorageError
     * DamagedError: bytes on disk fail their check. Never retried.
     * UnsupportedFormatError: written by another delaywheel (version, record kind or feature bit).
-    * ReadFailedError: the operating system could not read a file. What is in it may be whole, so
-      another try comes later.
     * StorageFullError: no space left. Appends are refused, dispatch goes on.
     * FatalDiskError: a write or an fsync failed. The process stops and recovers on restart,
       since a second fsync may claim success for bytes that never reached the disk.
@@ -62,21 +60,6 @@ def require_version(what: str, found: int, known: int, *, path: str, position: i
         raise UnsupportedFormatError(
             path=path, position=position, reason=reason, is_older=found < known
         )
-
-
-class ReadFailedError(StorageError):
-    """The operating system could not open or read a file that is there; another try may.
-
-    Nothing was changed, and nothing is known about the bytes.
-    """
-
-    def __init__(self, *, path: str, error: OSError) -> None:
-        super().__init__(f"{path} cannot be read: {error}")
-        self.path = path
-        cause = error.__cause__
-        inner = cause.errno if isinstance(cause, OSError) else None
-        self.errno = inner if error.errno is None else error.errno
-        self.reason = str(error)
 
 
 class StorageFullError(StorageError):

@@ -1,7 +1,6 @@
 """Reading a file from front to back in large pieces, and past sectors that cannot be read."""
 
 from storage.disk.disk import ReadableFile, next_data
-from storage.disk.errors import ReadFailedError, may_pass
 
 PIECE = 4 * 1024 * 1024
 """Bytes read at a time unless something else is said: as many as the largest batch has."""
@@ -23,18 +22,12 @@ class ReadAhead:
         end: int,
         unreadable: list[tuple[str, int]],
         piece: int = PIECE,
-        patient: bool = False,
     ) -> None:
-        """Read up to `end`, at least `piece` bytes at a time.
-
-        With `patient` nothing is given up: `view` raises ReadFailedError where the disk cannot
-        read.
-        """
+        """Read up to `end`, at least `piece` bytes at a time."""
         self._file = file
         self._end = end
         self._unreadable = unreadable
         self._piece = piece
-        self._patient = patient
         self._start = 0
         self._window = memoryview(b"")
 
@@ -56,9 +49,7 @@ class ReadAhead:
     def _read(self, position: int, size: int) -> bytes:
         try:
             return self._file.read_at(position, size)
-        except OSError as error:
-            if self._patient and may_pass(error):
-                raise ReadFailedError(path=self._file.path, error=error) from error
+        except OSError:
             blocks = range(position, position + size, READ_BLOCK_SIZE)
             return b"".join(
                 self._read_block(block, min(READ_BLOCK_SIZE, position + size - block))

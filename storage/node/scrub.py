@@ -31,12 +31,12 @@ class Look:
     """One look through a file, some of it at a time."""
 
     def __init__(self, disk: ReadableDisk, file: CopiedFile) -> None:
-        self._found = look_through(disk, file, patient=True)
+        self._found = look_through(disk, file)
         self.damages: list[Damage] = []
         """The damage that was found until now."""
 
     def go_on(self) -> int:
-        """Read some more; return how many bytes, 0 at the end. Raises ReadFailedError."""
+        """Read some more; return how many bytes, 0 at the end."""
         read = 0
         for found in self._found:
             if isinstance(found, Damage):

@@ -151,15 +151,10 @@ class CopyWriter:
             self._file = None
 
 
-def look_through(
-    disk: ReadableDisk, file: CopiedFile, *, patient: bool = False
-) -> Iterator[Damage | int]:
-    """Check every byte of a file; yield what is wrong, and the bytes of each batch.
-
-    With `patient` what the operating system cannot read is no damage: ReadFailedError.
-    """
+def look_through(disk: ReadableDisk, file: CopiedFile) -> Iterator[Damage | int]:
+    """Check every byte of a file; yield what is wrong, and the bytes of each batch."""
     crc = 0
-    for found in walk_file(disk, file.path, file.length, file.header, patient=patient):
+    for found in walk_file(disk, file.path, file.length, file.header):
         if isinstance(found, Damage):
             yield found
             continue

@@ -24,7 +24,7 @@ from storage.batch.facts import FactBlock, facts_stated, join_facts
 from storage.batch.file_header import HEADER_SIZE_MAX, decode_file_header
 from storage.batch.rows import Int64s
 from storage.disk.disk import Disk, File, next_data
-from storage.disk.errors import DamagedError, LogStateError, ReadFailedError
+from storage.disk.errors import DamagedError, LogStateError
 from storage.disk.read_ahead import PIECE
 from storage.disk.spans import SegmentKey, key_of_name
 from storage.limits import StorageLimits
@@ -32,9 +32,9 @@ from storage.logs.message_log import MESSAGE_LOG_DIRECTORY, MessageLog, Recovery
 from storage.logs.numbered_log import list_log_files
 from storage.node import aside
 from storage.node.retention import Retention, Sweep
-from storage.schedule.provision import Provision
+from storage.schedule.owed import owed_for
 from storage.schedule.schedule_log import ScheduleLog
-from storage.schedule.sealing import Candidate, Look, look_through
+from storage.schedule.sealing import Look, look_through
 from storage.schedule.seals import (
     SEALS_DIRECTORY,
     Seal,
@@ -84,9 +84,6 @@ class StoreSettings:
     limits: StorageLimits = field(default_factory=StorageLimits)
     """Size and retention of its files."""
 
-    provision: Provision = field(default_factory=Provision)
-    """What is kept free for what was accepted."""
-
 
 @dataclass(slots=True)
 class RecoverySummary:
@@ -119,8 +116,8 @@ class CheckpointWork:
     seals_log: SealsLog
     files: list[File]
     sync_names: bool
-    candidates: list[Candidate]
-    """Segments that may be complete: `write` reads them, and seals those that are."""
+    candidates: list[Segment]
+    """Copies of segments that may be complete: `write` reads them, and seals those that are."""
     sweep: Sweep
     checkpoint: Checkpoint
     """Names the candidates, until `write` has taken out those that it sealed."""
@@ -191,9 +188,6 @@ _DIRECTORIES = (
 )
 
 
-SEAL_AGAIN_MS = 30_000
-"""Time until a segment that could not be read for its seal is read again, if nothing happens."""
-
 QUARANTINE_DIRECTORY = "quarantine"
 """Files that nothing names, of starts that found damage: `<directory>.<incarnation>.<name>`."""
 
@@ -234,8 +228,6 @@ class Store:
         self.recovery = recovery
         self.replaces = aside.given_up_uuid(disk)
         """The storage uuid of what was put aside, in the place of which this one is."""
-        self._seal_again_ms: int | None = None
-        """When to read segments again that could not be read for their seals."""
         self._open_end = message_log.next_sequence
         """Where the log ended when it was opened: what was applied before lies below it."""
         self._locks = contextlib.ExitStack()
@@ -301,14 +293,13 @@ class Store:
         """
         schedule, summary = self.schedule, self.recovery
         summary.replayed = summary.facts = summary.known = 0
-        # As in recovery: nobody else is there to try again what cannot be read, and what is written
-        # has its room already.
-        schedule.troubles.is_patient, schedule.owed.keep_free = False, None
+        # What is written has its room already.
+        schedule.keeps_free = False
         above = schedule.last_filed
         known: list[FactBlock] = []
         for batch in self.message_log.read(above + 1):
             if isinstance(batch, Damage):
-                schedule.troubles.report(batch)
+                schedule.on_damage(batch)
                 continue
             assert not batch.header.base_sequence < committed < batch.header.next_sequence, (
                 f"batches are committed whole, and {committed} lies in one"
@@ -331,9 +322,8 @@ class Store:
         self._end_recovery()
 
     def _end_recovery(self) -> None:
-        """Try again from now on what cannot be read, and leave free what others need."""
-        self.schedule.troubles.is_patient = True
-        self.schedule.owed.keep_free = self.keep_free
+        """Leave free from now on what others need."""
+        self.schedule.keeps_free = True
 
     # -- epochs ------------------------------------------------------------------------------
 
@@ -425,30 +415,15 @@ class Store:
 
     # -- space -------------------------------------------------------------------------------
 
-    def keep_free(self) -> int:
-        """Return the bytes of disk that are for facts, seals and checkpoints, and nothing else."""
-        return self.settings.provision.reserve_bytes + self._bookkeeping_bytes(0)
-
     def owed_bytes(self, rows: int, blob_bytes: int) -> int:
         """Return the bytes of disk still to be written for what is in the message_log.
 
         rows, blob_bytes: of what the schedule_log was not told of yet. May be called outside the
         lanes: what is on its way is counted in both places rather than in none.
         """
-        owed = self.schedule.owed
-        waiting = owed.provision.filing(rows, blob_bytes) + owed.unwritten_bytes
-        return waiting + owed.split_bytes + self._bookkeeping_bytes(rows)
-
-    def _bookkeeping_bytes(self, rows: int) -> int:
         schedule = self.schedule
-        return self.settings.provision.bookkeeping(
-            pending=schedule.pending + schedule.dead_pending + rows,
-            unfiled_facts=schedule.owed.unfiled_facts,
-            segments=len(schedule.segments),
-            sealed=len(self.seals_log.live),
-            retired=len(self.checkpoint.retired),
-            seals_bytes=self.checkpoint.seals_length,
-        )
+        pending, unfiled = schedule.pending + schedule.dead_pending, schedule.waiting.weight
+        return owed_for(pending + rows, unfiled + blob_bytes) + schedule.splits.largest_bytes
 
     # -- the checkpoint ----------------------------------------------------------------------
 
@@ -464,12 +439,8 @@ class Store:
 
     @property
     def next_ms(self) -> int | None:
-        """When a checkpoint is due though nothing happens; None if none is.
-
-        Something gets old enough to be deleted, or a segment is to be read again for its seal.
-        """
-        times = [at for at in (self.retention.next_ms, self._seal_again_ms) if at is not None]
-        return min(times, default=None)
+        """When a checkpoint is due though nothing happens, for its deletions; None if none is."""
+        return self.retention.next_ms
 
     def needs_checkpoint(self, now_ms: int) -> bool:
         """Say whether a checkpoint would say anything new. May be called outside the lane."""
@@ -531,7 +502,7 @@ class Store:
         sweep = self.retention.sweep(retired, now_ms=now_ms, free_bytes_wanted=free_bytes_wanted)
         schedule.quarantined += sweep.unreadable
         for damage in sweep.damages:
-            schedule.troubles.report(damage)
+            schedule.on_damage(damage)
         return sweep
 
     def finish_checkpoint(self, work: CheckpointWork) -> None:
@@ -556,8 +527,8 @@ class Store:
         self.schedule.files.names_changed |= work.sync_names
         self.seals_log.take_back()
 
-    def _candidates(self, sequence: int) -> list[Candidate]:
-        """Return the segments that may be complete, none of which a replay would touch.
+    def _candidates(self, sequence: int) -> list[Segment]:
+        """Return copies of the segments that may be complete, none of which a replay would touch.
 
         A replay files what is above `sequence` again: rows of a sealed segment would be taken for
         new ones there, and so a row that waits in memory keeps its segment open. Nobody knows which
@@ -566,11 +537,7 @@ class Store:
         schedule = self.schedule
         knows_all = schedule.last_filed + 1 >= self._open_end
         return [
-            Candidate(
-                segment=Segment.of_state(self.disk, self.identity.log_uuid, segment.state()),
-                is_patient=schedule.troubles.is_patient_with(segment.file.path),
-                is_patient_with_facts=schedule.troubles.is_patient_with(segment.facts_file.path),
-            )
+            Segment.of_state(self.disk, self.identity.log_uuid, segment.state())
             for segment in (schedule.covered_segments() if knows_all else ())
             if segment.last_sequence <= sequence and not schedule.waits(segment.key)
         ]
@@ -578,16 +545,10 @@ class Store:
     def _heed(self, looks: Sequence[Look]) -> None:
         """Take over what reading the candidates of a checkpoint came to."""
         schedule = self.schedule
-        has_failed = any(look.has_failed for look in looks)
-        self._seal_again_ms = self.checkpoint.written_ms + SEAL_AGAIN_MS if has_failed else None
         for look in looks:
-            for path, error in look.tried.items():
-                with contextlib.suppress(ReadFailedError), schedule.troubles.trying(path):
-                    if error is not None:
-                        raise error
             segment = schedule.segments.get(look.key.code)
-            if segment is None or look.has_failed:
-                continue  # If it could not be read the next checkpoint tries again.
+            if segment is None:
+                continue
             if look.surplus is not None:
                 schedule.facts.note_surplus(segment, look.surplus)
             if look.seal is None:
@@ -687,7 +648,6 @@ class _Recovery:
             uuid,
             limits=settings.limits,
             on_damage=self._on_damage,
-            provision=settings.provision,
         )
         # First all that may refuse to start: until then nothing derived is cut or deleted.
         self._require_known_formats(checkpoint)
@@ -793,7 +753,7 @@ class _Recovery:
                 file.cut()
                 file.close()
             schedule.restore(segment)
-        schedule.splits.count_costs()
+        schedule.splits.find_largest()
 
     def _copy_aside(self, segment: ChainedFile, summary: RecoverySummary) -> None:
         """Keep a copy of a segment file that is about to be cut: lost records may be in it."""

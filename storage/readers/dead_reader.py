@@ -7,7 +7,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from storage.batch.dead_rows import note_of_row
-from storage.batch.item_formats import qmq_item_fault, qmq_item_size
+from storage.batch.item_formats import qmq_item_fault
 from storage.disk.disk import Disk
 from storage.disk.spans import dead_key
 from storage.schedule.dead_index import DeadRow
@@ -34,9 +34,8 @@ def read_dead_item(disk: Disk, row: DeadRow) -> DeadItem:
     with closing(disk.open_read(dead_key(row.minute).path)) as file:
         data = file.read_at(row.position, row.row_size)
     found = note_of_row(data)
-    # Where the note is damaged only the item itself says how long it is.
-    item = data[: qmq_item_size(data, 0) or 0] if found is None else data[: -found[0]]
-    fault = qmq_item_fault(item, row.due_ms) or ""
     if found is None or found[1].old_sequence != row.old_sequence:
-        return DeadItem(None if fault else item, None, fault or "the note is damaged")
+        return DeadItem(None, None, "the note is damaged")
+    item = data[: -found[0]]
+    fault = qmq_item_fault(item, row.due_ms) or ""
     return DeadItem(None if fault else item, found[1].reason, fault)

@@ -120,8 +120,11 @@ class FindRow:
         places = np.flatnonzero(arrays["id_hash"] == self._id_hash).tolist()
         if not places:
             return
-        crossed_off = each_once(self._schedule.crossed_off(batch.segment))
-        gone = contained(batch.sequence[places], crossed_off)
+        crossed_off = self._schedule.crossed_off(batch.segment)
+        if crossed_off is None:
+            self.unreadable += 1
+            return
+        gone = contained(batch.sequence[places], each_once(crossed_off))
         for place, is_gone in zip(places, gone.tolist(), strict=True):
             sequence = int(batch.sequence[place])
             self.found.append(

@@ -19,7 +19,6 @@ from storage.batch.batches import Damage
 from storage.batch.entries import Entries
 from storage.batch.item_formats import QMQ_ITEM_SIZE_MIN, Int64s, join_qmq_items, qmq_item_fault
 from storage.disk.disk import Disk, can_be_read
-from storage.disk.errors import may_pass
 from storage.disk.spans import SegmentKey, Span
 
 _PAGE_BITS = 12
@@ -36,7 +35,7 @@ class _Mapping:
 
     def __init__(self, view: memoryview, fault: str = "") -> None:
         self.fault = fault
-        """Why the operating system did not map it, though another try may."""
+        """Why the operating system did not map it."""
         pages = (len(view) >> _PAGE_BITS) + 1
         self.view = view
         self._known = np.zeros(pages, np.bool_)
@@ -103,26 +102,15 @@ class Items(Sequence[memoryview]):
 class ItemReader:
     """Maps minute segments and cuts items out of them."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        on_damage: Callable[[Damage], None],
-        *,
-        may_try_again: Callable[[int, str, str], bool] | None = None,
-    ) -> None:
-        """`may_try_again` is told sequence, path and reason of what the disk cannot read.
-
-        It says whether that is read again later: then it is not reported as damage.
-        """
+    def __init__(self, disk: Disk, on_damage: Callable[[Damage], None]) -> None:
         self._disk = disk
         self._on_damage = on_damage
-        self._may_try_again = may_try_again
         self._views: OrderedDict[int, _Mapping] = OrderedDict()
 
     def read(self, entries: Entries) -> tuple[Items, npt.NDArray[np.bool_] | None]:
         """Return the item of each entry, and which are damaged (None if none is).
 
-        A damaged item has no bytes; it was reported to `on_damage`, unless it `may_try_again`.
+        A damaged item has no bytes; it was reported to `on_damage`.
         """
         sizes = entries["size"].astype(np.int64)
         minutes = entries["minute"]
@@ -158,20 +146,13 @@ class ItemReader:
         """Return those items that are good: something is wrong with one of them at least."""
         items: list[memoryview] = []
         path = SegmentKey(int(entries["minute"][0]), Span.MINUTE).path
-        minute = int(entries["minute"][0])
-        for place, (sequence, position, size, due_ms) in enumerate(
-            entries[["sequence", "position", "size", "due_ms"]].tolist()
+        for place, (position, size, due_ms) in enumerate(
+            entries[["position", "size", "due_ms"]].tolist()
         ):
             item = mapping.fault or _good_item(mapping, position, size, due_ms)
             if isinstance(item, memoryview):
                 items.append(item)
                 continue
-            if mapping.fault or item == _UNREADABLE:
-                # Mapped anew, its pages are asked for once more.
-                self._views.pop(minute, None)
-                if self._may_try_again is not None and self._may_try_again(sequence, path, item):
-                    damaged[place] = True
-                    continue
             self._on_damage(Damage(path=path, position=position, size=size, reason=item))
             damaged[place] = True
         return items
@@ -185,19 +166,13 @@ class ItemReader:
         try:
             mapping = _Mapping(self._disk.map(path))
         except OSError as error:
-            reason = f"cannot be read: {error}"
-            fault = reason if self._may_try_again is not None and may_pass(error) else ""
-            if not fault:
-                self._on_damage(Damage(path=path, position=0, size=end, reason=reason))
-            mapping = _Mapping(memoryview(b""), fault)
+            # It is not kept: this is about these items only.
+            return _Mapping(memoryview(b""), f"cannot be read: {error}")
         self._views[minute] = mapping
         self._views.move_to_end(minute)
         if len(self._views) > _SEGMENTS_MAX:
             self._views.popitem(last=False)
         return mapping
-
-
-_UNREADABLE = "the disk cannot read it"
 
 
 def _good_item(mapping: _Mapping, position: int, size: int, due_ms: int) -> memoryview | str:
@@ -207,6 +182,6 @@ def _good_item(mapping: _Mapping, position: int, size: int, due_ms: int) -> memo
         return "the segment ends before the item does"
     place = np.array([position], np.int64)
     if not mapping.readable(place, place + size)[0]:
-        return _UNREADABLE
+        return "the disk cannot read it"
     item = bytes(view)
     return qmq_item_fault(item, due_ms) or memoryview(item)

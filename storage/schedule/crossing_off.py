@@ -16,8 +16,6 @@ from storage.batch.rows import Int64s
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import DEAD_MINUTES_FROM, SegmentKey, Span, dead_key, key_of_minute
-from storage.schedule.provision import Owed
-from storage.schedule.read_troubles import ReadTroubles
 from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment
 from storage.schedule.segment_files import SegmentFiles
@@ -36,8 +34,7 @@ class CrossingOff:
         *,
         segments: dict[int, Segment],
         files: SegmentFiles,
-        owed: Owed,
-        troubles: ReadTroubles,
+        on_damage: Callable[[Damage], None],
         waits: Callable[[int, int], bool],
     ) -> None:
         """Hold no facts yet.
@@ -47,8 +44,7 @@ class CrossingOff:
         self._disk = disk
         self._segments = segments
         self._files = files
-        self._owed = owed
-        self._troubles = troubles
+        self._on_damage = on_damage
         self._waits = waits
         self._unfiled: list[FactBlock] = []
         self._known: list[FactBlock] = []
@@ -121,7 +117,6 @@ class CrossingOff:
             facts = facts.take(np.flatnonzero(kept))
         if len(facts):
             self._unfiled.append(facts)
-            self._owed.unfiled_facts += len(facts)
 
     def note_surplus(self, segment: Segment, surplus: int) -> None:
         """Take from the count of a segment's facts those that do not tell of one more of its rows.
@@ -145,20 +140,23 @@ class CrossingOff:
         """Return the sequences of the facts of a segment that are not filed yet."""
         return _sequences_of(self._unfiled, key)
 
-    def of_segment(self, segment: Segment) -> Int64s:
+    def of_segment(self, segment: Segment) -> Int64s | None:
         """Return the sequences of a segment that have a fact, or an outcome that is durable.
 
-        Repeated ones are included. Raises ReadFailedError: without its facts nobody can say what of
-        it was delivered.
+        Repeated ones are included. Returns None where facts cannot be read: nobody can say what was
+        delivered, and the segment is withheld from then on.
         """
-        troubles, path = self._troubles, segment.facts_file.path
-        found = []
-        with troubles.trying(path):
-            for block in segment.read_facts(self._disk, patient=troubles.is_patient_with(path)):
+        found: list[Int64s] = []
+        unreadable: list[tuple[str, int]] = []
+        if not segment.is_withheld:
+            for block in segment.read_facts(self._disk, unreadable=unreadable):
                 if isinstance(block, Damage):
-                    troubles.report(block)
+                    self._on_damage(block)
                 else:
                     found.append(block.sequence)
+            segment.is_withheld = bool(unreadable)
+        if segment.is_withheld:
+            return None
         key = segment.key
         return np.concatenate([*found, self.unfiled_of(key), _sequences_of(self._known, key)])
 
@@ -181,7 +179,6 @@ class CrossingOff:
             if code == _WAITS or not self._append(self._segments[code], part, epoch, now_ms):
                 waiting.append(part)
         self._unfiled = waiting
-        self._owed.unfiled_facts = sum(map(len, waiting))
         return not waiting
 
     def _filed_in(self, minute: int) -> int:

@@ -17,7 +17,6 @@ from storage.batch.batches import Damage
 from storage.batch.dead_rows import NOTE_BYTES_MAX, DeadNote, note_of_row
 from storage.batch.rows import Int64s, RowBlock
 from storage.disk.disk import Bytes, Disk, ReadableFile
-from storage.disk.errors import ReadFailedError, may_pass
 from storage.disk.spans import dead_minute
 from storage.schedule.row_places import SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
@@ -80,16 +79,13 @@ class DeadIndex:
     def read(
         self, disk: Disk, segment: Segment, settled: Int64s, on_damage: Callable[[Damage], None]
     ) -> None:
-        """Take the rows of a segment that are not among the settled ones.
-
-        Raises ReadFailedError where the operating system cannot read something.
-        """
+        """Take the rows of a segment that are not among the settled ones."""
         if not segment.file.length:
             return
         known, path = SequenceSet([settled]), segment.file.path
         try:
             with closing(disk.open_read(path)) as file:
-                for batch in segment.read_rows(disk, segment.file.length, patient=True):
+                for batch in segment.read_rows(disk, segment.file.length):
                     if isinstance(batch, Damage):
                         on_damage(batch)
                     elif (batch.sequence[1:] <= batch.sequence[:-1]).any():
@@ -98,8 +94,6 @@ class DeadIndex:
                     else:
                         self._read_batch(batch, ~known.contains(batch.sequence), file)
         except OSError as error:
-            if may_pass(error):
-                raise ReadFailedError(path=path, error=error) from error
             on_damage(Damage(path, 0, segment.file.length, f"cannot be read: {error}"))
 
     def _read_batch(

@@ -30,7 +30,7 @@ from storage.disk.spans import MINUTE_MS
 from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.keys import NEVER, Key, not_after
 from storage.schedule.lane_table import LaneTable
-from storage.schedule.loading import ALL_ROWS, DrainJob, FitJob, LoadJob, Reading, Schedule
+from storage.schedule.loading import DrainJob, FitJob, LoadJob, Reading, Schedule
 from storage.schedule.row_places import RowPlaces
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.waiting_rows import WaitingRows
@@ -345,23 +345,6 @@ class Handout:
         """Return where to end: up to the first minute of which a row is not on the disk."""
         pile_ms = self._schedule.waiting.pile_earliest_ms
         return until if pile_ms is None else min(until, (pile_ms // MINUTE_MS * MINUTE_MS, 0))
-
-    def read_again(self, minute: int) -> LoadJob:
-        """Begin to read a minute of which something could not be read; all lanes come by it."""
-        self.heed()
-        begin: Key = (minute * MINUTE_MS, 0)
-        self.lanes.lower_others(begin)
-        until: Key = ((minute + 1) * MINUTE_MS, 0)
-        job = LoadJob(
-            self._schedule,
-            self,
-            begin=begin,
-            until=min(until, self.lanes.loading),
-            rows_max=ALL_ROWS,
-            starts=lambda _: True,
-        )
-        job.plan()
-        return job
 
     def begin_drain(self, lane: int, until_ms: int, *, rows_max: int) -> DrainJob | None:
         """Begin to take the first rows of a lane, at most `rows_max`, due by `until_ms`.

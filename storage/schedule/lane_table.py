@@ -107,10 +107,6 @@ class LaneTable:
     def lower_all(self, key: Key) -> None:
         """Have every lane read again what is after `key`."""
         self.lower(0, key)
-        self.lower_others(key)
-
-    def lower_others(self, key: Key) -> None:
-        """Have every lane but lane 0 read again what is after `key`."""
         for lane in self._cursors:
             self.lower(lane, key)
 

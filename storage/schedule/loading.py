@@ -7,12 +7,11 @@ From then on whatever comes or comes back before that lowers the cursor, or goes
 that are held or settled by the time it comes to them are passed over, so however readings overlap,
 each row is handed out once (handout.py).
 
-What cannot be read is left out, and told: another reading comes by it later.
+What cannot be read is left out, and told.
 """
 
-import errno
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import compress
 from typing import Final, Protocol
 
@@ -24,11 +23,9 @@ from storage.batch.entries import Entries, SubjectTable, make_entries, no_entrie
 from storage.batch.number_set import Mask, Numbers
 from storage.batch.rows import Int64s, effective_due_ms
 from storage.disk.disk import Disk
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import MINUTE_MS
 from storage.schedule.keys import Key, not_after
 from storage.schedule.lane_table import LaneTable
-from storage.schedule.read_troubles import ReadTroubles
 from storage.schedule.row_places import Ordinals, RowPlaces, SequenceSet
 from storage.schedule.segment import Segment, SegmentBatch
 
@@ -49,13 +46,16 @@ class Schedule(Protocol):
 
     disk: Disk
     subjects: SubjectTable
-    troubles: ReadTroubles
+    on_damage: Callable[[Damage], None]
 
     def segments_between(self, begin: Key, until: Key, /) -> list[Segment]:
         """Return the minute segments that may have rows after `begin` and not after `until`."""
 
-    def crossed_off(self, segment: Segment, /) -> Int64s:
-        """Return the sequences of a segment that have a fact, or an outcome that is durable."""
+    def crossed_off(self, segment: Segment, /) -> Int64s | None:
+        """Return the sequences of a segment that have a fact, or an outcome that is durable.
+
+        Returns None of one that is withheld.
+        """
 
 
 class Holder(Protocol):
@@ -107,8 +107,6 @@ class Reading(ABC):
         self.until = until
         self.started = False
         """Whether the cursor has moved."""
-        self.unread: dict[int, ReadFailedError] = {}
-        """Minutes of which something could not be read, and why; another reading has to come."""
         self._schedule = schedule
         self._holder = holder
         self._rows_max = rows_max
@@ -163,12 +161,8 @@ class Reading(ABC):
     # -- the plan ----------------------------------------------------------------------------
 
     def _find_end(self) -> Generator[None, None, bool]:
-        """Draw the end nearer if there are more rows than wanted; return whether all fits.
-
-        Rows that cannot be counted since the disk cannot read them do not: nothing waits for them.
-        """
+        """Draw the end nearer if there are more rows than wanted; return whether all fits."""
         rows = 0
-        fits = True
         for segment in self._schedule.segments_between(self.begin, self.until):
             minute = segment.key.start
             start_ms = minute * MINUTE_MS
@@ -185,19 +179,15 @@ class Reading(ABC):
             self._planned = minute
             yield None
             counts = np.zeros(MINUTE_MS, np.int64)
-            try:
-                yield from self._count_matching(segment, places, counts, start_ms)
-                end = yield from self._end_within(
-                    segment, places, counts, start_ms, wanted=self._rows_max - rows
-                )
-            except ReadFailedError:
-                fits = False
-                continue
+            yield from self._count_matching(segment, places, counts, start_ms)
+            end = yield from self._end_within(
+                segment, places, counts, start_ms, wanted=self._rows_max - rows
+            )
             if end is not None:
                 self.until = min(self.until, end)
                 return False
             rows += int(counts.sum())
-        return fits
+        return True
 
     def _end_within(
         self, segment: Segment, places: RowPlaces, counts: Int64s, start_ms: int, *, wanted: int
@@ -251,8 +241,6 @@ class Reading(ABC):
             places = self._holder.open(minute)
             try:
                 yield from self._read(segment, places)
-            except ReadFailedError as error:
-                self.unread[minute] = error
             finally:
                 self._holder.close(minute)
 
@@ -271,7 +259,7 @@ class Reading(ABC):
     ) -> Iterator[tuple[SegmentBatch, int, Mask | None]]:
         """Yield each batch, its first ordinal, and which of its rows are to be handed out.
 
-        In place of the mask there is None where there are none. Raises ReadFailedError.
+        In place of the mask there is None where there are none.
         """
         for batch in self._batches(segment):
             self._examined += batch.header.count
@@ -289,7 +277,7 @@ class Reading(ABC):
                 continue
             mask &= places.flags(first, len(mask)) == 0
             if places.lacks_facts(first):
-                mask &= ~self._told(batch.segment, places).contains(batch.sequence)
+                mask &= ~self._told(batch, places)
             yield batch, first, mask
 
     def _first_row(self, batch: SegmentBatch, places: RowPlaces) -> int | None:
@@ -299,17 +287,23 @@ class Reading(ABC):
             return first
         if not places.is_free(batch.records):
             return None
-        told = self._told(batch.segment, places).contains(batch.sequence)
+        told = self._told(batch, places)
         first = self._holder.meet(places, batch.records, batch.header.count)
         places.settle(first, told)
         return first
 
-    def _told(self, segment: Segment, places: RowPlaces) -> SequenceSet:
-        """Return the sequences of a minute with a fact, read once while anybody reads it."""
+    def _told(self, batch: SegmentBatch, places: RowPlaces) -> Mask:
+        """Say which rows have a fact; all may have one where their segment is withheld.
+
+        The facts are read once while anybody reads the minute.
+        """
         if places.told is None:
-            places.told = SequenceSet([self._schedule.crossed_off(segment)])
-            self._examined += segment.facts_seen
-        return places.told
+            crossed_off = self._schedule.crossed_off(batch.segment)
+            if crossed_off is None:
+                return np.ones(batch.header.count, np.bool_)
+            places.told = SequenceSet([crossed_off])
+            self._examined += batch.segment.facts_seen
+        return places.told.contains(batch.sequence)
 
     def _subject_mask(self, batch: SegmentBatch) -> Mask | None:
         """Say which rows' subjects are wanted, by the batch's own table; None for no row at all."""
@@ -335,33 +329,12 @@ class Reading(ABC):
         return np.fromiter((known(name, -1) for name in names), np.intp, len(names))
 
     def _batches(self, segment: Segment) -> Iterator[SegmentBatch]:
-        """Yield the readable batches of a segment.
-
-        Raises ReadFailedError; of a segment that was given up at its end, having read past what
-        cannot be read.
-        """
-        troubles, path = self._schedule.troubles, segment.file.path
-        unreadable: list[tuple[str, int]] = []
-        batches = segment.read_rows(
-            self._schedule.disk,
-            segment.file.length,
-            patient=troubles.is_patient_with(path),
-            unreadable=unreadable,
-        )
-        while True:
-            with troubles.noting(path):
-                batch = next(batches, None)
-            if batch is None:
-                break
+        """Yield the readable batches of a segment."""
+        for batch in segment.read_rows(self._schedule.disk, segment.file.length):
             if not isinstance(batch, Damage):
                 yield batch
             elif self.started:
-                troubles.report(batch)
-        if self.started:
-            with troubles.trying(path):
-                if unreadable and troubles.is_patient:
-                    error = OSError(errno.EIO, "some of its blocks cannot be read")
-                    raise ReadFailedError(path=path, error=error)
+                self._schedule.on_damage(batch)
 
     def _entries(
         self, batch: SegmentBatch, rows: npt.NDArray[np.intp], ordinals: Ordinals
@@ -390,7 +363,7 @@ class Reading(ABC):
 
 
 class LoadJob(Reading):
-    """A slice for the wheel: of lane 0, or of what could not be read before."""
+    """A slice of lane 0, for the wheel."""
 
     def __init__(
         self,

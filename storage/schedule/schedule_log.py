@@ -33,8 +33,7 @@ from storage.schedule.crossing_off import CrossingOff
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.handout import Handout
 from storage.schedule.keys import BEFORE_ALL, Key
-from storage.schedule.provision import Owed, Provision
-from storage.schedule.read_troubles import ReadTroubles
+from storage.schedule.owed import PENDING_BYTES
 from storage.schedule.segment import Appended, Segment
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.splitting import COARSE, Splitter
@@ -62,17 +61,15 @@ class ScheduleLog:
         *,
         limits: StorageLimits,
         on_damage: Callable[[Damage], None],
-        provision: Provision | None = None,
     ) -> None:
         self.disk = disk
         self.subjects = SubjectTable(bytes_max=limits.subjects_bytes_max)
         self._log_uuid = log_uuid
         self._limits = limits
-        self.owed = Owed(provision or Provision())
-        self.waiting = WaitingRows(self.owed)
+        self.waiting = WaitingRows()
         self.segments: dict[int, Segment] = {}
         """Unsealed segments by the code of their key."""
-        self.troubles = ReadTroubles(on_damage)
+        self.on_damage = on_damage
         self.files = SegmentFiles(
             disk, open_files_max=limits.open_files_max, segments=self.segments.values
         )
@@ -80,8 +77,7 @@ class ScheduleLog:
             disk,
             segments=self.segments,
             files=self.files,
-            owed=self.owed,
-            troubles=self.troubles,
+            on_damage=on_damage,
             waits=self.waiting.has_any_of,
         )
         self.splits = Splitter(
@@ -90,8 +86,6 @@ class ScheduleLog:
             segments=self.segments,
             files=self.files,
             facts=self.facts,
-            owed=self.owed,
-            troubles=self.troubles,
             minute_horizon_minutes=limits.minute_horizon_minutes,
             hour_horizon_minutes=limits.hour_horizon_minutes,
         )
@@ -104,6 +98,9 @@ class ScheduleLog:
         self.last_filed = 0
         """The last sequence handed to `apply`; pile and held rows count as filed."""
         self.floor_minute = 0
+        self.keeps_free = False
+        """Whether rows leave free what facts and checkpoints need. While a data directory is opened
+        nothing is left: what is written then had its place before."""
         self._pile_lacks_space = False
         self._facts_wait = False
         self.retired: list[str] = []
@@ -199,20 +196,20 @@ class ScheduleLog:
         return self.flush_near(now_ms)
 
     def read_dead(self) -> None:
-        """Read the index of dead letters anew, of the oldest days first.
-
-        Raises ReadFailedError with the index as it was.
-        """
+        """Read the index of dead letters anew, of the oldest days first."""
         index = DeadIndex()
         for segment in sorted(self.segments.values(), key=lambda segment: segment.key.start):
             if segment.key.span is not Span.DEAD:
                 continue
+            settled = self.crossed_off(segment)
+            if settled is None:
+                continue
             try:
-                index.read(self.disk, segment, self.crossed_off(segment), self.troubles.report)
+                index.read(self.disk, segment, settled, self.on_damage)
             except (DataDirectoryError, UnsupportedFormatError) as error:
                 # Somebody has put the first sector of another file there since it was opened.
                 path, length = segment.file.path, segment.file.length
-                self.troubles.report(Damage(path, 0, length, str(error)))
+                self.on_damage(Damage(path, 0, length, str(error)))
         self.dead = index
 
     def restore(self, segment: Segment) -> None:
@@ -253,7 +250,7 @@ class ScheduleLog:
     @property
     def pile_bytes(self) -> int:
         """Bytes of rows that wait in memory for a flush, those held by a split included."""
-        return self.owed.pile_bytes
+        return self.waiting.pile_bytes
 
     @property
     def pile_earliest_ms(self) -> int | None:
@@ -263,7 +260,7 @@ class ScheduleLog:
     @property
     def pile_is_full(self) -> bool:
         """Whether it is time for `flush`."""
-        return self.owed.pile_bytes >= self._limits.gather_bytes_max
+        return self.waiting.pile_bytes >= self._limits.gather_bytes_max
 
     def flush_near(self, now_ms: int) -> Entries:
         """Write rows of loaded minutes; return the entries of those that are handed out.
@@ -276,7 +273,6 @@ class ScheduleLog:
                 self.dead.add_written(block, appended.positions, self.subjects.names)
             elif self.handout is not None:
                 found.append(self.handout.arrived(segment, block, appended))
-        self.waiting.near_written()
         return np.concatenate(found) if found else no_entries()
 
     def flush(self, now_ms: int) -> bool:
@@ -330,15 +326,15 @@ class ScheduleLog:
         appended = segment.append(block, self.subjects, epoch=self.epoch, append_ms=now_ms)
         self.files.written(segment.file)
         if segment.key.span in COARSE:
-            self.owed.split_bytes = max(self.owed.split_bytes, self.splits.cost(segment))
+            self.splits.largest_bytes = max(self.splits.largest_bytes, segment.raw_bytes)
         return appended
 
     def require_free(self, size: int) -> None:
         """Raise StorageFullError where so many bytes would take what others need to be free."""
-        if self.owed.keep_free is None:
+        if not self.keeps_free:
             return
         free, _ = self.disk.free_bytes()
-        keep = self.owed.keep_free()
+        keep = PENDING_BYTES * (self.pending + self.dead_pending)
         if free - size < keep:
             raise StorageFullError(
                 f"{free} bytes are free, of which {keep} are kept for facts and checkpoints"
@@ -389,10 +385,10 @@ class ScheduleLog:
             key=lambda segment: segment.key.start,
         )
 
-    def crossed_off(self, segment: Segment) -> Int64s:
+    def crossed_off(self, segment: Segment) -> Int64s | None:
         """Return the sequences of a segment that have a fact, or an outcome that is durable.
 
-        Raises ReadFailedError.
+        Returns None of one that is withheld.
         """
         return self.facts.of_segment(segment)
 

@@ -67,6 +67,10 @@ class Segment:
     to rows or to facts leaves behind. Known at a start, and when the segment is looked through."""
     facts_at_last_look: int = -1
     """`facts` when the segment was last found to be incomplete."""
+    is_withheld: bool = False
+    """Whether facts could not be read: until the next start nothing on disk is handed out."""
+    split_after_ms: int = 0
+    """When it may be split at the earliest, since an earlier try could not read it."""
 
     @classmethod
     def new(cls, disk: Disk, log_uuid: UUID, key: SegmentKey) -> "Segment":
@@ -106,8 +110,8 @@ class Segment:
         headers = walk_headers(file.disk, file.path, file.length, file.header)
         for found in islice(headers, _SAMPLED):
             if not isinstance(found, Damage):
-                raw += found.header.blob_raw_size
-                seen += found.header.size
+                raw += found.blob_raw_size
+                seen += found.size
         self.raw_bytes = raw * file.length // (FILE_HEADER_SIZE + seen) if seen else file.length
 
     def state(self) -> SegmentState:
@@ -212,27 +216,26 @@ class Segment:
         disk: Disk,
         length: int,
         *,
-        patient: bool = False,
         unreadable: list[tuple[str, int]] | None = None,
     ) -> Iterator["SegmentBatch | Damage"]:
         """Yield the batches in the first `length` bytes, columns checked, blobs unread.
 
-        patient, unreadable: as `walk_file` takes them.
+        unreadable: as `walk_file` takes it.
         """
         if not length:
             return
         file = self.file
-        for found in walk_file(
-            disk, file.path, length, file.header, unreadable=unreadable, patient=patient
-        ):
+        for found in walk_file(disk, file.path, length, file.header, unreadable=unreadable):
             yield found if isinstance(found, Damage) else SegmentBatch.of(self, found)
 
-    def read_facts(self, disk: Disk, *, patient: bool = False) -> Iterator[FactBlock | Damage]:
-        """Yield the facts filed for this segment; `patient` as `walk_file` takes it."""
+    def read_facts(
+        self, disk: Disk, *, unreadable: list[tuple[str, int]] | None = None
+    ) -> Iterator[FactBlock | Damage]:
+        """Yield the facts filed for this segment; `unreadable` as `walk_file` takes it."""
         file = self.facts_file
         if not file.length:
             return
-        for found in walk_file(disk, file.path, file.length, file.header, patient=patient):
+        for found in walk_file(disk, file.path, file.length, file.header, unreadable=unreadable):
             yield found if isinstance(found, Damage) else filed_facts_of(found.columns)
 
     def close(self) -> None:

@@ -1,6 +1,6 @@
 """Coarse segments are split in good time: a day into hours, an hour into minutes."""
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -11,11 +11,9 @@ from storage.batch.entries import SubjectTable
 from storage.batch.facts import FactBlock, join_facts
 from storage.batch.rows import RowBlock, join_blocks
 from storage.disk.disk import Disk
-from storage.disk.errors import DamagedError, ReadFailedError
+from storage.disk.errors import DamagedError
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, codes_of_span, key_of_code
 from storage.schedule.crossing_off import CrossingOff
-from storage.schedule.provision import Owed
-from storage.schedule.read_troubles import ReadTroubles
 from storage.schedule.segment import Segment, SegmentBatch
 from storage.schedule.segment_files import SegmentFiles
 from storage.schedule.waiting_rows import WaitingRows
@@ -28,6 +26,7 @@ class Filing(Protocol):
     """What splits ask of the schedule_log."""
 
     subjects: SubjectTable
+    on_damage: Callable[[Damage], None]
     epoch: int
     waiting: WaitingRows
     retired: list[str]
@@ -62,23 +61,21 @@ class Splitter:
         segments: dict[int, Segment],
         files: SegmentFiles,
         facts: CrossingOff,
-        owed: Owed,
-        troubles: ReadTroubles,
         minute_horizon_minutes: int,
         hour_horizon_minutes: int,
     ) -> None:
         self.filing = filing
         self.disk = disk
-        self.troubles = troubles
         self._segments = segments
         self._files = files
         self._facts = facts
-        self._owed = owed
         self._minute_horizon = minute_horizon_minutes
         self._hour_horizon = hour_horizon_minutes
         self.hour_mark = 0
         self.day_mark = 0
         self.active: SplitJob | None = None
+        self.largest_bytes = 0
+        """Bytes of the items in the largest coarse segment, uncompressed: a split writes them."""
 
     # -- when --------------------------------------------------------------------------------
 
@@ -87,10 +84,14 @@ class Splitter:
         times = []
         for segment in self._segments.values():
             if segment.key.span is Span.HOUR:
-                times.append(segment.key.start - self._minute_horizon)
+                horizon = self._minute_horizon
             elif segment.key.span is Span.DAY:
-                times.append(segment.key.start - self._hour_horizon)
-        return min(times) * MINUTE_MS if times else None
+                horizon = self._hour_horizon
+            else:
+                continue
+            due_ms = (segment.key.start - horizon) * MINUTE_MS
+            times.append(max(due_ms, segment.split_after_ms))
+        return min(times, default=None)
 
     def deadline_ms(self, key: SegmentKey) -> int:
         """Return until when the split of a coarse segment delays nothing.
@@ -99,11 +100,11 @@ class Splitter:
         """
         return (key.start - self._minute_horizon // 2) * MINUTE_MS
 
-    def begin(self, now_ms: int, *, postponed: Collection[SegmentKey] = ()) -> "SplitJob | None":
+    def begin(self, now_ms: int) -> "SplitJob | None":
         """Return the next split that is due, having moved the marks over empty time before it.
 
-        Those of `postponed` segments are not begun. What is due before them is split meanwhile, and
-        the marks stay where they begin.
+        What is due before one that waits for another try is split meanwhile, and the marks stay
+        where that one begins.
         """
         if self.active is not None:
             return self.active
@@ -116,7 +117,7 @@ class Splitter:
             segment = self._first_coarse(Span.HOUR, hour_target)
         else:
             self.day_mark = max(self.day_mark, segment.key.start)
-            if segment.key in postponed:
+            if now_ms < segment.split_after_ms:
                 hour_target = min(hour_target, segment.key.start)
                 segment = self._first_coarse(Span.HOUR, hour_target)
         if segment is None:
@@ -124,12 +125,12 @@ class Splitter:
             return None
         if segment.key.span is Span.HOUR:
             self.hour_mark = max(self.hour_mark, segment.key.start)
-            if segment.key in postponed:
+            if now_ms < segment.split_after_ms:
                 return None
         # Rows that wait for this segment go in first, while it is still where they belong.
         if not self.filing.flush(now_ms):
             return None
-        self.active = SplitJob(splits=self, source=segment)
+        self.active = SplitJob(splits=self, source=segment, begun_ms=now_ms)
         return self.active
 
     def _first_coarse(self, span: Span, before: int) -> Segment | None:
@@ -170,31 +171,19 @@ class Splitter:
 
         Nothing names the finer segments yet; the next try writes over their files.
         """
-        for segment in job.finer.values():
-            segment.close()
+        job.drop_finer()
         self._end()
 
     def _end(self) -> None:
         self.active = None
         self.filing.waiting.release()
-        self.count_costs()
+        self.find_largest()
 
-    # -- what it takes -----------------------------------------------------------------------
-
-    def cost(self, segment: Segment) -> int:
-        """Return the bytes of disk that the split of a segment takes."""
-        minutes = segment.key.end - segment.key.start
-        return self._owed.provision.splitting(segment.rows, segment.raw_bytes, minutes)
-
-    def count_costs(self) -> None:
-        """Find out what the largest split takes that is still to be done."""
-        active = self.active
-        costs = [
-            self.cost(segment) - (active.written if active and segment is active.source else 0)
-            for segment in self._segments.values()
-            if segment.key.span in COARSE
-        ]
-        self._owed.split_bytes = max(costs, default=0)
+    def find_largest(self) -> None:
+        """Look at all coarse segments, of which there may be others now."""
+        self.largest_bytes = max(
+            (one.raw_bytes for one in self._segments.values() if one.key.span in COARSE), default=0
+        )
 
 
 def _after(minute: int, span: Span) -> int:
@@ -212,86 +201,106 @@ class SplitJob:
 
     splits: "Splitter"
     source: Segment
+    begun_ms: int
     finer: dict[int, Segment] = field(default_factory=dict)
+    is_abandoned: bool = False
+    """Whether it ended without having split anything, and is begun anew later."""
     _batches: Iterator[SegmentBatch | Damage] | None = None
+    _unreadable: list[tuple[str, int]] = field(default_factory=list)
     gathered: list[RowBlock] = field(default_factory=list)
     """Rows that were read and not written yet."""
     damaged: bool = False
     """A batch could not be carried over."""
-    written: int = 0
-    """Bytes of rows in the finer segments."""
 
     @property
     def key(self) -> SegmentKey:
         """The segment being split."""
         return self.source.key
 
+    @property
+    def is_last(self) -> bool:
+        """Whether it cannot wait any longer: what cannot be read is damaged."""
+        return self.begun_ms >= self.splits.deadline_ms(self.key)
+
     def step(self, now_ms: int) -> bool:
-        """Do a bounded part of the work; return True when the finer segments have taken over.
+        """Do a bounded part of the work; return True when it is over.
 
-        Raises StorageFullError where a finer segment finds no space; the step can be repeated. And
-        ReadFailedError where the coarse one cannot be read: then this split is over, the segment
-        stays as it is, and another may be begun.
+        The finer segments have taken over then, unless the coarse one could not be read. Raises
+        StorageFullError where a finer segment finds no space; the step can be repeated.
         """
-        try:
-            return self._step(now_ms)
-        except ReadFailedError:
-            self.splits.abandon(self)
-            raise
-
-    def _step(self, now_ms: int) -> bool:
         if self._batches is None:
-            self._open()
-        assert self._batches is not None
+            self._batches = self.source.read_rows(
+                self.splits.disk, self.source.file.length, unreadable=self._unreadable
+            )
         # What found no space is written before anything more is read, or it would pile up.
         if sum(block.weight for block in self.gathered) >= self.splits.filing.gather_bytes_max:
             self._write(now_ms)
             return False
-        path = self.source.file.path
-        with self.splits.troubles.noting(path):
-            batch = next(self._batches, None)
-        if batch is None:
-            self.splits.troubles.unread.pop(path, None)
-            self._write(now_ms)
-            self._write_facts(now_ms)
-            self.splits.finish(self)
+        found = next(self._batches, None)
+        if found is not None:
+            damage = self._gather(found)
+            if self._abandons():
+                return True
+            if damage is not None:
+                self._damaged(damage)
+            return False
+        self._write(now_ms)
+        facts = self._read_facts()
+        if self._abandons():
             return True
-        if isinstance(batch, Damage):
-            self.damaged = True
-            self.splits.troubles.report(batch)
-            return False
-        try:
-            with self.splits.troubles.noting(path):
-                rows = batch.rows(self.splits.filing.subjects)
-        except DamagedError as error:
-            self.damaged = True
-            self.splits.troubles.report(
-                Damage(
-                    path=error.path,
-                    position=error.position,
-                    size=batch.header.size,
-                    reason=error.reason,
-                )
-            )
-            return False
-        self.gathered.append(rows)
-        return False
+        self._write_facts(facts, now_ms)
+        self.splits.finish(self)
+        return True
 
-    def _write_facts(self, now_ms: int) -> None:
-        """Copy the facts filed for the coarse segment; nothing else will know of them after it."""
+    def _gather(self, found: SegmentBatch | Damage) -> Damage | None:
+        """Take the rows of a batch; return the damage if there are none to be had."""
+        if isinstance(found, Damage):
+            return found
+        try:
+            self.gathered.append(found.rows(self.splits.filing.subjects))
+        except DamagedError as error:
+            return Damage(error.path, error.position, found.header.size, error.reason)
+        return None
+
+    def _damaged(self, damage: Damage) -> None:
+        self.damaged = True
+        self.splits.filing.on_damage(damage)
+
+    def _abandons(self) -> bool:
+        """End it if something could not be read, and there is time for another try."""
+        if self.is_last or not self._unreadable:
+            return False
+        self.is_abandoned = True
+        self.source.split_after_ms = self.begun_ms + MINUTE_MS
+        self.splits.abandon(self)
+        return True
+
+    def drop_finer(self) -> None:
+        """Let go of the finer segments, which nothing names."""
+        for segment in self.finer.values():
+            segment.close()
+        self.finer.clear()
+
+    def _read_facts(self) -> list[FactBlock | Damage]:
+        """Return the facts filed for the coarse segment; nothing else will know of them later."""
+        read = len(self._unreadable)
+        found = list(self.source.read_facts(self.splits.disk, unreadable=self._unreadable))
+        if self.is_last and len(self._unreadable) > read:
+            # What was delivered nobody can say: all of it is set aside, and none is sent twice.
+            self.drop_finer()
+            self.damaged = True
+        return found
+
+    def _write_facts(self, found: list[FactBlock | Damage], now_ms: int) -> None:
         for segment in self.finer.values():
             segment.forget_facts()  # Of a try that found no space.
             segment.last_fact = self.source.last_fact
         facts = []
-        path = self.source.facts_file.path
-        patient = self.splits.troubles.is_patient_with(path)
-        with self.splits.troubles.trying(path):
-            for found in self.source.read_facts(self.splits.disk, patient=patient):
-                if isinstance(found, FactBlock):
-                    facts.append(found)
-                else:
-                    self.damaged = True
-                    self.splits.troubles.report(found)
+        for block in found:
+            if isinstance(block, Damage):
+                self._damaged(block)
+            else:
+                facts.append(block)
         if not facts:
             return
         span = Span.HOUR if self.source.key.span is Span.DAY else Span.MINUTE
@@ -300,13 +309,6 @@ class SplitJob:
             finer = self.finer.get(code)
             if finer is not None:
                 finer.append_facts(part, epoch=self.splits.filing.epoch, append_ms=now_ms)
-
-    def _open(self) -> None:
-        self._batches = self.source.read_rows(
-            self.splits.disk,
-            self.source.file.length,
-            patient=self.splits.troubles.is_patient_with(self.source.file.path),
-        )
 
     def _write(self, now_ms: int) -> None:
         if not self.gathered:
@@ -331,6 +333,4 @@ class SplitJob:
                     epoch=self.splits.filing.epoch,
                     append_ms=now_ms,
                 )
-                self.written += len(block.blob)
         self.gathered = []
-        self.splits.count_costs()

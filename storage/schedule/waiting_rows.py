@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from storage.batch.rows import Int64s, RowBlock, effective_due_ms, join_blocks
 from storage.disk.spans import SegmentKey
-from storage.schedule.provision import Owed
 
 _PILE_BLOCKS_MAX: Final = 256
 
@@ -21,9 +20,9 @@ _PILE_BLOCKS_MAX: Final = 256
 class WaitingRows:
     """The blocks of rows in memory, and what they weigh."""
 
-    def __init__(self, owed: Owed) -> None:
-        """Keep `owed` up to date."""
-        self._owed = owed
+    def __init__(self) -> None:
+        self.pile_bytes = 0
+        """What rows of pile and held weigh."""
         self.near: list[RowBlock] = []
         self.pile: list[RowBlock] = []
         self.held: list[RowBlock] = []
@@ -34,11 +33,15 @@ class WaitingRows:
         """Yield all blocks."""
         yield from (*self.near, *self.pile, *self.held)
 
+    @property
+    def weight(self) -> int:
+        """Bytes of all rows; it may be read in any thread."""
+        return self.pile_bytes + sum(block.weight for block in list(self.near))
+
     def put_aside(self, block: RowBlock) -> None:
         """Add rows to the pile."""
         self.pile.append(block)
-        self._owed.pile_bytes += block.weight
-        self._owed.pile_rows += len(block)
+        self.pile_bytes += block.weight
         earliest = int(effective_due_ms(block.due_ms, block.minute).min())
         known = self.pile_earliest_ms
         self.pile_earliest_ms = earliest if known is None else min(known, earliest)
@@ -63,23 +66,17 @@ class WaitingRows:
     def release(self) -> None:
         """Put what was held into the pile again, before all that came since."""
         waiting, self.pile, self.held = self.held + self.pile, [], []
-        self._owed.pile_bytes = self._owed.pile_rows = 0
+        self.pile_bytes = 0
         for block in waiting:
             self.put_aside(block)
 
     def pile_written(self) -> None:
         """Hear that all of the pile was written but what is left in it."""
         left, self.pile = self.pile, []
-        self._owed.pile_bytes = sum(block.weight for block in self.held)
-        self._owed.pile_rows = sum(map(len, self.held))
+        self.pile_bytes = sum(block.weight for block in self.held)
         self.pile_earliest_ms = None
         for block in left:
             self.put_aside(block)
-
-    def near_written(self) -> None:
-        """Hear that all that is near was written but what is left of it."""
-        self._owed.near_rows = sum(map(len, self.near))
-        self._owed.near_bytes = sum(block.weight for block in self.near)
 
     def are_behind(self, minute: Int64s) -> npt.NDArray[np.bool_]:
         """Say of which of these filed minutes rows are near and wait for space."""

@@ -1,17 +1,15 @@
-"""Gets out of damaged files whatever can be proven whole: `delaywheel log salvage`.
+"""Gets whole batches out of damaged files: `delaywheel log salvage`.
 
 Reads a data directory, or single files of one, and changes nothing. A message is proven by the CRC
-of its batch, or, where the batch's items are damaged, by its own. One whose batch has lost its
-header or its columns is lost, and so is one that lies in the wrong place of a file (walk.py says
-which): 4 MiB of messages at most for each such place, unless another file has them. What is known
-of each message:
+of its batch. One whose batch is damaged is lost, unless another file has it; so is one that lies in
+the wrong place of a file (walk.py says which). What is known of each message:
 
 * delivered (or crossed off otherwise): a fact says so, filed or in the message_log, or a seal;
 * pending: nothing of what could say so is damaged, or it is not due yet;
 * a dead letter: it was given up, and neither requeued nor dropped since; nobody should send it
   unasked;
-* in doubt: it is due, and facts are damaged or missing that may have told of it, filed ones or
-  records of the message_log that the checkpoint does not cover.
+* in doubt: it is due, and facts may be missing: the directory's manifest is not complete, or filed
+  facts, seals or the message_log are damaged.
 
 Messages whose delivery was confirmed in the last moments before a crash have no fact anywhere: what
 is pending may have been delivered too.
@@ -19,17 +17,15 @@ is pending may have been delivered too.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from uuid import UUID
 
 from storage.batch.batches import Damage
 from storage.batch.columns import KINDS_WITH_ITEMS, RecordKind
+from storage.batch.dead_rows import note_of_row
 from storage.batch.facts import FactBlock, Outcome, facts_stated, filed_facts_of
-from storage.batch.file_header import HEADER_SIZE_MAX, FileHeader, decode_file_header
-from storage.batch.item_formats import qmq_item_fault, qmq_item_size, qmq_names
-from storage.batch.walk import FileBatch, walk_file
-from storage.disk.disk import Bytes, Disk, size_of
-from storage.disk.errors import DamagedError, NotPermittedError, StorageError
-from storage.disk.read_ahead import PIECE
+from storage.batch.file_header import LogKind
+from storage.batch.item_formats import qmq_message_id
+from storage.batch.walk import FileBatch
+from storage.disk.disk import Disk, size_of
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MS,
@@ -39,19 +35,9 @@ from storage.disk.spans import (
     dead_segment_of,
 )
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
-from storage.logs.numbered_log import files_from
 from storage.node.store import QUARANTINE_DIRECTORY
 from storage.schedule.seals import SEALS_DIRECTORY, Seal, seals_of_columns
-from storage.state.checkpoint import Checkpoint, checkpoint_if_whole
-from storage.state.identity import read_identity
-from storage.tools.inspect import (
-    facts_are_whole,
-    header_of,
-    is_log_file,
-    items_in,
-    lost_log,
-    message_log_files,
-)
+from storage.tools.inspect import items_in, log_files, read_file, read_known
 
 PENDING = "pending"
 IN_DOUBT = "in doubt"
@@ -65,9 +51,8 @@ class SalvagedItem:
     """A message that was found whole.
 
     state: PENDING, IN_DOUBT, DEAD_LETTER or what became of it (an Outcome's name in lower case, or
-    "sealed"). path, position: of the item, or of its batch where that is compressed. proof: "batch"
-    or "item", whose CRC it was. is_served: whether the node of this directory has a copy that is
-    whole where it looks for it.
+    "sealed"). path, position: of its batch. is_served: whether the node of this directory has it in
+    a whole batch where it looks for it.
     """
 
     sequence: int
@@ -77,7 +62,6 @@ class SalvagedItem:
     state: str
     path: str
     position: int
-    proof: str
     is_served: bool
     data: bytes
 
@@ -85,16 +69,6 @@ class SalvagedItem:
     def is_wanted(self) -> bool:
         """Whether it is still to be delivered, as far as anybody knows."""
         return self.state in {PENDING, IN_DOUBT}
-
-
-@dataclass(frozen=True, slots=True)
-class Gap:
-    """Bytes of a log file that are no whole batch."""
-
-    path: str
-    position: int
-    size: int
-    reason: str
 
 
 class SequenceSet:
@@ -121,10 +95,9 @@ class SequenceSet:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A batch that a walk stands at, of a file that should begin with this header."""
+    """A batch that a walk stands at."""
 
     path: str
-    file: FileHeader
     batch: FileBatch
 
     @property
@@ -140,33 +113,23 @@ class _Part:
             return told
         return self.batch.records
 
-    def whole(self, *, each: bool) -> Iterator[int]:
-        """Yield the sequences of whole items; `each` of a batch whose blob is damaged, too."""
-        if self.kind in KINDS_WITH_ITEMS:
-            blob, fault = _blob_of(self.batch)
-            if fault is None or each:
-                sequences = self.sequences
-                for row, _begin, _item in self.whole_items(blob):
-                    yield sequences[row]
-
-    def whole_items(self, blob: Bytes) -> Iterator[tuple[int, int, bytes]]:
-        """Yield row, place in the blob and bytes of each item that is whole."""
-        is_dead = self.file.span is Span.DEAD
-        for row, (begin, due_ms, view) in enumerate(items_in(self.batch.columns, blob)):
-            # Behind that of a dead letter there is a note; the item says where.
-            row_bytes = bytes(view)
-            item = row_bytes[: qmq_item_size(row_bytes, 0) or 0] if is_dead else row_bytes
-            if qmq_item_fault(item, due_ms) is None:
-                yield row, begin, item
+    def items(self) -> Iterator[bytes]:
+        """Yield its items."""
+        for view in items_in(self.batch):
+            row = bytes(view)
+            # Behind the item of a dead letter there is a note.
+            note = note_of_row(row) if self.batch.file.span is Span.DEAD else None
+            yield row if note is None else row[: -note[0]]
 
     def filed_minute(self, due_ms: int) -> int:
         """Return the filed minute of a row that is due then, or what stands for a dead segment."""
         minute, header = due_ms // MINUTE_MS, self.batch.header
         if self.kind is RecordKind.DEAD:
             return dead_minute(dead_segment_of(header.append_ms, header.floor_minute))
-        if self.file.span is Span.NONE:
+        file = self.batch.file
+        if file.span is Span.NONE:
             return max(minute, header.floor_minute)
-        begin, end = SegmentKey(self.file.start_minute, self.file.span).filed_minutes
+        begin, end = SegmentKey(file.start_minute, file.span).filed_minutes
         return begin if end == begin + 1 else max(minute, begin)
 
 
@@ -212,13 +175,11 @@ class Salvage:
         """
         self._disk = disk
         self._now_ms = now_ms
-        self.gaps: list[Gap] = []
-        """Bytes that are no whole batch, of the files that items were looked for in."""
-        self._is_whole = files is None
-        """Whether all files of the directory are looked into."""
-        holders = _log_files(disk, MESSAGE_LOG_DIRECTORY, "schedule_log", QUARANTINE_DIRECTORY)
-        self.files = holders if files is None else list(files)
-        self.log_uuid = _uuid_of(disk, [*self.files, *holders, *_derived_files(disk)])
+        self._known = read_known(disk)
+        self.gaps: list[Damage] = [] if files is not None else list(self._known.faults)
+        """What is no whole batch of the files that items were looked for in, or is gone."""
+        holders = log_files(disk, MESSAGE_LOG_DIRECTORY, "schedule_log", QUARANTINE_DIRECTORY)
+        self.files = holders if files is None else files
         self._seen = SequenceSet()
 
     def items(self) -> Iterator[SalvagedItem]:
@@ -227,172 +188,86 @@ class Salvage:
         Raises NotPermittedError for a file that this user may not read: nobody should take what is
         found without it for all that is whole.
         """
-        checkpoint = checkpoint_if_whole(self._disk, self.log_uuid)
         knowledge = self._learn()
-        if self._is_whole:
-            self.gaps += self._gone(checkpoint)
-        served = self._learn_served(checkpoint)
+        served = self._learn_served()
         for path in self.files:
             for part in self._read(path, self.gaps):
                 if part.kind in KINDS_WITH_ITEMS:
                     yield from self._items_of(part, knowledge, served)
 
-    # -- what became of them -----------------------------------------------------------------
-
     def _learn(self) -> _Knowledge:
-        knowledge = _Knowledge(facts_incomplete=not facts_are_whole(self._disk))
+        """Return what filed facts, seals and records of the message_log say."""
+        knowledge = _Knowledge(facts_incomplete=bool(self._known.faults))
         seals: list[Seal] = []
         whole: dict[str, int] = {}
-        for path in _derived_files(self._disk):
-            gaps: list[Gap] = []
+        for path in log_files(self._disk, "dispatch_log", SEALS_DIRECTORY, MESSAGE_LOG_DIRECTORY):
+            gaps: list[Damage] = []
             for part in self._read(path, gaps):
-                columns = part.batch.columns
+                columns, facts = part.batch.columns, None
                 if part.kind is RecordKind.SEALS:
                     seals += seals_of_columns(columns)
+                elif part.batch.file.kind is LogKind.MESSAGE_LOG:
+                    facts = facts_stated(part.batch.header, columns)
                 else:
-                    knowledge.add(filed_facts_of(columns))
+                    facts = filed_facts_of(columns)
+                if facts is not None:
+                    knowledge.add(facts)
+            knowledge.facts_incomplete |= bool(gaps)
             if not gaps:
                 whole[path] = size_of(self._disk, path)
         # Each row of a complete segment has a fact: what has none there never was one of its rows.
         knowledge.sealed = [
             seal.key for seal in seals if whole.get(seal.key.facts_path, 0) < seal.facts_length
         ]
-        self._learn_records(knowledge)
         return knowledge
 
-    def _learn_records(self, knowledge: _Knowledge) -> None:
-        """Take the facts that records of the message_log state, whether they are filed or not."""
-        for path in _log_files(self._disk, MESSAGE_LOG_DIRECTORY):
-            for part in self._read(path):
-                facts = facts_stated(part.batch.header, part.batch.columns)
-                if facts is not None:
-                    knowledge.add(facts)
-
-    def _gone(self, checkpoint: Checkpoint | None) -> Iterator[Gap]:
-        """Yield the message_log and the segments that the checkpoint names, if no file is left."""
-        lost = lost_log(self._disk)
-        if lost is not None:
-            yield Gap(MESSAGE_LOG_DIRECTORY, 0, 0, lost)
-        for state in checkpoint.segments if checkpoint is not None else ():
-            files = ((state.key.path, state.length), (state.key.facts_path, state.facts_length))
-            for path, length in files:
-                if length and not self._disk.exists(path):
-                    yield Gap(path, 0, length, "the file is gone")
-
-    def _learn_served(self, checkpoint: Checkpoint | None) -> SequenceSet:
-        """Return the sequences of which the node has a copy that is whole where it looks for it.
+    def _learn_served(self) -> SequenceSet:
+        """Return the sequences of which the node has a copy in a whole batch where it looks for it.
 
         That is in the segments that the checkpoint names and, for what came after it, in the
-        message_log. Without a checkpoint it does not start.
+        message_log. Without either it does not start.
         """
         served = SequenceSet()
-        if checkpoint is None:
+        manifest = self._known.manifest
+        if manifest is None:
             return served
-        for state in checkpoint.segments:
-            for part in self._read(state.key.path):
-                if part.batch.position < state.length:
-                    for sequence in part.whole(each=state.key.span in {Span.MINUTE, Span.DEAD}):
-                        served.add(sequence)
-        # A stray file would hide the one before it.
-        log_files, _ = message_log_files(self._disk, self.log_uuid)
-        for file in files_from(log_files, checkpoint.sequence):
-            for part in self._read(file.path):
-                for sequence in part.whole(each=False):
-                    if sequence > checkpoint.sequence:
-                        served.add(sequence)
+        lengths = {one.file: one.length for one in (*manifest.segments, *manifest.dead_segments)}
+        log = log_files(self._disk, MESSAGE_LOG_DIRECTORY)
+        for path in (*lengths, *log):
+            for part in self._read(path, []):
+                is_counted = part.batch.position < lengths.get(path, 1 << 62)
+                if is_counted and part.kind in KINDS_WITH_ITEMS:
+                    for sequence in part.sequences:
+                        if path in lengths or sequence > manifest.sequence:
+                            served.add(sequence)
         return served
-
-    # -- items -------------------------------------------------------------------------------
 
     def _items_of(
         self, part: _Part, knowledge: _Knowledge, served: SequenceSet
     ) -> Iterator[SalvagedItem]:
-        batch, sequences = part.batch, part.sequences
-        header, names = batch.header, batch.columns.names
-        subjects, dues = batch.columns.arrays["subject"], batch.columns.arrays["due_ms"]
-        blob, fault = _blob_of(batch)
-        if fault is not None:
-            self.gaps.append(Gap(part.path, batch.position, header.size, fault))
-        raw = header.blob_size == header.blob_raw_size
-        for row, begin, item in part.whole_items(blob):
-            sequence, due_ms = sequences[row], int(dues[row])
+        columns = part.batch.columns
+        dues, subjects = columns.arrays["due_ms"].tolist(), columns.arrays["subject"].tolist()
+        rows = zip(part.sequences, dues, subjects, part.items(), strict=True)
+        for sequence, due_ms, subject, item in rows:
             if not self._seen.add(sequence):
                 continue
             minute = part.filed_minute(due_ms)
             yield SalvagedItem(
                 sequence=sequence,
                 due_ms=due_ms,
-                subject=names[subjects[row]],
-                message_id=qmq_names(item)[1],
+                subject=columns.names[subject],
+                message_id=qmq_message_id(item),
                 state=knowledge.state(sequence, due_ms, minute, self._now_ms),
                 path=part.path,
-                position=batch.position + (header.blob_offset + begin if raw else 0),
-                proof="batch" if fault is None else "item",
+                position=part.batch.position,
                 is_served=sequence in served,
                 data=item,
             )
 
-    def _read(self, path: str, gaps: list[Gap] | None = None) -> Iterator[_Part]:
+    def _read(self, path: str, gaps: list[Damage]) -> Iterator[_Part]:
         """Yield the batches of a file; what else there is goes to `gaps`."""
-        gaps = [] if gaps is None else gaps
-        try:
-            header = header_of(self._disk, path, self.log_uuid)
-            length = size_of(self._disk, path)
-            for found in walk_file(self._disk, path, length, header, piece=PIECE):
-                if isinstance(found, Damage):
-                    gaps.append(Gap(path, found.position, found.size, found.reason))
-                else:
-                    yield _Part(path, header, found)
-        except NotPermittedError:
-            raise
-        except (StorageError, OSError) as error:
-            gaps.append(Gap(path, 0, 0, f"cannot be read: {error}"))
-
-
-def _blob_of(batch: FileBatch) -> tuple[Bytes, str | None]:
-    """Return the blob of a batch, and what is wrong with it, whose items have to prove themselves.
-
-    Of a damaged one that is compressed nothing is left.
-    """
-    try:
-        return batch.blob(), None
-    except DamagedError as error:
-        raw = batch.header.blob_size == batch.header.blob_raw_size
-        return batch.stored_blob() if raw else b"", error.reason
-
-
-def _uuid_of(disk: Disk, paths: Sequence[str]) -> UUID | None:
-    """Return the log's uuid from the identity, or from the first file that says it."""
-    try:
-        identity = read_identity(disk)
-    except NotPermittedError:
-        raise
-    except StorageError:
-        identity = None
-    if identity is not None:
-        return identity.log_uuid
-    for path in paths:
-        try:
-            file = disk.open_read(path)
-        except NotPermittedError:
-            raise
-        except OSError:
-            continue
-        try:
-            return decode_file_header(file.read_at(0, HEADER_SIZE_MAX), path=path).log_uuid
-        except (StorageError, OSError):
-            continue
-        finally:
-            file.close()
-    return None
-
-
-def _derived_files(disk: Disk) -> list[str]:
-    """Return the files beside the message_log that tell what became of messages."""
-    return _log_files(disk, "dispatch_log", SEALS_DIRECTORY)
-
-
-def _log_files(disk: Disk, *directories: str) -> list[str]:
-    """Return the log files in some directories."""
-    paths = [f"{directory}/{name}" for directory in directories for name in disk.list(directory)]
-    return [path for path in paths if is_log_file(path)]
+        for found in read_file(self._disk, path, self._known):
+            if isinstance(found, FileBatch):
+                yield _Part(path, found)
+            elif isinstance(found, Damage):
+                gaps.append(found)

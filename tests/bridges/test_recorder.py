@@ -3,24 +3,17 @@
 import json
 from pathlib import Path
 
-from bridges.recorder import Delivery, Recorder, attributes_of
-from delay_protocol.messages.items import Item, encode_item
+from bridges.recorder import Delivery, Recorder
 
 
 def test_lines_can_be_read_while_the_recorder_is_open(tmp_path: Path) -> None:
     path = tmp_path / "record"
     recorder = Recorder(path)
-    recorder.record([Delivery("m1", "s", 5, 7), Delivery("m2", "s\n", 6, 8, {"k": "v"})])
+    recorder.record([Delivery("m1", "s", 5, 7), Delivery("m2", "s\n", 6, 8)])
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines == [
         {"message_id": "m1", "subject": "s", "due_ms": 5, "received_ms": 7},
-        {
-            "message_id": "m2",
-            "subject": "s\n",
-            "due_ms": 6,
-            "received_ms": 8,
-            "attributes": {"k": "v"},
-        },
+        {"message_id": "m2", "subject": "s\n", "due_ms": 6, "received_ms": 8},
     ]
     recorder.close()
 
@@ -33,9 +26,3 @@ def test_a_record_goes_on_where_the_last_one_ended(tmp_path: Path) -> None:
         recorder.close()
     names = [json.loads(line)["message_id"] for line in path.read_text().splitlines()]
     assert names == ["m1", "m2"]
-
-
-def test_attributes_that_cannot_be_read_are_none() -> None:
-    item = encode_item(Item(2, 1, 2, "s", "m", (), {"k": "v"}))
-    assert attributes_of(item) == {"k": "v"}
-    assert attributes_of(item[:-1]) is None

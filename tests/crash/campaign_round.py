@@ -444,7 +444,7 @@ class Round:
 
     def _verify(self) -> None:
         done = subprocess.run(
-            [sys.executable, "-m", "delaywheel", "log", "verify", str(self._data), "--json"],
+            [sys.executable, "-m", "delaywheel", "log", "verify", str(self._data)],
             cwd=ROOT,
             capture_output=True,
             check=False,

@@ -133,17 +133,6 @@ os.unlink(f"{root}/d/one")
     }
 
 
-def test_a_rename_happened_or_did_not(layer: DiskLayer, root: Path) -> None:
-    program = """
-made("name", b"old")
-sync_directory()
-made("name.tmp", b"new")
-os.rename(f"{root}/name.tmp", f"{root}/name")
-"""
-    assert run(layer, root, MADE + program).returncode == 0
-    assert {files["name"] for files in outcomes(layer, root)} == {b"old", b"new"}
-
-
 def test_syncfs_makes_everything_durable(layer: DiskLayer, root: Path) -> None:
     program = """
 import ctypes
@@ -171,23 +160,6 @@ sync_directory()
     assert outcomes(layer, root) == [{"log": b"abcXYZ!"}] * DRAWS
 
 
-def test_a_mapping_shows_what_was_written_by_calls(layer: DiskLayer, root: Path) -> None:
-    program = """
-fd = made("log", bytes(8192))
-sync_directory()
-view = mmap.mmap(fd, 0, access=mmap.ACCESS_READ)
-os.pwritev(fd, [b"one", b"two"], 4093)
-assert view[4093:4099] == b"onetwo"
-other = os.dup(fd)
-os.close(fd)
-os.pwrite(other, b"end", 8189)
-os.fdatasync(other)
-"""
-    done = run(layer, root, MADE + program)
-    assert done.returncode == 0, done.stderr
-    assert outcomes(layer, root) == [{"log": (root / "log").read_bytes()}] * DRAWS
-
-
 def test_an_fsync_that_fails_drops_its_pages_for_good(layer: DiskLayer, root: Path) -> None:
     program = """
 fd = made("log", b"old")
@@ -208,26 +180,6 @@ assert os.pread(fd, 3, 0) == b"new"
     assert outcomes(layer, root) == [{"log": b"old"}] * DRAWS
 
 
-def test_a_full_disk_takes_half_of_a_write_and_no_new_name_and_later_has_space_again(
-    layer: DiskLayer, root: Path
-) -> None:
-    program = """
-fd = made("log", b"")
-assert os.pwrite(fd, b"abcdef", 0) == 3
-for attempt in range(2):
-    try:
-        os.pwrite(fd, b"def", 3) if not attempt else made("other", b"")
-    except OSError as error:
-        assert error.errno == errno.ENOSPC
-    else:
-        raise SystemExit("it should fail")
-assert os.pwrite(fd, b"xyz", 3) == 3
-"""
-    done = run(layer, root, MADE + program, fault="enospc 2 3")
-    assert done.returncode == 0, done.stderr
-    assert {path.name: path.read_bytes() for path in root.iterdir()} == {"log": b"abcxyz"}
-
-
 @pytest.mark.parametrize(
     "call",
     [
@@ -245,32 +197,6 @@ def test_a_call_that_is_not_modelled_ends_the_process_with_a_sentence(
     done = run(layer, root, f'{MADE}fd = made("log", b"abc")\n{call}\n')
     assert done.returncode == -signal.SIGABRT
     assert "is not modelled on files of" in done.stderr
-
-
-def test_a_change_that_went_past_the_layer_is_noticed(layer: DiskLayer, root: Path) -> None:
-    run(layer, root, f'{MADE}made("log", b"abc")')
-    (root / "log").write_bytes(b"abd")
-    (root / "other").touch()
-    assert layer.differences() == ["log", "other"]
-
-
-def test_after_a_cut_the_real_directory_is_what_the_disk_has(layer: DiskLayer, root: Path) -> None:
-    program = """
-os.mkdir(f"{root}/d")
-made("d/kept", b"kept")
-sync_directory()
-sync_directory("d")
-made("d/lost", b"lost", synced=False)
-os.mkdir(f"{root}/e")
-made("e/lost", b"lost")
-"""
-    run(layer, root, MADE + program)
-    for seed in range(10):
-        layer.cut_power(random.Random(seed))
-        layer.restore()
-        assert layer.differences() == []
-    assert (root / "d" / "kept").read_bytes() == b"kept"
-    run(layer, root, 'assert os.listdir(f"{root}/d")')
 
 
 def journal(*records: tuple[_Kind, int, int, bytes, bytes]) -> bytes:

@@ -60,11 +60,3 @@ def test_twice_is_excused_by_a_death_soon_after_the_first_and_by_nothing_else(
 def test_twice_in_one_life_has_no_excuse(ledger: Ledger) -> None:
     ledger.deaths = [Death(at_ns=0, window_s=1)]
     assert told(ledger, "1 0 1000 1000 7 1 m", "1 0 1000 1000 7 1 m") == ["twice"]
-
-
-def test_a_line_that_is_being_written_is_read_when_it_is_whole(ledger: Ledger) -> None:
-    with ledger.record.open("a") as record:
-        record.write("1 0 1000 10")
-    assert list(ledger.read()) == []
-    assert told(ledger, "00 7 1 m") == []
-    assert ledger.undelivered() == {"n"}

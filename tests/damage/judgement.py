@@ -7,7 +7,7 @@ that it touched, and nothing else.
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -16,7 +16,6 @@ from delay_server.controls.controls_store import read_controls
 from storage.batch.batches import (
     BatchHeader,
     Damage,
-    ScannedBatch,
     check_columns,
     contents_fault,
     file_seed,
@@ -31,19 +30,19 @@ from storage.disk.spans import DEAD_MINUTES_FROM, Span, dead_key, key_of_minute
 from storage.node.store import Store
 from storage.readers.dead_reader import read_dead_item
 from storage.readers.item_reader import ItemReader
-from storage.schedule.seals import SEALS_DIRECTORY
-from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, checkpoint_if_whole
+from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
-from storage.tools.inspect import Record, read_vouchers, verify_disk, verify_path
+from storage.tools.inspect import verify_disk
 from storage.tools.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from tests.damage.directory import Populated
-from tests.damage.injections import Injection
+from tests.damage.injections import Injection, Kind
 from tests.damage.overlay import OverlayDisk
 from tests.storage.dead_rig import Dead
 from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
+_MOVED = {Kind.SWAP_WITHIN, Kind.SWAP_BETWEEN, Kind.REPEAT, Kind.STALE}
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
 
 
@@ -73,11 +72,12 @@ class _Extent:
     """Bytes that belong together, and what is lost if they are.
 
     sequences: of messages and of dead rows; facts: sequences of which a start learns here that they
-    have one.
+    have one; batch: where the batch begins that they are of.
     """
 
     begin: int
     end: int
+    batch: int
     sequences: frozenset[int] = frozenset()
     facts: frozenset[int] = frozenset()
 
@@ -98,9 +98,9 @@ class _Touched:
 class Verdict:
     """What became of one injection.
 
-    named: verify reports it; refused: the node does not start and says why; recovered: whether a
-    recovery was tried; lost: rows that are not delivered, dead letters that are not found; again:
-    those whose facts are lost.
+    named: verify or the start reports it; refused: the node does not start and says why; recovered:
+    whether a recovery was tried; lost: rows that are not delivered, dead letters that are not
+    found; again: those whose facts are lost.
     """
 
     named: bool
@@ -116,8 +116,7 @@ class Judge:
     def __init__(self, directory: Populated) -> None:
         self.directory = directory
         disk = OverlayDisk(directory.files, {})
-        self._reports = {str(report["file"]): report["damage"] for report in verify_disk(disk)}
-        self._vouchers = read_vouchers(disk)
+        self._reports = _damages_on(disk)
         self._disk = OverlayDisk(directory.files, {})
         self._reference = recover(self._disk, directory)
         assert self._reference.refused is None, self._reference.refused
@@ -137,7 +136,7 @@ class Judge:
         end = DurableEndFile(self._disk, "message_log", log_uuid=self._log_uuid(directory)).read()
         assert end is not None
         self._durable_position = end.position
-        checkpoint = checkpoint_if_whole(disk, self._log_uuid(directory))
+        checkpoint = read_checkpoint(disk, self._log_uuid(directory))
         assert checkpoint is not None
         self._extents = {
             path: list(_extents(path, data, checkpoint)) for path, data in directory.files.items()
@@ -177,6 +176,7 @@ class Judge:
             self._require_clear_refusal(injection, aftermath.refused)
             return Verdict(named=named, refused=True, recovered=True)
         lost, again = self._require_delivered(injection, aftermath)
+        named |= any(_is_near(damage.path, injection) for damage in aftermath.damages)
         if not named and not self._is_alike(injection, aftermath):
             differences = [
                 name
@@ -187,29 +187,8 @@ class Judge:
         return Verdict(named=named, recovered=True, lost=lost, again=again)
 
     def _is_named(self, injection: Injection) -> bool:
-        disk = OverlayDisk(self.directory.files, injection.struck)
-        named = False
-        for path in injection.struck:
-            for report in self._verify(disk, path, injection.struck[path]):
-                file = str(report["file"])
-                before = self._reports.get(file, [])
-                if report["damage"] != before or (file == path and before):
-                    named = True
-        return named
-
-    def _verify(self, disk: OverlayDisk, path: str, data: bytes | None) -> Iterable[Record]:
-        vouches = path in {"identity", CHECKPOINT_PATH} or path.endswith("durable_end")
-        vouches |= path.startswith(f"{SEALS_DIRECTORY}/")
-        if data is not None:
-            return [verify_path(disk, path, read_vouchers(disk) if vouches else self._vouchers)]
-        if vouches:
-            return verify_disk(disk)
-        # A file that is gone is reported where something vouches for it, or by its neighbour.
-        vouchers = read_vouchers(disk)
-        folder = path.rpartition("/")[0]
-        beside = [f"{folder}/{name}" for name in disk.list(folder) if name.endswith(".log")]
-        missed = [path] if path in vouchers.lengths else []
-        return [verify_path(disk, other, vouchers) for other in (*missed, *beside)]
+        found = _damages_on(OverlayDisk(self.directory.files, injection.struck))
+        return found != self._reports or any(found.get(path) for path in injection.struck)
 
     def _is_alike(self, injection: Injection, aftermath: Aftermath) -> bool:
         """Say whether an image was understood as the undamaged one is."""
@@ -371,23 +350,26 @@ class Judge:
             raise ViolationError(f"{what}: settled, but called {item.state}: {item}")
 
     def _whole_somewhere(self, injection: Injection | None) -> set[int]:
-        """Return the sequences of which at least one copy lies in untouched bytes."""
+        """Return the sequences of which at least one copy lies in an untouched batch."""
         whole: set[int] = set()
         for path, extents in self._extents.items():
-            bad: set[int] = set()
-            there: set[int] = set()
+            struck = {
+                extent.batch
+                for extent in extents
+                if injection is not None and self._is_struck(path, extent, injection)
+            }
             for extent in extents:
-                there |= extent.sequences
-                if injection is not None and self._is_struck(path, extent, injection):
-                    bad |= extent.sequences
-            whole |= there - bad
+                if extent.batch not in struck:
+                    whole |= extent.sequences
         return whole
 
     def _is_struck(self, path: str, extent: _Extent, injection: Injection) -> bool:
         if path not in injection.struck:
             return False
         data = injection.struck[path]
-        place = slice(extent.begin, extent.end)
+        # A block in a wrong place may cost what lies behind it in its file.
+        begin = 0 if injection.kind in _MOVED else extent.begin
+        place = slice(begin, extent.end)
         return data is None or data[place] != self.directory.files[path][place]
 
     def _touched(self, injection: Injection) -> _Touched:
@@ -405,6 +387,11 @@ class Judge:
         return _Touched(rows, facts - told)
 
 
+def _damages_on(disk: OverlayDisk) -> dict[str, object]:
+    """Return what verify finds, by file."""
+    return {str(one["file"]): one["damage"] for one in verify_disk(disk) if one["damage"]}
+
+
 def _is_near(path: str, injection: Injection) -> bool:
     """Say whether a damage is reported of a struck file, or of a neighbour of one that is gone."""
     return any(
@@ -419,41 +406,38 @@ def _extents(path: str, data: bytes, checkpoint: Checkpoint) -> Iterator[_Extent
         return
     header = decode_file_header(data, path=path)
     seed = file_seed(header)
-    for found in walk_batches(
+    batches = walk_batches(
         lambda position, size: memoryview(data)[position : position + size],
         start=FILE_HEADER_SIZE,
         end=len(data),
         seed=seed,
         path=path,
-    ):
-        if isinstance(found, ScannedBatch):
-            part = data[found.position : found.position + found.header.size]
-            if contents_fault(found.header, part, seed) is None:
-                columns = check_columns(
-                    found.header, part, seed=seed, path=path, position=found.position
-                )
-                yield from _extents_of(found, columns, path, checkpoint)
+    )
+    for position, batch in batches:
+        part = data[position : position + batch.size]
+        if contents_fault(batch, part, seed) is None:
+            columns = check_columns(batch, part, seed=seed, path=path, position=position)
+            yield from _extents_of(position, batch, columns, path, checkpoint)
 
 
 def _extents_of(
-    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    begin: int, batch: BatchHeader, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> Iterator[_Extent]:
-    batch, begin = found.header, found.position
     end = begin + batch.size
     if path.startswith("message_log/"):
         sequences = range(batch.base_sequence, batch.next_sequence)
         rows = frozenset(sequences if batch.kind in KINDS_WITH_ITEMS else ())
-        yield _Extent(begin, end, rows, _facts_of_the_tail(batch, columns, checkpoint))
+        yield _Extent(begin, end, begin, rows, _facts_of_the_tail(batch, columns, checkpoint))
     elif batch.kind is RecordKind.FACTS:
-        yield _Extent(begin, end, facts=_filed_facts(found, columns, path, checkpoint))
+        yield _Extent(begin, end, begin, facts=_filed_facts(begin, columns, path, checkpoint))
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
-        yield _Extent(begin, end, frozenset(columns.arrays["sequence"].tolist()))
+        yield _Extent(begin, end, begin, frozenset(columns.arrays["sequence"].tolist()))
     elif batch.kind is RecordKind.ROWS:
         sequences = columns.arrays["sequence"].tolist()
-        yield _Extent(begin, begin + batch.blob_offset, frozenset(sequences))
+        yield _Extent(begin, begin + batch.blob_offset, begin, frozenset(sequences))
         place = begin + batch.blob_offset
         for sequence, size in zip(sequences, columns.arrays["size"].tolist(), strict=True):
-            yield _Extent(place, place + size, frozenset({sequence}))
+            yield _Extent(place, place + size, begin, frozenset({sequence}))
             place += size
 
 
@@ -479,11 +463,11 @@ def _facts_of_the_tail(
 
 
 def _filed_facts(
-    found: ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    position: int, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> frozenset[int]:
     """Return the sequences of the facts that count of a batch in this file."""
     for state in checkpoint.segments:
-        if state.key.facts_path == path and found.position < state.facts_length:
+        if state.key.facts_path == path and position < state.facts_length:
             return frozenset(columns.arrays["sequence"].tolist())
     return frozenset()
 

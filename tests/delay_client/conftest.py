@@ -3,10 +3,11 @@
 import contextlib
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
+import anyio
 import pytest
 
 from delay_client import ClientConfig
@@ -155,6 +156,21 @@ def _hang_up(plug: socket.socket) -> None:
 
 
 StartServer = Callable[[Script], ScriptedServer]
+Run = Callable[[Callable[[], Awaitable[Any]]], Any]
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def run(request: pytest.FixtureRequest) -> Run:
+    """Run an async function on a backend, for 20 s at most; return what it returns."""
+
+    def run_on_backend(fn: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 (whatever it is)
+        async def limited() -> Any:  # noqa: ANN401 (whatever it is)
+            with anyio.fail_after(20):
+                return await fn()
+
+        return anyio.run(limited, backend=request.param)
+
+    return run_on_backend
 
 
 @pytest.fixture

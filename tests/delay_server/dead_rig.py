@@ -29,8 +29,7 @@ def fill_disk(world: World) -> None:
 
 async def send(world: World, *names: str, subject: str = "s") -> None:
     """Send messages that are due now."""
-    producer = await world.connect()
-    await producer.send(*(make_item(name, world.now_ms, subject=subject) for name in names))
+    await world.keep(*(make_item(name, world.now_ms, subject=subject) for name in names))
 
 
 async def bury(world: World, server: DelayServer, *names: str) -> Caller:

@@ -148,10 +148,14 @@ class FakeMeta:
         while data := await stream.receive_some(1 << 16):
             decoder.feed(data)
             for frame in decoder.frames():
-                answer = self.handle(frame)
-                await trio.sleep(self.answer_after_s)
-                if answer is not None:
-                    await stream.send_all(answer)
+                await self.respond(stream, frame)
+
+    async def respond(self, stream: trio.abc.Stream, frame: Frame) -> None:
+        """Answer a frame, if it is answered."""
+        answer = self.handle(frame)
+        await trio.sleep(self.answer_after_s)
+        if answer is not None:
+            await stream.send_all(answer)
 
     def handle(self, frame: Frame) -> bytes | None:
         """Return what a frame is answered; None: nothing."""

@@ -16,31 +16,20 @@ from delay_protocol.meta.requests import (
     decode_client_register,
     encode_client_register_reply,
 )
-from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
+from delay_protocol.wire.frames import Frame, encode_response
 from delay_server.server import DelayServer
-from delay_server.settings.config import DelayServerConfig, MetaConfig
-from tests.delay_server.meta_stub import FakeMeta
+from delay_server.settings.config import DelayServerConfig
+from tests.delay_server.meta_stub import META, FakeMeta
 from tests.delay_server.server_rig import HOST, Broker, World, make_config
 
-META_HTTP, META_PORT = 8080, 20880
 FIRST_BROKER_PORT = 30000
 
-State = tuple[str, BrokerState]
 
-_OF_NODES = {
-    CommandCode.NODE_REGISTER,
-    CommandCode.NODE_WATCH,
-    CommandCode.NODE_CONTROLS,
-    CommandCode.BROKER_REGISTER,
-}
-
-
-class ScriptedMeta:
-    """Answers CLIENT_REGISTER from `routes`, and pushes what is changed through `change`."""
+class ScriptedMeta(FakeMeta):
+    """Answers CLIENT_REGISTER from `routes`, and pushes what is changed through `reroute`."""
 
     def __init__(self, world: World, groups: int) -> None:
-        self.network = world.network.node("meta")
-        self.clock = world.clock
+        super().__init__(world)
         self.masters = {f"g{n}": f"{HOST}:{FIRST_BROKER_PORT + n}" for n in range(groups)}
         self.routes: dict[str, tuple[str, ...]] = {}
         """Groups by subject."""
@@ -48,71 +37,35 @@ class ScriptedMeta:
         """Those of all other subjects; None: they are not answered."""
         self.states: dict[str, BrokerState] = {}
         self.refused: set[str] = set()
-        self.answer_after_s = 0.0
+        self.route_after_s = 0.0
+        """Before a route is answered."""
         self.asked: list[ClientRegister] = []
-        self.asked_at: list[tuple[float, str]] = []
+        self.routes_asked_at: list[float] = []
         self._told: dict[str, list[trio.abc.Stream]] = {}
-        self._nodes = FakeMeta(world)
-        """Makes each start of the node the master."""
-        self._scope = trio.CancelScope()
         self._sending = trio.Lock()
-
-    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Serve until cancelled, or killed."""
-        with trio.CancelScope() as self._scope:
-            http = await self.network.listen(HOST, META_HTTP)
-            tcp = await self.network.listen(HOST, META_PORT)
-            async with http, tcp, trio.open_nursery() as nursery:
-                nursery.start_soon(self._accept, nursery, http, self._discover)
-                nursery.start_soon(self._accept, nursery, tcp, self._serve)
-                task_status.started()
 
     def kill(self) -> None:
         """End it and all its connections."""
         self._told.clear()
-        self._scope.cancel()
+        super().kill()
 
-    async def _accept(self, nursery, listener, serve) -> None:  # type: ignore[no-untyped-def]  # noqa: ANN001
-        while True:
-            nursery.start_soon(serve, await listener.accept())
-
-    async def _discover(self, stream: trio.abc.Stream) -> None:
-        async with stream:
-            await stream.receive_some(4096)
-            body = f"{HOST}:{META_PORT}"
-            head = f"HTTP/1.1 200 OK\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
-            await stream.send_all((head + body).encode())
-
-    async def _serve(self, stream: trio.abc.Stream) -> None:
-        decoder = FrameDecoder(frame_bytes_max=1 << 20)
-        try:
-            while data := await stream.receive_some(1 << 16):
-                decoder.feed(data)
-                for frame in decoder.frames():
-                    await self._answer(stream, frame)
-        except (trio.BrokenResourceError, trio.ClosedResourceError):
-            pass
-        finally:
-            await trio.aclose_forcefully(stream)
-
-    async def _answer(self, stream: trio.abc.Stream, frame: Frame) -> None:
+    async def respond(self, stream: trio.abc.Stream, frame: Frame) -> None:
+        """Answer what subjects are routed to; nodes and brokers as any meta server."""
         if frame.code == CommandCode.HEARTBEAT:
             await stream.send_all(encode_response(frame, code=0))
             return
-        if frame.code in _OF_NODES:
-            answer = self._nodes.handle(frame)
-            assert answer is not None
-            await stream.send_all(answer)
+        if frame.code != CommandCode.CLIENT_REGISTER:
+            await super().respond(stream, frame)
             return
         request = decode_client_register(frame.body)
         assert request.client_type == ClientType.DELAY_SERVER
         assert (request.client_id, request.app_code, request.consumer_group) == ("", "", "")
         self.asked.append(request)
-        self.asked_at.append((trio.current_time(), request.subject))
+        self.routes_asked_at.append(trio.current_time())
         told = self._told.setdefault(request.subject, [])
         if stream not in told:
             told.append(stream)
-        await trio.sleep(self.answer_after_s)
+        await trio.sleep(self.route_after_s)
         async with self._sending:
             body = self._reply(request.subject)
             if body is not None:
@@ -125,7 +78,7 @@ class ScriptedMeta:
         is_refused = subject in self.refused
         return encode_client_register_reply(
             ClientRegisterReply(
-                timestamp_ms=-2 if is_refused else self.clock.now_ms(),
+                timestamp_ms=-2 if is_refused else self.world.now_ms,
                 subject=subject,
                 consumer_group="",
                 online_state=OnlineState.OFFLINE if is_refused else OnlineState.ONLINE,
@@ -153,7 +106,7 @@ class ScriptedMeta:
                     assert body is not None
                     await stream.send_all(encode_response(asked, code=0, body=body))
 
-    async def change(self, subject: str, *groups: str) -> None:
+    async def reroute(self, subject: str, *groups: str) -> None:
         """Route a subject to other groups from now on."""
         self.routes[subject] = groups
         await self.push(subject)
@@ -189,6 +142,7 @@ class RouteWorld(World):
                     )
             async with self.serving(config or routed_config(), has_broker=False) as server:
                 yield server, nursery
+            self.meta.kill()
             nursery.cancel_scope.cancel()
 
     def ids(self) -> list[str]:
@@ -206,7 +160,7 @@ def routed_config(**sections: object) -> DelayServerConfig:
     return make_config(
         **{
             "brokers": {},
-            "meta": MetaConfig(addresses=f"{HOST}:{META_HTTP}"),
+            "meta": META,
             **sections,
         }
     )

@@ -37,6 +37,7 @@ HOST = "127.0.0.1"
 PORT = 20801
 BROKER_PORT = 20881
 MINUTE_MS = 60_000
+_REQUEST_ITEMS = 500
 
 PROMPT = ExecutorPlan(delay_s=(0.001, 0.001), stall_chance=0)
 """Every call of the disk takes a millisecond."""
@@ -202,6 +203,12 @@ class World:
         """Connect a producer."""
         return Producer(await self.dial())
 
+    async def keep(self, *items: bytes) -> None:
+        """Have the server keep items, in requests that are not too large."""
+        producer = await self.connect()
+        for first in range(0, len(items), _REQUEST_ITEMS):
+            assert await producer.send(*items[first : first + _REQUEST_ITEMS]) == {}
+
     async def dial(self) -> trio.abc.Stream:
         """Connect somebody to the port of producers."""
         return await self._clients.connect(HOST, PORT)
@@ -255,6 +262,11 @@ def make_config(**sections: object) -> DelayServerConfig:
             **sections,
         }  # type: ignore[arg-type]
     )
+
+
+async def all_sealed(server: DelayServer) -> None:
+    """Wait until nothing is pending."""
+    await until(lambda: not server.node.store.schedule.pending, seconds=60)
 
 
 async def until(

@@ -46,7 +46,7 @@ class Scrubbed:
         self.executor = SlowExecutor()
         self.backlog = 0
         self.damages: list[Damage] = []
-        self.store.schedule.troubles.on_damage = self.damages.append
+        self.store.schedule.on_damage = self.damages.append
         self.scrub = Scrub(
             self.store,
             executor=self.executor,

@@ -10,14 +10,14 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final
 
-from storage.tools.inspect import dump_records
 from tests.crash.ledger import Ledger
 from tests.crash.stall_watch import StallWatch
 from tests.failover_campaign.books import Books, longest_gap_ms
 from tests.failover_campaign.faults import Blow
 from tests.failover_campaign.network import Loopback
 from tests.failover_campaign.plan import Failover
-from tests.failover_campaign.site import NODES, PRODUCERS, Node, Site, StuckError
+from tests.failover_campaign.site import NODES, PRODUCERS, Site, StuckError
+from tests.kit.dumped import messages_in
 from tests.processes.real_processes import ROOT
 
 NEW_MASTER_S: Final = 20.0
@@ -253,7 +253,7 @@ class Round:
         books, found = self._books, self._found
         books.finish()
         ledger = books.ledger
-        logs = {name: _messages_in(self._site.nodes[name]) for name in NODES}
+        logs = {name: messages_in(self._site.nodes[name].data) for name in NODES}
         copies = Counter(logs[NODES[0]])
         twice = {name for name, count in copies.items() if count > 1}
         found.acknowledged = len(ledger.acknowledged)
@@ -282,15 +282,6 @@ class Round:
                 found.violations.append(f"log: those of {name} and {NODES[0]} are not equal")
         roots = [self._site.nodes[name].data for name in NODES]
         found.violations += _reconcile(roots, may_lack_files=self._has_been_full)
-
-
-def _messages_in(node: Node) -> list[str]:
-    """Return the ids of all messages in a node's message_log, in its order."""
-    return [
-        str(record["message id"])
-        for record in dump_records(node.data / "message_log")
-        if record.get("kind") == "MESSAGE"
-    ]
 
 
 def _is_stored_twice(fault: str, twice: set[str]) -> bool:

@@ -4,22 +4,19 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.fuzz import (
+    body_targets,
     controls_targets,
     dead_targets,
     disk_targets,
     meta_server_targets,
-    meta_targets,
-    node_targets,
-    receiver_targets,
-    snapshot_targets,
     text_targets,
     wire_targets,
 )
 from tests.fuzz.target import Target
 
 _MODULES: Final = (
-    *(wire_targets, meta_targets, meta_server_targets, node_targets, receiver_targets),
-    *(disk_targets, dead_targets, controls_targets, snapshot_targets, text_targets),
+    *(wire_targets, body_targets, meta_server_targets, disk_targets),
+    *(dead_targets, controls_targets, text_targets),
 )
 
 TARGETS: Final[Mapping[str, Target]] = {

@@ -209,68 +209,6 @@ def read_reply(body: bytes) -> list[tuple[bytes, int, bytes]]:
     return rows
 
 
-def read_string_map(body: bytes, entries_max: int) -> list[tuple[bytes, bytes]]:
-    """Take the pairs of a CLIENT_REGISTER, whatever follows them. CutOffError, TooManyError."""
-    reader = Reader(body)
-    count = reader.number(2)
-    if not 0 <= count <= entries_max:
-        raise TooManyError
-    return [(reader.string(), reader.string()) for _ in range(count)]
-
-
-def java_int(text: str) -> int | None:
-    """Read a number as Java's parseInt does, digit by digit; None where that throws."""
-    digits = text[text[:1] in {"+", "-"} :]
-    if not digits or not set(digits) <= set("0123456789"):
-        return None
-    number = 0
-    for digit in digits:
-        number = 10 * number + int(digit)
-        if number > 2**31:
-            return None
-    number = -number if text.startswith("-") else number
-    return number if number < 2**31 else None
-
-
-def read_route(
-    body: bytes,
-) -> tuple[int, bytes, bytes, int, int, list[tuple[bytes, bytes, int, int]]]:
-    """Take the answer to a CLIENT_REGISTER, whatever follows it. CutOffError."""
-    reader = Reader(body)
-    head = (reader.number(8), reader.string(), reader.string(), reader.number(1), reader.number(1))
-    count = reader.number(2)
-    if count < 0:
-        raise CutOffError
-    groups = [
-        (reader.string(), reader.string(), reader.number(8), reader.number(1)) for _ in range(count)
-    ]
-    return (*head, groups)
-
-
-def read_acquire(body: bytes) -> tuple[bytes, int]:
-    """Take a BROKER_ACQUIRE_META, whatever follows it. CutOffError."""
-    reader = Reader(body)
-    return reader.string(), reader.number(4)
-
-
-def read_acquired(body: bytes) -> tuple[bytes, bytes, int]:
-    """Take the answer to a BROKER_ACQUIRE_META, whatever follows it. CutOffError."""
-    reader = Reader(body)
-    return reader.string(), reader.string(), reader.number(4)
-
-
-def read_broker_register(body: bytes) -> tuple[int, bytes, bytes, int, int]:
-    """Take a BROKER_REGISTER, whatever follows it. CutOffError."""
-    reader = Reader(body)
-    return (
-        reader.number(4),
-        reader.string(),
-        reader.string(),
-        reader.number(4),
-        reader.number(4),
-    )
-
-
 @dataclass(frozen=True)
 class ReferenceStream:
     """A stream cut into frames; rest: bytes of the frame that is not complete."""

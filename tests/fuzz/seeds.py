@@ -34,18 +34,10 @@ from delay_protocol.nodes.controls_exchange import (
     encode_node_controls_reply,
 )
 from delay_protocol.nodes.following import (
-    Acknowledged,
-    Asked,
-    Follow,
-    FollowRefused,
-    Leave,
-    LogBehind,
-    LogDiverges,
     encode_batches_head,
 )
 from delay_protocol.nodes.group_changes import (
     Alter,
-    ChangeReply,
     HandOver,
     NodeNews,
     NodeWatch,
@@ -55,38 +47,17 @@ from delay_protocol.nodes.group_changes import (
     encode_node_watch,
 )
 from delay_protocol.nodes.registration import (
-    GroupMember,
-    GroupRecord,
-    Master,
-    NodeRegister,
-    NodeRegistered,
     NodeRole,
     Phase,
-    Refused,
     Told,
     encode_node_register,
 )
-from delay_protocol.nodes.snapshots import (
-    SnapshotBegun,
-    SnapshotBytes,
-    SnapshotRead,
-    encode_read_reply,
-    encode_snapshot_read,
-    encode_snapshot_reply,
-)
-from delay_protocol.receivers.attaching import Attach, Attached, AttachRefused, Flow
 from delay_protocol.receivers.delivering import (
     Settled,
     Verdict,
     encode_deliver_head,
     encode_settle,
     encode_settle_reply,
-)
-from delay_protocol.receivers.masters import (
-    MasterInfo,
-    ReceiverRefused,
-    ReceiverRegister,
-    ReceiverRegistered,
 )
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
@@ -106,7 +77,6 @@ from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
 from tests.delay_protocol.nodes.bodies import (
     BATCHES,
     BODIES,
-    FULL,
     HEAD,
     RECORD,
     REGISTERED,
@@ -144,11 +114,6 @@ _ATTRIBUTES: Final = {"qmq_createTime": "1700000000000", "k": "v", "": "", "é":
 _ELECTING: Final = msgspec.structs.replace(
     RECORD, epoch=2**63 - 1, master=None, in_sync={}, phase=Phase.ELECTING
 )
-
-
-def _bodies(*names: str) -> list[bytes]:
-    """Return examples of what nodes of a group say."""
-    return [msgspec.msgpack.encode(BODIES[name].example) for name in names]
 
 
 def _edges() -> list[bytes]:
@@ -449,10 +414,6 @@ def inputs_of(target: str) -> list[bytes]:
 
 _SEEDS: Final[dict[str, list[bytes]]] = {
     "snapshots": [
-        encode_snapshot_reply(SnapshotBegun(sequence=7, size=700)),
-        encode_snapshot_reply(FollowRefused(reason="a split", epoch=3)),
-        encode_snapshot_read(SnapshotRead(path="checkpoint", position=0, size=700)),
-        encode_read_reply(SnapshotBytes(data=b"DWLG")),
         encode_copy(_COPY),
         encode_copy(msgspec.structs.replace(_COPY, first_sequence=1)),
         encode_copy(msgspec.structs.replace(_COPY, epochs=())),
@@ -519,50 +480,25 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
     ],
     "meta_broker": [FRAMES[place][24:] for place in (5, 6, 7)],
     "nodes": [
+        *(msgspec.msgpack.encode(body.example) for body in BODIES.values()),
         *map(
             msgspec.msgpack.encode,
             (
-                REQUEST,
                 msgspec.structs.replace(REQUEST, told=Told(record=_ELECTING, nodes=("n1", "n2"))),
                 Challenge(nonce=bytes(32)),
-                REGISTERED,
                 msgspec.structs.replace(
                     REGISTERED, role=NodeRole.SLAVE, record=_ELECTING, is_retired=True
                 ),
-                Refused(reason="another log"),
-                Vote(epoch=2, last_epoch=1, end=5, applied=5),
-                HandOver(epoch=1, version=1, target="n2"),
                 WatchReply(news=NodeNews(record=_ELECTING, members={}, vote_epoch=2)),
-                ChangeReply(record=REGISTERED.record, refusal="n2 is not in sync"),
-                FULL,
             ),
         ),
         b"\x81\xa1x" + b"\x91" * 2000,
     ],
-    "group_changes": [
-        *_bodies("watch", "news", "vote", "alter", "hand over", "changed"),
-        b"\x81\xa1x" + b"\x91" * 2000,
-    ],
-    "following": [
-        *_bodies("follow", "matches", "diverges", "behind", "refused", "ack", "leave"),
+    "heads": [
         encode_batches_head(HEAD) + BATCHES,
         encode_batches_head(HEAD._replace(behind=HEAD.first)),
         bytes(8 * len(HEAD)) + BATCHES,
         encode_batches_head(HEAD)[:-1],
-    ],
-    "receivers": [
-        *map(
-            msgspec.msgpack.encode,
-            (
-                Attach(name="reminders", instance=bytes(16), patterns=("orders.*",), weight=3),
-                Attached(group="g", epoch=3, lease_s=30),
-                AttachRefused(reason="not here", is_final=True),
-                Flow(items=100, bytes=1 << 22, reason="busy"),
-                ReceiverRegister(name="reminders", patterns=("orders.*",), told=7),
-                ReceiverRegistered(version=7, masters=(MasterInfo(group="g", address="h:1"),)),
-                ReceiverRefused(reason="a group of brokers"),
-            ),
-        ),
         encode_deliver_head([5, 6], [1, 2], [3, 0]) + b"abc",
         encode_settle(
             [
@@ -573,7 +509,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
             ]
         ),
         encode_settle_reply(2, 1_700_000_000_000),
-        b"\x81\xa1x" + b"\x91" * 2000,
     ],
     "envelope": [
         encode_attributes(encode_envelope("text", {"a": "1"}, "text/plain")),
@@ -761,16 +696,8 @@ _CONTROLS_WORDS: Final = [
     *(b"null", b"true", b"1e999", b"-1", b"\\ud800", b"*"),
 ]
 
-_NODE_WORDS: Final = [
-    msgspec.msgpack.encode(str(LOG_UUID)),
-    b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
-    b"\xc0",
-    b"\xde",
-]
-
 _TOKENS: Final[dict[str, list[bytes]]] = {
     "snapshots": [
-        *map(msgspec.msgpack.encode, ("type", "begun", "bytes", "refused", "path", "position")),
         *(b'"copied":[7,1,2]', b'"segments":[', b'"epochs":[[1,1]]', b'"first_sequence":8'),
     ],
     "config_file": [*_setting_words(), b"inf", b"nan", b"0x", b"'''", b'"""', b"1979-05-27"],
@@ -812,43 +739,20 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     ],
     "tokens": [b'"name":', b'"role":', b'"sha256":', b'"created":', b'"read"'],
     "nodes": [
-        *(
-            msgspec.msgpack.encode(name)
-            for kind in (
-                *(NodeRegister, NodeRegistered, GroupRecord, Master, GroupMember, Refused),
-                Challenge,
-            )
-            for name in (*kind.__struct_fields__, "type")
+        *sorted(
+            {
+                msgspec.msgpack.encode(name)
+                for body in BODIES.values()
+                for kind in (type(body.example),)
+                for name in ("type", *kind.__struct_fields__, kind.__struct_config__.tag)
+            }
         ),
-        *_NODE_WORDS,
+        msgspec.msgpack.encode(str(LOG_UUID)),
+        b"\xcf\xff\xff\xff\xff\xff\xff\xff\xff",
+        b"\xc0",
+        b"\xde",
     ],
-    "group_changes": [
-        *(
-            msgspec.msgpack.encode(name)
-            for kind in (NodeNews, Vote, Alter, HandOver, ChangeReply, GroupRecord, GroupMember)
-            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
-        ),
-        *_NODE_WORDS,
-    ],
-    "following": [
-        *(
-            msgspec.msgpack.encode(name)
-            for kind in (Follow, Asked, LogDiverges, LogBehind, FollowRefused, Acknowledged, Leave)
-            for name in (*kind.__struct_fields__, "type", kind.__struct_config__.tag)
-        ),
-        *_NODE_WORDS,
-        (1).to_bytes(8, "big"),
-    ],
-    "receivers": [
-        *(
-            msgspec.msgpack.encode(name)
-            for kind in (Attach, Attached, Flow, ReceiverRegister, ReceiverRegistered, MasterInfo)
-            for name in kind.__struct_fields__
-        ),
-        *map(msgspec.msgpack.encode, ("type", "attached", "registered", "refused", "orders.*")),
-        (1).to_bytes(4, "big"),
-        (1).to_bytes(8, "big"),
-    ],
+    "heads": [(1).to_bytes(4, "big"), (1).to_bytes(8, "big")],
     "envelope": [b"\x00\x04body", b"#part0", b"dw_encoding", b"base64", b"dw_content_type", b"h:"],
     "hello": [b"\xa5group", b"\xa5epoch", b"\xa7node_id", b"\x83", b"\xcf", b"\xd9", b"\xda"],
     "parameters": [b"ms", b"min", b"T00:00:00", b"+00:00", b"W01", b"Z"],

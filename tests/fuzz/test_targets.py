@@ -5,7 +5,6 @@ import re
 import struct
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,8 +13,6 @@ import pytest
 
 from delay_protocol.messages.items import ItemScan, scan_items
 from delay_protocol.messages.send_message import decode_send_reply
-from delay_protocol.meta import requests
-from delay_protocol.meta.requests import BrokerRegister, BrokerRole, decode_broker_register
 from delay_protocol.wire.frames import FrameDecoder
 from storage.batch import batches, columns
 from storage.batch.batches import BatchHeader
@@ -24,7 +21,7 @@ from storage.batch.facts import FactBlock, facts_stated, filed_facts_of
 from storage.readers import item_reader
 from storage.schedule import segment
 from storage.state.identity import decode_identity
-from tests.fuzz import disk_targets, meta_targets, text_targets, wire_targets
+from tests.fuzz import disk_targets, text_targets, wire_targets
 from tests.fuzz.all_targets import TARGETS
 from tests.fuzz.disk_targets import SEED
 from tests.fuzz.mending import batch_crcs, whole_batches, whole_frames, whole_items
@@ -121,10 +118,6 @@ def _hello_of_msgspec(body: bytes) -> object:
     return msgspec.msgpack.decode(body)
 
 
-def _registered_as_master(body: bytes) -> BrokerRegister:
-    return replace(decode_broker_register(body), role=BrokerRole.MASTER)
-
-
 def _identity_by_halves(data: bytes, *, path: str) -> object:
     struct.unpack_from("<16sQHHHH", data, 64)
     return decode_identity(data, path=path)
@@ -154,23 +147,13 @@ def _stated_without_the_last(header: BatchHeader, found: columns.Columns) -> Fac
         ("items", wire_targets, "scan_items", _scan_without_crc),
         ("items", wire_targets, "scan_items", _scan_that_leaves_a_rest),
         ("items", wire_targets, "tags_are_text", lambda _: True),
-        ("one_item", wire_targets, "item_message_id", lambda item: item[28:40]),
+        ("one_item", wire_targets, "item_subject", lambda item: item[27:40]),
         ("one_item", wire_targets, "qmq_item_fault", _no_fault),
-        ("attributes", wire_targets, "attributes_fit", lambda *_, **__: True),
+        ("attributes", wire_targets, "walk_attributes", lambda *_, **__: (0, None)),
         ("frames", wire_targets, "FrameDecoder", _Impatient),
         ("send_reply", wire_targets, "decode_send_reply", _short_remarks),
         ("subjects", wire_targets, "subject_fault", _no_fault),
         ("hello", wire_targets, "decode_hello", _hello_of_msgspec),
-        ("meta_client", requests, "_I8_MAX", 2**31),
-        (
-            "meta_client",
-            requests,
-            "_JAVA_INT",
-            re.compile(r"(?P<sign>-?)0*(?P<digits>[0-9]{1,10})"),
-        ),
-        ("meta_client", requests, "_CLIENT_REGISTER_KEYS", {b"subject"}),
-        ("meta_broker", meta_targets, "decode_broker_register", _registered_as_master),
-        ("nodes", meta_targets, "decode_node_register", _hello_of_msgspec),
         ("batch", batches, "_part_fault", _no_fault),
         ("batch_header", batches, "_SEQUENCE_MAX", 2**64),
         ("columns", disk_targets, "decode_columns", _names_only),

@@ -14,32 +14,19 @@ from delay_client import ClientConfig, DelaywheelError, Outcome, Receipt
 from delay_client.exchange.answers import read_answer
 from delay_client.exchange.batches import Batch
 from delay_client.exchange.exchange import Exchange
+from delay_client.messages.envelope import decode_envelope, encode_envelope
+from delay_protocol.basics import errors
 from delay_protocol.basics.codes import ItemCode, ResponseCode
-from delay_protocol.basics.errors import (
-    IndivisibleBodyError,
-    ItemCrcError,
-    LocalProtocolError,
-    MalformedHelloError,
-    MalformedItemError,
-    MalformedReplyError,
-    RemoteProtocolError,
-    TooManyItemsError,
-    TruncatedFrameError,
-)
 from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import real_subject, subject_fault, subject_size_fault
 from delay_protocol.messages.items import (
     FLAG_DELAY,
-    ITEM_SIZE_MIN,
     Item,
     ItemScan,
-    attributes_fit,
     decode_attributes,
     decode_item,
     encode_attributes,
     encode_item,
-    item_crc_ok,
-    item_message_id,
     item_message_ids,
     item_subject,
     scan_items,
@@ -60,17 +47,8 @@ from delay_server.accepting.intake import Intake
 from sender.outcomes.answers import is_broker_sick, item_codes, permanent
 from storage.batch.item_formats import qmq_item_fault, qmq_message_id
 from tests.delay_protocol.messages.test_items import TAGGED_ITEM_BYTES
+from tests.fuzz import reference
 from tests.fuzz.mending import whole_frames, whole_items
-from tests.fuzz.reference import (
-    BREAKING_WHITESPACE,
-    CutOffError,
-    ReferenceItem,
-    read_attributes,
-    read_frames,
-    read_items,
-    read_reply,
-    rows_of,
-)
 from tests.fuzz.target import attempt, byte_at, fault_of, is_text, target
 
 
@@ -101,7 +79,7 @@ def frames(data: bytes) -> None:
     """Frames come out of a stream however it is cut, and nothing else does."""
     limit = FRAME_OVERHEAD + 4 * byte_at(data, 0)
     for stream in (data[2:], whole_frames(data[2:])):
-        expected = read_frames(stream, limit)
+        expected = reference.read_frames(stream, limit)
         whole = FrameDecoder(frame_bytes_max=limit)
         whole.feed(stream)
         assert _take_frames(whole) == (expected.frames, expected.fault)
@@ -124,7 +102,7 @@ def frames(data: bytes) -> None:
         for decoder in (whole, cut):
             assert decoder.buffered == expected.rest
             assert _end_of(decoder) is (
-                expected.fault or (TruncatedFrameError if expected.rest else None)
+                expected.fault or (errors.TruncatedFrameError if expected.rest else None)
             )
 
 
@@ -134,7 +112,7 @@ def _size(found: Sequence[Frame]) -> int:
 
 def _take_frames(
     decoder: FrameDecoder, *, one_by_one: bool = False
-) -> tuple[list[Frame], type[RemoteProtocolError] | None]:
+) -> tuple[list[Frame], type[errors.RemoteProtocolError] | None]:
     found: list[Frame] = []
     try:
         if one_by_one:
@@ -142,15 +120,15 @@ def _take_frames(
                 found.append(frame)
         else:
             found = decoder.frames()
-    except RemoteProtocolError as error:
+    except errors.RemoteProtocolError as error:
         return found, type(error)
     return found, None if decoder.fault is None else type(decoder.fault)
 
 
-def _end_of(decoder: FrameDecoder) -> type[RemoteProtocolError] | None:
+def _end_of(decoder: FrameDecoder) -> type[errors.RemoteProtocolError] | None:
     try:
         decoder.finish()
-    except RemoteProtocolError as error:
+    except errors.RemoteProtocolError as error:
         return type(error)
     return None
 
@@ -160,38 +138,37 @@ def items(data: bytes) -> None:
     """A body is divided as QMQ divides it, and each item says what the reference says."""
     items_max = 1 + byte_at(data, 0) % 32
     for body in (data[1:], whole_items(data[1:])):
-        expected = read_items(body, items_max)
+        expected = reference.read_items(body, items_max)
         scan = ItemScan()
         scan_items(TAGGED_ITEM_BYTES, scan)
-        before = rows_of(scan)
-        fault = fault_of(IndivisibleBodyError, scan_items, body, scan, items_max=items_max)
+        before = reference.rows_of(scan)
+        fault = fault_of(errors.IndivisibleBodyError, scan_items, body, scan, items_max=items_max)
         assert (fault.offset if fault else None) == expected.fault_at
         if fault is None:
-            assert rows_of(scan)[1:] == [item.row for item in expected.items]
+            assert reference.rows_of(scan)[1:] == [item.row for item in expected.items]
             ids = item_message_ids(body, [item.size for item in expected.items])
             assert ids == [item.message_id for item in expected.items]
         else:
-            assert rows_of(scan) == before
-            assert isinstance(fault, TooManyItemsError) or not expected.too_many_items
+            assert reference.rows_of(scan) == before
+            assert isinstance(fault, errors.TooManyItemsError) or not expected.too_many_items
         for item in expected.items:
             _examine_item(body[item.start : item.start + item.size], item)
 
 
-def _examine_item(data: bytes, expected: ReferenceItem) -> None:
+def _examine_item(data: bytes, expected: reference.ReferenceItem) -> None:
     is_whole = expected.crc == expected.computed_crc
-    assert item_crc_ok(data) is is_whole
     assert item_subject(data) == expected.subject
-    assert item_message_id(data) == expected.message_id
+    assert item_message_ids(data, [len(data)]) == [expected.message_id]
     assert qmq_message_id(data) == expected.message_id
     assert (qmq_item_fault(data, expected.due_ms) is None) is is_whole
     assert qmq_item_fault(data, expected.due_ms + 1) is not None or not expected.flag & FLAG_DELAY
     if expected.flag & 4:
         tags = data[expected.tags_at : expected.size - len(expected.body) - 4]
         assert tags_are_text(tags) is all(map(is_text, expected.tags))
-    fault = fault_of(MalformedItemError, decode_item, data)
-    assert isinstance(fault, ItemCrcError) is not is_whole
+    fault = fault_of(errors.MalformedItemError, decode_item, data)
+    assert isinstance(fault, errors.ItemCrcError) is not is_whole
     assert (fault is None) is (is_whole and _is_legible(expected))
-    if isinstance(fault, ItemCrcError):
+    if isinstance(fault, errors.ItemCrcError):
         assert (fault.stated, fault.computed) == (expected.crc, expected.computed_crc)
     if fault is not None:
         return
@@ -206,18 +183,18 @@ def _examine_item(data: bytes, expected: ReferenceItem) -> None:
         expected.message_id,
     )
     assert tuple(tag.encode() for tag in item.tags) == expected.tags
-    encoded = attempt(LocalProtocolError, encode_item, item)
+    encoded = attempt(errors.LocalProtocolError, encode_item, item)
     if encoded is not None:
         assert decode_item(encoded) == item
         # A map that names a key twice comes back with the last of its values only.
-        repeats = len(read_attributes(expected.body)) > len(item.attributes)
+        repeats = len(reference.read_attributes(expected.body)) > len(item.attributes)
         assert repeats or encoded == data
 
 
-def _is_legible(expected: ReferenceItem) -> bool:
+def _is_legible(expected: reference.ReferenceItem) -> bool:
     try:
-        pairs = read_attributes(expected.body)
-    except CutOffError:
+        pairs = reference.read_attributes(expected.body)
+    except reference.CutOffError:
         return False
     texts = (expected.subject, expected.message_id, *expected.tags)
     return all(map(is_text, (*texts, *(part for pair in pairs for part in pair))))
@@ -226,9 +203,7 @@ def _is_legible(expected: ReferenceItem) -> bool:
 @target(
     decoders=(
         decode_item,
-        item_crc_ok,
         item_subject,
-        item_message_id,
         item_message_ids,
         qmq_item_fault,
         qmq_message_id,
@@ -240,31 +215,30 @@ def one_item(data: bytes) -> None:
     """What reads a single item reads any bytes; nothing that is no item is taken for one."""
     for item in (data, whole_items(data)):
         # So many that the tags of one are not too many, whatever their count.
-        expected = read_items(item, 13)
+        expected = reference.read_items(item, 13)
         is_item = len(expected.items) == 1 and expected.fault_at is None
         if is_item:
             _examine_item(item, expected.items[0])
             continue
-        assert attempt(MalformedItemError, decode_item, item) is None
-        attempt(MalformedItemError, item_subject, item)
-        one = attempt(MalformedItemError, item_message_id, item)
+        assert attempt(errors.MalformedItemError, decode_item, item) is None
+        attempt(errors.MalformedItemError, item_subject, item)
+        one = attempt(errors.MalformedItemError, item_message_ids, item, [len(item)])
         # No id is read beyond its item, though there are bytes.
         two, sizes = item + TAGGED_ITEM_BYTES, [len(item), len(TAGGED_ITEM_BYTES)]
-        many = attempt(MalformedItemError, item_message_ids, two, sizes)
-        assert many == (None if one is None else [one, b"m1"])
+        many = attempt(errors.MalformedItemError, item_message_ids, two, sizes)
+        assert many == (None if one is None else [*one, b"m1"])
         is_sealed = zlib.crc32(item[8:]) == int.from_bytes(item[:8], "big")
-        assert item_crc_ok(item) is (is_sealed and len(item) >= ITEM_SIZE_MIN)
         assert is_sealed or qmq_item_fault(item, 0) is not None
         assert len(qmq_message_id(item)) <= len(item)
 
 
-@target(decoders=(decode_attributes, walk_attributes, attributes_fit), packages=PROTOCOL)
+@target(decoders=(decode_attributes, walk_attributes), packages=PROTOCOL)
 def attributes(data: bytes) -> None:
     """A walk finds wrong what the reference finds wrong, and looks at no more than it may."""
     count_max = 1 + byte_at(data, 0) % 16
     value_size_max = 16 * byte_at(data, 1)
     body = data[2:]
-    pairs = attempt(CutOffError, read_attributes, body)
+    pairs = attempt(reference.CutOffError, reference.read_attributes, body)
     fits = (
         pairs is not None
         and len(pairs) <= count_max
@@ -275,9 +249,7 @@ def attributes(data: bytes) -> None:
     assert walked <= count_max
     if pairs is not None and all(len(value) <= value_size_max for _, value in pairs):
         assert walked == min(len(pairs), count_max)
-    limits = {"value_size_max": value_size_max, "count_max": count_max}
-    assert attributes_fit(memoryview(body), **limits) is fits
-    found = attempt(MalformedItemError, decode_attributes, body)
+    found = attempt(errors.MalformedItemError, decode_attributes, body)
     if pairs is None or not all(map(is_text, (part for pair in pairs for part in pair))):
         assert found is None
         return
@@ -291,33 +263,38 @@ def attributes(data: bytes) -> None:
 @target(decoders=(decode_send_reply, item_codes), packages=(*PROTOCOL, "sender.outcomes.answers"))
 def send_reply(data: bytes) -> None:
     """An answer is read as the reference reads it, and every item of a request has its code."""
-    expected = attempt(CutOffError, read_reply, data)
-    found = attempt(MalformedReplyError, decode_send_reply, data)
+    expected = attempt(reference.CutOffError, reference.read_reply, data)
+    found = attempt(errors.MalformedReplyError, decode_send_reply, data)
     if expected is None:
-        begin = fault_of(CutOffError, read_reply, data)
-        fault = fault_of(MalformedReplyError, decode_send_reply, data)
+        begin = fault_of(reference.CutOffError, reference.read_reply, data)
+        fault = fault_of(errors.MalformedReplyError, decode_send_reply, data)
         assert begin is not None
         assert fault is not None
         assert begin.args == (fault.offset,)
         one = ReadItems([TAGGED_ITEM_BYTES])
-        assert attempt(MalformedReplyError, item_codes, one, data) is None
+        assert attempt(errors.MalformedReplyError, item_codes, one, data) is None
         return
     # Of a repeated id the last counts.
     assert found == {
         name: (code, remark.decode(errors="replace")) for name, code, remark in expected
     }
     rows = len(expected)
-    assert attempt(MalformedReplyError, partial(decode_send_reply, results_max=rows), data) == found
+    assert (
+        attempt(errors.MalformedReplyError, partial(decode_send_reply, results_max=rows), data)
+        == found
+    )
     if rows:
         fewer = partial(decode_send_reply, results_max=rows - 1)
-        assert attempt(MalformedReplyError, fewer, data) is None
-    again = attempt(LocalProtocolError, encode_send_reply, [(name, *found[name]) for name in found])
+        assert attempt(errors.MalformedReplyError, fewer, data) is None
+    again = attempt(
+        errors.LocalProtocolError, encode_send_reply, [(name, *found[name]) for name in found]
+    )
     # A remark that was no text may not fit when it has become one.
     if again is not None:
         assert decode_send_reply(again) == found
     names = [b"m1", *list(found)[:8]]
     items = ReadItems([_item_called(name) for name in names])
-    codes = attempt(MalformedReplyError, item_codes, items, data)
+    codes = attempt(errors.MalformedReplyError, item_codes, items, data)
     if any(name not in names for name in found) or rows > len(names):
         assert codes is None
         return
@@ -344,7 +321,7 @@ def subjects(data: bytes) -> None:
     """A subject is refused for what it is made of only; a retry's real subject is a part of it."""
     fault = subject_fault(data)
     text = attempt(UnicodeDecodeError, data.decode)
-    legal = bool(text) and not set(text or "") & {"/", *BREAKING_WHITESPACE}
+    legal = bool(text) and not set(text or "") & {"/", *reference.BREAKING_WHITESPACE}
     assert (fault is None) is legal
     real = real_subject(data)
     assert real in data
@@ -357,10 +334,10 @@ def subjects(data: bytes) -> None:
 @target(decoders=(decode_hello,), packages=PROTOCOL, size_max=4096)
 def hello(data: bytes) -> None:
     """A HELLO that can be read comes back as it was."""
-    found = attempt(MalformedHelloError, decode_hello, data)
+    found = attempt(errors.MalformedHelloError, decode_hello, data)
     if found is not None:
         assert 0 <= found.epoch < 2**63
-        encoded = attempt(LocalProtocolError, encode_hello, found)
+        encoded = attempt(errors.LocalProtocolError, encode_hello, found)
         if encoded is not None:
             assert decode_hello(encoded) == found
 
@@ -387,12 +364,12 @@ def admission(data: bytes) -> None:
         server = Admission(_LIMITS)
         try:
             admitted = server.admit(body, NOW_MS, intake)
-        except IndivisibleBodyError:
+        except errors.IndivisibleBodyError:
             assert len(intake) == 0
-            assert read_items(body, 2 * _LIMITS.request_items_max).fault_at is not None
+            assert reference.read_items(body, 2 * _LIMITS.request_items_max).fault_at is not None
             assert not server.admit_together([body], NOW_MS, intake)
             continue
-        expected = read_items(body, 2 * _LIMITS.request_items_max)
+        expected = reference.read_items(body, 2 * _LIMITS.request_items_max)
         assert expected.fault_at is None
         assert admitted.count_accepted == len(intake) <= len(expected.items)
         names = [failure.message_id for failure in admitted.failures]
@@ -407,11 +384,11 @@ def admission(data: bytes) -> None:
             assert len(together) == len(intake)
 
 
-def _compare_intake(intake: Intake, expected: Sequence[ReferenceItem]) -> None:
+def _compare_intake(intake: Intake, expected: Sequence[reference.ReferenceItem]) -> None:
     kept = [(item.subject, item.message_id, item.body, item.due_ms) for item in expected]
     for batch in intake.batches():
         blob = b"".join(batch.pieces)
-        stored = read_items(blob, len(batch)).items
+        stored = reference.read_items(blob, len(batch)).items
         assert [item.size for item in stored] == batch.size.tolist()
         assert len(blob) == batch.blob_bytes
         for item, due_ms, subject in zip(
@@ -474,9 +451,9 @@ def exchange(data: bytes) -> None:
         client.submit(batch, 0.0)
     link.connect()
     client.connected(link, 0.0)
-    (hello,) = read_frames(link.take_outgoing(), 1 << 20).frames
+    (hello,) = reference.read_frames(link.take_outgoing(), 1 << 20).frames
     client.received(link, encode_response(hello, code=ResponseCode.BROKER_ERROR), 0.0)
-    sent = read_frames(link.take_outgoing(), 1 << 20).frames
+    sent = reference.read_frames(link.take_outgoing(), 1 << 20).frames
     assert [frame.opaque for frame in sent] == [1, 2, 3]
     came = b""
     for piece in pieces(stream, rhythm):
@@ -488,7 +465,7 @@ def exchange(data: bytes) -> None:
     if is_condemned:
         client.lost(link, "condemned", 1.0)
     client.close()
-    answers = read_frames(came, _CLIENT.answer_bytes_max)
+    answers = reference.read_frames(came, _CLIENT.answer_bytes_max)
     assert sum(len(receiver.outcomes) for receiver in receivers) == _IN_FLIGHT * _ITEMS
     _compare_outcomes(receivers, answers.frames)
     is_foreign = any(
@@ -502,7 +479,7 @@ def _is_of_ours(answer: Frame) -> bool:
     """Say whether an answer to HELLO is that of a delay server."""
     if answer.code != ResponseCode.BROKER_REJECT:
         return answer.code == ResponseCode.BROKER_ERROR
-    said = attempt(MalformedHelloError, decode_hello, answer.body)
+    said = attempt(errors.MalformedHelloError, decode_hello, answer.body)
     return said is not None and bool(said.log_uuid)
 
 
@@ -516,7 +493,7 @@ def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> N
         answer = first.get(number)
         rows = None
         if answer is not None and answer.code == 0:
-            rows = attempt(CutOffError, read_reply, answer.body)
+            rows = attempt(reference.CutOffError, reference.read_reply, answer.body)
         is_answer = rows is not None and len(rows) <= _ITEMS
         codes = {name: code for name, code, _ in rows or ()}
         for position, outcome in receiver.outcomes.items():
@@ -524,3 +501,20 @@ def _compare_outcomes(receivers: Sequence[_Once], answers: Sequence[Frame]) -> N
             assert isinstance(outcome, Receipt if is_taken else DelaywheelError)
             taken[is_taken] += 1
     assert taken.total() == _IN_FLIGHT * _ITEMS
+
+
+@target(decoders=(decode_envelope,), packages=("delay_client", "delay_protocol"))
+def envelope(data: bytes) -> None:
+    """What any attributes say of a body is what they say again once we have written it."""
+    attributes = attempt(errors.MalformedItemError, decode_attributes, data)
+    found = attributes and attempt(errors.MalformedItemError, decode_envelope, attributes)
+    if found:
+        body, headers, content_type = found
+        ours = {name: value for name, value in headers.items() if name and name == name.lower()}
+        again, *rest = decode_envelope(encode_envelope(body, ours, content_type))
+        assert rest == [ours, content_type]
+        assert _data(again) == _data(body)
+
+
+def _data(body: str | bytes) -> bytes:
+    return body if isinstance(body, bytes) else body.encode()

@@ -9,10 +9,10 @@ refused.
 
 import json
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -20,7 +20,8 @@ from storage.disk.spans import MINUTE_MS
 from storage.node.store import Store
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE
 from storage.state.promise_file import Promised, PromiseFile
-from storage.tools.inspect import dump_records
+from storage.tools.inspect import dump_files
+from tests.kit.dumped import records_of
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM
 from tests.storage.copying_rig import checkpoint, headers_from, unapplied
@@ -225,7 +226,12 @@ def written(files: Mapping[str, bytes], root: Path) -> Path:
 
 def dumped(root: Path) -> list[str]:
     """Return what `log dump` says of a directory, a line of JSON each."""
-    return [json.dumps(record, sort_keys=True, default=str) for record in dump_records(root)]
+    return [msgspec.json.encode(line, enc_hook=str).decode() for line in dump_files(root)]
+
+
+def records_in(name: str) -> Iterator[dict[str, Any]]:
+    """Yield the records of a golden directory, as `log dump` showed its batches."""
+    return records_of(map(json.loads, (GOLDEN / f"{name}.jsonl").read_text().splitlines()))
 
 
 DIRECTORIES: Final[Mapping[str, Callable[[], dict[str, bytes]]]] = {

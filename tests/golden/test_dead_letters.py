@@ -1,31 +1,32 @@
 """A directory with dead letters is read and written alike."""
 
-import json
 import random
 from pathlib import Path
 
 from storage.batch.batches import Damage
+from storage.batch.facts import Outcome
 from storage.disk.disk import DirectoryDisk
+from storage.disk.spans import Span
 from storage.readers.dead_reader import read_dead_item
-from tests.golden.directory import GOLDEN, decoded, written
+from tests.golden.directory import GOLDEN, decoded, records_in, written
 from tests.storage.starting import start
 from tests.storage.store_rig import SETTINGS, START_MS
 
 HEX = GOLDEN / "format-2-dead.hex"
-DUMP = [json.loads(line) for line in (GOLDEN / "format-2-dead.jsonl").read_text().splitlines()]
+DUMP = list(records_in("format-2-dead"))
 
-DEAD = {record["sequence"]: record for record in DUMP if record.get("kind") == "DEAD"}
-SETTLED = {record["old sequence"] for record in DUMP if record.get("kind") in {"MOVE", "CANCEL"}}
+DEAD = {record["sequence"]: record for record in DUMP if record["kind"] == "DEAD"}
+SETTLED = {record["old_sequence"] for record in DUMP if record["kind"] in {"MOVE", "CANCEL"}}
 
 
 def test_every_kind_of_record_and_file_is_among_them() -> None:
-    kinds = {str(record.get("kind")) for record in DUMP}
+    kinds = {record["kind"] for record in DUMP}
     assert {"DEAD", "MOVE", "CANCEL", "ROWS"} <= kinds
-    assert {"dead", "moved", "dropped"} <= {str(record.get("outcome")) for record in DUMP}
+    outcomes = {Outcome.DEAD, Outcome.MOVED, Outcome.DROPPED}
+    assert outcomes <= {record.get("outcome") for record in DUMP}
     paths = [path for path in decoded(HEX.read_text()) if path.endswith(".dead")]
     assert {path.partition("/")[0] for path in paths} == {"schedule_log", "dispatch_log"}
-    assert any(str(record.get("segment", "")).endswith(".dead") for record in DUMP)
-    assert "dead" in {record["span"] for record in DUMP if "seal" in record}
+    assert Span.DEAD in {record["span"] for record in DUMP if record["kind"] == "SEALS"}
 
 
 def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
@@ -45,7 +46,7 @@ def test_a_node_starts_on_it_and_finds_the_dead_letters_that_nobody_settled(
     schedule.read_dead()
     for row in schedule.dead.rows.values():
         record, found = DEAD[row.sequence], read_dead_item(disk, row)
-        assert (row.old_sequence, row.size) == (record["old sequence"], record["bytes"])
+        assert (row.old_sequence, row.size) == (record["old_sequence"], record["size"])
         assert (found.reason, found.fault) == (record["reason"], "")
     store.close()
     assert damages == []

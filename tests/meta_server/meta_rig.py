@@ -9,32 +9,8 @@ from uuid import UUID
 import trio
 
 from delay_protocol.basics.codes import CommandCode
-from delay_protocol.meta.requests import (
-    AcquireMeta,
-    BrokerGroupInfo,
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-    ClientRegister,
-    ClientRegisterReply,
-    ClientType,
-    RegisterType,
-    decode_client_register_reply,
-    encode_acquire_meta,
-    encode_broker_register,
-    encode_client_register,
-)
-from delay_protocol.nodes.group_changes import (
-    ChangeReply,
-    GroupChange,
-    NodeNews,
-    NodeWatch,
-    decode_change_reply,
-    decode_watch_reply,
-    encode_group_change,
-    encode_node_watch,
-)
+from delay_protocol.meta import requests
+from delay_protocol.nodes import group_changes
 from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
@@ -102,16 +78,18 @@ def node(
 def broker(
     group: str = "g1",
     *,
-    what: BrokerRequestType = BrokerRequestType.ONLINE,
+    what: requests.BrokerRequestType = requests.BrokerRequestType.ONLINE,
     address: str = "10.0.0.1:20881",
-    role: BrokerRole = BrokerRole.MASTER,
-    state: BrokerState = BrokerState.RW,
-) -> BrokerRegister:
+    role: requests.BrokerRole = requests.BrokerRole.MASTER,
+    state: requests.BrokerState = requests.BrokerState.RW,
+) -> requests.BrokerRegister:
     """Return the registration of a broker."""
-    return BrokerRegister(request_type=what, group=group, address=address, role=role, state=state)
+    return requests.BrokerRegister(
+        request_type=what, group=group, address=address, role=role, state=state
+    )
 
 
-def names(groups: tuple[BrokerGroupInfo, ...]) -> list[str]:
+def names(groups: tuple[requests.BrokerGroupInfo, ...]) -> list[str]:
     """Return the names of groups."""
     return [group.name for group in groups]
 
@@ -147,15 +125,15 @@ class Peer:
     async def try_register(
         self,
         subject: str,
-        client_type: int = ClientType.PRODUCER,
+        client_type: int = requests.ClientType.PRODUCER,
         *,
         client_id: str = "h@@1",
         consumer_group: str = "",
-        register_type: int = RegisterType.ONLINE,
+        register_type: int = requests.RegisterType.ONLINE,
         **more: str,
     ) -> Frame:
         """Register a client; return the answer's frame."""
-        request = ClientRegister(
+        request = requests.ClientRegister(
             subject=subject,
             client_type=client_type,
             client_id=client_id,
@@ -163,17 +141,17 @@ class Peer:
             register_type=register_type,
             **more,
         )
-        return await self.ask(CommandCode.CLIENT_REGISTER, encode_client_register(request))
+        return await self.ask(CommandCode.CLIENT_REGISTER, requests.encode_client_register(request))
 
     async def register(
         self,
         subject: str,
-        client_type: int = ClientType.PRODUCER,
+        client_type: int = requests.ClientType.PRODUCER,
         *,
         client_id: str = "h@@1",
         consumer_group: str = "",
-        register_type: int = RegisterType.ONLINE,
-    ) -> ClientRegisterReply:
+        register_type: int = requests.RegisterType.ONLINE,
+    ) -> requests.ClientRegisterReply:
         """Register a client; return what it was told."""
         frame = await self.try_register(
             subject,
@@ -183,22 +161,24 @@ class Peer:
             register_type=register_type,
         )
         assert frame.code == 0, frame.body
-        return decode_client_register_reply(frame.body)
+        return requests.decode_client_register_reply(frame.body)
 
-    async def pushed(self) -> ClientRegisterReply:
+    async def pushed(self) -> requests.ClientRegisterReply:
         """Return what is pushed next."""
         frame = await self.receive()
         assert (frame.code, frame.flag, frame.opaque) == (0, 1, 0)
         assert frame.request_code == CommandCode.CLIENT_REGISTER
-        return decode_client_register_reply(frame.body)
+        return requests.decode_client_register_reply(frame.body)
 
-    async def broker(self, request: BrokerRegister) -> Frame:
+    async def broker(self, request: requests.BrokerRegister) -> Frame:
         """Register a broker; return the answer's frame."""
-        return await self.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request))
+        return await self.ask(CommandCode.BROKER_REGISTER, requests.encode_broker_register(request))
 
     async def acquire(self, hostname: str, port: int) -> Frame:
         """Ask who a broker is."""
-        body = encode_acquire_meta(AcquireMeta(hostname=hostname, serve_port=port))
+        body = requests.encode_acquire_meta(
+            requests.AcquireMeta(hostname=hostname, serve_port=port)
+        )
         return await self.ask(CommandCode.BROKER_ACQUIRE_META, body)
 
     async def node(self, request: NodeRegister) -> NodeRegistered | Refused:
@@ -207,17 +187,19 @@ class Peer:
         assert frame.code == 0, frame.body
         return decode_node_reply(frame.body)
 
-    async def watch(self) -> NodeNews | None:
+    async def watch(self) -> group_changes.NodeNews | None:
         """Wait for news of the registered node's group; None: there were none for a while."""
-        frame = await self.ask(CommandCode.NODE_WATCH, encode_node_watch(NodeWatch()))
+        frame = await self.ask(
+            CommandCode.NODE_WATCH, group_changes.encode_node_watch(group_changes.NodeWatch())
+        )
         assert frame.code == 0, frame.body
-        return decode_watch_reply(frame.body).news
+        return group_changes.decode_watch_reply(frame.body).news
 
-    async def change(self, change: GroupChange) -> ChangeReply:
+    async def change(self, change: group_changes.GroupChange) -> group_changes.ChangeReply:
         """Ask for a change of the registered node's group, or vote."""
-        frame = await self.ask(CommandCode.GROUP_CHANGE, encode_group_change(change))
+        frame = await self.ask(CommandCode.GROUP_CHANGE, group_changes.encode_group_change(change))
         assert frame.code == 0, frame.body
-        return decode_change_reply(frame.body)
+        return group_changes.decode_change_reply(frame.body)
 
 
 class World:
@@ -281,7 +263,7 @@ def make_config(**sections: object) -> MetaServerConfig:
     )
 
 
-def state_of(server: MetaServer, group: str) -> BrokerState:
+def state_of(server: MetaServer, group: str) -> requests.BrokerState:
     """Return the state that a group has now."""
     return server.registry.groups[group].state
 

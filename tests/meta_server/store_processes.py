@@ -5,17 +5,8 @@ import sys
 from uuid import UUID
 
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+from meta_server.known import model
 from meta_server.known.errors import ConflictError
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    DelayGroup,
-    Route,
-    SaveDelayGroup,
-    SaveRoute,
-    SaveSubject,
-    Subject,
-)
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import SqlStore, open_store
 
@@ -35,12 +26,12 @@ def write(url: str, start: int) -> None:
     _say("ready")
     for number in range(start, sys.maxsize):
         name = f"s{number}"
-        entry = AuditEntry(at_ms=number, actor="writer", action="subject.add", target=name)
+        entry = model.AuditEntry(at_ms=number, actor="writer", action="subject.add", target=name)
         store.commit(
             [
-                SaveSubject(Subject(name=name)),
-                SaveRoute(Route(name=name, groups=("g",))),
-                Audit(entry),
+                model.SaveSubject(model.Subject(name=name)),
+                model.SaveRoute(model.Route(name=name, groups=("g",))),
+                model.Audit(entry),
             ]
         )
         _say(number)
@@ -62,12 +53,12 @@ def race(url: str, node_id: str, wins: int) -> None:
             min_isr=1,
             phase=Phase.ACTIVE,
         )
-        after = DelayGroup(
+        after = model.DelayGroup(
             name=group.name, cluster=group.cluster, log_uuid=group.log_uuid, record=record
         )
-        entry = AuditEntry(at_ms=1, actor=node_id, action="elect", target=str(record.epoch))
+        entry = model.AuditEntry(at_ms=1, actor=node_id, action="elect", target=str(record.epoch))
         try:
-            store.commit([SaveDelayGroup(after, expected=before), Audit(entry)])
+            store.commit([model.SaveDelayGroup(after, expected=before), model.Audit(entry)])
         except ConflictError:
             continue
         _say(*before)

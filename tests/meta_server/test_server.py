@@ -9,18 +9,8 @@ import trio
 
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState, ClientType
 from delay_transport.seams.runtime import Runtime, TcpNetwork, ThreadExecutor
-from meta_server.known.commits import Intent
+from meta_server.known import model
 from meta_server.known.errors import StoreUnavailableError
-from meta_server.known.model import (
-    STATIC,
-    AuditEntry,
-    AuditRow,
-    Broker,
-    BrokerGroup,
-    Contents,
-    GroupKind,
-    SaveBrokerGroup,
-)
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import AuditConfig, ListenerConfig
 from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
@@ -88,9 +78,9 @@ async def exchange(stream: trio.SocketStream, request: str, answer: str) -> None
 
 
 def test_vectors_6_and_7_a_delay_producer_registers() -> None:
-    group = BrokerGroup(
+    group = model.BrokerGroup(
         name="dg1",
-        kind=GroupKind.DELAY,
+        kind=model.GroupKind.DELAY,
         master="10.0.0.5:20801",
         state=BrokerState.RW,
         updated_ms=NOW_MS,
@@ -108,11 +98,11 @@ def test_vectors_6_and_7_a_delay_producer_registers() -> None:
             "000e31302e302e302e353a3230383031 0000018bcfe56800 01",
         )
 
-    on_a_real_socket(Medium(Contents(broker_groups=(group,))), talk)
+    on_a_real_socket(Medium(model.Contents(broker_groups=(group,))), talk)
 
 
 def test_vector_8_a_delay_server_asks_who_it_is() -> None:
-    entered = Broker(
+    entered = model.Broker(
         hostname="host1",
         serve_port=20801,
         ip="10.0.0.5",
@@ -127,7 +117,7 @@ def test_vector_8_a_delay_server_asks_who_it_is() -> None:
             "0000001f 0012 dec10ade 0000 0008 00000003 00000001 0028 0003646731 0000 00000005",
         )
 
-    on_a_real_socket(Medium(Contents(brokers=(entered,))), talk)
+    on_a_real_socket(Medium(model.Contents(brokers=(entered,))), talk)
 
 
 def test_vector_9_a_delay_server_goes_online() -> None:
@@ -140,7 +130,7 @@ def test_vector_9_a_delay_server_goes_online() -> None:
         )
         group = server.registry.groups["dg1"]
         assert (group.kind, group.master, group.state, group.updated_ms) == (
-            GroupKind.DELAY,
+            model.GroupKind.DELAY,
             "10.0.0.5:20801",
             BrokerState.RW,
             NOW_MS,
@@ -201,36 +191,6 @@ async def test_a_group_that_fell_silent_while_the_store_was_away_is_taken_out_wh
         assert state_of(server, "g1") is BrokerState.NRW
 
 
-async def test_an_entered_group_has_a_time_out_to_register_unless_it_is_static() -> None:
-    world = World()
-    async with world.serving() as server:
-        rows = [
-            BrokerGroup(
-                name=name,
-                kind=GroupKind.NORMAL,
-                master="10.0.0.1:20881",
-                state=BrokerState.RW,
-                ext=ext,
-            )
-            for name, ext in (("static", {STATIC: "yes"}), ("silent", {}))
-        ]
-        server.committer.submit(
-            Intent(
-                keys=("test",),
-                plan=lambda: [SaveBrokerGroup(row) for row in rows],
-                done=lambda _: None,
-            )
-        )
-        await trio.sleep(29)
-        assert state_of(server, "silent") is BrokerState.RW
-        await trio.sleep(2)
-        assert state_of(server, "silent") is BrokerState.NRW
-        assert state_of(server, "static") is BrokerState.RW
-    async with world.serving() as server:
-        await trio.sleep(100)
-        assert state_of(server, "static") is BrokerState.RW
-
-
 async def test_heartbeats_go_on_counting_while_the_store_is_away() -> None:
     world = World()
     async with world.serving() as server:
@@ -275,7 +235,7 @@ async def test_the_same_questions_get_the_same_answers_before_and_after_a_kill()
 HOUR_S = 3600
 DAY_MS = 24 * 3_600_000
 SETTINGS = AuditConfig(keep_ms=10 * DAY_MS)
-ENTRY = AuditEntry(at_ms=0, actor="ops", action="route.set", target="a")
+ENTRY = model.AuditEntry(at_ms=0, actor="ops", action="route.set", target="a")
 
 
 def fill(world: World, *ages_days: float) -> None:
@@ -284,7 +244,7 @@ def fill(world: World, *ages_days: float) -> None:
     for age in ages_days:
         world.medium.audit_numbers += 1
         entry = replace(ENTRY, at_ms=now_ms - int(age * DAY_MS))
-        world.medium.audit.append(AuditRow(number=world.medium.audit_numbers, entry=entry))
+        world.medium.audit.append(model.AuditRow(number=world.medium.audit_numbers, entry=entry))
 
 
 def ages(world: World) -> list[float]:

@@ -264,6 +264,18 @@ class ServerProcess:
         return code
 
 
+def delaywheel(*words: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the command in the checkout."""
+    return subprocess.run(
+        [sys.executable, "-m", "delaywheel", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 @contextlib.contextmanager
 def server(
     data: Path, *, broker_port: int | None = None, options: Sequence[str] = ()

@@ -5,16 +5,12 @@ as the judge of what is on disk.
 """
 
 import contextlib
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import anyio
-import msgspec
 import pytest
 
 from delay_client import (
@@ -35,11 +31,12 @@ from delay_protocol.meta.requests import (
     encode_broker_register,
 )
 from delaywheel.shared.failures import ExitCode
+from tests.kit.dumped import messages_in
 from tests.processes.real_processes import (
-    ROOT,
     Asker,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     meta_server,
     server,
     until,
@@ -67,29 +64,6 @@ def register(
     )
     answer = asker.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request))
     assert answer.code == 0, answer.body
-
-
-def delaywheel(*arguments: str) -> subprocess.CompletedProcess[bytes]:
-    """Run the command."""
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        timeout=60,
-        check=False,
-    )
-
-
-def ids_on_disk(data: Path) -> list[str]:
-    """Return the ids of all messages in a message_log, as `delaywheel log dump` shows them."""
-    result = delaywheel("log", "dump", str(data / "message_log"), "--json")
-    assert result.returncode == 0, result.stderr
-    records = [
-        msgspec.json.decode(line, type=dict[str, Any])
-        for line in result.stdout.split(b"\n")
-        if line
-    ]
-    return [record["message id"] for record in records if record.get("message id")]
 
 
 @contextlib.contextmanager
@@ -202,7 +176,7 @@ def test_kill_9_of_a_group_in_a_stream_of_sends_loses_nothing(tmp_path: Path, ba
         run_limited(main, backend)
         servers["d1"].wait(5)
         servers["d2"].terminate()
-        on_disk = {name: ids_on_disk(tmp_path / name / "data") for name in servers}
+        on_disk = {name: messages_in(tmp_path / name / "data") for name in servers}
         accepted = judge(outcomes, on_disk, addresses)
         # There was a second group all the time: everything was accepted, and soon.
         assert accepted == len(outcomes) > 200
@@ -250,7 +224,7 @@ def test_the_client_follows_groups_that_go_come_and_move(tmp_path: Path) -> None
                     assert isinstance(receipt, Receipt)
                     assert receipt.server == moved
                     again.terminate()
-        assert {"m1", receipt.message_id} <= set(ids_on_disk(tmp_path / "d1" / "data"))
+        assert {"m1", receipt.message_id} <= set(messages_in(tmp_path / "d1" / "data"))
 
 
 @pytest.mark.long
@@ -283,12 +257,12 @@ def test_the_command_sends_by_the_meta_server_and_says_if_it_cannot(tmp_path: Pa
         )
         assert result.returncode == 0, result.stderr
         address = f"127.0.0.1:{servers['d1'].port}"
-        assert result.stdout.startswith(f"m kept by {address}, due ".encode())
+        assert result.stdout.startswith(f"m kept by {address}, due ")
         listener = f"127.0.0.1:{meta.port}"
         result = delaywheel(
             *("send", "--meta", listener, "--subject", "s", "--delay", "1h", "--timeout", "1s", "x")
         )
         assert result.returncode == ExitCode.NETWORK
-        assert b"give the address of a meta server's HTTP port" in result.stderr
+        assert "give the address of a meta server's HTTP port" in result.stderr
         servers["d1"].terminate()
-        assert ids_on_disk(tmp_path / "d1" / "data") == ["m"]
+        assert messages_in(tmp_path / "d1" / "data") == ["m"]

@@ -1,7 +1,5 @@
 """An operator pauses a subject of a real node under load, and kills the node: it stays paused."""
 
-import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -15,6 +13,7 @@ from tests.processes.real_processes import (
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     server,
     until,
@@ -26,13 +25,7 @@ pytestmark = pytest.mark.process
 
 def command(node: ServerProcess, *words: str) -> tuple[int, str]:
     """Run `delaywheel` against a node; return its exit code and what it said."""
-    found = subprocess.run(
-        [sys.executable, "-m", "delaywheel", *words, "--server", f"http://{node.http}"],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    found = delaywheel(*words, "--server", f"http://{node.http}")
     return found.returncode, found.stdout + found.stderr
 
 

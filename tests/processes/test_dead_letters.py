@@ -1,8 +1,6 @@
 """Dead letters of a real server, through the command, over kills."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +8,10 @@ import pytest
 
 from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
-    ROOT,
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     server,
     until,
@@ -23,18 +21,6 @@ from tests.processes.real_processes import (
 pytestmark = pytest.mark.process
 
 QUICK = ("--set", "sender.refused_base_s=0.05")
-
-
-def delaywheel(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a command."""
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
 
 
 def dead(node: ServerProcess, *words: str, code: int = 0) -> str:

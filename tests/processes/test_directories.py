@@ -7,8 +7,6 @@ import contextlib
 import os
 import shutil
 import stat
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -17,10 +15,10 @@ import pytest
 
 from delaywheel.shared.failures import ExitCode
 from tests.processes.real_processes import (
-    ROOT,
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     meta_server,
     server,
@@ -199,14 +197,7 @@ def test_zeros_behind_the_logs_delay_no_start_and_no_look(tmp_path: Path, behind
                 file.write(behind)
         began = time.monotonic()
         for command in ("verify", "manifest"):
-            looked = subprocess.run(
-                [sys.executable, "-m", "delaywheel", "log", command, str(data)],
-                capture_output=True,
-                text=True,
-                cwd=ROOT,
-                timeout=_BOUND_S,
-                check=False,
-            )
+            looked = delaywheel("log", command, str(data), timeout_s=_BOUND_S)
             assert looked.returncode in {0, ExitCode.LOGS}
             assert "Traceback" not in looked.stderr
         with server(data, broker_port=broker.port) as node:

@@ -2,8 +2,6 @@
 
 import contextlib
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -14,6 +12,7 @@ from tests.ports import closed_port
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,
+    delaywheel,
     make_item,
     until,
     wall_ms,
@@ -25,13 +24,7 @@ pytestmark = pytest.mark.process
 
 def command(*words: str) -> tuple[int, str]:
     """Run `delaywheel`; return its exit code and what it said."""
-    found = subprocess.run(
-        [sys.executable, "-m", "delaywheel", *words],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    found = delaywheel(*words)
     return found.returncode, found.stdout + found.stderr
 
 

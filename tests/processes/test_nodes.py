@@ -4,9 +4,6 @@ import contextlib
 import json
 import shutil
 import signal
-import subprocess
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,11 +14,11 @@ import pytest
 from delaywheel.shared.failures import ExitCode
 from tests.ports import closed_port
 from tests.processes.real_processes import (
-    ROOT,
     STOP_S,
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     meta_server,
     server,
@@ -90,22 +87,11 @@ def cluster(tmp_path: Path) -> Iterator[Cluster]:
         yield Cluster(tmp_path, broker)
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-
 def epochs_in(data: Path) -> list[int]:
     """Return the epoch of each EPOCH_START in a log that has no fault."""
-    verified = run("log", "verify", str(data))
+    verified = delaywheel("log", "verify", str(data))
     assert verified.returncode == 0, verified.stdout + verified.stderr
-    dumped = run("log", "dump", str(data), "--json")
+    dumped = delaywheel("log", "dump", str(data))
     assert dumped.returncode == 0, dumped.stderr
     records = [json.loads(line) for line in dumped.stdout.splitlines()]
     return [one["epoch"] for one in records if one.get("kind") == "EPOCH_START"]
@@ -138,103 +124,6 @@ def test_a_restarted_node_keeps_its_role_and_begins_an_epoch(cluster: Cluster) -
                     node.process.terminate()
                     assert group_state(meta, "d1") == "NRW"
     assert epochs_in(cluster.folder / "n1" / "data") == [1, 2, 3, 4, 5]
-
-
-@pytest.mark.long
-def test_a_copy_of_a_directory_is_refused_while_the_original_lives(cluster: Cluster) -> None:
-    with cluster.meta() as meta:
-        meta.wait_ready()
-        with cluster.node("n1", "--node-id", "n1") as original:
-            original.process.wait_ready()
-            with Producer(original.process.port) as producer:
-                assert producer.send([make_item("m", wall_ms() + 3_600_000)]) == {}
-                copied = cluster.folder / "copy" / "data"
-                copied.parent.mkdir()
-                shutil.copytree(original.data, copied)
-                with cluster.node("copy") as copy:
-                    assert copy.process.wait(20) == ExitCode.DATA_DIRECTORY
-                    assert "refuses n1 of default" in copy.process.sentence()
-                    assert "is alive" in copy.process.sentence()
-                assert producer.send([make_item("after", wall_ms())]) == {}
-                assert until(lambda: cluster.broker.ids == ["after"], seconds=5)
-            assert original.failing() == []
-    assert epochs_in(cluster.folder / "copy" / "data") == [1]
-
-
-@pytest.mark.long
-def test_a_node_with_another_groups_log_is_refused_and_its_log_left_alone(
-    cluster: Cluster,
-) -> None:
-    (cluster.folder / "foreign").mkdir()
-    with server(cluster.folder / "foreign" / "data", broker_port=cluster.broker.port) as alone:
-        alone.wait_ready()
-        with Producer(alone.port) as producer:
-            assert producer.send([make_item("m", wall_ms() + 3_600_000)]) == {}
-        alone.terminate()
-    with cluster.meta() as meta:
-        meta.wait_ready()
-        with cluster.node("n1") as first:
-            first.process.wait_ready()
-            with cluster.node("foreign") as foreign:
-                assert foreign.process.wait(20) == ExitCode.DATA_DIRECTORY
-                assert "it has records of the log" in foreign.process.sentence()
-    assert epochs_in(cluster.folder / "foreign" / "data") == [1]
-    # It is the master of a group of its own, and goes on where it was.
-    with server(cluster.folder / "foreign" / "data", broker_port=cluster.broker.port) as alone:
-        assert alone.wait_ready().status()["pending"] == 1
-
-
-@pytest.mark.long
-def test_the_meta_server_may_die_and_come_back_while_messages_are_taken(
-    cluster: Cluster,
-) -> None:
-    sent: list[str] = []
-    stop = threading.Event()
-    with cluster.node("n1", "--node-id", "n1", "--group", "d1") as node:
-        # It waits for a meta server, and says so.
-        assert until(lambda: "no meta server found" in node.membership().get("trouble", ""),
-                     seconds=15)  # fmt: skip
-        assert node.failing()[0].startswith("no role yet: no meta server found")
-        with cluster.meta() as meta:
-            meta.wait_ready()
-            node.process.wait_ready()
-            assert until(lambda: group_state(meta, "d1") == "RW", seconds=2)
-
-            def send() -> None:
-                with Producer(node.process.port) as producer:
-                    while not stop.is_set():
-                        name = f"m{len(sent)}"
-                        assert producer.send([make_item(name, wall_ms())]) == {}
-                        sent.append(name)
-                        time.sleep(0.01)
-
-            sender = threading.Thread(target=send)
-            sender.start()
-            try:
-                meta.kill()
-                before = len(sent)
-                assert until(lambda: node.membership()["away_ms"] > 3000, seconds=10)
-                assert len(sent) > before + 50
-                assert node.failing() == []
-                with cluster.meta() as again:
-                    again.wait_ready()
-                    states = set()
-                    assert until(lambda: node.membership()["away_ms"] == 0, seconds=5)
-                    for _ in range(40):
-                        states.add(group_state(again, "d1"))
-                        time.sleep(0.1)
-                    assert states == {"RW"}
-                    found = node.membership()
-                    assert (found["role"], found["epoch"], found["version"]) == ("master", 1, 1)
-                    stop.set()
-                    sender.join(10)
-                    assert until(lambda: len(cluster.broker.ids) == len(sent), seconds=5)
-                    assert sorted(cluster.broker.ids) == sorted(sent)
-                    assert node.process.terminate() < STOP_S
-            finally:
-                stop.set()
-                sender.join(10)
-    assert epochs_in(cluster.folder / "n1" / "data") == [1]
 
 
 def test_a_newer_start_elsewhere_fences_off_the_one_before(cluster: Cluster) -> None:
@@ -305,14 +194,14 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
         # The original is lost: an operator gives up what only it had.
         admin = ("admin", "--meta", f"127.0.0.1:{cluster.meta_http}")
         older = ("delay-group", "accept-older", "default", "n1")
-        assert until(lambda: "say that messages" in run(*admin, *older).stderr, seconds=15)
-        assert run(*admin, *older, "--lose-messages").returncode == 0
+        assert until(lambda: "say that messages" in delaywheel(*admin, *older).stderr, seconds=15)
+        assert delaywheel(*admin, *older, "--lose-messages").returncode == 0
         with cluster.node("copy", port=port) as copy:
             copy.process.wait_ready()
             status = copy.process.status()
             assert (status["epoch"], status["pending"]) == (4, 1)
             assert copy.process.terminate() < STOP_S
-        shown = run(*admin, "audit", "--action", "node.accept-older", "--json")
+        shown = delaywheel(*admin, "audit", "--action", "node.accept-older", "--json")
         assert '"target":"delaywheel/default/n1"' in shown.stdout
         # It comes back after all, and is refused: its log and the copy's have parted.
         with cluster.node("n1", port=port) as late:
@@ -322,29 +211,6 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
             assert "it lacks that epoch" in late.process.log()
     assert epochs_in(copied) == [1, 4]
     assert epochs_in(late.data) == [1, 2, 3]
-
-
-@pytest.mark.long
-def test_a_node_that_is_killed_is_back_at_once(cluster: Cluster) -> None:
-    port = closed_port()
-    with cluster.meta() as meta:
-        meta.wait_ready()
-        took = []
-        for number in range(4):
-            with cluster.node("n1", "--node-id", "n1", port=port) as node:
-                node.process.wait_ready()
-                with Producer(node.process.port) as producer:
-                    assert producer.send([make_item(f"m{number}", wall_ms() + 3_600_000)]) == {}
-                node.process.kill()
-                began = time.monotonic()
-            with cluster.node("n1", port=port) as again:
-                again.process.wait_ready()
-                took.append(time.monotonic() - began)
-                assert again.process.status()["pending"] == number + 1
-                again.process.kill()
-        # Far below the lease of 5 s: the connection of the one before is closed.
-        assert min(took) < 4
-        assert meta.status()["requests_refused"].get("NODE_REGISTER", 0) <= 2
 
 
 @pytest.mark.long

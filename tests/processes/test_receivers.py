@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from delay_client import BlockingClient, OutgoingMessage, Receipt, ReceiverConfig
-from tests.processes.real_processes import ROOT, ServerProcess, meta_server, server, until
+from tests.processes.real_processes import (
+    ROOT,
+    ServerProcess,
+    delaywheel,
+    meta_server,
+    server,
+    until,
+)
 
 pytestmark = pytest.mark.process
 
@@ -247,11 +254,7 @@ def test_receivers_follow_a_handover_and_the_death_of_a_master(tmp_path: Path) -
             return {outcome.message_id for outcome in outcomes if isinstance(outcome, Receipt)}
 
         def admin(*words: str) -> None:
-            words = ("admin", "--meta", meta.http, "delay-group", *words)
-            done = subprocess.run(
-                [sys.executable, "-m", "delaywheel", *words],
-                cwd=ROOT, capture_output=True, text=True, check=False,
-            )  # fmt: skip
+            done = delaywheel("admin", "--meta", meta.http, "delay-group", *words)
             assert done.returncode == 0, done.stderr
 
         sent = send(0)

@@ -1,8 +1,6 @@
 """A running server is reconciled at any moment, and owes nothing once all was due."""
 
 import json
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -10,9 +8,9 @@ from typing import Any
 import pytest
 
 from tests.processes.real_processes import (
-    ROOT,
     Producer,
     RecordingBroker,
+    delaywheel,
     make_item,
     server,
     wall_ms,
@@ -28,22 +26,10 @@ OPTIONS = (
 MESSAGES = 4000
 
 
-def delaywheel(*arguments: str) -> None:
-    """Run a command that must end well."""
-    done = subprocess.run(
-        [sys.executable, "-m", "delaywheel", *arguments],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def reconcile(output: Path, *options: str) -> dict[str, Any]:
     """Run the command; return what it wrote."""
-    delaywheel("spark", "reconcile", "--engine", "local", "--output", str(output), *options)
+    done = delaywheel("spark", "reconcile", "--engine", "local", "--output", str(output), *options)
+    assert done.returncode == 0, done.stdout + done.stderr
     result: dict[str, Any] = json.loads(output.read_bytes())
     assert result["verdict"] == "clean"
     assert result["complete"]
@@ -74,7 +60,8 @@ def test_a_running_server_has_no_findings_and_at_the_end_nothing_is_lost(tmp_pat
                 assert group["accepted"] >= begin + 500
                 accepted.append(group["accepted"])
                 if begin == MESSAGES // 2:
-                    delaywheel("log", "manifest", str(data), "--output", str(manifest))
+                    done = delaywheel("log", "manifest", str(data), "--output", str(manifest))
+                    assert done.returncode == 0, done.stderr
                     [group] = reconcile(pinned, "--manifest", f"{manifest}={data}")["groups"]
                     assert group["accepted"] == begin + 500
                     assert group["states"]["waiting"]

@@ -20,17 +20,18 @@ from delay_client import BlockingClient, DelaywheelError
 from delaywheel.shared.failures import ExitCode
 from storage.disk.disk import DirectoryDisk
 from storage.state.identity import read_identity
-from storage.tools.inspect import dump_records
+from tests.kit.dumped import messages_in
 from tests.ports import closed_port
 from tests.processes.real_processes import (
     Producer,
     RecordingBroker,
     ServerProcess,
+    delaywheel,
     make_item,
     until,
     wall_ms,
 )
-from tests.processes.test_nodes import Cluster, Node, epochs_in, run
+from tests.processes.test_nodes import Cluster, Node, epochs_in
 
 pytestmark = pytest.mark.process
 
@@ -97,7 +98,7 @@ class Group:
     def admin(self, *arguments: str) -> tuple[int, str, str]:
         """Run `delaywheel admin delay-group`; return exit code, what it prints, and its errors."""
         where = ("admin", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "delay-group")
-        done = run(*where, *arguments)
+        done = delaywheel(*where, *arguments)
         return done.returncode, done.stdout, done.stderr
 
 
@@ -159,7 +160,7 @@ def check_all(group: Group, steady: Steady, disks: list[Path]) -> None:
     assert all(delivery.crc_ok for delivery in broker.deliveries)
     assert not [one for one in broker.deliveries if one.at_ms < one.due_ms]
     for disk in disks:
-        missing = acknowledged - messages_in(disk)
+        missing = acknowledged - set(messages_in(disk))
         assert not missing, (disk, sorted(missing))
 
 
@@ -167,12 +168,6 @@ def storage_of(data: Path) -> UUID | None:
     """Return the uuid of a data directory; None while it has none."""
     found = read_identity(DirectoryDisk(data))
     return None if found is None else found.storage_uuid
-
-
-def messages_in(data: Path) -> set[str]:
-    """Return the ids of all messages in a message_log."""
-    records = dump_records(data / "message_log")
-    return {str(one["message id"]) for one in records if one.get("kind") == "MESSAGE"}
 
 
 @pytest.fixture
@@ -312,98 +307,6 @@ def test_a_dead_slave_is_replaced_by_an_empty_directory_or_by_another_node(group
         assert [one["node_id"] for one in group.shown()["nodes"]] == ["n1", "n3", "n4"]
         steady.until_more()
         check_all(group, steady, [nodes["n1"].data, again.data, other.data])
-
-
-@pytest.mark.long
-def test_a_dead_master_is_replaced_by_another_node(group: Group) -> None:
-    nodes = group.start_three()
-    with Steady(group.cluster) as steady:
-        steady.until_more()
-        nodes["n1"].process.kill()
-        # Nobody has to say so.
-        assert group.until_master("n2", "n3")
-        fourth = group.start("n4")
-        group.until_in_sync("n2", "n3", "n4")
-        code, _, errors = group.admin("remove", GROUP, "n1")
-        assert code == 0, errors
-        steady.until_more()
-        check_all(group, steady, [nodes["n2"].data, nodes["n3"].data, fourth.data])
-
-
-@pytest.mark.long
-def test_a_member_in_sync_is_not_removed(group: Group) -> None:
-    nodes = group.start_three()
-    told = "n2 is in sync: stop it, and the master n1 drops it within seconds"
-    code, _, errors = group.admin("remove", GROUP, "n2")
-    assert (code, told in errors) == (ExitCode.REFUSED, True)
-    # With as many members as there have to be, nobody drops one that is dead.
-    code, _, errors = group.admin("set", GROUP, "--min-isr", "3")
-    assert code == 0, errors
-    nodes["n2"].process.kill()
-    told = "n2 is one of 3 members in sync, and min_isr of d1 is 3"
-    assert told in group.admin("remove", GROUP, "n2")[2]
-    time.sleep(4)
-    assert told in group.admin("remove", GROUP, "n2")[2]
-    assert sorted(group.shown()["in_sync"]) == ["n1", "n2", "n3"]
-    code, _, errors = group.admin("set", GROUP, "--min-isr", "2")
-    assert code == 0, errors
-    group.until_in_sync("n1", "n3")
-    assert group.admin("remove", GROUP, "n2")[0] == 0
-
-
-@pytest.mark.long
-def test_the_survivor_of_two_goes_on_where_one_is_enough(group: Group) -> None:
-    first = group.start("n1")
-    second = group.start("n2")
-    group.until_in_sync("n1", "n2")
-    assert group.shown()["min_isr"] == 1
-    with Steady(group.cluster) as steady:
-        steady.until_more()
-        # The slave dies: it is dropped, and the master goes on alone.
-        master = group.until_master("n1", "n2")
-        slave = {"n1": "n2", "n2": "n1"}[master]
-        nodes = {"n1": first, "n2": second}
-        nodes[slave].process.kill()
-        group.until_in_sync(master)
-        steady.until_more()
-        group.start(slave)
-        group.until_in_sync("n1", "n2")
-        # The master dies: an operator has the other one elected, which goes on alone.
-        nodes[master].process.kill()
-        code, _, errors = group.admin("elect", GROUP, "--wait")
-        assert code == 0, errors
-        assert group.until_master(slave)
-        steady.until_more()
-        check_all(group, steady, [nodes[slave].data])
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("dead", ["master", "slave"])
-def test_with_two_required_the_survivor_of_two_stands_until_one_is_enough(
-    group: Group, dead: str
-) -> None:
-    nodes = {"n1": group.start("n1"), "n2": group.start("n2")}
-    group.until_in_sync("n1", "n2")
-    assert group.admin("set", GROUP, "--min-isr", "2")[0] == 0
-    with Steady(group.cluster) as steady:
-        steady.until_more()
-        master = group.until_master("n1", "n2")
-        slave = {"n1": "n2", "n2": "n1"}[master]
-        survivor, lost = (slave, master) if dead == "master" else (master, slave)
-        nodes[lost].process.kill()
-        if dead == "master":
-            code, _, errors = group.admin("elect", GROUP, "--wait")
-            assert code == 0, errors
-        assert group.until_master(survivor)
-        # It stands, and says why.
-        why = "2 disks must be in sync, and 1 are heard"
-        assert until(lambda: why in " ".join(nodes[survivor].failing()), seconds=ELECTED_S)
-        before = len(steady.acknowledged)
-        assert group.admin("set", GROUP, "--min-isr", "1")[0] == 0
-        group.until_in_sync(survivor)
-        steady.until_more()
-        assert len(steady.acknowledged) > before
-        check_all(group, steady, [nodes[survivor].data])
 
 
 @pytest.mark.long

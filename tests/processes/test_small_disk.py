@@ -27,6 +27,8 @@ FLOOR_BYTES = 6_000_000
 OPTIONS = (
     *("--set", f"storage.disk_free_bytes_min={FLOOR_BYTES}"),
     *("--set", "storage.disk_free_share_min=0.9"),
+    *("--set", "storage.message_log_file_bytes_max=2097152"),
+    *("--set", "admission.pending_bytes_max=1048576"),
 )
 
 

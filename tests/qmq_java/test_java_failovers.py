@@ -16,7 +16,7 @@ from typing import Final
 import pytest
 
 from examples.departures.account import quantile
-from storage.tools.inspect import dump_records
+from tests.kit.dumped import messages_in
 from tests.ports import closed_port
 from tests.processes.real_processes import RecordingBroker, until, wall_ms
 from tests.processes.test_nodes import Cluster, Node, group_state
@@ -157,12 +157,6 @@ def go_on(master: Node, producers: Mapping[str, Stream]) -> None:
     assert until(is_so, seconds=GOES_ON_S), [one.client.log()[-2000:] for one in producers.values()]
 
 
-def messages_in(*disks: Path) -> Counter[str]:
-    """Return how often each message is in the logs of these."""
-    records = (record for disk in disks for record in dump_records(disk / "message_log"))
-    return Counter(str(one["message id"]) for one in records if one.get("kind") == "MESSAGE")
-
-
 @pytest.mark.parametrize("groups", ["one group", "two groups"])
 def test_nothing_that_qmqs_producer_reports_as_sent_is_lost_through_failovers(
     tmp_path: Path, groups: str
@@ -200,7 +194,10 @@ def test_nothing_that_qmqs_producer_reports_as_sent_is_lost_through_failovers(
         came = DELAY_MS / 1000 + DELIVERED_S
         assert until(lambda: sent <= set(broker.ids), seconds=came), len(sent - set(broker.ids))
         assert not [one for one in broker.deliveries if one.at_ms < one.due_ms or not one.crc_ok]
-        logs = [messages_in(node.data, *others) for node in nodes.values()]
+        logs = [
+            Counter(name for disk in (node.data, *others) for name in messages_in(disk))
+            for node in nodes.values()
+        ]
         assert not [name for name in sent for log in logs if name not in log]
         for how, producer in producers.items():
             print(f"{groups}, {how}: {producer.figures(logs[0], times)}")  # noqa: T201 (for -rP)

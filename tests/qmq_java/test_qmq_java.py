@@ -247,7 +247,7 @@ def test_a_broker_is_told_who_it_is_and_is_routed_to_while_it_is_online(site: Si
         assert group_of(meta, "b1")["state"] == "RW"
         broker.tell("offline")
         assert group_of(meta, "b1")["state"] == "NRW"
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_a_broker_that_nobody_entered_does_not_start(site: Site) -> None:
@@ -259,7 +259,7 @@ def test_a_broker_that_nobody_entered_does_not_start(site: Site) -> None:
         finally:
             broker.end()
         assert not broker.all("role")
-        assert meta.status()["requests_refused"] == {"BROKER_ACQUIRE_META": 1}
+        assert meta.status()["requests_refused"] == {"broker_acquire_meta": 1}
         assert "no broker is entered as java-host:" in meta.log()
 
 
@@ -289,7 +289,7 @@ def test_messages_for_now_and_for_later_reach_a_consumer_on_time_and_once(
         for took in broker.all("took", SUBJECT)[20:]:
             assert 0 <= int(took[4]) - int(took[3]) < 2000
         assert ours.status()["accepted"] == 60
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_a_java_delay_server_gets_delayed_messages_and_finds_the_broker(site: Site) -> None:
@@ -308,7 +308,7 @@ def test_a_java_delay_server_gets_delayed_messages_and_finds_the_broker(site: Si
         send(client, keys, delay_ms=1500)
         got_once(client, keys, seconds=20)
         assert len(delay.all("dispatched", SUBJECT)) == 10
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_clients_and_brokers_live_through_a_killed_meta_server_without_a_flap(site: Site) -> None:
@@ -336,8 +336,8 @@ def test_clients_and_brokers_live_through_a_killed_meta_server_without_a_flap(si
             while time.monotonic() - restarted < timeout_s + 2:
                 assert {group["state"] for group in meta.status()["groups"]} == {"RW"}
                 time.sleep(0.2)
-            assert meta.status()["requests"]["BROKER_REGISTER"] >= 2
-            assert meta.status()["requests_refused"] == {}
+            assert meta.status()["requests"]["broker_register"] >= 2
+            assert "requests_refused" not in meta.status()
         assert "timed out" not in meta.log()
 
 
@@ -440,7 +440,7 @@ def test_what_a_consumer_throws_at_comes_again_and_ends_as_dead(site: Site) -> N
         assert [said[1] for said in broker.all("took")] == [SUBJECT, retry, retry, dead]
         # The retry subjects are routed as the subject itself is.
         assert meta.status()["subjects"] == 1
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_what_a_consumer_wants_later_comes_later_by_way_of_our_delay_server(site: Site) -> None:
@@ -459,7 +459,7 @@ def test_what_a_consumer_wants_later_comes_later_by_way_of_our_delay_server(site
         assert int(again[6]) - int(first[6]) >= 2999
         assert ours.status()["accepted"] == 1
         taken(2, broker)
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_trap_3_a_group_that_an_operator_moves_is_used_at_its_new_address_at_once(
@@ -493,7 +493,7 @@ def test_trap_3_a_group_that_an_operator_moves_is_used_at_its_new_address_at_onc
             assert time.monotonic() - began < BROKERS_HEARTBEAT_S
             taken(40, moved)
         # Its first heartbeat, before it was on-line: then the group was still at the old place.
-        assert meta.status()["requests_refused"] == {"BROKER_REGISTER": 1}
+        assert meta.status()["requests_refused"] == {"broker_register": 1}
 
 
 def test_a_lost_store_is_filled_anew_by_what_the_brokers_say(site: Site) -> None:
@@ -607,11 +607,11 @@ def test_clients_that_came_before_any_broker_are_pushed_its_route(site: Site) ->
     with site.meta() as meta, site.client() as client:
         client.tell("listen", SUBJECT, "g1", "throw")
         client.tell("send", SUBJECT, 0, "early", 2)
-        assert until(lambda: meta.status()["requests"].get("CLIENT_REGISTER") == 3, seconds=5)
+        assert until(lambda: meta.status()["requests"].get("client_register") == 3, seconds=5)
         with site.broker("b1", port):
             # The second comes on the retry subject, whose route was pushed too.
             assert client.wait_for(lambda: len(client.all("got")) == 2, seconds=5), client.said
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_clients_of_an_only_group_wait_for_it_and_go_on_when_it_is_back(site: Site) -> None:
@@ -644,7 +644,7 @@ def test_a_client_with_hundreds_of_subjects_learns_all_their_routes(site: Site) 
         wait_for_pushes(meta, 200)
         broker.tell("online")
         wait_for_pushes(meta, 400)
-        assert meta.status()["requests_refused"] == {}
+        assert "requests_refused" not in meta.status()
 
 
 def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
@@ -652,7 +652,7 @@ def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
     with site.meta() as meta, site.broker("b1", port), site.client() as client:
         client.tell("send", "not/legal", 0, "illegal", -1)
         send(client, names("legal", 20))
-        assert meta.status()["requests_refused"] == {"CLIENT_REGISTER": 1}
+        assert meta.status()["requests_refused"] == {"client_register": 1}
         assert "an illegal subject" in meta.log()
 
 

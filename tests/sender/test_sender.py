@@ -6,8 +6,6 @@ comes before its time, that no request is empty and that every item's CRC is rig
 """
 
 import random
-import tracemalloc
-import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -27,12 +25,10 @@ from sender.groups.group_rules import GroupRule
 from sender.groups.group_status import GroupState
 from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
-from sender.queues.parcels import Entries
 from sender.settings.config import SenderConfig
 from tests.brokers import Received
 from tests.seeds import examples
 from tests.sender.broker_rig import (
-    ENTRY,
     EPOCH_MS,
     QUICK,
     FakeBroker,
@@ -192,17 +188,6 @@ async def test_an_answer_of_known_items_only_settles_them_all() -> None:
         assert {fact.outcome for fact in rig.facts} == {Outcome.KNOWN}
         rig.assert_all_settled()
         assert states(rig) == [GroupState.UP]
-
-
-async def test_a_refused_item_goes_to_another_group() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda request: refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *request.ids)
-
-    async with rig_of(2, setup=setup) as rig:
-        rig.offer(100)
-        await trio.sleep(60)
-        assert {fact.group for fact in rig.facts} == {"g-b1"}
-        rig.assert_all_settled()
 
 
 @pytest.mark.parametrize("code", [ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK])
@@ -438,61 +423,6 @@ async def test_what_waited_for_a_group_in_a_pause_goes_where_it_belongs_by_then(
         rig.assert_all_settled()
 
 
-@pytest.mark.parametrize("hot", [1, 3])
-async def test_few_of_a_lane_go_out_within_one_turn_of_each_other_lane(hot: int) -> None:
-    async with rig_of(config=SLOW, setup=make_slow) as rig:
-        await trio.sleep(0.1)
-        for lane in range(1, hot + 1):
-            rig.offer(3_000, lane=lane)
-        await trio.sleep(1)
-        before = len(rig.brokers[0].ids)
-        few = {rig.offered + n for n in range(10)}
-        rig.offer(10, lane=0)
-        await trio.sleep(2)
-        ids = numbers_of(rig.brokers[0].ids[before:])
-        assert few <= set(ids[: hot * 16 + 10])
-
-
-async def test_lanes_get_equal_shares_however_much_of_each_waits_and_whichever_came_first() -> None:
-    async with rig_of(2, config=SLOW, setup=make_slow) as rig:
-        await trio.sleep(0.1)
-        rig.offer(9_000, lane=1)
-        await trio.sleep(1)
-        lane_of = [1] * 9_000
-        for lane, count in ((2, 2_000), (0, 2_000), (3, 5_000)):
-            rig.offer(count, lane=lane)
-            lane_of += [lane] * count
-        # What was in flight is answered.
-        await trio.sleep(0.15)
-        began = len(rig.facts)
-        for _ in range(6):
-            await trio.sleep(1)
-            got = Counter(lane_of[number] for number in rig.delivered()[began:])
-            # One turn in each of the two groups.
-            assert max(got.values()) - min(got.values()) <= 2 * 16
-        assert len(rig.facts) - began >= 6 * 600
-        await trio.sleep(60)
-        rig.assert_all_settled()
-        assert rig.sender.queued_by_lane() == {}
-
-
-async def test_a_lane_keeps_its_order() -> None:
-    async with rig_of(config=SLOW, setup=make_slow) as rig:
-        for _ in range(40):
-            for lane in range(3):
-                rig.offer(lane * 11, lane=lane)
-            await trio.sleep(0.03)
-        await trio.sleep(60)
-        rig.assert_all_settled()
-        lane_of: list[int] = []
-        for _ in range(40):
-            lane_of += [1] * 11 + [2] * 22
-        ids = numbers_of(rig.brokers[0].ids)
-        for lane in (1, 2):
-            of_lane = [number for number in ids if lane_of[number] == lane]
-            assert of_lane == sorted(of_lane)
-
-
 async def test_a_lane_that_came_late_finds_room_in_a_full_queue_and_fills_no_more_of_it() -> None:
     async with rig_of(config=replace(SLOW, slow_s=60), setup=make_slow) as rig:
         await trio.sleep(0.1)
@@ -688,78 +618,6 @@ async def test_lanes_take_turns_in_being_risked_on_a_group_that_failed() -> None
 
 
 # What is held.
-
-
-@pytest.mark.parametrize("lanes", [1, 3])
-async def test_what_is_left_of_an_offer_does_not_keep_its_array_alive(lanes: int) -> None:
-    stubborn = {f"m{number}".encode() for number in range(0, 6_000, 500)}
-    poison = b"m8200"
-
-    def script(request: Received) -> Reply:
-        if poison in request.ids:
-            return Reply(code=ResponseCode.BROKER_ERROR)
-        return refuse(ItemCode.BLOCK, *(i for i in request.ids if i in stubborn))
-
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = script
-
-    config = SenderConfig(batch_items=256, retry_base_s=40, retry_max_s=40)
-    async with rig_of(config=config, setup=setup) as rig:
-        await trio.sleep(10)
-        arrays: list[weakref.ref[Entries]] = [
-            weakref.ref(rig.offer(2_000, lane=number % lanes)) for number in range(3)
-        ]
-        tracemalloc.start()
-        # Held for being early: once as it came, once as what is left after the first are due.
-        now = rig.wall.now_ms()
-        early = rig.offer_due([now + (3_000 if n % 100 else 5_000) for n in range(2_000)], lane=1)
-        arrays.append(weakref.ref(early))
-        del early
-        await trio.sleep(0.1)
-        arrays.append(weakref.ref(rig.offer(1_000, lane=2)))
-        await trio.sleep(1)
-        unsent = rig.sender.unsent()
-        # The poison keeps the whole of its request.
-        assert (unsent.early, unsent.retrying) == (2_000, 12 + 256)
-        assert unsent.total == 2_000 + 12 + 256
-        assert [array() is not None for array in arrays] == [False] * 5
-        await trio.sleep(3)
-        held = tracemalloc.take_snapshot().filter_traces(
-            [tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)]
-        )
-        tracemalloc.stop()
-        assert (rig.sender.unsent().early, len(rig.facts)) == (20, 7_000 - 12 - 256 + 1_980)
-        # Some 40 bytes each, in arrays of their own.
-        assert sum(trace.size for trace in held.traces) <= (20 + 12 + 256) * 60
-        await trio.sleep(5)
-        assert rig.sender.unsent().total == 12 + 256
-
-
-@pytest.mark.parametrize("count", [1, 7, 40])
-async def test_what_is_offered_one_by_one_while_nothing_is_sent_costs_little_more_than_its_index(
-    count: int,
-) -> None:
-    def setup(rig: Rig) -> None:
-        make_refusing(rig.brokers[0])
-        rig.sender.pause()
-
-    async with rig_of(2, setup=setup) as rig:
-        await trio.sleep(1)
-        due_ms = rig.wall.now_ms()
-        offered = 0
-        tracemalloc.start()
-        while offered < 20_000:
-            entries = np.zeros(count, ENTRY)
-            entries["due_ms"] = due_ms
-            entries["sequence"] = range(offered, offered + count)
-            rig.sender.offer(entries, lane=offered // count % 2)
-            offered += count
-            if offered % 50 < count:
-                await trio.sleep(0.001)
-        held, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert rig.sender.unsent().total == offered
-        assert held <= offered * 60
 
 
 # Anything at all.
@@ -1063,70 +921,6 @@ async def test_there_are_no_more_groups_than_are_allowed() -> None:
         await trio.sleep(1)
         rig.assert_all_settled()
         assert came_to(rig.brokers[2]) == set(range(5))
-
-
-@given(st.randoms(use_true_random=False))
-@examples(60, suppress_health_check=[HealthCheck.too_slow])
-def test_whatever_changes_each_message_goes_once_and_only_where_its_subject_was_routed(
-    chance: random.Random,
-) -> None:
-    trio.run(_change_routes, chance, clock=MockClock(autojump_threshold=0))
-
-
-async def _change_routes(chance: random.Random) -> None:
-    subjects, brokers = 6, 4
-    names = [f"g-b{number}" for number in range(brokers)]
-    routes = TableRoutes({lane: [] for lane in range(subjects * 2)})
-    config = SenderConfig(
-        batch_items=4, queue_items_max=16, in_flight_requests_max=2, retry_max_s=2, refused_max_s=2
-    )
-    allowed: dict[int, set[str]] = {}
-    """By sequence: groups of its subject at any time since it was offered."""
-    of_subject: dict[int, list[int]] = {subject: [] for subject in range(subjects)}
-    async with rig_of(brokers, config=config, routes=routes) as rig:
-        for _ in range(40):
-            action = chance.randrange(5)
-            subject = chance.randrange(subjects)
-            if action <= 1:
-                sequences = offer_of(rig, routes, subject, chance.choice([1, 5, 40]))
-                of_subject[subject] += sequences
-                now = routes.groups_of(int(routes.lanes[subject]))
-                allowed.update((sequence, set(now)) for sequence in sequences)
-            elif action == 2:
-                # Another lane, with groups of its own.
-                before = int(routes.lanes[subject])
-                lane = chance.choice([subject, subject + subjects])
-                routes.groups[lane] = chance.sample(names, chance.randrange(brokers))
-                routes.lanes[subject] = lane
-                rig.sender.routes_changed({before, lane})
-                for sequence in of_subject[subject]:
-                    allowed[sequence].update(routes.groups[lane])
-            elif action == 3:
-                some = chance.sample(range(brokers), chance.randrange(brokers + 1))
-                rig.sender.set_groups([rig.group(number) for number in some])
-            else:
-                broker = chance.choice(rig.brokers)
-                broker.script = chance.choice(
-                    [
-                        take_all,
-                        lambda r: refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *r.ids),
-                        lambda r: refuse(ItemCode.BROKER_READ_ONLY, r.ids[0]),
-                        lambda _r: Reply(delay_s=0.3),
-                    ]
-                )
-                await trio.sleep(chance.choice([0.01, 0.5, 3]))
-        for broker in rig.brokers:
-            broker.script = take_all
-        rig.sender.set_groups([rig.group(number) for number in range(brokers)])
-        for lane in range(subjects * 2):
-            routes.groups[lane] = routes.groups[lane] or [names[0]]
-        for groups in allowed.values():
-            groups.add(names[0])
-        rig.sender.routes_changed(routes.groups)
-        await trio.sleep(300)
-        rig.assert_all_settled()
-        for broker, name in zip(rig.brokers, names, strict=True):
-            assert all(name in allowed[sequence] for sequence in came_to(broker))
 
 
 async def test_a_group_is_hungry_while_it_is_well_and_little_waits_for_it() -> None:

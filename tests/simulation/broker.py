@@ -16,9 +16,10 @@ from typing import Protocol
 import msgspec
 import trio
 
-from bridges.broker_end import BrokerEnd, Refusal, Request
+from bridges.broker_end import Refusal, Request
 from delay_protocol.basics.codes import CommandCode, ItemCode, ResponseCode
 from delay_transport.seams.runtime import Address
+from tests.kit.broker_end import BrokerEnd
 from tests.simulation.network import SimNetwork, SimStream
 from tests.simulation.witness import Receipt, Witness
 

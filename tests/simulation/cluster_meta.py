@@ -13,18 +13,8 @@ from delay_protocol.meta.requests import BrokerState
 from delay_transport.seams.runtime import Address, format_address, parse_address
 from meta_server.admin.admin_types import RouteSet
 from meta_server.admin.plans import Desk, set_route
+from meta_server.known import model
 from meta_server.known.errors import StoreError
-from meta_server.known.model import (
-    STATIC,
-    BrokerGroup,
-    Change,
-    Contents,
-    GroupKind,
-    RemoveRoute,
-    Route,
-    SaveBrokerGroup,
-    SaveRoute,
-)
 from meta_server.known.registry import Registry
 from meta_server.server import MetaServer
 from meta_server.server import serve as serve_meta
@@ -137,7 +127,7 @@ class _Store(SimStore):
 
     on_loaded: Callable[[], None]
 
-    def load(self) -> Contents:
+    def load(self) -> model.Contents:
         """Return everything."""
         contents = super().load()
         self.on_loaded()
@@ -285,38 +275,38 @@ class SimMeta:
     async def place_odd(self, address: str) -> None:
         """Have a group at what is no address, without the checks that there are by now."""
 
-        def plan(desk: Desk) -> Sequence[Change]:
+        def plan(desk: Desk) -> Sequence[model.Change]:
             before = desk.registry.groups.get(ODD)
-            group = BrokerGroup(
+            group = model.BrokerGroup(
                 name=ODD,
-                kind=GroupKind.NORMAL,
+                kind=model.GroupKind.NORMAL,
                 master=address,
                 state=BrokerState.RW,
-                ext={STATIC: "true"},
+                ext={model.STATIC: "true"},
                 # Nobody is to be routed there who is not meant to.
                 weight=0,
                 updated_ms=desk.now_ms,
                 version=1 if before is None else before.version + 1,
             )
-            return (SaveBrokerGroup(group),)
+            return (model.SaveBrokerGroup(group),)
 
         await self.change(plan)
 
     async def reroute(self, name: str, groups: tuple[str, ...], *, is_prefix: bool = False) -> None:
         """Give a subject, or all with a prefix, these groups; with none take its route away."""
 
-        def plan(desk: Desk) -> Sequence[Change]:
+        def plan(desk: Desk) -> Sequence[model.Change]:
             table = desk.registry.prefixes if is_prefix else desk.registry.routes
             before = table.get(name)
             if not groups:
-                return () if before is None else (RemoveRoute(before),)
+                return () if before is None else (model.RemoveRoute(before),)
             if not {NOWHERE, ODD} & set(groups):
                 return set_route(desk, name, RouteSet(groups=groups), is_prefix=is_prefix)
             # Nobody may route to what is not there; but what was there may be lost.
             version = 1 if before is None else before.version + 1
-            route = Route(
+            route = model.Route(
                 name=name, groups=groups, is_chosen=False, version=version, is_prefix=is_prefix
             )
-            return (SaveRoute(route),)
+            return (model.SaveRoute(route),)
 
         await self.change(plan)

@@ -78,19 +78,11 @@ from meta_server.admin.plans import (
 )
 from meta_server.groups.routing import route_of
 from storage.disk.errors import StorageError
+from tests.simulation import cluster_meta
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import AWAY, SimBroker
 from tests.simulation.cluster_gating import MetaGating
 from tests.simulation.cluster_judge import CONVERGED_S, TOLD_S, ClusterJudge, Wellness, turns_s
-from tests.simulation.cluster_meta import (
-    META_HTTP,
-    NOWHERE,
-    ODD,
-    ODD_ADDRESSES,
-    GroupMaster,
-    MovingBroker,
-    SimMeta,
-)
 from tests.simulation.configuration import BROKER_ADDRESSES, SERVER_ADDRESS, Groups, SmallConfig
 from tests.simulation.crash import Ending, Life
 from tests.simulation.determinism import derive
@@ -149,7 +141,7 @@ class _EndsWhenFenced(DelayServer):
 class ClusterWorld(World):
     """Everything that belongs to one seed."""
 
-    broker_kind = MovingBroker
+    broker_kind = cluster_meta.MovingBroker
     is_routed = True
     groups_fail_alone = False
     server_kind = _EndsWhenFenced
@@ -172,7 +164,7 @@ class ClusterWorld(World):
         self.last_delivery_s = 900.0
         self._chance_of_cluster = derive(seed, "cluster")
         well = Wellness()
-        self.meta = SimMeta(
+        self.meta = cluster_meta.SimMeta(
             seed, network=self.network, trace=self.trace, result=self.result, well=well
         )
         self._judge = ClusterJudge(
@@ -188,7 +180,7 @@ class ClusterWorld(World):
                 may_be_full=self._disk_may_be_full,
             )
         self.masters = [self._make_master(broker) for broker in self.brokers]
-        self._new_broker = MovingBroker(
+        self._new_broker = cluster_meta.MovingBroker(
             _NEW_GROUP,
             parse_address(_NEW_ADDRESSES[0]),
             network=self.network,
@@ -240,11 +232,11 @@ class ClusterWorld(World):
         }
         self._rounds = chance.choices(list(kinds), list(kinds.values()), k=chance.randint(12, 20))
 
-    def _make_master(self, broker: SimBroker) -> GroupMaster:
+    def _make_master(self, broker: SimBroker) -> cluster_meta.GroupMaster:
         name = broker.name
-        assert isinstance(broker, MovingBroker)
+        assert isinstance(broker, cluster_meta.MovingBroker)
         assert parse_address(_ADDRESSES[name][0]) == broker.address
-        master = GroupMaster(
+        master = cluster_meta.GroupMaster(
             f"master {name}",
             group=name,
             addresses=_ADDRESSES[name],
@@ -303,7 +295,7 @@ class ClusterWorld(World):
         return msgspec.structs.replace(
             config,
             brokers={},
-            meta=MetaConfig(addresses=format_address(META_HTTP)),
+            meta=MetaConfig(addresses=format_address(cluster_meta.META_HTTP)),
             routes=RoutesConfig(
                 subjects_max=subjects_max,
                 unused_ms=chance.choice((600_000, 60_000)),
@@ -320,7 +312,7 @@ class ClusterWorld(World):
         if not self._has_few_subjects:
             brokers = (*(master.broker for master in self.masters), self._new_broker)
             places = {broker.name: broker.place_at for broker in brokers}
-            self._judge.check_on_time({ODD: lambda _: "", **places})
+            self._judge.check_on_time({cluster_meta.ODD: lambda _: "", **places})
         self.meta.witness.judge_controls()
         self.witness.complaints += self.meta.witness.complaints
 
@@ -354,7 +346,7 @@ class ClusterWorld(World):
         await self._end_all_faults()
         if self._routing.random() < 0.4:
             # Something to wait for until the very end.
-            await self.meta.reroute(self._routing.choice(_SUBJECTS), (NOWHERE,))
+            await self.meta.reroute(self._routing.choice(_SUBJECTS), (cluster_meta.NOWHERE,))
         # The server's last start knows routes by then, and has to follow.
         await trio.sleep(self._routing.uniform(0, _REROUTED_S))
         if self.gating is not None:
@@ -603,7 +595,7 @@ class ClusterWorld(World):
     async def _end_group(self) -> None:
         self._end_master(self._chance_of_cluster.choice(self.masters))
 
-    def _end_master(self, master: GroupMaster) -> None:
+    def _end_master(self, master: cluster_meta.GroupMaster) -> None:
         chance = self._chance_of_cluster
         master.down_for_s = chance.choice(
             (chance.uniform(0.1, 20), chance.uniform(20, 120), chance.uniform(120, 400))
@@ -652,7 +644,9 @@ class ClusterWorld(World):
         chance = self._chance_of_cluster
         self.result.faults["operator: route of a prefix"] += 1
         names = [master.group for master in self.masters]
-        groups = (NOWHERE,) if chance.random() < 0.5 else tuple(chance.sample(names, k=2))
+        groups = (
+            (cluster_meta.NOWHERE,) if chance.random() < 0.5 else tuple(chance.sample(names, k=2))
+        )
         await self.meta.reroute(_PREFIX, groups, is_prefix=True)
         await trio.sleep(chance.uniform(10, 400))
         await self.meta.reroute(_PREFIX, (), is_prefix=True)
@@ -662,7 +656,7 @@ class ClusterWorld(World):
         chance = self._chance_of_cluster
         subject = chance.choice(_SUBJECTS)
         self.result.faults["subject without a route"] += 1
-        await self.meta.reroute(subject, (NOWHERE,))
+        await self.meta.reroute(subject, (cluster_meta.NOWHERE,))
         await trio.sleep(chance.uniform(10, 600))
         await self.meta.reroute(subject, chance.choice(((), ("g2",), ("g1", "g3"))))
 
@@ -672,8 +666,8 @@ class ClusterWorld(World):
         for _ in range(chance.randint(0, 3)):
             await trio.sleep(chance.uniform(0, self.length_s / 4))
             self.result.faults["group at no address"] += 1
-            await self.meta.place_odd(chance.choice(ODD_ADDRESSES))
-            groups = (chance.choice(self.masters).group, ODD)
+            await self.meta.place_odd(chance.choice(cluster_meta.ODD_ADDRESSES))
+            groups = (chance.choice(self.masters).group, cluster_meta.ODD)
             await self.meta.reroute(chance.choice(_SUBJECTS), groups)
 
     async def _read_only(self) -> None:

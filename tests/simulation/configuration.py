@@ -27,7 +27,6 @@ from delay_server.settings.config import (
 )
 from delay_transport.seams.runtime import Address, format_address
 from sender.settings.config import SenderConfig
-from storage.schedule.provision import Provision
 from tests.kit.settings import SmallStorage
 
 SERVER_ADDRESS = ("10.0.0.1", 20801)
@@ -90,13 +89,10 @@ class SmallConfig(DelayServerConfig, frozen=True, kw_only=True):
         """Return a floor that a simulated load reaches."""
         return min(self.floor_bytes, total_bytes)
 
-    def provision(self, total_bytes: int) -> Provision:
-        """Return what is kept free on a disk that counts bytes and not blocks."""
-        return dataclasses.replace(
-            super().provision(total_bytes),
-            reserve_bytes=self.floor_bytes // 2,
-            block_bytes=64,
-        )
+    @property
+    def disk_bytes_least(self) -> int:
+        """Let a node start on any disk."""
+        return 0
 
 
 def draw_configuration(

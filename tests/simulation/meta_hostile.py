@@ -15,20 +15,7 @@ from uuid import UUID
 import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
-from delay_protocol.meta.requests import (
-    AcquireMeta,
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-    ClientRegister,
-    ClientType,
-    OnlineState,
-    decode_client_register_reply,
-    encode_acquire_meta,
-    encode_broker_register,
-    encode_client_register,
-)
+from delay_protocol.meta import requests
 from delay_protocol.nodes.controls_exchange import NodeControls, encode_node_controls
 from delay_protocol.nodes.registration import (
     NodeRegister,
@@ -156,13 +143,15 @@ class SimHostile(Process):
         code = CommandCode.CLIENT_REGISTER
         subjects = ("", "a b", "a/b", "a\nb", "%RETRY%a b%g", "x" * 256, "ä" * 200, "x" * 20_000)
         for subject in subjects:
-            request = ClientRegister(subject=subject, client_type=chance.randint(-3, 6))
-            body = encode_client_register(request)
+            request = requests.ClientRegister(subject=subject, client_type=chance.randint(-3, 6))
+            body = requests.encode_client_register(request)
             yield Case(f"subject {subject[:20]!a}", code, body, Expected.IGNORED)
         for field in ("client_id", "consumer_group", "app_code", "ldc"):
-            request = replace(ClientRegister(subject="s1"), **{field: "y" * 513})  # type: ignore[arg-type]
-            yield Case(f"huge {field}", code, encode_client_register(request), Expected.IGNORED)
-        good = encode_client_register(ClientRegister(subject="s1"))
+            request = replace(requests.ClientRegister(subject="s1"), **{field: "y" * 513})  # type: ignore[arg-type]
+            yield Case(
+                f"huge {field}", code, requests.encode_client_register(request), Expected.IGNORED
+            )
+        good = requests.encode_client_register(requests.ClientRegister(subject="s1"))
         for what, body in (
             ("half a map", good[: chance.randrange(2, len(good))]),
             ("a negative map", struct.pack(">h", -1)),
@@ -173,29 +162,29 @@ class SimHostile(Process):
 
     def _broker_cases(self) -> Iterator[Case]:
         chance = self.chance
-        wrong = BrokerRegister(
-            request_type=BrokerRequestType.HEARTBEAT,
+        wrong = requests.BrokerRegister(
+            request_type=requests.BrokerRequestType.HEARTBEAT,
             group=self._group,
             address="10.66.0.1:1",
-            role=BrokerRole.MASTER,
-            state=chance.choice(list(BrokerState)),
+            role=requests.BrokerRole.MASTER,
+            state=chance.choice(list(requests.BrokerState)),
         )
 
         def said(what: str, expected: Expected = Expected.REFUSED, **fields: object) -> Case:
-            body = encode_broker_register(_with(wrong, **fields))
+            body = requests.encode_broker_register(_with(wrong, **fields))
             return Case(what, CommandCode.BROKER_REGISTER, body, expected)
 
         yield said("an address that is not entered")
-        for kind in BrokerRequestType:
+        for kind in requests.BrokerRequestType:
             yield said(f"{kind.name} from elsewhere", request_type=kind)
-        yield said("standby", role=BrokerRole.STANDBY)
-        yield said("a slave", Expected.ACCEPTED, role=BrokerRole.SLAVE)
-        yield said("a delay backup", Expected.ACCEPTED, role=BrokerRole.DELAY_BACKUP)
+        yield said("standby", role=requests.BrokerRole.STANDBY)
+        yield said("a slave", Expected.ACCEPTED, role=requests.BrokerRole.SLAVE)
+        yield said("a delay backup", Expected.ACCEPTED, role=requests.BrokerRole.DELAY_BACKUP)
         if self._group in self._witness.medium.rows[GROUPS]:
-            for kind in BrokerRequestType:
+            for kind in requests.BrokerRequestType:
                 yield said(
                     f"{kind.name} of a master of another kind",
-                    role=BrokerRole.DELAY_MASTER,
+                    role=requests.BrokerRole.DELAY_MASTER,
                     request_type=kind,
                 )
         for name in ("", "a b", "a/b", "x" * 256, "x" * 30_000, "a\0b"):
@@ -206,13 +195,13 @@ class SimHostile(Process):
             yield said(
                 "a master that the record does not name",
                 group=self._delay_group,
-                role=BrokerRole.DELAY_MASTER,
+                role=requests.BrokerRole.DELAY_MASTER,
             )
-        body = encode_broker_register(wrong)
+        body = requests.encode_broker_register(wrong)
         code = CommandCode.BROKER_REGISTER
         yield Case("no such type", code, struct.pack(">i", 9) + body[4:], Expected.REFUSED)
         yield Case("half of it", code, body[: chance.randrange(len(body))], Expected.REFUSED)
-        body = encode_acquire_meta(AcquireMeta(hostname="nobody", serve_port=1))
+        body = requests.encode_acquire_meta(requests.AcquireMeta(hostname="nobody", serve_port=1))
         code = CommandCode.BROKER_ACQUIRE_META
         yield Case("who is nobody", code, body, Expected.SILENTLY_REFUSED)
 
@@ -335,32 +324,38 @@ class SimHostile(Process):
         return f"flood{self._flood_number}-{number}"
 
     def _new_subject(self, number: int) -> bytes:
-        kind = self.chance.choice((ClientType.PRODUCER, ClientType.CONSUMER))
+        kind = self.chance.choice((requests.ClientType.PRODUCER, requests.ClientType.CONSUMER))
         return self._client(self._name(number), kind, "")
 
     def _new_use(self, number: int) -> bytes:
-        kind = self.chance.choice((ClientType.CONSUMER, ClientType.DELAY_PRODUCER))
+        kind = self.chance.choice(
+            (requests.ClientType.CONSUMER, requests.ClientType.DELAY_PRODUCER)
+        )
         return self._client("s1", kind, self._name(number))
 
     @staticmethod
-    def _client(subject: str, kind: ClientType, consumer_group: str) -> bytes:
-        request = ClientRegister(
+    def _client(subject: str, kind: requests.ClientType, consumer_group: str) -> bytes:
+        request = requests.ClientRegister(
             subject=subject, client_type=kind, client_id="hostile", consumer_group=consumer_group
         )
         return encode_request(
-            code=CommandCode.CLIENT_REGISTER, opaque=1, body=encode_client_register(request)
+            code=CommandCode.CLIENT_REGISTER,
+            opaque=1,
+            body=requests.encode_client_register(request),
         )
 
     def _new_group(self, number: int) -> bytes:
-        request = BrokerRegister(
-            request_type=BrokerRequestType.ONLINE,
+        request = requests.BrokerRegister(
+            request_type=requests.BrokerRequestType.ONLINE,
             group=self._name(number),
             address=f"10.66.1.1:{number + 1}",
-            role=self.chance.choice((BrokerRole.MASTER, BrokerRole.DELAY)),
-            state=BrokerState.RW,
+            role=self.chance.choice((requests.BrokerRole.MASTER, requests.BrokerRole.DELAY)),
+            state=requests.BrokerState.RW,
         )
         return encode_request(
-            code=CommandCode.BROKER_REGISTER, opaque=1, body=encode_broker_register(request)
+            code=CommandCode.BROKER_REGISTER,
+            opaque=1,
+            body=requests.encode_broker_register(request),
         )
 
     def _new_node(self, number: int) -> bytes:
@@ -383,9 +378,9 @@ class SimHostile(Process):
 
 
 def _is_ignored(body: bytes) -> bool:
-    reply = decode_client_register_reply(body)
+    reply = requests.decode_client_register_reply(body)
     said = (reply.timestamp_ms, reply.online_state, reply.groups)
-    return said == (-2, OnlineState.OFFLINE, ())
+    return said == (-2, requests.OnlineState.OFFLINE, ())
 
 
 def _has_reason(body: bytes) -> bool:
@@ -393,5 +388,5 @@ def _has_reason(body: bytes) -> bool:
     return isinstance(reply, Refused) and bool(reply.reason)
 
 
-def _with(request: BrokerRegister, **fields: object) -> BrokerRegister:
+def _with(request: requests.BrokerRegister, **fields: object) -> requests.BrokerRegister:
     return replace(request, **fields)  # type: ignore[arg-type]

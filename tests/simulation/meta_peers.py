@@ -17,22 +17,7 @@ import msgspec
 import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
-from delay_protocol.meta.requests import (
-    AcquireMeta,
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-    ClientRegister,
-    ClientRegisterReply,
-    ClientType,
-    RegisterType,
-    decode_acquire_meta_reply,
-    decode_client_register_reply,
-    encode_acquire_meta,
-    encode_broker_register,
-    encode_client_register,
-)
+from delay_protocol.meta import requests
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.controls_exchange import (
     HOLD_S,
@@ -229,7 +214,7 @@ class _Asked:
 class Known:
     """What a client knows of one use of a subject."""
 
-    reply: ClientRegisterReply | None = None
+    reply: requests.ClientRegisterReply | None = None
     """The last answer, of any connection."""
     groups: tuple[str, ...] = ()
     """Those that it sends to, or consumes from."""
@@ -251,8 +236,8 @@ class Question:
     """The latest timestamp that any client had seen by then."""
 
 
-_USED_BY_CONSUMERS = (BrokerState.RW, BrokerState.R)
-_USED_BY_PRODUCERS = (BrokerState.RW, BrokerState.W)
+_USED_BY_CONSUMERS = (requests.BrokerState.RW, requests.BrokerState.R)
+_USED_BY_PRODUCERS = (requests.BrokerState.RW, requests.BrokerState.W)
 _ARRIVES_S = 2.0
 """What comes when nothing is amiss was sent so long ago at most."""
 
@@ -309,23 +294,23 @@ class SimClient(Process):
             while True:
                 await trio.sleep(_TICK_S)
                 if self.is_ticking:
-                    await self.ask_all(RegisterType.HEARTBEAT)
+                    await self.ask_all(requests.RegisterType.HEARTBEAT)
 
     async def _first_use(self, use: Use) -> None:
         # Subjects are used one after another, not all at the start.
         await trio.sleep(self.chance.choice((0.0, self.chance.uniform(0, 100))))
         known = self.known[use] = Known()
-        if use.client_type in (ClientType.PRODUCER, ClientType.DELAY_PRODUCER):
+        if use.client_type in (requests.ClientType.PRODUCER, requests.ClientType.DELAY_PRODUCER):
             known.blocked_since_s = trio.current_time()
-        await self._ask(use, RegisterType.ONLINE)
+        await self._ask(use, requests.RegisterType.ONLINE)
 
-    async def ask_all(self, why: RegisterType = RegisterType.HEARTBEAT) -> None:
+    async def ask_all(self, why: requests.RegisterType = requests.RegisterType.HEARTBEAT) -> None:
         """Register everything that is used."""
         for use in list(self.known):
             await self._ask(use, why)
 
-    async def _ask(self, use: Use, why: RegisterType) -> None:
-        request = ClientRegister(
+    async def _ask(self, use: Use, why: requests.RegisterType) -> None:
+        request = requests.ClientRegister(
             subject=use.subject,
             client_type=use.client_type,
             client_id=use.client_id,
@@ -336,7 +321,7 @@ class SimClient(Process):
         with trio.move_on_after(_CONNECT_S) as waiting:
             async with self._lock:
                 try:
-                    await self._send(use, encode_client_register(request))
+                    await self._send(use, requests.encode_client_register(request))
                 except ENDS:
                     self._hang_up()
         if waiting.cancelled_caught:
@@ -380,7 +365,7 @@ class SimClient(Process):
         if frame.code != ResponseCode.SUCCESS:
             self._take_refusal(frame, question)
             return
-        reply = decode_client_register_reply(frame.body)
+        reply = requests.decode_client_register_reply(frame.body)
         use = next(
             (
                 use
@@ -426,9 +411,9 @@ class SimClient(Process):
             known.connection = -1
             known.asked_s = known.asked_s or question.sent_s
 
-    def _believe(self, use: Use, known: Known, reply: ClientRegisterReply) -> None:
+    def _believe(self, use: Use, known: Known, reply: requests.ClientRegisterReply) -> None:
         """Do with an answer what QMQ's client does."""
-        is_consumer = use.client_type == ClientType.CONSUMER
+        is_consumer = use.client_type == requests.ClientType.CONSUMER
         states = _USED_BY_CONSUMERS if is_consumer else _USED_BY_PRODUCERS
         groups = tuple(
             info.name for info in reply.groups if info.name and info.master and info.state in states
@@ -440,7 +425,7 @@ class SimClient(Process):
         self._timestamp_ms = max(reply.timestamp_ms, self._timestamp_ms)
 
 
-def _seen(reply: ClientRegisterReply) -> tuple[object, ...]:
+def _seen(reply: requests.ClientRegisterReply) -> tuple[object, ...]:
     groups = tuple((info.name, info.master, info.state) for info in reply.groups)
     return (reply.online_state, groups)
 
@@ -457,7 +442,7 @@ class SimMetaBroker(Process):
         *,
         group: str,
         addresses: tuple[str, ...],
-        role: BrokerRole,
+        role: requests.BrokerRole,
         entered: tuple[str, int] | None,
         network: SimNetwork,
         chance: random.Random,
@@ -470,7 +455,7 @@ class SimMetaBroker(Process):
         self.role = role
         self.addresses = addresses
         self.address = addresses[0]
-        self.state = BrokerState.NRW
+        self.state = requests.BrokerState.NRW
         self.is_serving = False
         """Whether it is on-line, and the meta server knows."""
         self.down_for_s: float | None = None
@@ -497,7 +482,7 @@ class SimMetaBroker(Process):
         """Stop in good order."""
         self._stopping.set()
 
-    def report(self, state: BrokerState) -> None:
+    def report(self, state: requests.BrokerState) -> None:
         """Be in this state from the next heartbeat on."""
         if self.is_serving:
             self.state = state
@@ -505,35 +490,37 @@ class SimMetaBroker(Process):
     async def _live(self) -> None:
         call = Call(self)
         self._stopping = trio.Event()
-        self.state = BrokerState.NRW
+        self.state = requests.BrokerState.NRW
         if len(self.addresses) > 1:
             before = self.address
             self.address = self.chance.choice(self.addresses)
             self._faults["broker: another address"] += self.address != before
         await self._acquire(call)
-        await self._say(call, BrokerRequestType.HEARTBEAT)
+        await self._say(call, requests.BrokerRequestType.HEARTBEAT)
         await trio.sleep(self.chance.uniform(0.05, 5))
         # QMQ's brokers go on-line once; what is not heard then, heartbeats make good.
-        self.state = BrokerState.RW
-        self.is_serving = await self._say(call, BrokerRequestType.ONLINE)
+        self.state = requests.BrokerState.RW
+        self.is_serving = await self._say(call, requests.BrokerRequestType.ONLINE)
         while not self._stopping.is_set():
             with trio.move_on_after(_HEARTBEAT_S):
                 await self._stopping.wait()
                 break
-            heard = await self._say(call, BrokerRequestType.HEARTBEAT)
+            heard = await self._say(call, requests.BrokerRequestType.HEARTBEAT)
             self.is_serving = self.is_serving or heard
-        self.state = BrokerState.NRW
+        self.state = requests.BrokerState.NRW
         self.is_serving = False
         for _ in range(3):
-            await self._say(call, BrokerRequestType.OFFLINE)
+            await self._say(call, requests.BrokerRequestType.OFFLINE)
 
     async def _acquire(self, call: Call) -> None:
         while self._entered is not None:
             hostname, port = self._entered
-            body = encode_acquire_meta(AcquireMeta(hostname=hostname, serve_port=port))
+            body = requests.encode_acquire_meta(
+                requests.AcquireMeta(hostname=hostname, serve_port=port)
+            )
             answer = await call.ask(CommandCode.BROKER_ACQUIRE_META, body)
             if answer is not None and answer.code == ResponseCode.SUCCESS:
-                reply = decode_acquire_meta_reply(answer.body)
+                reply = requests.decode_acquire_meta_reply(answer.body)
                 if (reply.group, reply.role, reply.master) != (self.group, self.role, ""):
                     self._witness.complain(f"role: {self.name} was told that it is {reply}")
                 return
@@ -542,7 +529,7 @@ class SimMetaBroker(Process):
             # The real one ends, and is started again.
             await trio.sleep(3.0)
 
-    async def _say(self, call: Call, what: BrokerRequestType) -> bool:
+    async def _say(self, call: Call, what: requests.BrokerRequestType) -> bool:
         """Say something; return whether it was acknowledged."""
         said = self._witness.broker_says(self.group, what, self.state, self.address)
         answer = await _register(
@@ -561,16 +548,18 @@ class SimMetaBroker(Process):
 
 async def _register(
     call: "Call",
-    what: BrokerRequestType,
+    what: requests.BrokerRequestType,
     *,
     group: str,
     address: str,
-    role: BrokerRole,
-    state: BrokerState,
+    role: requests.BrokerRole,
+    state: requests.BrokerState,
 ) -> Frame | None:
     """Tell how a broker group is; return the answer, or None after hanging up for want of one."""
-    body = encode_broker_register(
-        BrokerRegister(request_type=what, group=group, address=address, role=role, state=state)
+    body = requests.encode_broker_register(
+        requests.BrokerRegister(
+            request_type=what, group=group, address=address, role=role, state=state
+        )
     )
     answer = await call.ask(CommandCode.BROKER_REGISTER, body)
     if answer is None:
@@ -631,7 +620,7 @@ class SimDelayNode(Process):
         """When it sent the last registration that was acknowledged."""
         self.registered: tuple[UUID, int, str] | None = None
         """Storage, incarnation and address that were acknowledged last."""
-        self.state = BrokerState.NRW
+        self.state = requests.BrokerState.NRW
         self.down_for_s: float | None = None
         """How long it is away after this life; None: drawn."""
         self.told: Controls | None = None
@@ -655,7 +644,7 @@ class SimDelayNode(Process):
             self.boot_id = UUID(int=self.chance.getrandbits(128))
             self.role, self._record = None, (0, 0)
             self.told, self.follows_since_s = None, math.inf
-            self.state = BrokerState.NRW
+            self.state = requests.BrokerState.NRW
             await self.live(self._live)
             self._witness.node_ended(self)
             was_master = self.role is NodeRole.MASTER
@@ -805,8 +794,8 @@ class SimDelayNode(Process):
         """Register the group as QMQ's delay servers do."""
         call = Call(self)
         await trio.sleep(self.chance.uniform(0.01, 3))
-        what = BrokerRequestType.ONLINE
-        self.state = BrokerState.RW
+        what = requests.BrokerRequestType.ONLINE
+        self.state = requests.BrokerState.RW
         while True:
             said = self._witness.broker_says(self.group, what, self.state, self.address)
             answer = await _register(
@@ -814,12 +803,12 @@ class SimDelayNode(Process):
                 what,
                 group=self.group,
                 address=self.address,
-                role=BrokerRole.DELAY_MASTER,
+                role=requests.BrokerRole.DELAY_MASTER,
                 state=self.state,
             )
             if answer is not None and answer.code == ResponseCode.SUCCESS:
                 self._witness.broker_heard(self.group, said)
-                what = BrokerRequestType.HEARTBEAT
+                what = requests.BrokerRequestType.HEARTBEAT
             await trio.sleep(_HEARTBEAT_S)
 
     def wipe(self) -> None:

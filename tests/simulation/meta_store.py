@@ -23,35 +23,12 @@ import msgspec
 import trio
 
 from delay_protocol.nodes.controls import Controls, SubjectControl
+from meta_server.known import model
 from meta_server.known.errors import (
     ConflictError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
-)
-from meta_server.known.model import (
-    Audit,
-    AuditRow,
-    Broker,
-    Change,
-    Contents,
-    DelayGroup,
-    ForgetAudit,
-    MetaStore,
-    RaiseTimestamp,
-    RemoveBroker,
-    RemoveBrokerGroup,
-    RemoveDelayGroup,
-    RemoveDelayNode,
-    RemoveRoute,
-    RemoveSubject,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveControls,
-    SaveDelayGroup,
-    SaveDelayNode,
-    SaveRoute,
-    SaveSubject,
 )
 
 Key = Hashable
@@ -89,45 +66,45 @@ class _Row:
     """That the row has to have now, 0 for no row; None: any."""
 
 
-def _rows_of(change: Change) -> _Row | None:  # noqa: PLR0911 (a table)
+def _rows_of(change: model.Change) -> _Row | None:  # noqa: PLR0911 (a table)
     """Return what a change does; None of those that are kept elsewhere."""
     match change:
-        case SaveBrokerGroup(group):
+        case model.SaveBrokerGroup(group):
             return _Row(GROUPS, group.name, group, group.version - 1)
-        case RemoveBrokerGroup(group):
+        case model.RemoveBrokerGroup(group):
             return _Row(GROUPS, group.name, None, group.version)
-        case SaveBroker(broker):
+        case model.SaveBroker(broker):
             return _Row(BROKERS, _broker_key(broker), broker, broker.version - 1)
-        case RemoveBroker(broker):
+        case model.RemoveBroker(broker):
             return _Row(BROKERS, _broker_key(broker), None, broker.version)
-        case SaveSubject(subject):
+        case model.SaveSubject(subject):
             return _Row(SUBJECTS, subject.name, subject, subject.version - 1)
-        case RemoveSubject(subject):
+        case model.RemoveSubject(subject):
             return _Row(SUBJECTS, subject.name, None, subject.version)
-        case SaveRoute(route):
+        case model.SaveRoute(route):
             return _Row(ROUTES, (route.name, route.is_prefix), route, route.version - 1)
-        case RemoveRoute(route):
+        case model.RemoveRoute(route):
             return _Row(ROUTES, (route.name, route.is_prefix), None, route.version)
-        case SaveDelayNode(node):
+        case model.SaveDelayNode(node):
             key = (node.cluster, node.group, node.node_id)
             return _Row(NODES, key, node, node.version - 1)
-        case RemoveDelayNode(node):
+        case model.RemoveDelayNode(node):
             return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case SaveDelayGroup(delay_group):
+        case model.SaveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, delay_group)
-        case RemoveDelayGroup(delay_group):
+        case model.RemoveDelayGroup(delay_group):
             return _Row(DELAY_GROUPS, delay_group.name, None)
-        case SaveControls(controls):
+        case model.SaveControls(controls):
             return _Row(CONTROLS, controls.cluster, controls, controls.version - 1)
     return None
 
 
-def _state_of(group: DelayGroup) -> tuple[int, int]:
+def _state_of(group: model.DelayGroup) -> tuple[int, int]:
     """Return by what the record of a delay group is compared and set."""
     return group.record.epoch, group.record.version
 
 
-def _broker_key(broker: Broker) -> Key:
+def _broker_key(broker: model.Broker) -> Key:
     return (broker.hostname, broker.serve_port)
 
 
@@ -137,7 +114,7 @@ class Commit:
 
     number: int
     at_s: float
-    changes: tuple[Change, ...]
+    changes: tuple[model.Change, ...]
     foreign: bool
     """Whether somebody else made it."""
 
@@ -158,7 +135,7 @@ class Medium:
         self._uuids: list[tuple[int, UUID]] = [(0, self.uuid)]
         self.rows: dict[str, Rows] = {table: {} for table in TABLES}
         self.timestamp_ms = 0
-        self.audit: list[AuditRow] = []
+        self.audit: list[model.AuditRow] = []
         self._audit_numbers = 0
         self.commits: list[Commit] = []
         self.generation = 0
@@ -173,12 +150,12 @@ class Medium:
 
     # What stores do
 
-    def contents(self) -> Contents:
+    def contents(self) -> model.Contents:
         """Return everything."""
         tables: dict[str, Any] = {table: tuple(self.rows[table].values()) for table in TABLES}
-        return Contents(**tables, timestamp_ms=self.timestamp_ms)
+        return model.Contents(**tables, timestamp_ms=self.timestamp_ms)
 
-    def commit(self, changes: Sequence[Change], *, foreign: bool = False) -> None:
+    def commit(self, changes: Sequence[model.Change], *, foreign: bool = False) -> None:
         """Keep all of these, or none of them and raise ConflictError."""
         before: dict[str, Rows] = {}
         changed: dict[tuple[str, Key], None] = {}
@@ -186,13 +163,13 @@ class Medium:
         audit, audit_numbers = self.audit, self._audit_numbers
         try:
             for change in changes:
-                if isinstance(change, RaiseTimestamp):
+                if isinstance(change, model.RaiseTimestamp):
                     self.timestamp_ms = max(self.timestamp_ms, change.timestamp_ms)
-                elif isinstance(change, Audit):
+                elif isinstance(change, model.Audit):
                     self._audit_numbers += 1
-                    row_of_audit = AuditRow(number=self._audit_numbers, entry=change.entry)
+                    row_of_audit = model.AuditRow(number=self._audit_numbers, entry=change.entry)
                     self.audit = [*self.audit, row_of_audit]
-                elif isinstance(change, ForgetAudit):
+                elif isinstance(change, model.ForgetAudit):
                     before_ms = change.before_ms
                     self.audit = [one for one in self.audit if one.entry.at_ms >= before_ms]
                 elif (row := _rows_of(change)) is not None:
@@ -229,7 +206,7 @@ class Medium:
             self._uuids.append((len(self.commits), uuid))
 
     def _note(
-        self, changes: Sequence[Change], changed: Iterable[tuple[str, Key]], *, foreign: bool
+        self, changes: Sequence[model.Change], changed: Iterable[tuple[str, Key]], *, foreign: bool
     ) -> None:
         """Write a commit into the history; what is in the tables counts."""
         number = len(self.commits) + 1
@@ -241,17 +218,17 @@ class Medium:
             numbers.append(number)
             rows.append(self.rows[table].get(key))
 
-    def _make(self, change: Change, row: _Row) -> None:
+    def _make(self, change: model.Change, row: _Row) -> None:
         rows = self.rows[row.table]
         found = rows.get(row.key)
-        if isinstance(change, SaveDelayGroup | RemoveDelayGroup):
+        if isinstance(change, model.SaveDelayGroup | model.RemoveDelayGroup):
             has = None if found is None else _state_of(found)
             expected: tuple[int, int] | None = _state_of(change.group)
-            if isinstance(change, SaveDelayGroup):
+            if isinstance(change, model.SaveDelayGroup):
                 expected = change.expected
             if has != expected:
                 raise ConflictError(what=str(row.key), expected=str(expected), found=str(has))
-            if isinstance(change, SaveDelayGroup):
+            if isinstance(change, model.SaveDelayGroup):
                 self._check_one(rows, row, lambda group: group.log_uuid)
         elif row.version is not None:
             version = 0 if found is None else found.version
@@ -259,7 +236,7 @@ class Medium:
                 raise ConflictError(
                     what=str(row.key), expected=str(row.version), found=str(version)
                 )
-            if isinstance(change, SaveBroker):
+            if isinstance(change, model.SaveBroker):
                 self._check_one(rows, row, lambda broker: (broker.group, broker.role))
         if row.row is not None:
             rows[row.key] = row.row
@@ -414,7 +391,7 @@ class SimStore:
         """Which store it is."""
         return self._uuid
 
-    def load(self) -> Contents:
+    def load(self) -> model.Contents:
         """Return everything."""
         self._check_up()
         if self._medium.uuid != self._uuid:
@@ -425,7 +402,7 @@ class SimStore:
         self._must_load = False
         return contents
 
-    def commit(self, changes: Sequence[Change], /) -> None:
+    def commit(self, changes: Sequence[model.Change], /) -> None:
         """Keep all or nothing, or fail as drawn."""
         if self._must_load:
             raise AssertionError("serves: a commit after a failure, and nothing loaded in between")
@@ -447,7 +424,7 @@ class SimStore:
         if crash is not None:
             crash("after")
 
-    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[model.AuditRow, ...]:
         """Return entries, newest first."""
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
@@ -479,7 +456,7 @@ class SimStore:
                 return outcome
         return None
 
-    def _go_wrong(self, outcome: Outcome | None, changes: Sequence[Change]) -> None:
+    def _go_wrong(self, outcome: Outcome | None, changes: Sequence[model.Change]) -> None:
         medium = self._medium
         if outcome is Outcome.SLOW:
             seconds = self._chance.uniform(*self._faults.slow_s)
@@ -499,7 +476,7 @@ class SimStore:
             medium.hide()
             medium.commit([theirs], foreign=True)
 
-    def _keep_late(self, changes: Sequence[Change]) -> None:
+    def _keep_late(self, changes: Sequence[model.Change]) -> None:
         """Keep what was under way when its connection broke, as a database server may."""
         try:
             self._medium.hide()
@@ -509,31 +486,31 @@ class SimStore:
             self._tally["store: late and void"] += 1
 
 
-def _foreign(changes: Sequence[Change]) -> Change | None:
+def _foreign(changes: Sequence[model.Change]) -> model.Change | None:
     """Return what somebody else may do to one of the rows that are about to be changed."""
     for change in changes:
-        if isinstance(change, SaveBrokerGroup):
+        if isinstance(change, model.SaveBrokerGroup):
             # Its state and address are what was there, or the same that was about to be saved, and
             # one without weight gets none: it may be at what is no address.
-            return SaveBrokerGroup(replace(change.group, weight=min(change.group.weight, 50)))
-        if isinstance(change, SaveSubject):
+            return model.SaveBrokerGroup(replace(change.group, weight=min(change.group.weight, 50)))
+        if isinstance(change, model.SaveSubject):
             return change
-        if isinstance(change, SaveRoute) and change.route.version == 1:
+        if isinstance(change, model.SaveRoute) and change.route.version == 1:
             return change
-        if isinstance(change, SaveControls):
+        if isinstance(change, model.SaveControls):
             # Another meta server, whose operator pauses something.
             rule = SubjectControl(paused=bool(change.row.version % 2))
             subjects = change.row.controls.subjects | {"theirs": rule}
             controls = msgspec.structs.replace(change.row.controls, subjects=subjects)
-            return SaveControls(replace(change.row, controls=controls))
+            return model.SaveControls(replace(change.row, controls=controls))
     return None
 
 
-def record_of(group: DelayGroup) -> tuple[int, int]:
+def record_of(group: model.DelayGroup) -> tuple[int, int]:
     """Return epoch and version of a group's record."""
     return (group.record.epoch, group.record.version)
 
 
-def _conforms(store: SimStore) -> MetaStore:
+def _conforms(store: SimStore) -> model.MetaStore:
     """Let the type checker compare."""
     return store

@@ -28,17 +28,7 @@ from delay_protocol.meta.requests import (
 )
 from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import NodeRegister, NodeRegistered, NodeRole
-from meta_server.known.model import (
-    Audit,
-    BrokerGroup,
-    GroupKind,
-    Route,
-    SaveBrokerGroup,
-    SaveControls,
-    SaveDelayGroup,
-    SaveRoute,
-    SaveSubject,
-)
+from meta_server.known import model
 from tests.simulation.meta_store import (
     DELAY_GROUPS,
     GROUPS,
@@ -306,23 +296,23 @@ class MetaWitness:
 
     def _route(self, subject: str, moment: Moment) -> tuple[str, ...]:
         medium = self.medium
-        own: Route | None = medium.row_at(ROUTES, (subject, False), moment)
+        own: model.Route | None = medium.row_at(ROUTES, (subject, False), moment)
         if own is not None:
             return own.groups
         for length in range(len(subject), -1, -1):
-            prefix: Route | None = medium.row_at(ROUTES, (subject[:length], True), moment)
+            prefix: model.Route | None = medium.row_at(ROUTES, (subject[:length], True), moment)
             if prefix is not None:
                 return prefix.groups
         return ()
 
-    def _pool(self, moment: Moment) -> tuple[dict[str, BrokerGroup], bool]:
+    def _pool(self, moment: Moment) -> tuple[dict[str, model.BrokerGroup], bool]:
         """Return the delay groups of which a producer gets some, and whether they take messages."""
         rows = (self.medium.row_at(GROUPS, key, moment) for key in self.medium.keys(GROUPS))
         known = {
             group.name: group
             for group in rows
             if group is not None
-            and group.kind is GroupKind.DELAY
+            and group.kind is model.GroupKind.DELAY
             and not group.is_retired
             and group.master
         }
@@ -525,7 +515,7 @@ class MetaWitness:
     def judge_controls(self) -> None:
         """Every version has its successor and its entry in the audit, in the same commit."""
         for number, _, change in self._own_changes():
-            if not isinstance(change, SaveControls):
+            if not isinstance(change, model.SaveControls):
                 continue
             cluster, version = change.row.cluster, change.row.version
             before = self.medium.controls_at(cluster, number - 1)
@@ -534,7 +524,7 @@ class MetaWitness:
             entries = [
                 one.entry
                 for one in self.medium.commits[number - 1].changes
-                if isinstance(one, Audit) and one.entry.action.startswith("controls.")
+                if isinstance(one, model.Audit) and one.entry.action.startswith("controls.")
             ]
             if not any(entry.target.startswith(f"{cluster}/") for entry in entries):
                 self.complain(f"kept: version {version} of controls has no entry in the audit")
@@ -560,7 +550,7 @@ class MetaWitness:
 
     def _judge_records(self) -> None:
         for number, _, change in self._own_changes():
-            if not isinstance(change, SaveDelayGroup):
+            if not isinstance(change, model.SaveDelayGroup):
                 continue
             name = change.group.name
             before = self.medium.row_at(DELAY_GROUPS, name, number - 1)
@@ -579,10 +569,10 @@ class MetaWitness:
     def _judge_routes(self) -> None:
         rules = self.rules
         for number, _, change in self._own_changes():
-            if not isinstance(change, SaveRoute) or not change.route.is_chosen:
+            if not isinstance(change, model.SaveRoute) or not change.route.is_chosen:
                 continue
             new = change.route
-            before: Route | None = self.medium.row_at(ROUTES, (new.name, False), number - 1)
+            before: model.Route | None = self.medium.row_at(ROUTES, (new.name, False), number - 1)
             old = () if before is None else before.groups
             if new.groups[: len(old)] != old or len(set(new.groups)) != len(new.groups):
                 self.complain(f"stable: the route of {new.name} went from {old} to {new.groups}")
@@ -600,7 +590,7 @@ class MetaWitness:
         """Say whether a group could be routed to when a commit was planned."""
         return any(
             group is not None
-            and group.kind is GroupKind.NORMAL
+            and group.kind is model.GroupKind.NORMAL
             and not group.is_retired
             and group.state is not BrokerState.NRW
             for group in self._lately(name, number)
@@ -613,7 +603,7 @@ class MetaWitness:
             for group in self._lately(name, number)
         )
 
-    def _lately(self, name: str, number: int) -> list[BrokerGroup | None]:
+    def _lately(self, name: str, number: int) -> list[model.BrokerGroup | None]:
         """Return a group as it was while a commit was planned and waited for the store."""
         planned_s = self.medium.commits[number - 1].at_s - _WAITED_S
         first = min(self.medium.number_at(planned_s), number - 1)
@@ -623,7 +613,7 @@ class MetaWitness:
     def _judge_silence(self) -> None:
         """No group that is spoken for falls silent, also not because the meta server restarted."""
         for number, at_s, change in self._own_changes():
-            if not isinstance(change, SaveBrokerGroup):
+            if not isinstance(change, model.SaveBrokerGroup):
                 continue
             name = change.group.name
             before = self.medium.row_at(GROUPS, name, number - 1)
@@ -653,7 +643,7 @@ class MetaWitness:
         But by its record, which says where its master is.
         """
         for number, at_s, change in self._own_changes():
-            if not isinstance(change, SaveBrokerGroup):
+            if not isinstance(change, model.SaveBrokerGroup):
                 continue
             name, now = change.group.name, change.group
             before = self.medium.row_at(GROUPS, name, number - 1)
@@ -705,7 +695,7 @@ class MetaWitness:
         most = rules.new_subjects_burst + rules.new_subjects_per_second * _WAITED_S + 1
         level = before_s = 0.0
         for _, at_s, change in self._own_changes():
-            if not isinstance(change, SaveSubject):
+            if not isinstance(change, model.SaveSubject):
                 continue
             if any(before_s < start <= at_s for start in self.starts_s):
                 level = 0.0
@@ -720,7 +710,7 @@ class MetaWitness:
         return len(self.medium.rows[SUBJECTS])
 
 
-def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
+def _info(group: model.BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
     return BrokerGroupInfo(
         name=group.name, master=group.master, updated_ms=group.updated_ms, state=state
     )
@@ -730,7 +720,7 @@ def _told(groups: Groups, *, exactly: bool) -> tuple[object, ...]:
     return groups if exactly else tuple((info.name, info.master, info.state) for info in groups)
 
 
-def _weighed(pool: dict[str, BrokerGroup]) -> frozenset[tuple[str, int]]:
+def _weighed(pool: dict[str, model.BrokerGroup]) -> frozenset[tuple[str, int]]:
     return frozenset((group.name, group.weight) for group in pool.values())
 
 

@@ -22,16 +22,8 @@ import trio
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
 from meta_server.admin.plans import Desk
+from meta_server.known import model
 from meta_server.known.errors import StoreError
-from meta_server.known.model import (
-    Broker,
-    BrokerGroup,
-    Change,
-    Route,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveRoute,
-)
 from meta_server.server import MetaServer, serve
 from meta_server.settings.config import (
     ListenerConfig,
@@ -187,10 +179,10 @@ class MetaWorld:
 
         network, witness, faults = self.network, self.witness, self.result.faults
         entered = {
-            "g1": Broker(
+            "g1": model.Broker(
                 hostname="b1", serve_port=1, ip="10.0.0.1", group="g1", role=BrokerRole.MASTER
             ),
-            "q1": Broker(
+            "q1": model.Broker(
                 hostname="q1", serve_port=5, ip="10.0.0.5", group="q1", role=BrokerRole.DELAY_MASTER
             ),
         }
@@ -267,7 +259,9 @@ class MetaWorld:
 
     async def run(self) -> None:
         """Let things go wrong, then see that everything is right; twice."""
-        self.medium.commit([SaveBroker(broker) for broker in self.entered.values()], foreign=True)
+        self.medium.commit(
+            [model.SaveBroker(broker) for broker in self.entered.values()], foreign=True
+        )
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._keep_serving)
@@ -595,30 +589,30 @@ class MetaWorld:
         is_ready = server is not None and server.ready.is_set() and self.node.is_alive
         return server if is_ready else None
 
-    def _regroup(self, desk: Desk, name: str, **fields: object) -> Sequence[Change]:
-        group: BrokerGroup | None = desk.registry.groups.get(name)
+    def _regroup(self, desk: Desk, name: str, **fields: object) -> Sequence[model.Change]:
+        group: model.BrokerGroup | None = desk.registry.groups.get(name)
         if group is None:
             return ()
         new = replace(group, version=group.version + 1, **fields)  # type: ignore[arg-type]
-        return (SaveBrokerGroup(new),)
+        return (model.SaveBrokerGroup(new),)
 
-    def _open_all(self, desk: Desk) -> Sequence[Change]:
+    def _open_all(self, desk: Desk) -> Sequence[model.Change]:
         closed = [group.name for group in desk.registry.groups.values() if group.is_read_only]
         return [
             change for name in closed for change in self._regroup(desk, name, is_read_only=False)
         ]
 
-    def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[Change]:
+    def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[model.Change]:
         registry = desk.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
-        route = Route(
+        route = model.Route(
             name=name,
             is_prefix=is_prefix,
             groups=tuple(self._chance.sample(("g1", "g2", "g3"), k=2)),
             is_chosen=False,
             version=1 if before is None else before.version + 1,
         )
-        return (SaveRoute(route),)
+        return (model.SaveRoute(route),)
 
     async def _change_controls(self) -> None:
         """Have an operator pause, resume, limit or weigh something at delay servers."""

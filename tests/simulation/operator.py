@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import trio
 
 from delay_protocol.basics.codes import ItemCode
-from delay_protocol.messages.items import item_message_id
+from delay_protocol.messages.items import item_message_ids
 from delay_server.server import DelayServer
 from storage.schedule.dead_index import DeadRow
 
@@ -115,7 +115,7 @@ class SimOperator:
         [item] = await letters.read([row], lambda _, found: found.item)
         if item is None:
             return
-        message_id = bytes(item_message_id(item))
+        message_id = item_message_ids(item, [len(item)])[0]
         kind = chance.random()
         if kind < 0.45:
             await self._requeue(server, row, message_id, cured=chance.random() < 0.6)

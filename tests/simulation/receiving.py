@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import trio
 
-from delay_protocol.messages.items import item_message_id
+from delay_protocol.messages.items import item_message_ids
 from delay_protocol.receivers.attaching import LEASE_S
 from delay_protocol.receivers.delivering import Delivered, Verdict
 from tests.simulation.witness import Receipt, Witness
@@ -132,7 +132,7 @@ class Receiving:
         """Judge what came; return the receipt of it, None if it cannot be one."""
         witness, now_s = self.witness, trio.current_time()
         self.counts["deliveries"] += 1
-        message_id = bytes(item_message_id(one.item))
+        message_id = item_message_ids(one.item, [len(one.item)])[0]
         due_ms, wall_ms = witness.due_of(message_id, one.item), witness.latest_wall_ms()
         if due_ms is None:
             self._complain("whole", f"{message_id!r} arrived with other bytes")

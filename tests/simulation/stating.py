@@ -68,7 +68,6 @@ _WHILE_PAUSED = {Reason.IN_FLIGHT, Reason.RETRYING, Reason.CLOCK_HELD, Reason.WA
 """What may be said of a message whose subject is paused, but that it is."""
 _WHY_THERE = {
     "set_back": Reason.CLOCK_HELD,
-    "unreadable": Reason.DAMAGED,
     "damaged": Reason.DAMAGED,
     "being_recorded": Reason.DEAD,
     "dead": Reason.DEAD,

@@ -6,31 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
-import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from delay_protocol.nodes.controls import Controls, SubjectControl
+from meta_server.known import model
 from meta_server.known.errors import (
     ConflictError,
     StoreUnavailableError,
-    StoreUnusableError,
-)
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    BrokerGroup,
-    Change,
-    ClusterControls,
-    GroupKind,
-    RaiseTimestamp,
-    SaveBrokerGroup,
-    SaveControls,
 )
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import SqlStore, open_store
@@ -39,7 +25,7 @@ from tests.seeds import examples
 from tests.simulation.meta_store import GROUPS, Medium, Outcome, SimStore, StoreFaults
 
 NOW_S = 7.0
-GROUP = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:1")
+GROUP = model.BrokerGroup(name="g", kind=model.GroupKind.NORMAL, master="h:1")
 
 
 @pytest.fixture
@@ -50,9 +36,9 @@ def sql_store(tmp_path: Path) -> Iterator[SqlStore]:
 
 
 audits = st.builds(
-    Audit,
+    model.Audit,
     st.builds(
-        AuditEntry,
+        model.AuditEntry,
         at_ms=st.integers(0, 9),
         actor=st.just("ops"),
         action=st.sampled_from(["add", "remove"]),
@@ -67,12 +53,12 @@ audits = st.builds(
 )
 @given(st.lists(st.lists(changes | audits, max_size=6), max_size=10))
 def test_the_model_and_a_database_take_and_refuse_the_same_commits(
-    sql_store: SqlStore, commits: list[list[Change]]
+    sql_store: SqlStore, commits: list[list[model.Change]]
 ) -> None:
     empty(sql_store)
     medium = Medium(now=lambda: NOW_S)
 
-    def outcome(commit: Callable[[list[Change]], None], several: list[Change]) -> str:
+    def outcome(commit: Callable[[list[model.Change]], None], several: list[model.Change]) -> str:
         try:
             commit(several)
         except ConflictError:
@@ -107,7 +93,7 @@ class Rig:
 
     def save(self) -> None:
         self.store.load()
-        self.store.commit([SaveBrokerGroup(GROUP)])
+        self.store.commit([model.SaveBrokerGroup(GROUP)])
 
     @property
     def is_kept(self) -> bool:
@@ -131,11 +117,11 @@ def test_a_commit_that_fails_is_kept_or_not_as_drawn(outcome: str, kept: bool) -
 def test_the_history_says_how_a_row_was_after_each_commit_and_what_must_be_known() -> None:
     times = [1.0]
     medium = Medium(now=lambda: times[-1])
-    medium.commit([SaveBrokerGroup(GROUP)])
+    medium.commit([model.SaveBrokerGroup(GROUP)])
     times.append(2.0)
-    second = BrokerGroup(name="g", kind=GroupKind.NORMAL, master="h:2", version=2)
+    second = model.BrokerGroup(name="g", kind=model.GroupKind.NORMAL, master="h:2", version=2)
     medium.hide(0.5)
-    medium.commit([SaveBrokerGroup(second)])
+    medium.commit([model.SaveBrokerGroup(second)])
     assert [medium.row_at(GROUPS, "g", number) for number in range(3)] == [None, GROUP, second]
     assert medium.changed_in(GROUPS, "g", 0, 1) == [1]
     assert medium.changed_in(GROUPS, "g", 0, 2) == [1, 2]
@@ -157,10 +143,12 @@ def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_bef
         rig = Rig()
         rig.save()
         second = replace(GROUP, master="h:2", version=2)
-        other = BrokerGroup(name="other", kind=GroupKind.NORMAL, master="h:3")
-        entry = AuditEntry(at_ms=1, actor="a", action="b", target="c", before="", after="")
-        rig.store.commit([SaveBrokerGroup(second), SaveBrokerGroup(other), Audit(entry)])
-        rig.store.commit([RaiseTimestamp(7)])
+        other = model.BrokerGroup(name="other", kind=model.GroupKind.NORMAL, master="h:3")
+        entry = model.AuditEntry(at_ms=1, actor="a", action="b", target="c", before="", after="")
+        rig.store.commit(
+            [model.SaveBrokerGroup(second), model.SaveBrokerGroup(other), model.Audit(entry)]
+        )
+        rig.store.commit([model.RaiseTimestamp(7)])
         medium = rig.medium
         medium.set_back(1)
         assert medium.rows[GROUPS] == {"g": GROUP}
@@ -170,36 +158,11 @@ def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_bef
         ]
         assert medium.row_at(GROUPS, "other", 4) is None
         with pytest.raises(StoreUnavailableError, match="older"):
-            rig.store.commit([RaiseTimestamp(8)])
+            rig.store.commit([model.RaiseTimestamp(8)])
         assert rig.store.load().broker_groups == (GROUP,)
-        rig.store.commit([SaveBrokerGroup(second)])
+        rig.store.commit([model.SaveBrokerGroup(second)])
         assert medium.rows[GROUPS] == {"g": second}
         medium.set_back(0)
         assert medium.rows[GROUPS] == {}
 
     trio.run(body, clock=MockClock())
-
-
-def test_a_store_that_is_another_one_is_not_loaded_again_and_its_controls_say_so() -> None:
-    async def body() -> None:
-        rig = Rig()
-        rig.save()
-        medium, first = rig.medium, rig.medium.uuid
-        controls = Controls(version=1, subjects={"s": SubjectControl(paused=True)})
-        rig.store.commit([SaveControls(ClusterControls(cluster="c", controls=controls))])
-        other = UUID(int=9, version=4)
-        medium.set_back(2, uuid=other)
-        medium.set_back(0)
-        assert [medium.controls_at("c", number) for number in range(5)] == [
-            Controls(store=first),
-            Controls(store=first),
-            msgspec.structs.replace(controls, store=first),
-            msgspec.structs.replace(controls, store=other),
-            Controls(store=other),
-        ]
-        assert medium.controls_in("c", 0, 4) == [2, 3, 4]
-        assert medium.controls_in("c", 2, 3) == [3]
-        with pytest.raises(StoreUnusableError):
-            rig.store.load()
-
-    trio.run(body, clock=MockClock(autojump_threshold=0))

@@ -160,6 +160,16 @@ class World:
         self.progress += 1
 
 
+def asked(*names: str, timeout_s: float = 10.0) -> tuple[World, Collection, Wire, Frame]:
+    """Return a world of one server at time 0, connected and asked to take these messages."""
+    world = World()
+    collection = world.submit(*names, timeout_s=timeout_s)
+    (wire,) = world.wires
+    wire.connect(0.0)
+    (request,) = wire.requests()
+    return world, collection, wire, request
+
+
 def error_of(outcome: Outcome | None) -> RetryableError:
     assert isinstance(outcome, RetryableError)
     return outcome
@@ -178,11 +188,7 @@ def test_nothing_is_connected_before_there_is_something_to_send() -> None:
 
 
 def test_an_empty_answer_accepts_every_item_in_order() -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", "m2")
     assert (request.code, request.request_code, request.flag) == (10, 10, 0)
     assert request.body == item_of("m1") + item_of("m2")
     wire.answer(request, 0.1)
@@ -229,11 +235,7 @@ def test_no_more_bytes_are_in_flight_than_allowed_but_one_request_always_is() ->
 
 
 def test_an_answer_nobody_asked_for_is_dropped() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    _, collection, wire, request = asked("m1")
     stray = Frame(10, 9, 4711, 0, 10, b"")
     wire.answer(stray, 0.1)
     wire.answer(request, 0.1)
@@ -243,11 +245,7 @@ def test_an_answer_nobody_asked_for_is_dropped() -> None:
 
 
 def test_a_request_of_the_server_is_no_answer() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    _, collection, wire, request = asked("m1")
     wire.exchange.received(wire.link, _raw(request), 0.1)
     assert collection.unsettled == 1
 
@@ -262,11 +260,7 @@ def _raw(request: Frame) -> bytes:
 
 
 def test_an_answer_is_read_byte_by_byte_too() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     for byte in encode_response(request, code=0):
         assert collection.unsettled == 1
         world.exchange.received(wire.link, bytes([byte]), 0.1)
@@ -277,11 +271,7 @@ def test_an_answer_is_read_byte_by_byte_too() -> None:
 
 
 def test_each_item_has_its_own_outcome_and_only_retryable_ones_go_again() -> None:
-    world = World()
-    collection = world.submit("ok", "bad", "dup", "full", "crc", "blocked")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("ok", "bad", "dup", "full", "crc", "blocked")
     wire.fail(
         request,
         0.1,
@@ -330,11 +320,7 @@ def test_a_failure_of_an_item_that_was_not_sent_changes_nothing() -> None:
 
 @pytest.mark.parametrize("code", [51, 52])
 def test_a_refused_request_is_tried_again_with_the_same_bytes(code: int) -> None:
-    world = World()
-    collection = world.submit("m1", "m2")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", "m2")
     wire.answer(request, 0.1, code=code)
     assert wire.requests() == []
     world.run(0.3)
@@ -345,11 +331,7 @@ def test_a_refused_request_is_tried_again_with_the_same_bytes(code: int) -> None
 
 
 def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     world.exchange.lost(wire.link, "reset", 0.1)
     assert not world.exchange.wants_connection(wire.link, 0.1)
     world.run(0.3)
@@ -363,11 +345,7 @@ def test_a_lost_connection_is_made_again_and_what_was_in_flight_goes_again() -> 
 
 
 def test_half_a_frame_of_the_old_connection_does_not_spoil_the_new_one() -> None:
-    world = World()
-    collection = world.submit("m1")
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1")
     world.exchange.received(wire.link, encode_response(request, code=0)[:10], 0.1)
     world.exchange.lost(wire.link, "reset", 0.1)
     world.run(0.3)
@@ -635,11 +613,7 @@ def test_out_of_time_in_flight_is_timed_out_and_may_have_been_kept() -> None:
 
 
 def test_what_a_server_said_is_told_also_if_it_answers_no_more() -> None:
-    world = World()
-    collection = world.submit("m1", timeout_s=6.0)
-    (wire,) = world.wires
-    wire.connect(0.0)
-    (request,) = wire.requests()
+    world, collection, wire, request = asked("m1", timeout_s=6.0)
     wire.answer(request, 0.5, code=51, body=b"this node is a slave")
     world.run(5.9)
     assert wire.requests()

@@ -8,22 +8,21 @@ from delay_client import ClientConfig
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_protocol.meta.requests import ClientType, decode_client_register
-from delay_protocol.meta.session import MetaSession, MetaSessionConfig
+from delay_protocol.meta.session import MetaSessionConfig
 from delay_protocol.wire.frames import FrameDecoder
 
 CONFIG = ClientConfig(meta_answer_timeout_s=5, meta_backoff_min_s=1, meta_backoff_max_s=8)
 ADDRESS = b"HTTP/1.1 200 \r\ncontent-length: 7\r\n\r\nother:9"
 
 
-def new_link(*addresses: str, seed: int = 1) -> tuple[MetaLink, MetaSession]:
-    session = MetaSession(
+def new_link(*addresses: str, seed: int = 1) -> tuple[MetaLink, RouteTalk]:
+    session = RouteTalk(
         client_type=ClientType.DELAY_PRODUCER,
         client_id="h@@1",
         config=MetaSessionConfig(answer_timeout_s=5),
         chance=random.Random(seed),
     )
-    talk = RouteTalk(session)
-    link = MetaLink(addresses or ("m:8080",), talk, config=CONFIG, chance=random.Random(seed))
+    link = MetaLink(addresses or ("m:8080",), session, config=CONFIG, chance=random.Random(seed))
     return link, session
 
 
@@ -34,7 +33,7 @@ def connect(link: MetaLink, now: float) -> None:
     link.connected(now)
 
 
-def talking() -> tuple[MetaLink, MetaSession]:
+def talking() -> tuple[MetaLink, RouteTalk]:
     link, session = new_link()
     session.want("s", 0)
     connect(link, 0)

@@ -3,10 +3,9 @@
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
 
 import anyio
 import anyio.lowlevel
@@ -28,27 +27,11 @@ from tests.delay_client.conftest import (
     FAST,
     SILENCE,
     Request,
+    Run,
     ScriptedServer,
     StartServer,
 )
 from tests.delay_client.fake_meta import FakeMeta, group
-
-T = TypeVar("T")
-Run = Callable[[Callable[[], Awaitable[T]]], T]
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run[None]:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[T]]) -> T:
-        async def limited() -> T:
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
 
 
 def accept(request: Request) -> bytes:
@@ -60,9 +43,7 @@ def numbered(count: int) -> Iterator[OutgoingMessage]:
         yield OutgoingMessage("departures", f"flight {number}", 60.0, message_id=f"m{number}")
 
 
-def test_a_message_is_sent_and_its_receipt_returned(
-    run: Run[None], start_server: StartServer
-) -> None:
+def test_a_message_is_sent_and_its_receipt_returned(run: Run, start_server: StartServer) -> None:
     server = start_server(accept)
     at = datetime(2030, 1, 2, 3, 4, 5, tzinfo=UTC)
 
@@ -86,7 +67,7 @@ def test_a_message_is_sent_and_its_receipt_returned(
 
 
 def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     gate = threading.Event()
 
@@ -110,7 +91,7 @@ def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     assert [item.message_id for item in server.items()] == [f"m{n}" for n in range(10_000)]
 
 
-def test_another_server_takes_over_when_one_dies(run: Run[None], start_server: StartServer) -> None:
+def test_another_server_takes_over_when_one_dies(run: Run, start_server: StartServer) -> None:
     doomed: ScriptedServer
 
     def die(_: Request) -> bytes:
@@ -131,9 +112,7 @@ def test_another_server_takes_over_when_one_dies(run: Run[None], start_server: S
     assert {item.message_id for item in heir.items()} >= {f"m{n}" for n in range(3000)}
 
 
-def test_without_a_server_the_error_names_address_and_reason(
-    run: Run[None], unused_address: str
-) -> None:
+def test_without_a_server_the_error_names_address_and_reason(run: Run, unused_address: str) -> None:
     async def main() -> None:
         async with Client([unused_address], config=FAST) as client:
             with pytest.raises(Unavailable, match="refused") as caught:
@@ -146,7 +125,7 @@ def test_without_a_server_the_error_names_address_and_reason(
 
 
 def test_without_a_server_send_many_ends_in_one_time_out_and_not_in_one_per_request(
-    run: Run[None], unused_address: str
+    run: Run, unused_address: str
 ) -> None:
     async def main() -> None:
         config = ClientConfig(backoff_min_s=0.001, backoff_max_s=0.01, request_items_max=1)
@@ -160,7 +139,7 @@ def test_without_a_server_send_many_ends_in_one_time_out_and_not_in_one_per_requ
     run(main)
 
 
-def test_trouble_is_told_after_a_second(run: Run[None], unused_address: str) -> None:
+def test_trouble_is_told_after_a_second(run: Run, unused_address: str) -> None:
     told: list[str] = []
 
     async def main() -> None:
@@ -174,7 +153,7 @@ def test_trouble_is_told_after_a_second(run: Run[None], unused_address: str) -> 
 
 
 def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
-    run: Run[None], start_server: StartServer, tmp_path: Path
+    run: Run, start_server: StartServer, tmp_path: Path
 ) -> None:
     server = start_server(accept)
     path = tmp_path / "routes.json"
@@ -191,7 +170,7 @@ def test_a_restarted_client_sends_on_while_the_meta_server_is_away(
     assert len(server.items()) == 2
 
 
-def test_a_silent_connection_is_replaced(run: Run[None], start_server: StartServer) -> None:
+def test_a_silent_connection_is_replaced(run: Run, start_server: StartServer) -> None:
     server = start_server(lambda request: request.accept() if request.connection else SILENCE)
 
     async def main() -> None:
@@ -204,9 +183,7 @@ def test_a_silent_connection_is_replaced(run: Run[None], start_server: StartServ
     assert server.connections == 2
 
 
-def test_a_cancelled_send_does_not_spoil_the_stream(
-    run: Run[None], start_server: StartServer
-) -> None:
+def test_a_cancelled_send_does_not_spoil_the_stream(run: Run, start_server: StartServer) -> None:
     release = threading.Event()
 
     def hold_the_first(request: Request) -> bytes:
@@ -237,7 +214,7 @@ def test_a_cancelled_send_does_not_spoil_the_stream(
 
 
 def test_many_tasks_share_requests_and_each_gets_its_own_outcome(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     def script(request: Request) -> bytes:
         odd = [name for name in request.ids if int(name[1:]) % 2]
@@ -273,7 +250,7 @@ def test_many_tasks_share_requests_and_each_gets_its_own_outcome(
 
 
 def test_leaving_the_block_waits_for_what_is_on_its_way(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     server = start_server(accept)
 
@@ -295,9 +272,7 @@ def test_leaving_the_block_waits_for_what_is_on_its_way(
     run(main)
 
 
-def test_an_error_in_the_block_comes_out_as_itself(
-    run: Run[None], start_server: StartServer
-) -> None:
+def test_an_error_in_the_block_comes_out_as_itself(run: Run, start_server: StartServer) -> None:
     server = start_server(accept)
 
     async def main() -> None:
@@ -315,7 +290,7 @@ def test_an_error_in_the_block_comes_out_as_itself(
 
 
 def test_an_error_in_the_block_settles_calls_of_other_tasks(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     server = start_server(lambda _: SILENCE)
 
@@ -346,7 +321,7 @@ def test_an_error_in_the_block_settles_calls_of_other_tasks(
     run(main)
 
 
-def test_a_cancelled_block_ends_at_once(run: Run[None], start_server: StartServer) -> None:
+def test_a_cancelled_block_ends_at_once(run: Run, start_server: StartServer) -> None:
     server = start_server(lambda _: SILENCE)
 
     async def main() -> None:
@@ -358,7 +333,7 @@ def test_a_cancelled_block_ends_at_once(run: Run[None], start_server: StartServe
     run(main)
 
 
-def test_outside_its_block_a_client_sends_nothing(run: Run[None]) -> None:
+def test_outside_its_block_a_client_sends_nothing(run: Run) -> None:
     async def main() -> None:
         client = Client()
         with pytest.raises(ClientClosed, match="async with"):
@@ -372,7 +347,7 @@ def test_outside_its_block_a_client_sends_nothing(run: Run[None]) -> None:
 
 
 def test_an_error_of_the_callers_iterable_is_the_callers(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     server = start_server(accept)
 
@@ -434,7 +409,7 @@ async def until_it_goes_to(address: str, client: Client) -> None:
     raise AssertionError(f"nothing goes to {address}")
 
 
-def test_a_meta_server_tells_where_to_send(run: Run[None], start_server: StartServer) -> None:
+def test_a_meta_server_tells_where_to_send(run: Run, start_server: StartServer) -> None:
     first, second = start_server(accept), start_server(accept)
     with FakeMeta(default=[group("a", first.address)]) as meta:
 
@@ -458,7 +433,7 @@ def test_a_meta_server_tells_where_to_send(run: Run[None], start_server: StartSe
 
 
 def test_many_calls_pause_and_go_on_without_a_group_for_a_while(
-    run: Run[None], start_server: StartServer
+    run: Run, start_server: StartServer
 ) -> None:
     server = start_server(accept)
     with FakeMeta() as meta:
@@ -493,7 +468,7 @@ def test_servers_and_meta_together_are_refused() -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_in_another_event_loop_it_says_so_at_once(
-    run: Run[None], start_server: StartServer, backend: str
+    run: Run, start_server: StartServer, backend: str
 ) -> None:
     server = start_server(accept)
 

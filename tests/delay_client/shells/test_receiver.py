@@ -8,7 +8,7 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import anyio
 import pytest
@@ -27,6 +27,7 @@ from delay_client import (
 from delay_protocol.messages.items import decode_item
 from delay_protocol.receivers.attaching import AttachRefused
 from delay_protocol.receivers.delivering import Verdict
+from tests.delay_client.conftest import Run
 from tests.delay_client.fake_delay_server import (
     DUE_MS,
     FakeDelayServer,
@@ -35,9 +36,6 @@ from tests.delay_client.fake_delay_server import (
     new_item,
     until,
 )
-
-T = TypeVar("T")
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
 
 FAST = ReceiverConfig(
     retry=RetryPolicy(base_s=60, jitter=0),
@@ -51,22 +49,21 @@ FAST = ReceiverConfig(
 )
 
 
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[T]]) -> T:
-        async def limited() -> T:
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
-
-
 def receiver_of(*servers: FakeDelayServer, config: ReceiverConfig = FAST) -> Receiver:
     return Receiver("r", servers=[server.address for server in servers], config=config)
+
+
+async def receive(
+    receiver: Receiver,
+    handler: Callable[[ReceivedMessage], Any],
+    condition: Callable[[], object],
+    **options: Any,  # noqa: ANN401 (those of run())
+) -> None:
+    """Run a receiver until something is so."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(partial(receiver.run, handler, **options))
+        await until(condition)
+        receiver.stop()
 
 
 def test_a_message_is_done_when_its_handler_returns(run: Run) -> None:
@@ -122,10 +119,7 @@ def test_what_a_handler_raises_is_the_verdict(run: Run, caplog: pytest.LogCaptur
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(*map(new_item, (1, 2, 3)), new_item(4, qmq_times="15"), new_item(5))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(server.rests()) == 5)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 5)
         verdicts = dict(server.verdicts())
         assert verdicts == {
             "m1": Verdict.LATER,
@@ -261,10 +255,7 @@ def test_there_are_never_more_messages_than_the_credit_nor_handlers_than_may_be(
         config = ReceiverConfig(credit_items=20, settle_items_max=7)
         async with FakeDelayServer() as server, receiver_of(server, config=config) as receiver:
             server.add(*map(new_item, range(200)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(lambda: receiver.run(handler, concurrency=3))
-                await until(lambda: len(server.rests()) == 200)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 200, concurrency=3)
         assert server.unsettled_max == 20
         assert max(map(len, server.settles)) <= 7
         assert at_work == [0, 3]
@@ -471,10 +462,7 @@ def test_a_handler_that_cancels_itself_leaves_nothing_of_that_to_the_next(*, fai
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(*map(new_item, (1, 2)))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(partial(receiver.run, handler, concurrency=1))
-                await until(lambda: len(server.verdicts()) == 2)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.verdicts()) == 2, concurrency=1)
             assert dict(server.verdicts()) == {"m1": Verdict.LATER, "m2": Verdict.DONE}
 
     asyncio.run(main())
@@ -531,10 +519,7 @@ def test_what_a_handler_in_a_thread_raises_is_its_failure(run: Run, error: BaseE
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(new_item(1))
-            async with anyio.create_task_group() as group:
-                group.start_soon(receiver.run, handler)
-                await until(server.rests)
-                receiver.stop()
+            await receive(receiver, handler, server.rests)
             assert server.verdicts() == [("m1", Verdict.LATER)]
 
     run(main)
@@ -577,10 +562,8 @@ def test_paused_it_takes_nothing_and_says_why(run: Run) -> None:
             await until(lambda: server.verdicts() == [("m9", Verdict.RELEASE)])
             server.pending.pop()
             receiver.resume()
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: server.verdicts()[1:] == [("m1", Verdict.DONE)])
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.verdicts()) == 2)
+            assert server.verdicts()[1] == ("m1", Verdict.DONE)
             with pytest.raises(ValueError, match="at most 1000 characters"):
                 receiver.pause("x" * 1001)
 
@@ -648,10 +631,7 @@ def test_what_cannot_be_decoded_becomes_a_dead_letter(run: Run) -> None:
     async def main() -> None:
         async with FakeDelayServer() as server, receiver_of(server) as receiver:
             server.add(item[:-1] + b"\xff", bad_base64, b"x", new_item(3))
-            async with anyio.create_task_group() as tasks:
-                tasks.start_soon(receiver.run, handler)
-                await until(lambda: len(server.rests()) == 4)
-                receiver.stop()
+            await receive(receiver, handler, lambda: len(server.rests()) == 4)
         verdicts = [Verdict(verdict) for settle in server.settles for _, verdict, _ in settle]
         assert verdicts == [Verdict.REFUSED] * 3 + [Verdict.DONE]
         crc, base64, short, _ = server.rests()

@@ -1,9 +1,7 @@
 """Promise: what only the fake cluster does: its clock, what it shows, and how long it waits."""
 
 import time
-from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import anyio
 import pytest
@@ -20,26 +18,11 @@ from delay_client import (
 )
 from delay_client.testing import FakeCluster
 from delay_client.testing.pytest_fixture import delaywheel_cluster
+from tests.delay_client.conftest import Run
 
 __all__ = ["delaywheel_cluster"]
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-Run = Callable[[Callable[[], Awaitable[Any]]], Any]
-
-
-@pytest.fixture(params=["asyncio", "trio"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Run an async function on a backend, for 20 s at most."""
-
-    def run_on_backend(fn: Callable[[], Awaitable[Any]]) -> Any:  # noqa: ANN401 (whatever it is)
-        async def limited() -> Any:  # noqa: ANN401 (whatever it is)
-            with anyio.fail_after(20):
-                return await fn()
-
-        return anyio.run(limited, backend=request.param)
-
-    return run_on_backend
 
 
 def test_three_hours_pass_at_once(run: Run, delaywheel_cluster: FakeCluster) -> None:

@@ -28,16 +28,14 @@ from delay_protocol.messages.items import (
     TAGS_MAX,
     Item,
     ItemScan,
-    attributes_fit,
     decode_attributes,
     decode_item,
     encode_attributes,
     encode_item,
-    item_crc_ok,
-    item_message_id,
     item_message_ids,
     item_subject,
     scan_items,
+    walk_attributes,
 )
 from tests.delay_protocol.wire.test_frames import ITEM as DELAY_ITEM_BYTES
 from tests.fuzz.reference import Row, read_items, rows_of
@@ -106,6 +104,10 @@ def scanned(body: bytes) -> list[Row]:
     return rows_of(scan)
 
 
+def attributes_fit(body: bytes | memoryview, count_max: int = ATTRIBUTES_MAX) -> bool:
+    return walk_attributes(body, count_max=count_max)[1] is None
+
+
 class Counted:
     """A function that counts its calls."""
 
@@ -141,10 +143,7 @@ class TestVectors:
     def test_the_item_accessors(self) -> None:
         for data in (DELAY_ITEM_BYTES, TAGGED_ITEM_BYTES):
             for kind in (bytes, bytearray, memoryview):
-                assert item_crc_ok(kind(data))
                 assert item_subject(kind(data)) == b"a.b"
-                assert item_message_id(kind(data)) == b"m1"
-                assert type(item_message_id(kind(data))) is bytes
                 assert item_message_ids(kind(data), [len(data)]) == [b"m1"]
                 assert decode_item(kind(data)) == decode_item(data)
 
@@ -154,32 +153,11 @@ class TestOneItem:
 
     def test_the_upper_half_of_the_crc_counts_too(self) -> None:
         bad = b"\0\0\0\1" + DELAY_ITEM_BYTES[4:]
-        assert not item_crc_ok(bad)
         [row] = scanned(bad)
         assert not row.crc_ok
         with pytest.raises(ItemCrcError) as refused:
             decode_item(bad)
         assert (refused.value.stated, refused.value.computed) == (0x1EFEBC2E0, 0xEFEBC2E0)
-
-    @pytest.mark.parametrize(
-        "data",
-        [
-            raw_item(subject=b"\xff\xff"),
-            raw_item(subject=short(b"\xff")),
-            raw_item(message_id=b"\x7f\xff"),
-            raw_item(tags=b"\x80"),
-            raw_item(tags=b"\x02" + short(b"t1")),
-            raw_item(body=b"\xff\xff\xff\xff"),
-            raw_item(body=b"\0\0\0\2" + b"\0\0" + b"\0\0"),
-            raw_item(body=b"\0\0\0\2" + b"\0"),
-            raw_item(body=b"\0\0\0\2" + b"\0\0"),
-            raw_item(body=b"\0\0"),
-        ],
-    )
-    def test_a_right_crc_does_not_make_wrong_sizes_right(self, data: bytes) -> None:
-        with pytest.raises(MalformedItemError) as refused:
-            decode_item(data)
-        assert not isinstance(refused.value, ItemCrcError)
 
     @pytest.mark.parametrize(
         "item",
@@ -208,10 +186,6 @@ class TestOneItem:
         )
         assert decode_item(encode_item(item)) == item
 
-    def test_a_set_tag_bit_with_no_tags_is_a_count_of_zero(self) -> None:
-        item = replace(TAGGED_ITEM, tags=())
-        assert decode_item(encode_item(item)) == item
-
 
 class TestAttributes:
     """The attribute map, an item's body."""
@@ -229,20 +203,20 @@ class TestAttributes:
     ) -> None:
         small = short(b"k") + short(b"v")
         body = small + short(b"large") + short(bytes(value_size)) + small
-        assert attributes_fit(body) is fits
-        assert attributes_fit(memoryview(body)) is fits
+        assert (walk_attributes(body)[1] is None) is fits
+        assert (walk_attributes(memoryview(body))[1] is None) is fits
         assert decode_attributes(body)["large"] == "\0" * value_size
 
     def test_a_key_is_never_longer_than_a_signed_size(self) -> None:
         body = short(bytes(32_768)) + short(b"")
-        assert not attributes_fit(body)
-        assert attributes_fit(short(bytes(32_767)) + short(b""))
+        assert walk_attributes(body)[1]
+        assert walk_attributes(short(bytes(32_767)) + short(b""))[1] is None
         with pytest.raises(MalformedItemError):
             decode_attributes(body)
 
     def test_a_map_may_have_4096_attributes(self) -> None:
-        assert attributes_fit(bytes(4) * ATTRIBUTES_MAX)
-        assert not attributes_fit(bytes(4) * (ATTRIBUTES_MAX + 1))
+        assert walk_attributes(bytes(4) * ATTRIBUTES_MAX)[1] is None
+        assert walk_attributes(bytes(4) * (ATTRIBUTES_MAX + 1))[1]
         assert ATTRIBUTES_MAX == 4096
 
     def test_no_more_attributes_are_looked_at_than_a_map_may_have(
@@ -250,15 +224,12 @@ class TestAttributes:
     ) -> None:
         unpack = Counted(items_module._UNSIGNED_SIZE.unpack_from)
         monkeypatch.setattr(items_module, "_UNSIGNED_SIZE", SimpleNamespace(unpack_from=unpack))
-        assert not attributes_fit(bytes(4 * 100_000), count_max=50)
+        assert walk_attributes(bytes(4 * 100_000), count_max=50)[1]
         assert unpack.calls == 2 * 50
 
 
 class TestScan:
     """scan_items(), through which every accepted message goes."""
-
-    def test_a_body_without_items_is_legal_and_holds_none(self) -> None:
-        assert scanned(b"") == []
 
     @pytest.mark.parametrize(
         "bad",
@@ -294,24 +265,6 @@ class TestScan:
         assert refused.value.offset == begins
         assert len(scan) == 2
 
-    def test_a_wrong_crc_is_told_and_its_neighbours_go_on(self) -> None:
-        damaged = bytearray(DELAY_ITEM_BYTES)
-        damaged[-1] ^= 1
-        rows = scanned(DELAY_ITEM_BYTES + bytes(damaged) + DELAY_ITEM_BYTES)
-        assert [row.crc_ok for row in rows] == [True, False, True]
-
-    def test_an_empty_subject_and_an_empty_id_are_delimited_and_told(self) -> None:
-        rows = scanned(raw_item(subject=b"\0\0") + raw_item(message_id=b"\0\0"))
-        assert [(row.subject, row.message_id) for row in rows] == [(b"", b"m1"), (b"a.b", b"")]
-
-    def test_a_subject_that_is_not_utf_8_is_delimited_and_given_as_it_is(self) -> None:
-        [row] = scanned(raw_item(subject=short(b"\xff\xfe")))
-        assert row.subject == b"\xff\xfe"
-
-    def test_more_tags_than_a_consumer_can_read_are_delimited_and_counted(self) -> None:
-        rows = scanned(raw_item(tags=b"\x7f" + short(b"t") * 127) + DELAY_ITEM_BYTES)
-        assert [row.tag_count for row in rows] == [127, 0]
-
     def test_a_value_of_65535_bytes_is_delimited(self) -> None:
         body = short(b"k") + short(bytes(65_535))
         [row] = scanned(raw_item(body=len(body).to_bytes(4, "big") + body))
@@ -340,21 +293,6 @@ class TestScan:
         assert (row.flag, row.due_ms) == (item.flag, item.due_ms)
         assert row.subject.decode() == item.subject
         assert row.crc_ok
-
-    def test_hundreds_of_items_of_mixed_subjects_and_shapes(self) -> None:
-        items = [
-            replace(
-                TAGGED_ITEM if number % 7 == 0 else DELAY_ITEM,
-                subject="s" * (1 + number % 3),
-                message_id=f"m{number}",
-                due_ms=DUE_MS + number,
-            )
-            for number in range(300)
-        ]
-        body = b"".join(map(encode_item, items))
-        rows = scanned(body)
-        assert rows == reference_rows(body)
-        assert [row.message_id.decode() for row in rows] == [i.message_id for i in items]
 
     def test_a_scan_is_cleared_and_used_again(self) -> None:
         scan = ItemScan()

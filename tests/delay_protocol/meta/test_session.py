@@ -33,7 +33,6 @@ CALM = MetaSessionConfig(
     unused_s=600,
     questions_max=4,
     subjects_max=100,
-    groups_max=3,
 )
 
 
@@ -64,12 +63,11 @@ def answer(
     )
 
 
-def session(config: MetaSessionConfig = CALM, *, seed: int = 1, **more: str) -> MetaSession:
+def session(config: MetaSessionConfig = CALM, *, seed: int = 1) -> MetaSession:
     return MetaSession(
         client_type=ClientType.DELAY_PRODUCER,
         client_id="h@@1",
-        app_code=more.get("app_code", "app"),
-        room=more.get("room", ""),
+        app_code="app",
         config=config,
         chance=random.Random(seed),
     )
@@ -102,7 +100,7 @@ def run(asker: MetaSession, since: float, until: float) -> list[tuple[float, str
 
 
 def test_a_subject_is_asked_for_at_once_and_only_once() -> None:
-    asker = session(room="fra")
+    asker = session()
     asker.connected(0)
     assert asker.next_at() == float("inf")
     assert asker.want("a", 3)
@@ -115,7 +113,6 @@ def test_a_subject_is_asked_for_at_once_and_only_once() -> None:
             client_id="h@@1",
             app_code="app",
             register_type=RegisterType.ONLINE,
-            ldc="fra",
         )
     ]
     assert asker.next_requests(3) == []
@@ -183,22 +180,12 @@ def test_a_producer_keeps_the_groups_that_it_may_write_to(
     assert asker.route("a") == ((D1, other) if is_usable else (D1,))
 
 
-def test_a_consumer_keeps_the_groups_that_it_may_read_from() -> None:
-    asker = MetaSession(
-        client_type=ClientType.CONSUMER, client_id="h", config=CALM, chance=random.Random(1)
-    )
-    asker.want("a", 0)
-    groups = [group(state.name, 1, state) for state in BrokerState]
-    asker.receive(answer("a", *groups, client_type=ClientType.CONSUMER), 0)
-    assert [g.name for g in asker.route("a") or ()] == ["RW", "R"]
-
-
 def test_groups_without_a_name_or_a_master_are_left_out_and_so_are_too_many() -> None:
     asker = routed("a")
     nameless, nowhere = replace(D1, name=""), replace(D1, master="")
-    many = [group(f"d{number}") for number in range(5)]
+    many = [group(f"d{number}") for number in range(70)]
     asker.receive(answer("a", nameless, nowhere, *many), 1)
-    assert asker.route("a") == tuple(many[:3])
+    assert asker.route("a") == tuple(many[:64])
 
 
 def test_a_delay_server_keeps_groups_of_receivers_which_have_no_master() -> None:
@@ -454,15 +441,6 @@ def test_a_connection_on_which_nothing_is_answered_is_given_up() -> None:
     assert asker.stalls_at() == float("inf")
 
 
-@pytest.mark.parametrize("name", ["heartbeat_s", "questions_max", "retry_min_s", "groups_max"])
-def test_a_setting_that_cannot_work_is_named(name: str) -> None:
-    for value in (0, -1, float("nan")):
-        with pytest.raises(ValueError, match=name):
-            MetaSessionConfig(**{name: value})  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="retry_max_s"):
-        MetaSessionConfig(retry_min_s=2, retry_max_s=1)
-
-
 # Frames.
 
 
@@ -476,10 +454,10 @@ def test_it_takes_answers_pushes_and_refusals_as_frames() -> None:
     for name in ("a", "b"):
         asker.want(name, 0)
     asker.next_requests(0)
-    assert asker.take(framed(answer("a", D1)), "a", 1) == "a"
-    assert asker.take(Frame(51, 9, 2, 1, 35, b"not now\xff"), "b", 1) is None
+    assert asker.answered("a", framed(answer("a", D1)), 1) == "a"
+    assert asker.answered("b", Frame(51, 9, 2, 1, 35, b"not now\xff"), 1) is None
     assert asker.reason("b") == "not now\ufffd"
-    assert asker.take(framed(answer("a", D2)), None, 1) == "a"
+    assert asker.answered(None, framed(answer("a", D2)), 1) == "a"
 
 
 def test_it_survives_frames_that_cannot_be_read() -> None:
@@ -488,10 +466,10 @@ def test_it_survives_frames_that_cannot_be_read() -> None:
     asker.want("a", 0)
     asker.next_requests(0)
     nonsense = Frame(0, 9, 77, 1, 35, b"nonsense")
-    assert asker.take(nonsense, None, 1) is None
-    assert asker.take(Frame(51, 9, 77, 1, 35, b""), None, 1) is None
+    assert asker.answered(None, nonsense, 1) is None
+    assert asker.answered(None, Frame(51, 9, 77, 1, 35, b""), 1) is None
     assert asker.standing("a") is RouteState.UNKNOWN
-    assert asker.take(nonsense, "a", 1) is None
+    assert asker.answered("a", nonsense, 1) is None
     assert asker.standing("a") is RouteState.REFUSED
     assert asker.counts.unreadable == 2
     assert subjects(asker.next_requests(3)) == ["a"]
@@ -628,13 +606,11 @@ class AnySession(RuleBasedStateMachine):
     @rule(name=NAMES, groups=GROUPS, timestamp_ms=st.sampled_from([-2, -1, 999, 1000, 1001, 5000]))
     def receive(self, name: str, groups: list[BrokerGroupInfo], timestamp_ms: int) -> None:
         before, was_barred = self.session.route(name), self.session.is_barred(name)
-        was_asked = self.session.is_asked(name)
+        was_asked = name in self.session._outstanding
         changed = self.session.receive(answer(name, *groups, timestamp_ms=timestamp_ms), self.now)
         after = self.session.route(name)
         self.outstanding.pop(name, None)
-        usable = tuple(g for g in groups if g.name and g.state in {BrokerState.RW, BrokerState.W})[
-            :3
-        ]
+        usable = tuple(g for g in groups if g.name and g.state in {BrokerState.RW, BrokerState.W})
         if name not in self.wanted:
             assert (changed, after) == (None, None)
         elif timestamp_ms == -2:
@@ -666,7 +642,7 @@ class AnySession(RuleBasedStateMachine):
     @rule()
     def run_for_two_heartbeats(self) -> None:
         """With a connection everything that is wanted is asked in time, without busy loops."""
-        if not self.session.is_connected:
+        if not self.session._is_connected:
             return
         until = self.now + 125
         last: dict[str, float] = {name: self.asked_at.get(name, self.now) for name in self.wanted}
@@ -690,7 +666,7 @@ class AnySession(RuleBasedStateMachine):
     @invariant()
     def bounds_hold(self) -> None:
         assert len(self.session) == len(self.wanted) <= 5
-        asked = {name for name in self.wanted if self.session.is_asked(name)}
+        asked = {name for name in self.wanted if name in self.session._outstanding}
         assert asked <= self.asked_at.keys()
         assert len(asked) <= CALM.questions_max
         for name, route in self.known.items():

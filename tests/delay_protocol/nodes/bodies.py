@@ -7,26 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from delay_protocol.nodes.following import (
-    FOLLOW_BYTES_MAX,
-    Acknowledged,
-    Asked,
-    BatchesHead,
-    Follow,
-    FollowRefused,
-    Leave,
-    LogBehind,
-    LogDiverges,
-    Matches,
-    decode_acknowledged,
-    decode_follow,
-    decode_follow_reply,
-    decode_leave,
-    encode_acknowledged,
-    encode_follow,
-    encode_follow_reply,
-    encode_leave,
-)
+from delay_protocol.nodes import following, snapshots
 from delay_protocol.nodes.group_changes import (
     Alter,
     ChangeReply,
@@ -59,45 +40,7 @@ from delay_protocol.nodes.registration import (
     encode_node_register,
     encode_node_reply,
 )
-from delay_protocol.nodes.snapshots import (
-    CHECKPOINT_NAME,
-    READ_BYTES_MAX,
-    SnapshotBegun,
-    SnapshotBytes,
-    SnapshotRead,
-    decode_read_reply,
-    decode_snapshot_read,
-    decode_snapshot_reply,
-    encode_read_reply,
-    encode_snapshot_read,
-    encode_snapshot_reply,
-)
-from delay_protocol.receivers.attaching import (
-    ATTACH_BYTES_MAX,
-    INSTANCE_BYTES,
-    Attach,
-    Attached,
-    AttachRefused,
-    Flow,
-    decode_attach,
-    decode_attach_reply,
-    decode_flow,
-    encode_attach,
-    encode_attach_reply,
-    encode_flow,
-)
-from delay_protocol.receivers.masters import (
-    REGISTER_BYTES_MAX,
-    REPLY_BYTES_MAX,
-    MasterInfo,
-    ReceiverRefused,
-    ReceiverRegister,
-    ReceiverRegistered,
-    decode_receiver_register,
-    decode_receiver_reply,
-    encode_receiver_register,
-    encode_receiver_reply,
-)
+from delay_protocol.receivers import attaching, masters
 
 LOG, DISK, BOOT = UUID(int=1), UUID(int=2), UUID(int=3)
 REQUEST = NodeRegister(
@@ -126,8 +69,8 @@ REGISTERED = NodeRegistered(role=NodeRole.MASTER, record=RECORD, again_ms=5000)
 MEMBER = GroupMember(storage_uuid=DISK, incarnation=3, boot_id=BOOT, address="h:1")
 FULL = msgspec.structs.replace(REGISTERED, log_uuid=LOG, members={"n1": MEMBER})
 
-ASKED = Asked(sequence=1001, epoch=3, crc=0x89ABCDEF)
-FOLLOW = Follow(
+ASKED = following.Asked(sequence=1001, epoch=3, crc=0x89ABCDEF)
+FOLLOW = following.Follow(
     cluster="c",
     group="g",
     node_id="n2",
@@ -138,10 +81,10 @@ FOLLOW = Follow(
     epoch=4,
     asked=ASKED,
 )
-HEAD = BatchesHead(first=1001, behind=1003, committed=1001, time_ms=60_000, may_send=True)
+HEAD = following.BatchesHead(first=1001, behind=1003, committed=1001, time_ms=60_000, may_send=True)
 BATCHES = b"whole batches"
-ACK = Acknowledged(end=1003, applied=1001, echo_ms=60_000, now_ms=1_700_000_000_000)
-LEAVE = Leave(reason="no space")
+ACK = following.Acknowledged(end=1003, applied=1001, echo_ms=60_000, now_ms=1_700_000_000_000)
+LEAVE = following.Leave(reason="no space")
 
 NEWS = NodeNews(
     record=RECORD,
@@ -156,17 +99,19 @@ ALTER = Alter(epoch=2, version=5, in_sync={"n1": DISK})
 HAND_OVER = HandOver(epoch=2, version=5, target="n2")
 CHANGED = ChangeReply(record=RECORD, refusal="no")
 
-ATTACH = Attach(
+ATTACH = attaching.Attach(
     name="r",
-    instance=bytes(range(INSTANCE_BYTES)),
+    instance=bytes(range(attaching.INSTANCE_BYTES)),
     patterns=("orders.*",),
     weight=7,
     token="t",  # noqa: S106 (an example)
 )
-ATTACHED = Attached(group="g1", epoch=4, lease_s=30, now_ms=1_700_000_000_000)
-FLOW = Flow(items=1000, bytes=16 << 20)
-RECEIVER = ReceiverRegister(name="mail", patterns=("orders.*",), told=7)
-MASTERS = ReceiverRegistered(version=7, masters=(MasterInfo(group="d1", address="10.0.0.5:20801"),))
+ATTACHED = attaching.Attached(group="g1", epoch=4, lease_s=30, now_ms=1_700_000_000_000)
+FLOW = attaching.Flow(items=1000, bytes=16 << 20)
+RECEIVER = masters.ReceiverRegister(name="mail", patterns=("orders.*",), told=7)
+MASTERS = masters.ReceiverRegistered(
+    version=7, masters=(masters.MasterInfo(group="d1", address="10.0.0.5:20801"),)
+)
 
 
 @dataclass(frozen=True)
@@ -179,10 +124,14 @@ class Body:
     bytes_max: int
 
 
-_REPLY = (encode_follow_reply, decode_follow_reply, FOLLOW_BYTES_MAX)
+_REPLY = (following.encode_follow_reply, following.decode_follow_reply, following.FOLLOW_BYTES_MAX)
 _REGISTERED = (encode_node_reply, decode_node_reply, NODE_BODY_BYTES_MAX)
-_ATTACHED = (encode_attach_reply, decode_attach_reply, ATTACH_BYTES_MAX)
-_MASTERS = (encode_receiver_reply, decode_receiver_reply, REPLY_BYTES_MAX)
+_ATTACHED = (
+    attaching.encode_attach_reply,
+    attaching.decode_attach_reply,
+    attaching.ATTACH_BYTES_MAX,
+)
+_MASTERS = (masters.encode_receiver_reply, masters.decode_receiver_reply, masters.REPLY_BYTES_MAX)
 _CHANGE = (encode_group_change, decode_group_change, NODE_BODY_BYTES_MAX)
 
 BODIES = {
@@ -194,43 +143,57 @@ BODIES = {
     "alter": Body(ALTER, *_CHANGE),
     "hand over": Body(HAND_OVER, *_CHANGE),
     "changed": Body(CHANGED, encode_change_reply, decode_change_reply, NODE_BODY_BYTES_MAX),
-    "follow": Body(FOLLOW, encode_follow, decode_follow, FOLLOW_BYTES_MAX),
-    "matches": Body(Matches(asked=ASKED), *_REPLY),
-    "diverges": Body(LogDiverges(asked=ASKED, epoch=2, end=900), *_REPLY),
-    "behind": Body(LogBehind(asked=ASKED, first=5000), *_REPLY),
-    "refused": Body(FollowRefused(reason="no"), *_REPLY),
-    "ack": Body(ACK, encode_acknowledged, decode_acknowledged, FOLLOW_BYTES_MAX),
-    "leave": Body(LEAVE, encode_leave, decode_leave, FOLLOW_BYTES_MAX),
+    "follow": Body(
+        FOLLOW, following.encode_follow, following.decode_follow, following.FOLLOW_BYTES_MAX
+    ),
+    "matches": Body(following.Matches(asked=ASKED), *_REPLY),
+    "diverges": Body(following.LogDiverges(asked=ASKED, epoch=2, end=900), *_REPLY),
+    "behind": Body(following.LogBehind(asked=ASKED, first=5000), *_REPLY),
+    "refused": Body(following.FollowRefused(reason="no"), *_REPLY),
+    "ack": Body(
+        ACK,
+        following.encode_acknowledged,
+        following.decode_acknowledged,
+        following.FOLLOW_BYTES_MAX,
+    ),
+    "leave": Body(
+        LEAVE, following.encode_leave, following.decode_leave, following.FOLLOW_BYTES_MAX
+    ),
     "register": Body(REQUEST, encode_node_register, decode_node_register, NODE_BODY_BYTES_MAX),
     "registered": Body(FULL, *_REGISTERED),
     "not registered": Body(Refused(reason="no"), *_REGISTERED),
     "begun": Body(
-        SnapshotBegun(sequence=18203, size=700),
-        encode_snapshot_reply,
-        decode_snapshot_reply,
-        FOLLOW_BYTES_MAX,
+        snapshots.SnapshotBegun(sequence=18203, size=700),
+        snapshots.encode_snapshot_reply,
+        snapshots.decode_snapshot_reply,
+        following.FOLLOW_BYTES_MAX,
     ),
     "read": Body(
-        SnapshotRead(path=CHECKPOINT_NAME, position=0, size=700),
-        encode_snapshot_read,
-        decode_snapshot_read,
-        FOLLOW_BYTES_MAX,
+        snapshots.SnapshotRead(path=snapshots.CHECKPOINT_NAME, position=0, size=700),
+        snapshots.encode_snapshot_read,
+        snapshots.decode_snapshot_read,
+        following.FOLLOW_BYTES_MAX,
     ),
     "bytes": Body(
-        SnapshotBytes(data=b"\x01\x02"),
-        encode_read_reply,
-        decode_read_reply,
-        READ_BYTES_MAX + FOLLOW_BYTES_MAX,
+        snapshots.SnapshotBytes(data=b"\x01\x02"),
+        snapshots.encode_read_reply,
+        snapshots.decode_read_reply,
+        snapshots.READ_BYTES_MAX + following.FOLLOW_BYTES_MAX,
     ),
-    "attach": Body(ATTACH, encode_attach, decode_attach, ATTACH_BYTES_MAX),
+    "attach": Body(
+        ATTACH, attaching.encode_attach, attaching.decode_attach, attaching.ATTACH_BYTES_MAX
+    ),
     "attached": Body(ATTACHED, *_ATTACHED),
-    "not attached": Body(AttachRefused(reason="no", is_final=True), *_ATTACHED),
-    "flow": Body(FLOW, encode_flow, decode_flow, ATTACH_BYTES_MAX),
+    "not attached": Body(attaching.AttachRefused(reason="no", is_final=True), *_ATTACHED),
+    "flow": Body(FLOW, attaching.encode_flow, attaching.decode_flow, attaching.ATTACH_BYTES_MAX),
     "receiver": Body(
-        RECEIVER, encode_receiver_register, decode_receiver_register, REGISTER_BYTES_MAX
+        RECEIVER,
+        masters.encode_receiver_register,
+        masters.decode_receiver_register,
+        masters.REGISTER_BYTES_MAX,
     ),
     "masters": Body(MASTERS, *_MASTERS),
-    "no masters": Body(ReceiverRefused(reason="no"), *_MASTERS),
+    "no masters": Body(masters.ReceiverRefused(reason="no"), *_MASTERS),
 }
 
 

@@ -7,16 +7,8 @@ import pytest
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import LocalProtocolError, MalformedMetaError
+from delay_protocol.nodes import following
 from delay_protocol.nodes.auth import SEAL_SIZE
-from delay_protocol.nodes.following import (
-    FOLLOW_FRAME_BYTES_MAX,
-    HEAD_SIZE,
-    Acknowledged,
-    decode_acknowledged,
-    decode_batches,
-    encode_acknowledged,
-    encode_batches_head,
-)
 from delay_protocol.nodes.registration import COUNTED_MAX
 from delay_protocol.wire.frames import FRAME_OVERHEAD, Frame, FrameDecoder, encode_one_way
 from storage.batch.batches import BATCH_BYTES_MAX
@@ -30,23 +22,25 @@ from tests.storage.worked_examples import worked_examples
 
 def test_the_example_of_the_documentation_is_what_is_written() -> None:
     batches = worked_examples("replication_wire.md")[3]
-    assert encode_one_way(CommandCode.BATCHES, encode_batches_head(HEAD), BATCHES) == batches
+    assert (
+        encode_one_way(CommandCode.BATCHES, following.encode_batches_head(HEAD), BATCHES) == batches
+    )
 
 
 def test_who_promises_nothing_echoes_nothing() -> None:
-    silent = Acknowledged(end=1, applied=1)
-    assert msgspec.msgpack.decode(encode_acknowledged(silent)) == {
+    silent = following.Acknowledged(end=1, applied=1)
+    assert msgspec.msgpack.decode(following.encode_acknowledged(silent)) == {
         "end": 1,
         "applied": 1,
         "echo_ms": None,
         "now_ms": None,
     }
-    assert decode_acknowledged(said(silent, echo_ms=..., now_ms=...)) == silent
+    assert following.decode_acknowledged(said(silent, echo_ms=..., now_ms=...)) == silent
 
 
 def test_batches_are_not_copied_to_be_looked_at() -> None:
-    body = encode_batches_head(HEAD) + BATCHES
-    _, rest = decode_batches(body)
+    body = following.encode_batches_head(HEAD) + BATCHES
+    _, rest = following.decode_batches(body)
     assert rest.obj is body
 
 
@@ -72,38 +66,38 @@ def test_a_head_that_counts_what_cannot_be_is_neither_read_nor_written(
     head = HEAD._replace(**changed)
     body = b"".join(number.to_bytes(8, "big", signed=True) for number in head[:4]) + b"\1" + BATCHES
     with pytest.raises(MalformedMetaError, match=sentence):
-        decode_batches(body)
+        following.decode_batches(body)
     with pytest.raises(LocalProtocolError, match=sentence):
-        encode_batches_head(head)
+        following.encode_batches_head(head)
 
 
 def test_a_head_that_is_cut_is_refused() -> None:
-    body = encode_batches_head(HEAD)
-    for size in range(HEAD_SIZE):
+    body = following.encode_batches_head(HEAD)
+    for size in range(following.HEAD_SIZE):
         with pytest.raises(
-            MalformedMetaError, match=f"of {size} bytes, its head alone has {HEAD_SIZE}"
+            MalformedMetaError, match=f"of {size} bytes, its head alone has {following.HEAD_SIZE}"
         ):
-            decode_batches(body[:size])
+            following.decode_batches(body[:size])
 
 
 def test_records_come_with_bytes_and_bytes_with_records() -> None:
     with pytest.raises(MalformedMetaError, match="0 bytes of batches with"):
-        decode_batches(encode_batches_head(HEAD))
+        following.decode_batches(following.encode_batches_head(HEAD))
     empty = HEAD._replace(behind=HEAD.first)
     with pytest.raises(MalformedMetaError, match="13 bytes of batches with"):
-        decode_batches(encode_batches_head(empty) + BATCHES)
-    assert decode_batches(encode_batches_head(empty))[0] == empty
+        following.decode_batches(following.encode_batches_head(empty) + BATCHES)
+    assert following.decode_batches(following.encode_batches_head(empty))[0] == empty
 
 
 def test_the_largest_batch_fits_into_a_frame_with_room_for_another_before_it() -> None:
-    sealed = FRAME_OVERHEAD + SEAL_SIZE + HEAD_SIZE + BATCH_BYTES_MAX
-    assert sealed < FOLLOW_FRAME_BYTES_MAX
+    sealed = FRAME_OVERHEAD + SEAL_SIZE + following.HEAD_SIZE + BATCH_BYTES_MAX
+    assert sealed < following.FOLLOW_FRAME_BYTES_MAX
     batch = memoryview(bytes(BATCH_BYTES_MAX))
-    data = encode_one_way(CommandCode.BATCHES, encode_batches_head(HEAD), batch)
-    decoder = FrameDecoder(frame_bytes_max=FOLLOW_FRAME_BYTES_MAX)
+    data = encode_one_way(CommandCode.BATCHES, following.encode_batches_head(HEAD), batch)
+    decoder = FrameDecoder(frame_bytes_max=following.FOLLOW_FRAME_BYTES_MAX)
     decoder.feed(data)
     [frame] = decoder.frames()
     assert isinstance(frame, Frame)
     assert (frame.code, frame.is_one_way, frame.is_response) == (1021, True, False)
-    head, batches = decode_batches(frame.body)
+    head, batches = following.decode_batches(frame.body)
     assert (head, batches) == (HEAD, batch)

@@ -3,33 +3,24 @@
 import pytest
 
 from delay_protocol.basics.errors import LocalProtocolError
-from delay_protocol.receivers.attaching import (
-    CREDIT_BYTES_MAX,
-    Attach,
-    AttachRefused,
-    Flow,
-    decode_attach,
-    decode_attach_reply,
-    decode_flow,
-    encode_attach,
-)
+from delay_protocol.receivers import attaching
 from tests.delay_protocol.nodes.bodies import ATTACH, BODIES, FLOW, said
 
 
 def test_what_is_left_out_is_as_usual() -> None:
     body = said(ATTACH, patterns=..., weight=..., token=...)
-    assert decode_attach(body) == Attach(name="r", instance=ATTACH.instance)
-    assert decode_attach_reply(said(BODIES["not attached"].example, is_final=...)) == AttachRefused(
-        reason="no"
-    )
-    assert decode_flow(said(FLOW, bytes=..., reason=..., later_key=1)) == Flow(
-        items=1000, bytes=CREDIT_BYTES_MAX
+    assert attaching.decode_attach(body) == attaching.Attach(name="r", instance=ATTACH.instance)
+    assert attaching.decode_attach_reply(
+        said(BODIES["not attached"].example, is_final=...)
+    ) == attaching.AttachRefused(reason="no")
+    assert attaching.decode_flow(said(FLOW, bytes=..., reason=..., later_key=1)) == attaching.Flow(
+        items=1000, bytes=attaching.CREDIT_BYTES_MAX
     )
 
 
 def test_no_text_has_the_token() -> None:
-    attach = Attach(name="r", instance=bytes(16), weight=0, token="a-token")  # noqa: S106 (none)
+    attach = attaching.Attach(name="r", instance=bytes(16), weight=0, token="a-token")  # noqa: S106 (none)
     assert repr(attach) == "<Attach of 'r'>"
     with pytest.raises(LocalProtocolError, match="Attach is not encodable: Expected") as found:
-        encode_attach(attach)
+        attaching.encode_attach(attach)
     assert "a-token" not in str(found.value)

@@ -10,7 +10,6 @@ from delay_protocol.basics.errors import (
     FrameSizeError,
     LocalProtocolError,
     RemoteProtocolError,
-    TruncatedFrameError,
 )
 from delay_protocol.wire.frames import (
     FRAME_OVERHEAD,
@@ -219,16 +218,6 @@ def test_a_field_that_does_not_fit_is_the_callers_error(frame: Frame) -> None:
         encode_frame(frame)
 
 
-def test_bytes_after_a_frame_are_kept_for_the_next_one() -> None:
-    first, second = Frame(10, 9, 1, 0, 10, b"one"), Frame(10, 9, 2, 0, 10, b"two")
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    decoder.feed(encode_frame(first) + encode_frame(second)[:-1])
-    assert decoder.frames() == [first]
-    assert decoder.buffered == FRAME_OVERHEAD + 2
-    decoder.feed(encode_frame(second)[-1:])
-    assert decoder.frames() == [second]
-
-
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_what_was_fed_may_be_reused_by_the_caller(kind: type) -> None:
     data = bytearray(encode_request(code=10, opaque=1, body=b"body") * 2)
@@ -259,10 +248,6 @@ def test_a_frame_of_exactly_the_limit_is_taken() -> None:
     assert len(decode_whole(data)) == 1
     with pytest.raises(FrameSizeError):
         decode_whole(encode_request(code=10, opaque=1, body=bytes(LIMIT - FRAME_OVERHEAD + 1)))
-
-
-def test_the_smallest_frame_has_an_empty_body() -> None:
-    assert decode_whole(header(total=20)) == [Frame(0, 0, 0, 0, 0, b"")]
 
 
 @pytest.mark.parametrize(("header_size", "seen"), [(17, 6), (19, 6), (0, 6), (-18, 5), (256, 5)])
@@ -322,31 +307,3 @@ def test_frames_before_the_bad_bytes_are_delivered_and_then_the_error_is_raised_
                 decoder.finish()
             decoder.feed(encode_frame(good))
             assert decoder.buffered == 0
-
-
-def test_next_frame_delivers_the_frames_before_the_bad_bytes_too() -> None:
-    good = Frame(10, 9, 1, 0, 10, b"good")
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    decoder.feed(encode_frame(good) * 2 + header(magic=1))
-    assert decoder.next_frame() == good
-    assert decoder.next_frame() == good
-    with pytest.raises(BadMagicError):
-        decoder.next_frame()
-
-
-def test_a_stream_that_ends_between_frames_is_accepted() -> None:
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    decoder.finish()
-    decoder.feed(encode_request(code=100, opaque=1, body=b""))
-    decoder.frames()
-    assert decoder.fault is None
-    decoder.finish()
-
-
-def test_a_stream_that_ends_in_a_frame_is_refused_with_the_bytes_held() -> None:
-    decoder = FrameDecoder(frame_bytes_max=LIMIT)
-    decoder.feed(encode_request(code=10, opaque=1, body=b"body")[:-1])
-    assert decoder.frames() == []
-    with pytest.raises(TruncatedFrameError) as refused:
-        decoder.finish()
-    assert refused.value.buffered == FRAME_OVERHEAD + 3

@@ -29,7 +29,6 @@ from storage.batch.columns import RecordKind
 from storage.disk.errors import FatalDiskError
 from storage.logs.message_log import Draft, MessageLog
 from storage.node.store import Store, StoreSettings
-from storage.schedule.provision import Provision
 from tests.delay_server.server_rig import MINUTE_MS, PROMPT, make_item, until
 from tests.simulation.clock import EPOCH_MS, SimClock
 from tests.simulation.disk import SimDisk
@@ -89,7 +88,6 @@ class Bench:
             floor_minute=floor_minute,
             budget=DiskBudget(
                 self.disk,
-                provision=Provision(),
                 floor_bytes=lambda _: self.floor_bytes,
                 owed_bytes=lambda: self.store.owed_bytes(0, 0),
             ),
@@ -218,7 +216,7 @@ async def test_a_commit_for_which_there_is_no_room_beyond_the_floor_writes_nothi
     bench = Bench()
     before = bench.log()
     writes = bench.disk.counts["write"]
-    bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 200_000
+    bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 100_000
     assert not await bench.commit(intake_of(*some_items(400)))
     assert bench.disk.counts["write"] == writes
     assert bench.log() == before

@@ -6,10 +6,8 @@ import pytest
 
 from delay_server.accepting.disk_budget import DiskBudget
 from storage.disk.errors import StorageFullError
-from storage.schedule.provision import Provision
 from tests.simulation.disk import SimDisk
 
-PROVISION = Provision(block_bytes=64)
 FLOOR = 80_000
 
 
@@ -23,7 +21,6 @@ class Bench:
         self.asked: list[int] = []
         self.budget = DiskBudget(
             self.disk,
-            provision=PROVISION,
             floor_bytes=self._floor_bytes,
             owed_bytes=lambda: self.owed,
         )
@@ -55,10 +52,10 @@ def test_what_is_free_beyond_floor_and_owed_may_be_given_away() -> None:
     assert bench.asked[-1] == bench.disk.capacity_bytes
 
 
-def test_a_commit_needs_room_for_its_log_its_segments_and_its_facts() -> None:
-    bench = Bench(FLOOR + 2 * 100_000)
+def test_a_commit_needs_three_times_its_bytes_and_300_a_message() -> None:
+    bench = Bench(FLOOR + 3 * 100_000 + 10 * 300 - 1)
     assert not bench.takes(10, 100_000)
-    bench.disk.capacity_bytes += 30_000
+    bench.disk.capacity_bytes += 10_000
     bench.budget.look()
     assert bench.takes(10, 100_000)
 
@@ -94,9 +91,7 @@ def test_what_is_owed_is_asked_before_what_is_free() -> None:
         disk.capacity_bytes -= 15_000
         return 15_000
 
-    budget = DiskBudget(
-        disk, provision=PROVISION, floor_bytes=lambda _: FLOOR, owed_bytes=written_meanwhile
-    )
+    budget = DiskBudget(disk, floor_bytes=lambda _: FLOOR, owed_bytes=written_meanwhile)
     budget.look()
     assert budget.available == -10_000
 

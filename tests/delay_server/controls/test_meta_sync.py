@@ -62,8 +62,7 @@ async def pause(meta: MetaServer, subject: str, *, paused: bool = True) -> int:
 
 
 async def send(world: World, name: str) -> None:
-    producer = await world.connect()
-    await producer.send(make_item(name, world.now_ms, subject="s"))
+    await world.keep(make_item(name, world.now_ms, subject="s"))
 
 
 @asynccontextmanager
@@ -134,8 +133,7 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
 
     async with RealMeta(world).running() as meta:
         async with world.serving(meta_config()):
-            producer = await world.connect()
-            await producer.send(make_item("m", world.now_ms + 30_000, subject="s"))
+            await world.keep(make_item("m", world.now_ms + 30_000, subject="s"))
         await pause(meta, "s")
         await trio.sleep(60)
         monkeypatch.setattr(ControlsSync, "hear", hear_late)

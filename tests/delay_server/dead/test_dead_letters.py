@@ -9,18 +9,14 @@ import trio
 
 from delay_protocol.basics.codes import ItemCode
 from delay_server import mastership
-from delay_server.admin.http import application
 from delay_server.dead.dead_letters import Change
 from delay_server.dead.reason import decode_reason
 from delay_server.server import DelayServer, serve
 from sender.settings.config import SenderConfig
 from storage.batch.facts import Outcome
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import dead_key
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadRow
-from storage.schedule.schedule_log import ScheduleLog
-from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, send
 from tests.delay_server.server_rig import World, make_config, make_item, until
 from tests.simulation.faults import Action, Trap
@@ -53,8 +49,7 @@ async def test_what_is_refused_for_good_becomes_a_dead_letter_and_its_neighbours
     due_ms = world.now_ms + 1000
     items = {name: make_item(name, due_ms, subject="s") for name in ("a", "bad", "z")}
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(*items.values())
+        await world.keep(*items.values())
         await until(lambda: server.master.dead_letters.pending == 1)
         assert world.broker.ids == ["a", "z"]
         row, found = await letter_of(server)
@@ -76,8 +71,7 @@ async def test_a_requeued_one_is_sent_once_more_byte_for_byte() -> None:
     world.broker.fails = refuse("m")
     item = make_item("m", world.now_ms)
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(item)
+        await world.keep(item)
         letters = server.master.dead_letters
         await until(lambda: letters.pending == 1)
         # One that is refused again becomes one again.
@@ -98,8 +92,7 @@ async def test_each_is_changed_once_whoever_comes_and_a_dropped_one_is_never_sen
     world = World()
     world.broker.fails = refuse("m1", "m2")
     async with world.serving() as server:
-        producer = await world.connect()
-        await producer.send(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
+        await world.keep(make_item("m1", world.now_ms), make_item("m2", world.now_ms))
         await until(lambda: server.master.dead_letters.pending == 2)
         world.broker.fails = refuse()
         letters = server.master.dead_letters
@@ -187,8 +180,7 @@ async def test_what_was_changed_before_a_crash_is_not_changed_again_as_soon_as_h
         async with trio.open_nursery() as life:
             server = world.server(make_config())
             await life.start(partial(serve, server, trio.Event()))
-            producer = await world.connect()
-            await producer.send(make_item("m", world.now_ms))
+            await world.keep(make_item("m", world.now_ms))
             await until(lambda: server.master.dead_letters.pending == 1)
             await trio.sleep(10)
             # Nothing may arrive twice by the crash itself.
@@ -245,7 +237,7 @@ async def test_nothing_is_appended_once_it_is_closed_and_a_stop_waits_for_what_i
         assert server.master.dead_letters.pending == 20 - changes[0].done
 
 
-async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
+async def test_what_cannot_be_read_is_damage_and_is_not_requeued() -> None:
     world = World()
     async with world.serving() as server:
         await bury(world, server, "m0", "m1")
@@ -260,33 +252,7 @@ async def test_nothing_is_requeued_while_its_file_cannot_be_read() -> None:
         assert (change.done, change.damaged) == (1, [rows[0].sequence])
         await server.master.dead_letters.requeue(rows)
         await until(lambda: sorted(world.broker.ids) == ["m0", "m1"])
-        assert server.damages.count == 0
-
-
-async def test_nothing_is_found_until_the_index_could_be_read(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    async with world.serving() as server:
-        await bury(world, server, "m0")
-        before = await rows_of(server)
-    failures = [ReadFailedError(path="f", error=OSError(5, "I/O error"))]
-    read_dead = ScheduleLog.read_dead
-
-    def failing(schedule: ScheduleLog) -> None:
-        if failures:
-            raise failures.pop()
-        read_dead(schedule)
-
-    monkeypatch.setattr(ScheduleLog, "read_dead", failing)
-    async with world.serving() as server:
-        letters = server.master.dead_letters
-        assert (letters.pending, await rows_of(server)) == (1, [])
-        operator = Caller(application(server.administered()))
-        code, answer = await operator.ask("GET", "/dead")
-        assert (code, answer["error"]["code"]) == (503, "starting")
-        await trio.sleep(10)
-        assert await rows_of(server) == before
+        assert server.damages.count == 1
 
 
 async def test_a_requeue_holds_the_items_of_a_part_at_a_time_and_a_drop_none(

@@ -209,11 +209,6 @@ class Bench:
         self.loader.wheel_has_shrunk()
         return len(due)
 
-    def submit_floor(self, minute: int) -> None:
-        """Commit a FLOOR."""
-        self.filer.submit([log_batch(RecordKind.FLOOR, self.next_sequence, floor_minute=minute)])
-        self.next_sequence += 1
-
     async def cross_off(self, *sequences: int, floor_minute: int | None = None) -> None:
         """Commit facts of these messages, with the present minute for a floor, or another one."""
         floor = self.clock.now_ms() // MINUTE_MS if floor_minute is None else floor_minute
@@ -333,38 +328,6 @@ async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_writt
         await trio.sleep(30 * 60)
         b.submit(b.clock.now_ms())
         await until(lambda: len(b.wheel) == 1, seconds=3)
-
-
-async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
-    """Arrivals are slipped in before every step of the load, by the order of calls alone."""
-    for gap in range(6):
-        limits, wheel = StorageLimits(load_step_rows=1), WheelConfig(load_ahead_ms=4 * MINUTE_MS)
-        async with bench(limits=limits, wheel=wheel, loops="filing") as b:
-            minute_ms = EPOCH_MS + 3 * MINUTE_MS
-            for number in range(5):
-                b.submit(minute_ms + number)
-                await until(lambda: not b.filer.backlog_bytes)
-                # A batch each, so that the load takes a step each.
-                b.store.schedule.flush(EPOCH_MS)
-            steps = 0
-
-            def arrive() -> None:
-                nonlocal steps
-                steps += 1
-                if steps % 2 == gap % 2 or steps == gap:  # noqa: B023
-                    b.submit(minute_ms + 100 + steps, minute_ms + 2 * MINUTE_MS)  # noqa: B023
-
-            b.executor.before = arrive
-            await trio.sleep(1)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.loader.run_loading)
-                await trio.sleep(10)
-                b.executor.before = None
-                await trio.sleep(600)
-                nursery.cancel_scope.cancel()
-            assert len(b.due_ms) > 9
-            assert b.executor.calls["step"] >= 6
-            b.assert_each_entered_once()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -491,28 +454,6 @@ async def test_much_that_is_filed_does_not_wait_for_the_interval() -> None:
         assert 3 <= b.checkpoints.written - written <= 6
 
 
-async def test_a_floor_is_wanted_only_while_a_covered_segment_waits_to_be_closed() -> None:
-    async with bench() as b:
-        await trio.sleep(1)
-        b.submit(EPOCH_MS + 2000, EPOCH_MS + 3000)
-        await trio.sleep(200)
-        assert b.floors_wanted == []
-        await b.cross_off(2, floor_minute=MINUTE)
-        await trio.sleep(200)
-        assert b.floors_wanted == []
-        await b.cross_off(3, floor_minute=MINUTE)
-        await trio.sleep(10)
-        assert set(b.floors_wanted) == {MINUTE + 1}
-        assert b.store.sealed == 0
-        b.submit_floor(MINUTE + 6)
-        await trio.sleep(10)
-        assert b.store.sealed == 1
-        assert b.store.schedule.segments == {}
-        b.floors_wanted.clear()
-        await trio.sleep(300)
-        assert b.floors_wanted == []
-
-
 async def test_a_floor_is_wanted_when_its_minute_is_over_though_nothing_else_happens() -> None:
     async with bench() as b:
         b.submit(EPOCH_MS + 2000)
@@ -539,20 +480,6 @@ async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> No
         await trio.sleep(200)
         assert b.entered == {2: 1}
         assert b.loader.hour_mark > mark
-
-
-async def test_rows_that_found_no_space_enter_the_wheel_once_there_is_some() -> None:
-    async with bench(loops="filing") as b:
-        b.handout.lanes.loading = (EPOCH_MS + 2 * MINUTE_MS, 0)
-        b.disk.arm(*(Trap(action=Action.FULL, kinds={"create", "write"}) for _ in range(5)))
-        b.submit(EPOCH_MS + 5000)
-        await trio.sleep(2)
-        assert not b.entered
-        await trio.sleep(20)
-        b.assert_each_entered_once()
-        b.executor.calls.clear()
-        await trio.sleep(100)
-        assert not b.executor.calls
 
 
 async def test_facts_that_found_no_space_do_not_keep_filing_busy_afterwards() -> None:
@@ -793,139 +720,34 @@ async def test_no_names_are_collected_while_hardly_any_are_new() -> None:
         assert len(b.store.schedule.subjects) == 2
 
 
-def bad_file(path: str, *, times: int, kind: str = "open_read") -> list[Trap]:
-    """Return traps by which a file cannot be read so many times."""
-    trap = Trap(
-        action=Action.EIO,
-        kinds=frozenset({kind}),
-        when=lambda _kind, wanted, _label: wanted == path,
-    )
-    return [trap] * times
-
-
-async def test_a_split_waits_for_a_disk_that_cannot_read_and_no_message_waits_with_it() -> None:
+async def test_a_split_that_cannot_read_begins_anew_each_minute_until_its_deadline() -> None:
+    damages: list[Damage] = []
     async with bench() as b:
+        b.store.schedule.on_damage = damages.append
         await trio.sleep(1)
-        b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 4 * MINUTE_MS)
-        await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
+        b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 6 * HOUR_MS, EPOCH_MS + 4 * MINUTE_MS)
+        await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
         await b.access.run(b.store.schedule.flush, b.clock.now_ms())
-        [coarse] = [x for x in b.store.schedule.segments.values() if x.key.span is Span.HOUR]
-        path = coarse.key.path
-        # More than the tries after which a file is given up: this one need not be yet.
-        b.disk.arm(*bad_file(path, times=30))
-        await trio.sleep(3.1 * 3600)
-        assert b.entered == {3: 1}
-        unread = b.store.schedule.troubles.unread[path]
-        assert (unread.failures, unread.errno, unread.given_up) == (
-            b.loader.read_failures,
-            5,
-            False,
+        key = min(
+            (one.key for one in b.store.schedule.segments.values() if one.key.span is Span.HOUR),
+            key=lambda key: key.start,
         )
-        assert 5 < b.loader.read_failures < 30
-        # What comes meanwhile is filed, and checkpointed.
-        b.submit(EPOCH_MS + 5 * HOUR_MS + 1)
-        await trio.sleep(30)
-        assert b.store.checkpoint.sequence == 4
-        await trio.sleep(3600 / 2)
-        assert not b.store.schedule.troubles.unread
-        assert b.loader.read_failures == 30
-        assert b.store.schedule.quarantined == []
-        await trio.sleep(3 * 3600)
-        b.assert_each_entered_once()
-
-
-async def test_a_split_that_cannot_wait_any_longer_goes_on_without_what_cannot_be_read() -> None:
-    async with bench(limits=StorageLimits(read_tries=3)) as b:
-        damages: list[Damage] = []
-        b.store.schedule.troubles.on_damage = damages.append
-        await trio.sleep(1)
-        b.submit(EPOCH_MS + 5 * HOUR_MS, EPOCH_MS + 6 * HOUR_MS)
-        await until(lambda: b.store.schedule.last_filed == 3, seconds=1)
-        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
-        key = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
-        b.disk.arm(*bad_file(key.path, times=10_000))
+        trap = Trap(
+            action=Action.EIO,
+            kinds=frozenset({"open_read"}),
+            when=lambda _kind, path, _label: path == key.path,
+        )
+        b.disk.arm(*[trap] * 10_000)
         deadline_ms = b.store.schedule.splits.deadline_ms(key)
         await trio.sleep((deadline_ms - 60_000 - b.clock.now_ms()) / 1000)
+        assert b.entered == {4: 1}
+        assert 55 < len(b.disk.fired) < 61
         assert not damages
         await trio.sleep(120)
         assert [damage.path for damage in damages] == [key.path]
         assert b.store.schedule.quarantined == [key.path]
         await trio.sleep(3 * 3600)
-        assert b.entered == {3: 1}
-
-
-async def test_a_minute_that_cannot_be_read_is_tried_for_ever_and_others_are_loaded() -> None:
-    async with bench(limits=StorageLimits(read_tries=4, read_retry_ms_max=1000)) as b:
-        damages: list[Damage] = []
-        b.store.schedule.troubles.on_damage = damages.append
-        await trio.sleep(1)
-        times = [EPOCH_MS + minutes * MINUTE_MS for minutes in (10, 11, 12)]
-        b.submit(*times)
-        await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
-        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
-        first = min(b.store.schedule.segments.values(), key=lambda one: one.key.start).key
-        b.disk.arm(*bad_file(first.path, times=200))
-        await trio.sleep(510)
-        assert not b.entered
-        await trio.sleep(100)
         assert b.entered == {3: 1, 4: 1}
-        # By now it is told as damage, once, and is tried all the same.
-        assert [damage.path for damage in damages] == [first.path]
-        assert b.store.schedule.troubles.unread[first.path].given_up
-        await trio.sleep(120)
-        assert b.loader.read_failures == 200
-        assert not b.store.schedule.troubles.unread
-        b.assert_each_entered_once()
-
-
-async def test_a_disk_that_cannot_be_read_for_90_s_leaves_nothing_behind() -> None:
-    """Rows, facts, a split, seals: all are read again, whole; nothing waits for an operator."""
-    limits = StorageLimits(minute_horizon_minutes=2, hour_horizon_minutes=180)
-    async with bench(limits=limits) as b:
-        await trio.sleep(1)
-        times = [EPOCH_MS + minute * MINUTE_MS + 7 for minute in range(1, 70)]
-        b.submit(*times)
-        await b.filer.drain()
-        await b.access.run(b.store.schedule.flush, b.clock.now_ms())
-        await trio.sleep(20 * 60)
-        done = [sequence for sequence in b.entered if b.due_ms[sequence] < b.clock.now_ms()]
-        await b.cross_off(*done[::2])
-        await b.checkpoints.write()
-        kinds = frozenset({"open_read", "size", "read"})
-        b.disk.arm(*[Trap(action=Action.EIO, kinds=kinds)] * 10_000)
-        await b.cross_off(*done[1::2])
-        await trio.sleep(90)
-        b.disk.disarm()
-        assert len(b.disk.fired) > 3
-        assert b.loader.read_failures > 3
-        await trio.sleep(60)
-        assert b.store.schedule.troubles.unread == {}
-        assert b.loader._unread == {}
-        assert b.store.schedule.quarantined == []
-        await trio.sleep(60 * 60)
-        b.assert_each_entered_once()
-
-
-async def test_a_minute_whose_facts_cannot_be_read_is_not_sent_again_but_later() -> None:
-    async with bench() as b:
-        await trio.sleep(1)
-        b.submit(*[EPOCH_MS + 10 * MINUTE_MS] * 3)
-        await until(lambda: b.store.schedule.last_filed == 4, seconds=1)
-        await b.cross_off(3)
-        await b.checkpoints.write()
-        [segment] = b.store.schedule.segments.values()
-        assert segment.facts == 1
-        b.disk.arm(*bad_file(segment.key.facts_path, times=6))
-        await trio.sleep(10 * 60)
-        assert b.loader.read_failures == 6
-        assert b.entered == {2: 1, 4: 1}
-
-
-@pytest.mark.parametrize(
-    ("failures", "wait_ms"), [(1, 100), (2, 200), (9, 25_600), (10, 30_000), (10**9, 30_000)]
-)
-def test_the_wait_for_another_try_doubles_up_to_its_bound(failures: int, wait_ms: int) -> None:
-    assert StorageLimits().read_retry_ms(failures) == wait_ms
 
 
 async def test_what_a_clock_ahead_threw_out_for_its_names_is_loaded_when_it_is_taken_back() -> None:

@@ -22,28 +22,14 @@ from delay_server.holding.wheel import WheelConfig
 from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.routes import SubjectRoutes
 from delay_server.lanes.subject_rules import LaneRules
-from delay_server.server import DelayServer
-from delay_server.settings.config import RoutesConfig, StorageConfig
+from delay_server.settings.config import RoutesConfig
 from sender.groups.connection import End
 from sender.groups.taking import PatternSet, Takers
 from sender.settings.config import SenderConfig
 from storage.batch.entries import ENTRY
 from tests.delay_server.lanes.left_on_disk import LeftOnDisk
 from tests.delay_server.route_rig import FIRST_BROKER_PORT, RouteWorld, routed_config
-from tests.delay_server.server_rig import HOST, MINUTE_MS, PORT, World, make_item, until
-from tests.seeds import each_seed
-
-REQUEST_ITEMS = 500
-
-
-async def send(world: World, items: list[bytes]) -> None:
-    producer = await world.connect()
-    for first in range(0, len(items), REQUEST_ITEMS):
-        assert await producer.send(*items[first : first + REQUEST_ITEMS]) == {}
-
-
-async def all_sealed(server: DelayServer) -> None:
-    await until(lambda: not server.node.store.schedule.pending, seconds=60)
+from tests.delay_server.server_rig import HOST, MINUTE_MS, PORT, all_sealed, make_item, until
 
 
 async def test_a_group_at_the_nodes_own_address_gets_nothing_and_others_all() -> None:
@@ -54,7 +40,7 @@ async def test_a_group_at_the_nodes_own_address_gets_nothing_and_others_all() ->
     with structlog.testing.capture_logs() as log:
         async with world.routing() as (server, _):
             items = [make_item(f"{s}{n}", world.now_ms, subject=s) for s in "ab" for n in range(9)]
-            await send(world, items)
+            await world.keep(*items)
             await until(lambda: world.brokers[1].taken == {f"a{n}" for n in range(9)})
             await trio.sleep(3)
             assert server.ingest.counts.accepted == len(items)
@@ -73,7 +59,7 @@ async def test_each_subject_goes_to_a_group_of_its_own_route_and_to_no_other() -
     async with world.routing() as (server, _):
         due_ms = world.now_ms + 2000
         items = [make_item(f"{s}{n}", due_ms + n, subject=s) for s in "abcd" for n in range(500)]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: world.taken == len(items))
         assert world.brokers[0].subjects == {"a", "c"}
         assert world.brokers[1].subjects == {"b", "c"}
@@ -102,7 +88,7 @@ async def test_a_group_at_no_address_is_one_that_cannot_be_reached_and_says_why(
         due_ms = world.now_ms + 1000
         subjects = ("odd", "both", "well")
         items = [make_item(f"{s}{n}", due_ms + n, subject=s) for s in subjects for n in range(50)]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: world.taken == 100)
         assert world.brokers[0].subjects == {"both", "well"}
         await trio.sleep(5)
@@ -126,7 +112,7 @@ async def test_a_group_whose_name_cannot_be_written_down_is_none() -> None:
     world.meta.routes.update({"long": (name,), "both": ("g0", name)})
     async with world.routing() as (server, _):
         due_ms = world.now_ms + 1000
-        await send(world, [make_item(s, due_ms, subject=s) for s in ("long", "both")])
+        await world.keep(*[make_item(s, due_ms, subject=s) for s in ("long", "both")])
         await until(lambda: world.ids() == ["both"])
         assert [group.name for group in server.master.sender.status()] == ["g0"]
         assert server.master.targets.routes is not None
@@ -138,16 +124,16 @@ async def test_a_route_is_asked_for_when_messages_come_near_so_the_first_is_on_t
     world = RouteWorld()
     due_ms = world.now_ms + 10 * MINUTE_MS
     async with world.routing():
-        await send(world, [make_item("m", due_ms)])
+        await world.keep(*[make_item("m", due_ms)])
     world.meta.asked.clear()
-    world.meta.asked_at.clear()
+    world.meta.routes_asked_at.clear()
     async with world.routing() as (server, _):
         await trio.sleep(60)
         assert not world.meta.asked
         await until(lambda: world.ids() == ["m"], seconds=700)
         (delivery,) = world.brokers[0].deliveries
         assert delivery.at_ms - due_ms < 100
-        asked_at, _ = world.meta.asked_at[0]
+        asked_at = world.meta.routes_asked_at[0]
         assert trio.current_time() - asked_at > 60
         assert server.master.lanes.parked.opened == 0
 
@@ -158,8 +144,8 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
     async with world.routing() as (server, _):
         due_ms = world.now_ms + 1000
         waiting = [make_item(f"w{n}", due_ms + n, subject="nowhere") for n in range(3000)]
-        await send(world, waiting)
-        await send(world, [make_item(f"o{n}", due_ms + n) for n in range(3000)])
+        await world.keep(*waiting)
+        await world.keep(*[make_item(f"o{n}", due_ms + n) for n in range(3000)])
         await until(lambda: world.taken == 3000)
         late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
         assert max(late) < 200
@@ -171,8 +157,8 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
         assert (status["messages"], status["oldest_due_ms"]) == (3000, due_ms)
         assert status["examples"] == ["nowhere: no broker group takes its messages"]
         assert status_of(server.observe())["pending"] == 3000
-        await world.meta.change("nowhere", "g1")
-        await send(world, [make_item("new", world.now_ms + 3000, subject="nowhere")])
+        await world.meta.reroute("nowhere", "g1")
+        await world.keep(*[make_item("new", world.now_ms + 3000, subject="nowhere")])
         await until(lambda: len(world.brokers[1].deliveries) == 3001)
         assert world.brokers[1].ids == [*(f"w{n}" for n in range(3000)), "new"]
         assert world.brokers[1].deliveries[-1].at_ms - world.brokers[1].deliveries[-1].due_ms < 1500
@@ -186,12 +172,11 @@ async def test_a_subject_without_a_route_waits_on_disk_visible_and_is_sent_in_or
 async def test_a_meta_server_that_is_away_leaves_known_routes_and_others_wait_for_it() -> None:
     world = RouteWorld()
     async with world.routing() as (server, nursery):
-        await send(world, [make_item("m0", world.now_ms + 1000, subject="known")])
+        await world.keep(*[make_item("m0", world.now_ms + 1000, subject="known")])
         await until(lambda: world.ids() == ["m0"])
         world.meta.kill()
-        await send(
-            world,
-            [
+        await world.keep(
+            *[
                 make_item("m1", world.now_ms + 1000, subject="known"),
                 make_item("m2", world.now_ms + 1000, subject="new"),
             ],
@@ -213,8 +198,8 @@ async def test_after_a_restart_everything_waits_until_a_meta_server_answers() ->
     count = 2000
     async with world.routing() as (server, _):
         due_ms = world.now_ms + 1000
-        await send(
-            world, [make_item(f"m{n}", due_ms + n, subject=f"s{n % 50}") for n in range(count)]
+        await world.keep(
+            *[make_item(f"m{n}", due_ms + n, subject=f"s{n % 50}") for n in range(count)]
         )
         await trio.sleep(10)
         assert status_of(server.observe())["unrouted_subjects"] == 50
@@ -238,7 +223,7 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
     first_ms, count = world.now_ms + 100 * MINUTE_MS, 1500
     async with world.routing() as (server, _):
         items = [make_item(f"m{n}", first_ms + 20 * n, subject=f"s{n % 5}") for n in range(count)]
-        await send(world, items)
+        await world.keep(*items)
     world.clock.step(first_ms + 2000 - world.now_ms)
     async with world.routing() as (server, _):
         started_ms = world.now_ms
@@ -266,10 +251,10 @@ async def test_soon_after_a_restart_messages_are_on_time_though_the_first_waited
 
 async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_message() -> None:
     world = RouteWorld()
-    world.meta.answer_after_s = 0.05
+    world.meta.route_after_s = 0.05
     async with world.routing() as (server, _):
         due_ms = world.now_ms
-        await send(world, [make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
+        await world.keep(*[make_item(f"m{n}", due_ms + 100 * n) for n in range(600)])
         await until(lambda: world.taken == 600, seconds=100)
         assert server.master.lanes.parked.opened == 1
     assert world.ids() == [f"m{n}" for n in range(600)]
@@ -281,11 +266,11 @@ async def test_a_subject_that_is_new_is_on_time_again_soon_after_its_first_messa
 async def test_a_group_with_another_address_is_reached_there() -> None:
     world = RouteWorld()
     async with world.routing() as (server, _):
-        await send(world, [make_item("m0", world.now_ms + 1000)])
+        await world.keep(*[make_item("m0", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0"])
         world.meta.masters["g0"] = world.meta.masters["g1"]
         await world.meta.push("a.b")
-        await send(world, [make_item("m1", world.now_ms + 1000)])
+        await world.keep(*[make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.brokers[1].ids == ["m1"])
         (status,) = server.master.sender.status()
         assert (status.name, status.address) == ("g0", world.meta.masters["g1"])
@@ -305,9 +290,9 @@ async def test_subjects_of_a_dead_group_delay_nobody_however_many_they_are() -> 
         due_ms = world.now_ms + 5000
         count = 12_000
         dead = [make_item(f"d{n}", due_ms, subject=subjects[n % 300]) for n in range(count)]
-        await send(world, dead)
+        await world.keep(*dead)
         alive = [make_item(f"a{n}", due_ms + 1000 + 10 * n) for n in range(1000)]
-        await send(world, alive)
+        await world.keep(*alive)
         await until(lambda: len(world.brokers[0].deliveries) == 1000, seconds=100)
         late = [d.at_ms - d.due_ms for d in world.brokers[0].deliveries]
         assert max(late) < 1000
@@ -318,89 +303,19 @@ async def test_subjects_of_a_dead_group_delay_nobody_however_many_they_are() -> 
     assert set(Counter(world.ids()).values()) == {1}
 
 
-async def test_more_subjects_without_a_route_than_are_kept_get_theirs_in_the_end() -> None:
-    world = RouteWorld()
-    world.meta.rest = ()
-    config = routed_config(routes=RoutesConfig(subjects_max=40, unused_ms=20_000))
-    async with world.routing(config) as (server, _):
-        due_ms = world.now_ms + 1000
-        count = 600
-        await send(
-            world, [make_item(f"m{n}", due_ms + n, subject=f"s{n % 200}") for n in range(count)]
-        )
-        await trio.sleep(10)
-        assert status_of(server.observe())["unrouted_subjects"] == 20
-        assert status_of(server.observe())["unrouted"]["messages"] == count
-        assert status_of(server.observe())["pending"] == count
-        world.meta.rest = ("g0",)
-        await until(lambda: world.taken == count, seconds=600)
-        await all_sealed(server)
-        assert server.master.targets.routes is not None
-        assert len(server.master.targets.routes.session) <= 40
-    assert set(Counter(world.ids()).values()) == {1}
-
-
 async def test_a_subject_that_is_not_used_is_forgotten_and_its_group_left() -> None:
     world = RouteWorld()
     config = routed_config(routes=RoutesConfig(unused_ms=10_000))
     async with world.routing(config) as (server, _):
-        await send(world, [make_item("m0", world.now_ms + 1000)])
+        await world.keep(*[make_item("m0", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0"])
         routes = server.master.targets.routes
         assert routes is not None
         await until(lambda: not len(routes.session), seconds=30)
         await until(lambda: not server.master.sender.status())
-        await send(world, [make_item("m1", world.now_ms + 1000)])
+        await world.keep(*[make_item("m1", world.now_ms + 1000)])
         await until(lambda: world.ids() == ["m0", "m1"])
         assert world.brokers[0].deliveries[-1].at_ms - world.brokers[0].deliveries[-1].due_ms < 100
-
-
-@each_seed(15, quick=1)
-async def test_routes_that_come_go_and_change_lose_nothing_and_send_nothing_twice(
-    seed: int,
-) -> None:
-    chance = random.Random(seed)
-    world = RouteWorld(groups=3, seed=seed)
-    world.meta.rest = chance.choice([(), ("g0",)])
-    config = routed_config(
-        wheel=WheelConfig(entries_max=2000, lane_entries_min=50, lanes_max=2),
-        sender=SenderConfig(heartbeat_s=3600, batch_items=16, reconnect_max_s=5),
-        storage=StorageConfig(disk_free_bytes_min=0, subjects_bytes_max=1 << 20),
-        routes=RoutesConfig(unused_ms=5000, subjects_max=chance.choice([10, 1000])),
-    )
-    subjects = [f"s{n}" for n in range(40)]
-    sent = 0
-    async with world.routing(config) as (server, nursery):
-        for broker in world.brokers:
-            broker.answer_after_s = chance.choice([0, 0.01])
-        for _ in range(60):
-            action = chance.randrange(6)
-            if action <= 2:
-                some = chance.choices(subjects, k=chance.choice([1, 5, 40]))
-                first_ms = world.now_ms + chance.choice([-60_000, 0, 3000, 100_000])
-                items = [
-                    make_item(f"m{sent + n}", first_ms + n * 7, subject=chance.choice(some))
-                    for n in range(chance.choice([1, 30, 400]))
-                ]
-                sent += len(items)
-                await send(world, items)
-            elif action == 3:
-                for subject in chance.sample(subjects, 20):
-                    groups = chance.sample(sorted(world.meta.masters), chance.randrange(4))
-                    await world.meta.change(subject, *groups)
-            elif action == 4 and chance.random() < 0.3:
-                world.meta.kill()
-                await trio.sleep(1)
-                await nursery.start(lambda task_status: world.meta.run(task_status=task_status))
-            else:
-                await trio.sleep(chance.choice([0.05, 1, 20]))
-        world.meta.rest = ("g2",)
-        world.meta.routes.clear()
-        await world.meta.push(*subjects)
-        await until(lambda: world.taken == sent, seconds=900)
-        await all_sealed(server)
-        assert status_of(server.observe())["unrouted_subjects"] == 0
-    assert set(Counter(world.ids()).values()) == {1}
 
 
 # Without a server: a hundred thousand subjects.

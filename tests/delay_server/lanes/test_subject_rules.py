@@ -14,17 +14,11 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig, RoutesConfig, StorageConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.route_rig import RouteWorld, routed_config
-from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.server_rig import World, all_sealed, make_config, make_item, until
 from tests.seeds import each_seed
 
 REQUEST_ITEMS = 500
 PAUSED = SubjectControl(paused=True)
-
-
-async def send(world: World, items: list[bytes]) -> None:
-    producer = await world.connect()
-    for first in range(0, len(items), REQUEST_ITEMS):
-        assert await producer.send(*items[first : first + REQUEST_ITEMS]) == {}
 
 
 async def change(server: DelayServer, plan: Callable[[Controls], Controls]) -> None:
@@ -35,17 +29,13 @@ async def set_rule(server: DelayServer, pattern: str, rule: SubjectControl | Non
     await change(server, lambda controls: controls.with_subject(pattern, rule))
 
 
-async def all_sealed(server: DelayServer) -> None:
-    await until(lambda: not server.node.store.schedule.pending, seconds=60)
-
-
 async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is_resumed() -> None:
     world = World()
     async with world.serving() as server:
         await set_rule(server, "p", PAUSED)
         due_ms = world.now_ms + 1000
-        await send(world, [make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
-        await send(world, [make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
+        await world.keep(*[make_item(f"p{n}", due_ms + n // 20, subject="p") for n in range(3000)])
+        await world.keep(*[make_item(f"o{n}", due_ms + n // 20, subject="o") for n in range(3000)])
         await until(lambda: len(world.broker.deliveries) == 3000)
         late = [d.at_ms - d.due_ms for d in world.broker.deliveries]
         assert max(late) < 200
@@ -58,7 +48,7 @@ async def test_a_paused_subject_waits_on_disk_and_leaves_oldest_first_when_it_is
         assert not server.master.lanes.parked.anyone_waits
         await set_rule(server, "p", None)
         late_ms = world.now_ms + 300
-        await send(world, [make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
+        await world.keep(*[make_item(f"n{n}", late_ms + n // 5, subject="o") for n in range(500)])
         await until(lambda: len(world.broker.deliveries) == 6500)
         of_p = [d.message_id for d in world.broker.deliveries if d.message_id[0] == "p"]
         assert of_p == [f"p{n}" for n in range(3000)]
@@ -78,7 +68,7 @@ async def test_when_a_pause_is_answered_nothing_is_sent_but_what_was_in_flight()
     async with world.serving(config) as server:
         due_ms = world.now_ms + 500
         items = [make_item(f"{s}{n}", due_ms, subject=s) for n in range(5000) for s in "po"]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: len(world.broker.deliveries) > 1000)
         await set_rule(server, "p", PAUSED)
         in_flight = server.master.sender.in_flight
@@ -101,13 +91,13 @@ async def test_a_paused_group_leaves_the_others_all_and_takes_its_part_again() -
     world.meta.routes["only"] = ("g0",)
     async with world.routing() as (server, _):
         paused = GroupControl(paused=True)
-        await send(world, [make_item("first", world.now_ms + 100)])
+        await world.keep(*[make_item("first", world.now_ms + 100)])
         await until(lambda: world.ids() == ["first"])
         await change(server, lambda controls: controls.with_group("g0", paused))
         before = len(world.brokers[0].deliveries)
         due_ms = world.now_ms + 1000
         both = [make_item(f"m{n}", due_ms + n // 20) for n in range(2000)]
-        await send(world, both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
+        await world.keep(*both + [make_item(f"o{n}", due_ms, subject="only") for n in range(500)])
         await until(lambda: len(world.brokers[1].deliveries) >= 2000)
         assert len(world.brokers[0].deliveries) == before
         assert max(d.at_ms - d.due_ms for d in world.brokers[1].deliveries) < 300
@@ -123,8 +113,8 @@ async def test_controls_hold_over_a_stop_and_a_start() -> None:
         await set_rule(server, "p*", PAUSED)
         await set_rule(server, "s", SubjectControl(paused=True))
         due_ms = world.now_ms + 60_000
-        await send(
-            world, [make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
+        await world.keep(
+            *[make_item(f"{s}{n}", due_ms, subject=s) for n in range(50) for s in "ps"]
         )
     async with world.serving() as server:
         assert server.master.outlet.applied.version == 2
@@ -160,9 +150,8 @@ async def disturb(world: World, server: DelayServer, chance: random.Random) -> i
         first_ms = world.now_ms + chance.choice([-60_000, 0, 3000, 100_000])
         count = chance.choice([1, 30, 400])
         number = chance.getrandbits(60)
-        await send(
-            world,
-            [
+        await world.keep(
+            *[
                 make_item(f"{number}.{n}", first_ms + n * 7, subject=chance.choice(some))
                 for n in range(count)
             ],
@@ -223,7 +212,7 @@ async def test_the_same_with_routes_that_come_go_and_change(seed: int) -> None:
             if chance.random() < 0.2:
                 for subject in [f"s{n}" for n in chance.sample(range(20), 10)]:
                     groups = chance.sample(sorted(world.meta.masters), chance.randrange(4))
-                    await world.meta.change(subject, *groups)
+                    await world.meta.reroute(subject, *groups)
         world.meta.rest = ("g2",)
         world.meta.routes.clear()
         await world.meta.push(*(f"s{n}" for n in range(20)))
@@ -241,9 +230,9 @@ async def test_a_pause_that_empties_a_full_sender_has_all_others_go_on_at_once()
     async with world.serving(config, has_broker=False) as server:
         due_ms = world.now_ms + 1000
         items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
-        await send(world, items)
-        await send(
-            world, [make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
+        await world.keep(*items)
+        await world.keep(
+            *[make_item(f"o{n}", due_ms + 100, subject=f"o.{n % 100}") for n in range(500)]
         )
         await until(lambda: world.now_ms > due_ms + 2000)
         assert (server.master.has_room, len(server.master.wheel)) == (False, 500)
@@ -258,10 +247,10 @@ async def test_a_pause_that_empties_a_full_wheel_has_it_loaded_again_at_once() -
     async with world.serving(config, has_broker=False) as server:
         due_ms = world.now_ms + 1000
         items = [make_item(f"p{n}", due_ms, subject=f"p.{n % 100}") for n in range(1000)]
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: server.master.sender.unsent().total == 1000)
         later_ms = world.now_ms + 240_000
-        await send(world, [make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
+        await world.keep(*[make_item(f"o{n}", later_ms, subject="o") for n in range(1000)])
         await until(lambda: world.now_ms > later_ms - 110_000, seconds=300)
         held = server.master.loader.held
         await set_rule(server, "p.*", PAUSED)
@@ -281,7 +270,7 @@ async def test_a_subject_that_is_paused_while_it_waits_leaves_in_order() -> None
     config = make_config(sender=SenderConfig(batch_items=100, turn_items=100))
     async with world.serving(config) as server:
         due_ms = world.now_ms + 500
-        await send(world, [make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
+        await world.keep(*[make_item(f"p{n}", due_ms + n // 10, subject="p") for n in range(1500)])
         await until(lambda: len(world.broker.deliveries) >= 100)
         await set_rule(server, "p", PAUSED)
         await until(lambda: not server.master.sender.in_flight)
@@ -306,11 +295,11 @@ async def test_what_is_on_time_leaves_beside_a_backlog_in_which_a_subject_become
             make_item(f"b{n}", due_ms, subject=f"h{n % hot}" if n % 5 < 2 else f"s{n % 200}")
             for n in range(12_000)
         ]
-        await send(world, items)
+        await world.keep(*items)
         fresh = [
             make_item(f"f{n}", due_ms + 1500 + 20 * n, subject=f"f{n % 10}") for n in range(100)
         ]
-        await send(world, fresh)
+        await world.keep(*fresh)
         assert world.now_ms < due_ms
         await until(lambda: len(world.broker.deliveries) == 12_100)
         late = sorted(d.at_ms - d.due_ms for d in world.broker.deliveries if d.message_id[0] == "f")

@@ -23,13 +23,10 @@ from delay_protocol.nodes.registration import (
 from delay_server.admin.status import failing_checks, status_of
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import (
-    DelayServerConfig,
-    ListenerConfig,
     MetaConfig,
     StorageConfig,
 )
 from delay_server.settings.errors import NodeRefusedError
-from delay_transport.seams.runtime import Runtime
 from meta_server.settings.config import RegistrationConfig
 from sender.groups.group import Group
 from storage.batch.batches import Damage
@@ -39,17 +36,13 @@ from tests.delay_server.meta_stub import META, FakeMeta, RealMeta, meta_config, 
 from tests.delay_server.server_rig import (
     HOST,
     PORT,
-    PROMPT,
-    Producer,
     World,
-    make_config,
     make_item,
     until,
 )
-from tests.meta_server.memory_store import Medium, MemoryRecordFile
 from tests.simulation.disk import SimDisk
-from tests.simulation.executor import ExecutorPlan, SimExecutor
-from tests.simulation.faults import CALM, Action, Kill, PowerCut, Stage, Trap, running
+from tests.simulation.executor import ExecutorPlan
+from tests.simulation.faults import Action, PowerCut, Stage, Trap, running
 
 HOUR_MS = 3_600_000
 
@@ -110,8 +103,7 @@ async def test_the_first_node_becomes_the_master_and_begins_epoch_one() -> None:
         assert (first.incarnation, first.last_sequence, first.last_epoch) == (1, 0, 0)
         assert first.address == f"{HOST}:{PORT}"
         assert epochs_of(server) == [1]
-        producer = await world.connect()
-        assert await producer.send(make_item("m", world.now_ms + 500)) == {}
+        await world.keep(make_item("m", world.now_ms + 500))
         await until(lambda: world.broker.ids == ["m"])
         assert failing_checks(server.observe()) == []
         meta_status = status_of(server.observe())["meta"]
@@ -133,8 +125,7 @@ async def test_each_start_begins_an_epoch_that_is_durable_before_anything_is_acc
                 assert (last.last_epoch, last.last_sequence) == (life, 2 * life - 1)
                 assert epochs_of(server) == list(range(1, life + 1))
                 assert status_of(server.observe())["epoch"] == life
-                producer = await world.connect()
-                assert await producer.send(make_item(f"m{life}", world.now_ms + HOUR_MS)) == {}
+                await world.keep(make_item(f"m{life}", world.now_ms + HOUR_MS))
 
 
 async def test_what_a_broker_is_told_is_the_epoch_of_this_start() -> None:
@@ -195,8 +186,7 @@ async def test_without_a_meta_server_it_waits_and_says_for_what() -> None:
             with trio.fail_after(3.1):
                 await server.ready.wait()
             assert [node.last_epoch for node in meta.nodes] == [0, 1]
-            producer = await world.connect()
-            assert await producer.send(make_item("m", world.now_ms)) == {}
+            await world.keep(make_item("m", world.now_ms))
 
 
 async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing() -> None:
@@ -227,36 +217,6 @@ async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing(
             await server.ready.wait()
             await until(lambda: world.broker.ids == ["before"])
             assert epochs_of(server) == [1, 3]
-
-
-async def test_an_election_is_waited_for() -> None:
-    world = World()
-    server = world.server(meta_config())
-    async with FakeMeta(world).running() as meta:
-        meta.changed(master=None, phase=Phase.ELECTING)
-        async with starting(world, server):
-            await trio.sleep(10)
-            assert failing_checks(server.observe()) == ["default elects a master, in epoch 1"]
-            assert not server.ready.is_set()
-            meta.change = lambda _: record_of(meta.nodes[-1], epoch=2)
-            await server.ready.wait()
-            assert epochs_of(server) == [2]
-
-
-async def test_too_few_disks_in_sync_hold_messages_while_others_are_delivered() -> None:
-    world = World()
-    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
-        producer = await world.connect()
-        await producer.send(make_item("before", world.now_ms + 8000))
-        meta.changed(min_isr=2)
-        await trio.sleep(1.5)
-        await held_until_51(world)
-        assert "2 disks must be in sync" in failing_checks(server.observe())[0]
-        await until(lambda: world.broker.ids == ["before"])
-        opaque = await producer.post(make_item("after", world.now_ms))
-        meta.change = lambda record: record_of(meta.nodes[-1], epoch=record.epoch, version=9)
-        assert (await producer.answer(opaque)).code == 0
-        await until(lambda: world.broker.ids == ["before", "after"])
 
 
 # -- no use ----------------------------------------------------------------------------------
@@ -315,8 +275,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
                 "this node has seen epoch 5, version 7"
                 in status_of(server.observe())["meta"]["trouble"]
             )
-            producer = await world.connect()
-            assert await producer.send(make_item("m", world.now_ms)) == {}
+            await world.keep(make_item("m", world.now_ms))
             await until(lambda: world.broker.ids == ["m"])
 
 
@@ -490,8 +449,7 @@ async def test_a_clock_that_is_trusted_again_does_not_undo_a_fence() -> None:
 async def test_a_refused_node_ends_with_the_reason_and_leaves_its_log_as_it_was() -> None:
     world = World()
     async with world.serving():
-        producer = await world.connect()
-        await producer.send(make_item("m", world.now_ms + HOUR_MS))
+        await world.keep(make_item("m", world.now_ms + HOUR_MS))
     before = logs_of(world.disk)
     async with FakeMeta(world).running() as meta:
         meta.say = lambda _: Refused(reason="it has records of another log")
@@ -534,8 +492,7 @@ async def test_a_power_cut_while_an_epoch_begins_costs_an_epoch_and_nothing_else
             assert (first.incarnation, second.incarnation) == (1, 2)
             assert (first.last_epoch, second.last_epoch) in {(0, 0), (0, 1)}
             assert epochs_of(server) in ([2], [1, 2])
-            producer = await world.connect()
-            assert await producer.send(make_item("m", world.now_ms)) == {}
+            await world.keep(make_item("m", world.now_ms))
 
 
 async def test_a_full_disk_at_the_start_of_an_epoch_ends_it_and_the_next_start_goes_on() -> None:
@@ -577,8 +534,7 @@ async def test_nothing_is_said_after_the_last_word() -> None:
     settings = dataclasses.replace(META, heartbeat_seconds=0.05)
     async with FakeMeta(world).running() as meta:
         async with world.serving(meta_config(meta=settings)):
-            producer = await world.connect()
-            await producer.send(make_item("in flight", world.now_ms))
+            await world.keep(make_item("in flight", world.now_ms))
             await trio.sleep(1)
             began = trio.current_time()
         assert trio.current_time() - began > 3
@@ -661,102 +617,6 @@ async def test_silence_about_clients_ends_the_connection() -> None:
 
 
 # -- with the real one -----------------------------------------------------------------------
-
-
-async def test_a_restart_of_the_node_is_a_new_epoch_and_no_flap() -> None:
-    world = World()
-    async with RealMeta(world).running() as meta:
-        groups = meta.registry.groups
-        async with world.serving(meta_config()):
-            await until(lambda: groups["default"].state is BrokerState.RW, seconds=1)
-            assert groups["default"].master == f"{HOST}:{PORT}"
-        assert groups["default"].state is BrokerState.NRW
-        server = world.server(meta_config())
-        with trio.CancelScope() as life:
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(serve, server, trio.Event())
-                await until(lambda: groups["default"].state is BrokerState.RW, seconds=1)
-                record = meta.registry.delay_groups["default"].record
-                assert (record.epoch, record.version) == (2, 2)
-                assert list(record.in_sync) == [server.node.store.identity.node_id]
-                world.network.cut("server", Kill("told to"))
-                life.cancel()
-        # Killed and started again within the time-out: nobody is told anything.
-        version = groups["default"].version
-        async with world.serving(meta_config()) as server:
-            await trio.sleep(40)
-            assert server.node.store.message_log.last_epoch == 3
-            assert (groups["default"].state, groups["default"].version) == (BrokerState.RW, version)
-
-
-async def test_a_restart_of_the_meta_server_changes_nothing() -> None:
-    world = World()
-    real = RealMeta(world)
-    async with real.running() as meta, world.serving(meta_config()) as server:
-        await until(lambda: meta.registry.groups["default"].state is BrokerState.RW, seconds=1)
-        real.kill()
-        await trio.sleep(10)
-        async with real.running() as again:
-            for _ in range(400):
-                assert again.registry.groups["default"].state is BrokerState.RW
-                await trio.sleep(0.1)
-            assert again.registry.groups["default"].version == 2
-            assert again.registry.delay_groups["default"].record.epoch == 1
-            assert server.fenced is None
-            assert status_of(server.observe())["meta"]["announced"] == "RW"
-
-
-def beside(world: World, config: DelayServerConfig) -> DelayServer:
-    """Return a server on another machine with an empty disk, in the same network."""
-    disk = SimDisk(world.chance, plan=CALM)
-    runtime = Runtime(
-        clock=world.clock,
-        network=world.network.node("beside"),
-        executor=SimExecutor(world.chance, disk=disk, plan=PROMPT),
-        chance=world.chance,
-    )
-    return DelayServer(config, runtime, disk)
-
-
-async def test_a_second_node_is_a_slave_of_the_first() -> None:
-    world = World()
-    async with RealMeta(world).running() as meta, world.serving(meta_config()) as master:
-        config = meta_config(listener=ListenerConfig(address=f"{HOST}:20802"))
-        slave = beside(world, config)
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(serve, slave, trio.Event())
-            await until(lambda: slave.registration and slave.registration.permission)
-            await trio.sleep(10)
-            first = master.node.store.identity.node_id
-            assert failing_checks(slave.observe()) == []
-            # A producer that was sent here learns why nothing comes of it.
-            producer = Producer(await world.network.node("lost").connect(HOST, 20802))
-            answer = await producer.answer(await producer.post(make_item("m1", world.now_ms)))
-            where = f"the master of this group is {first} at {HOST}:{PORT}"
-            assert (answer.code, answer.body.decode()) == (51, where)
-            second = slave.node.store.identity.node_id
-            assert set(meta.registry.delay_groups["default"].record.in_sync) == {first, second}
-            assert meta.registry.groups["default"].master == f"{HOST}:{PORT}"
-            assert failing_checks(master.observe()) == []
-            nursery.cancel_scope.cancel()
-
-
-async def test_a_node_whose_log_is_another_groups_is_refused() -> None:
-    world = World()
-    config = meta_config(listener=ListenerConfig(address=f"{HOST}:20802"))
-    foreign = beside(world, make_config(listener=config.listener))
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(serve, foreign, trio.Event())
-        await foreign.ready.wait()
-        nursery.cancel_scope.cancel()
-    world.network.cut("beside", Kill("next life"))
-    disk = foreign.disk
-    assert isinstance(disk, SimDisk)
-    async with RealMeta(world).running(), world.serving(meta_config()):
-        again = beside(world, config)
-        again.disk = disk.revive()
-        error = await ended(again, NodeRefusedError)
-        assert "it has records of the log" in str(error)
 
 
 async def test_nothing_is_asked_where_no_meta_server_is_set() -> None:
@@ -843,25 +703,7 @@ async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_pat
                 "does not prove that it has the secret"
                 in status_of(server.observe())["meta"]["trouble"]
             )
-            producer = await world.connect()
-            assert await producer.send(make_item("m", world.now_ms)) == {}
-
-
-async def test_a_file_of_the_secret_that_goes_bad_stops_nobody(tmp_path: Path) -> None:
-    world = World()
-    path = secret_at(tmp_path / "secret", "ours")
-    theirs = secret_at(tmp_path / "theirs", "ours")
-    real = RealMeta(world, registration=RegistrationConfig(secret_file=theirs))
-    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
-        Path(path).unlink()  # noqa: ASYNC240 (virtual time)
-        real.kill()
-        await trio.sleep(1)
-        async with real.running() as again:
-            await trio.sleep(5)
-            assert "No such file" in status_of(server.observe())["meta"]["trouble"]
-            assert server.fenced is None
-            secret_at(tmp_path / "secret", "ours")
-            await until(lambda: again.credentials.authenticated, seconds=5)
+            await world.keep(make_item("m", world.now_ms))
 
 
 # -- retired ---------------------------------------------------------------------------------
@@ -890,39 +732,3 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         await until(lambda: not server.duty().remark, seconds=3)
         assert await producer.send(make_item("again", world.now_ms)) == {}
         assert meta.brokers[-1].state is BrokerState.RW
-
-
-async def test_a_node_that_starts_in_a_retired_group_delivers_what_it_has() -> None:
-    world = World()
-    async with FakeMeta(world).running() as meta:
-        async with world.serving(meta_config()):
-            producer = await world.connect()
-            await producer.send(make_item("before", world.now_ms + 8000))
-        meta.is_retired = True
-        told = len(meta.brokers)
-        async with world.serving(meta_config()):
-            await until(lambda: world.broker.ids == ["before"], seconds=15)
-            assert len(meta.brokers) == told
-
-
-async def test_a_store_that_is_lost_gives_the_group_to_who_was_in_sync() -> None:
-    world = World()
-    real = RealMeta(world)
-    slave = beside(world, meta_config(listener=ListenerConfig(address=f"{HOST}:20802")))
-    async with real.running(), trio.open_nursery() as nursery:
-        async with world.serving(meta_config()):
-            nursery.start_soon(serve, slave, trio.Event())
-            await until(lambda: slave.registration and slave.registration.permission)
-        real.kill()
-        real.medium, real.record_file = Medium(), MemoryRecordFile()
-        async with real.running() as again:
-            await trio.sleep(20)
-            assert again.registry.delay_groups == {}
-            assert slave.registration is not None
-            assert " was told epoch " in slave.registration.trouble
-            async with starting(world, world.server(meta_config())):
-                groups = again.registry.delay_groups
-                await until(lambda: groups and groups["default"].record.epoch == 2)
-                await until(lambda: len(groups["default"].record.in_sync) == 2)
-                assert not slave.registration.trouble
-            nursery.cancel_scope.cancel()

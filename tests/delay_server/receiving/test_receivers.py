@@ -92,16 +92,10 @@ async def killed_at_the_end(world: World) -> AsyncIterator[DelayServer]:
         nursery.cancel_scope.cancel()
 
 
-async def send(world: World, *items: bytes) -> None:
-    """Have the server keep items."""
-    producer = await world.connect()
-    assert await producer.send(*items) == {}
-
-
 async def send_some(world: World, count: int, *, after_ms: int = 500, name: str = "m") -> None:
     """Have the server keep messages m0, m1 and so on, which are due at once, so much later."""
     due_ms = world.now_ms + after_ms
-    await send(world, *(make_item(f"{name}{n}", due_ms) for n in range(count)))
+    await world.keep(*(make_item(f"{name}{n}", due_ms) for n in range(count)))
 
 
 async def deliver(world: World, peer: ReceiverPeer, count: int) -> None:
@@ -126,7 +120,7 @@ async def test_messages_come_when_due_and_are_done_when_the_receiver_says_so() -
             lease_s=LEASE_S,
             now_ms=world.now_ms,
         )
-        await send(world, *items)
+        await world.keep(*items)
         await until(lambda: len(peer.delivered) == len(items))
         assert sorted(one.item for _, one in peer.delivered) == sorted(items)
         assert {one.attempt for _, one in peer.delivered} == {1}
@@ -146,7 +140,7 @@ async def test_nothing_comes_early_or_beyond_the_credit() -> None:
     world = World()
     due_ms = world.now_ms + 5000
     async with attached(world, items=7) as (server, peer):
-        await send(world, *(make_item(f"m{n}", due_ms) for n in range(20)))
+        await world.keep(*(make_item(f"m{n}", due_ms) for n in range(20)))
         await trio.sleep(4.9)
         assert not peer.delivered
         await until(lambda: len(peer.delivered) == 7)
@@ -171,7 +165,7 @@ async def test_a_clock_that_is_set_back_holds_messages_back() -> None:
     world = World()
     due_ms = world.now_ms + 1000
     async with attached(world, items=0) as (server, peer):
-        await send(world, make_item("m", due_ms))
+        await world.keep(make_item("m", due_ms))
         await until(lambda: server.master.sender.unsent().queued)
         world.clock.step(-20_000)
         await peer.flow(10)
@@ -187,7 +181,7 @@ async def test_bytes_are_a_credit_as_well() -> None:
     items = [make_item(f"m{n}", world.now_ms + 1000, attributes=text) for n in range(4)]
     async with attached(world) as (_, peer):
         for item in items:
-            await send(world, item)
+            await world.keep(item)
         await until(lambda: len(peer.delivered) == 2)
         await trio.sleep(3)
         assert len(peer.delivered) == 2
@@ -351,7 +345,7 @@ async def test_a_later_that_is_not_its_message_is_refused_whole(
 ) -> None:
     world = World()
     async with attached(world) as (server, peer):
-        await send(world, make_item("a", world.now_ms), make_item("b", world.now_ms))
+        await world.keep(make_item("a", world.now_ms), make_item("b", world.now_ms))
         await until(lambda: len(peer.delivered) == 2)
         first, second = (one for _, one in peer.delivered)
         wrong = later_item(first.item, world.now_ms + 1000, **changes)
@@ -498,7 +492,7 @@ async def test_a_later_that_finds_no_disk_space_comes_again() -> None:
 async def test_explain_says_that_nobody_is_attached_and_since_when() -> None:
     world = World()
     async with serving(world) as server:
-        await send(world, make_item("m", world.now_ms + 100, subject="orders"))
+        await world.keep(make_item("m", world.now_ms + 100, subject="orders"))
         await trio.sleep(5)
         about = await explain_subject(server.administered().parts(), "orders")
         assert about["reason"] == "group_down"
@@ -568,7 +562,7 @@ async def test_a_receiver_that_reads_a_byte_a_second_is_let_go_and_delays_only_w
             )
         )
         due_ms = world.now_ms + 1000
-        await send(world, *(make_item(f"m{n}", due_ms, attributes=text) for n in range(sent)))
+        await world.keep(*(make_item(f"m{n}", due_ms, attributes=text) for n in range(sent)))
         await trio.sleep(5)
         group = {one.name: one for one in server.master.sender.status()}[NAME]
         its = group.in_flight
@@ -690,7 +684,7 @@ async def test_names_that_nothing_leads_to_leave_their_places_to_those_that_mess
         assert [isinstance(reply, Attached) for reply in replies] == [True, True, True, False]
         assert isinstance(replies[3], AttachRefused)
         assert "there are 3 groups here, and no message for 'squat3'" in replies[3].reason
-        await send(world, make_item("m", world.now_ms + 100))
+        await world.keep(make_item("m", world.now_ms + 100))
         await until(lambda: world.brokers[0].ids == ["m"])
         assert all(peer.is_closed for peer in squatters[:3])
         assert [group.name for group in server.master.sender.status()] == ["g0"]

@@ -1,7 +1,7 @@
 """Memory stays within its setting whatever is due, and a hot subject makes nobody else wait."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -13,7 +13,6 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import DelayServerConfig
 from sender.settings.config import SenderConfig
 from tests.delay_server.server_rig import MINUTE_MS, World, make_config, make_item, until
-from tests.simulation.faults import Action, Trap, running
 
 BOUND = 4000
 REQUEST_ITEMS = 500
@@ -42,14 +41,6 @@ async def watched(server: DelayServer, *, step_s: float = 0.001) -> AsyncIterato
         nursery.start_soon(_watch, server, watch)
         yield watch
         nursery.cancel_scope.cancel()
-
-
-async def send(world: World, items: Iterable[bytes]) -> None:
-    producer = await world.connect()
-    waiting = list(items)
-    while waiting:
-        assert await producer.send(*waiting[:REQUEST_ITEMS]) == {}
-        del waiting[:REQUEST_ITEMS]
 
 
 def small_config(bound: int = BOUND) -> DelayServerConfig:
@@ -82,9 +73,9 @@ async def test_a_subject_with_far_more_due_than_fits_waits_on_disk_and_the_other
         for n in range(others)
     ]
     async with world.serving(small_config()) as server, watched(server) as watch:
-        await send(world, hot[: count // 2])
-        await send(world, cold)
-        await send(world, hot[count // 2 :])
+        await world.keep(*hot[: count // 2])
+        await world.keep(*cold)
+        await world.keep(*hot[count // 2 :])
         assert world.now_ms < due_ms
         await until(lambda: len(world.broker.deliveries) == count + others, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
@@ -107,7 +98,7 @@ async def test_a_flood_of_messages_due_at_once_to_many_subjects_stays_within_the
     due_ms = world.now_ms + 10_000
     items = [make_item(f"m{n}", due_ms + n // 10, subject=f"s{n % 400}") for n in range(count)]
     async with world.serving(small_config()) as server, watched(server) as watch:
-        await send(world, items)
+        await world.keep(*items)
         await until(lambda: len(world.broker.deliveries) == count, seconds=400)
         assert watch.most <= BOUND + REQUEST_ITEMS
         assert server.master.loader.evicted
@@ -127,7 +118,7 @@ async def test_a_broker_that_is_away_for_a_week_finds_everything_when_it_is_back
                 make_item(f"m{sent + n}", world.now_ms + 300_000 * n, subject=f"s{hour % 3}")
                 for n in range(10)
             ]
-            await send(world, items)
+            await world.keep(*items)
             sent += len(items)
             await trio.sleep(3600)
         assert server.master.late_now == sent
@@ -154,19 +145,3 @@ async def test_what_is_being_read_for_a_lane_has_its_place_in_the_sender() -> No
         master.backlog_reader.reserved = 0
         master.dispatch.room_has_grown()
         await until(lambda: master.sender.unsent().total == 10)
-
-
-async def test_what_a_lane_cannot_read_it_reads_again() -> None:
-    world = World()
-    world.broker.answer_after_s = 0.05
-    due_ms = world.now_ms + 2000
-    config = small_config(400)
-    async with world.serving(config) as server:
-        await send(world, [make_item(f"h{n}", due_ms, subject="hot") for n in range(1500)])
-        await until(lambda: server.master.backlog_reader.drained > 0)
-        is_lane = running("DrainJob._read_all")
-        trap = Trap(action=Action.EIO, kinds=frozenset({"open_read", "read"}), when=is_lane)
-        world.disk.arm(trap)
-        await until(lambda: server.master.loader.read_failures == 1)
-        await until(lambda: len(world.broker.deliveries) == 1500, seconds=400)
-    assert set(Counter(world.broker.ids).values()) == {1}

@@ -166,35 +166,14 @@ def test_the_http_port_can_be_left_out() -> None:
     assert HttpConfig(address="").address == ""
 
 
-def test_the_smaller_floor_counts() -> None:
-    storage = StorageConfig()
-    assert storage.disk_floor_bytes(10 * 2**30) == 2**29
-    assert storage.disk_floor_bytes(10 * 2**40) == 2 * 2**30
-    assert StorageConfig(disk_free_bytes_min=0).disk_floor_bytes(10 * 2**30) == 0
-
-
-def test_the_floor_is_never_less_than_a_start_needs() -> None:
-    config = DelayServerConfig(
+def test_the_smaller_floor_counts_and_it_is_never_less_than_a_start_needs() -> None:
+    config = DelayServerConfig(node=NODE, brokers=BROKERS)
+    assert config.disk_floor_bytes(10 * 2**30) == 2**29
+    assert config.disk_floor_bytes(10 * 2**40) == 2 * 2**30
+    none = DelayServerConfig(
         node=NODE, brokers=BROKERS, storage=StorageConfig(disk_free_bytes_min=0)
     )
-    assert config.disk_floor_bytes(10 * 2**30) == 2**20
-    assert config.provision(10 * 2**30).reserve_bytes == 2**19
-    whole = DelayServerConfig(node=NODE, brokers=BROKERS)
-    assert whole.disk_floor_bytes(10 * 2**30) == 2**29
-    assert whole.provision(10 * 2**30).reserve_bytes == 8 * 2**20
-
-
-def test_limits_made_for_large_disks_are_lowered_on_small_ones_and_only_there() -> None:
-    config = DelayServerConfig(node=NODE, brokers=BROKERS)
-    assert config.fitted_to(2**40) == config
-    small = config.fitted_to(2**30)
-    assert small.storage.filing_bytes_max == 2**25
-    assert small.storage.gather_bytes_max == 2**24
-    assert small.storage.message_log_file_bytes_max == 2**26
-    assert small.admission.pending_bytes_max == 2**22
-    tiny = config.fitted_to(2**20)
-    assert tiny.storage.gather_bytes_max == tiny.storage.message_log_file_bytes_max == 2**20
-    assert dataclasses.replace(tiny.storage) == tiny.storage, "it is a configuration like others"
+    assert none.disk_floor_bytes(10 * 2**30) == 2**20
 
 
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:

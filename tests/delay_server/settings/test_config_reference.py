@@ -4,19 +4,25 @@ import dataclasses
 import re
 import tomllib
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
+import pytest
 
-from delay_server.settings.config import DelayServerConfig, sections
-from delay_server.settings.config_file import load_config
-from delay_server.settings.config_reference import reference_toml
+from delay_server.settings import config, config_file, config_reference
 from delay_transport.settings.settings_reference import field_notes
+from meta_server.settings import config as meta_config
+from meta_server.settings import config_file as meta_config_file
+from meta_server.settings import config_reference as meta_config_reference
+
+both_servers = pytest.mark.parametrize("settings", [config, meta_config], ids=["delay", "meta"])
 
 
-def test_every_setting_is_explained() -> None:
+@both_servers
+def test_every_setting_is_explained(settings: ModuleType) -> None:
     silent = [
         f"{name}.{field.name}"
-        for name, section in sections().items()
+        for name, section in settings.sections().items()
         for field in dataclasses.fields(section)
         if not field_notes(section).get(field.name)
     ]
@@ -24,24 +30,34 @@ def test_every_setting_is_explained() -> None:
 
 
 def test_every_section_is_explained() -> None:
-    notes = field_notes(DelayServerConfig)
-    assert [field.name for field in msgspec.structs.fields(DelayServerConfig)] == list(notes)
+    notes = field_notes(config.DelayServerConfig)
+    names = [field.name for field in msgspec.structs.fields(config.DelayServerConfig)]
+    assert names == list(notes)
 
 
 def test_the_file_is_toml_and_sets_nothing() -> None:
-    tree = tomllib.loads(reference_toml())
-    assert tree == {name: {} for name in ("brokers", *sections())}
+    tree = tomllib.loads(config_reference.reference_toml())
+    assert tree == {name: {} for name in ("brokers", *config.sections())}
+    tree = tomllib.loads(meta_config_reference.reference_toml())
+    assert tree == {name: {} for name in meta_config.sections()}
 
 
-def test_with_its_marks_taken_away_the_file_says_the_defaults(tmp_path: Path) -> None:
-    text = re.sub(r"^#(?=\w+ = )", "", reference_toml(), flags=re.MULTILINE)
+@pytest.mark.parametrize(
+    ("reference", "file", "given"),
+    [
+        (config_reference, config_file, ["node.data_dir=data", "brokers.g1=127.0.0.1:20881"]),
+        (meta_config_reference, meta_config_file, ["node.data_dir=d"]),
+    ],
+    ids=["delay", "meta"],
+)
+def test_with_its_marks_taken_away_the_file_says_the_defaults(
+    reference: ModuleType, file: ModuleType, given: list[str], tmp_path: Path
+) -> None:
+    text = reference.reference_toml()
+    assert max(map(len, text.splitlines())) <= 100
+    text = re.sub(r"^#(?=\w+ = )", "", text, flags=re.MULTILINE)
     # Names that are not set have no value that TOML could say; the directory has to be given.
     text = re.sub(r'^\w+ = ""\n', "", text, flags=re.MULTILINE)
     path = tmp_path / "all.toml"
     path.write_text(text, encoding="utf-8")
-    given = ["node.data_dir=data", "brokers.g1=127.0.0.1:20881"]
-    assert load_config(path, given) == load_config(None, given)
-
-
-def test_no_line_is_wider_than_a_screen() -> None:
-    assert max(map(len, reference_toml().splitlines())) <= 100
+    assert file.load_config(path, given) == file.load_config(None, given)

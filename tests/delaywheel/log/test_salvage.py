@@ -101,7 +101,7 @@ def test_damage_is_told_with_file_and_position_and_does_not_end_with_a_failure(
     assert f"damaged: message_log/{path.name} at" in result.stdout
     [damage] = (tmp_path / "out" / "damage.jsonl").read_text().splitlines()
     assert json.loads(damage)["file"] == f"message_log/{path.name}"
-    assert "3 pending" in result.stdout
+    assert "3 in doubt" in result.stdout
 
 
 def test_single_files_are_salvaged_with_what_their_directory_knows(
@@ -278,8 +278,7 @@ def test_a_log_that_is_gone_whole_is_named(data: Path, tmp_path: Path) -> None:
     shutil.rmtree(data / "message_log")
     result = salvage(data, "--out", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    [line] = [line for line in result.output.splitlines() if line.startswith("damaged:")]
-    assert line.startswith("damaged: message_log at 0, 0 bytes: no file is left")
+    assert "damaged: message_log at 0, 0 bytes: no file of the message_log is left" in result.output
     verified = CliRunner().invoke(main, ["log", "verify", str(data)])
     assert verified.exit_code == ExitCode.LOGS
     # The durable end is gone with it.
@@ -330,7 +329,6 @@ def test_a_file_that_is_no_log_ends_with_the_code_of_logs_whatever_looks_into_it
     file.write_bytes(content)
     for arguments, sentence in (
         (("dump", str(file)), "1 damaged place(s) in"),
-        (("dump", str(file), "--json"), "1 damaged place(s) in"),
         (("verify", str(file)), "1 damaged file(s) in"),
         (("salvage", str(file), "--out", str(tmp_path / "out")), "no message was found whole"),
     ):

@@ -1,8 +1,6 @@
 """`delaywheel send` turns its options into messages, and outcomes into words and an exit code."""
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -17,6 +15,7 @@ from delay_client import DelayTooLong, Outcome, OutgoingMessage, Receipt, Unavai
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from tests.ports import closed_port
+from tests.processes.real_processes import delaywheel
 
 
 class RecordingClient:
@@ -117,10 +116,7 @@ def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) ->
 
 def test_why_nothing_is_accepted_is_printed_once() -> None:
     words = ("send", "--server", f"127.0.0.1:{closed_port()}", "--subject", "s", "--delay", "0s")
-    done = subprocess.run(
-        [sys.executable, "-m", "delaywheel", *words, "--timeout", "1500ms"],
-        capture_output=True, text=True, timeout=60, check=False,
-    )  # fmt: skip
+    done = delaywheel(*words, "--timeout", "1500ms")
     assert done.returncode == ExitCode.NETWORK
     assert done.stderr.count("no message was accepted") == 1, done.stderr
 

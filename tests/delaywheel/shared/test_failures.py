@@ -8,17 +8,7 @@ import pytest
 from delay_server.settings.errors import NodeRefusedError
 from delay_transport.seams.errors import AddressError, ConfigError, ConnectError, ListenError
 from delaywheel.shared.failures import ExitCode, failure_of
-from storage.disk.errors import (
-    DamagedError,
-    DataDirectoryError,
-    FatalDiskError,
-    LogStateError,
-    NotPermittedError,
-    NotRegularFileError,
-    OpenError,
-    StorageFullError,
-    UnsupportedFormatError,
-)
+from storage.disk import errors
 
 
 @pytest.mark.parametrize(
@@ -26,16 +16,16 @@ from storage.disk.errors import (
     [
         (ConfigError(source="a.toml", key="wheel.slot", reason="no such setting"), 2),
         (AddressError(text="x", reason="the port is missing"), 2),
-        (DataDirectoryError("in use"), 3),
-        (NotPermittedError("not yours"), 3),
-        (NotRegularFileError("a FIFO"), 3),
+        (errors.DataDirectoryError("in use"), 3),
+        (errors.NotPermittedError("not yours"), 3),
+        (errors.NotRegularFileError("a FIFO"), 3),
         (NodeRefusedError(node="n1 of d1", meta="m:1", reason="a copy"), 3),
-        (DamagedError(path="a", position=1, reason="crc"), 4),
-        (UnsupportedFormatError(path="a", position=1, reason="version 9"), 4),
-        (LogStateError("contradiction"), 4),
-        (FatalDiskError("fsync"), 5),
-        (OpenError("open"), 5),
-        (StorageFullError("full"), 5),
+        (errors.DamagedError(path="a", position=1, reason="crc"), 4),
+        (errors.UnsupportedFormatError(path="a", position=1, reason="version 9"), 4),
+        (errors.LogStateError("contradiction"), 4),
+        (errors.FatalDiskError("fsync"), 5),
+        (errors.OpenError("open"), 5),
+        (errors.StorageFullError("full"), 5),
         (ListenError(address="127.0.0.1:1", reason="in use"), 6),
         (ConnectError(address="127.0.0.1:1", reason="refused"), 6),
     ],
@@ -52,7 +42,7 @@ def test_unknown_errors_have_no_place() -> None:
 
 
 def test_a_group_of_known_errors_ends_as_its_first() -> None:
-    group = ExceptionGroup("nursery", [ExceptionGroup("inner", [FatalDiskError("fsync")])])
+    group = ExceptionGroup("nursery", [ExceptionGroup("inner", [errors.FatalDiskError("fsync")])])
     failure = failure_of(group)
     assert failure is not None
     assert failure.exit_code == ExitCode.DISK
@@ -60,7 +50,7 @@ def test_a_group_of_known_errors_ends_as_its_first() -> None:
 
 
 def test_a_group_that_hides_an_unknown_error_has_no_place() -> None:
-    group = ExceptionGroup("nursery", [FatalDiskError("fsync"), ZeroDivisionError()])
+    group = ExceptionGroup("nursery", [errors.FatalDiskError("fsync"), ZeroDivisionError()])
     assert failure_of(group) is None
 
 

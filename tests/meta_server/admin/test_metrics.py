@@ -1,8 +1,7 @@
 """What is counted is shown under names that stay."""
 
 from delay_protocol.meta.requests import BrokerState
-from meta_server.admin.metrics import take
-from meta_server.admin.numbers import GROUPS_SHOWN_MAX
+from meta_server.admin.metrics import GROUPS_SHOWN_MAX, take
 from meta_server.known.model import BrokerGroup, GroupKind, SaveBrokerGroup
 from meta_server.server import MetaServer
 from tests.kit.operator import Operator

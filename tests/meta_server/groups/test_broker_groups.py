@@ -26,18 +26,8 @@ from meta_server.groups.broker_groups import (
 )
 from meta_server.groups.liveness import Liveness
 from meta_server.groups.roles import plan_node
+from meta_server.known import model
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import (
-    ENTERED,
-    SPOKE,
-    STATIC,
-    Broker,
-    BrokerGroup,
-    Contents,
-    GroupKind,
-    SaveBroker,
-    SaveBrokerGroup,
-)
 from meta_server.known.registry import Registry
 from tests.meta_server.meta_rig import broker, node
 from tests.odd_addresses import ODD_ADDRESSES
@@ -69,13 +59,15 @@ def plan(
 
 def apply(
     registry: Registry, request: BrokerRegister, *, where: str = HOME, is_heard: bool = True
-) -> BrokerGroup:
+) -> model.BrokerGroup:
     registry.apply(plan(registry, request, where=where, is_heard=is_heard).changes)
     return registry.groups[request.group]
 
 
-def entered(role: BrokerRole, *, host: str = "h1", port: int = 20881, sync: int = 0) -> Broker:
-    return Broker(
+def entered(
+    role: BrokerRole, *, host: str = "h1", port: int = 20881, sync: int = 0
+) -> model.Broker:
+    return model.Broker(
         hostname=host, serve_port=port, ip="10.0.0.1", group="g1", role=role, sync_port=sync
     )
 
@@ -94,10 +86,10 @@ def test_a_group_comes_into_being_with_its_first_event_whichever_it_is() -> None
         (HEARTBEAT, BrokerState.R),
         (OFFLINE, BrokerState.NRW),
     ):
-        registry = Registry(Contents())
+        registry = Registry(model.Contents())
         group = apply(registry, broker(what=what, state=BrokerState.R))
         assert (group.kind, group.master, group.state) == (
-            GroupKind.NORMAL,
+            model.GroupKind.NORMAL,
             "10.0.0.1:20881",
             state,
         )
@@ -105,13 +97,13 @@ def test_a_group_comes_into_being_with_its_first_event_whichever_it_is() -> None
 
 @pytest.mark.parametrize("role", [BrokerRole.DELAY, BrokerRole.DELAY_MASTER])
 def test_the_role_tells_the_kind(role: BrokerRole) -> None:
-    assert apply(Registry(Contents()), broker(role=role)).kind is GroupKind.DELAY
+    assert apply(Registry(model.Contents()), broker(role=role)).kind is model.GroupKind.DELAY
 
 
 @pytest.mark.parametrize("what", [ONLINE, HEARTBEAT])
 def test_no_broker_is_let_in_at_a_delay_servers_address(what: BrokerRequestType) -> None:
     """What it were given would come back to the delay server that is there."""
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     delay = node(address="10.0.0.5:20801")
     registry.apply(
         plan_node(
@@ -134,7 +126,7 @@ def test_no_broker_is_let_in_at_a_delay_servers_address(what: BrokerRequestType)
 
 
 def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker(address="10.0.0.5:20801"))
     qmqs = broker("d2", address="10.0.0.5:20801", role=BrokerRole.DELAY)
     with pytest.raises(RefusedError, match="is the address of the broker group g1"):
@@ -155,17 +147,17 @@ def test_no_delay_server_is_let_in_at_a_brokers_address_while_that_is_on_line() 
 
 
 def test_what_an_operator_set_stays_through_registrations() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     group = apply(registry, broker())
     ext = {**group.ext, "a": "b"}
     marked = replace(group, weight=7, is_read_only=True, tag="t", ext=ext, version=2)
-    registry.apply((SaveBrokerGroup(marked),))
+    registry.apply((model.SaveBrokerGroup(marked),))
     after = apply(registry, broker(what=OFFLINE))
     assert replace(after, state=group.state, updated_ms=group.updated_ms, version=2) == marked
 
 
 def test_the_row_is_written_only_when_something_changes() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
     heard = plan(registry, broker(what=HEARTBEAT), now_ms=99)
     assert heard == Heard(changes=(), group="g1")
@@ -173,7 +165,7 @@ def test_the_row_is_written_only_when_something_changes() -> None:
 
 @pytest.mark.parametrize("what", [ONLINE, HEARTBEAT, OFFLINE])
 def test_nobody_takes_a_living_groups_address_away(what: BrokerRequestType) -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
     with pytest.raises(RefusedError, match=r"g1 is at 10\.0\.0\.1:20881"):
         plan(registry, broker(what=what, address="10.0.0.2:20881"))
@@ -183,7 +175,7 @@ def test_nobody_takes_a_living_groups_address_away(what: BrokerRequestType) -> N
 def test_a_broker_that_was_moved_is_followed_once_the_old_place_is_silent(
     what: BrokerRequestType,
 ) -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
     other = broker(what=what, address="10.0.0.2:20881")
     assert plan(registry, other, is_heard=False).moved_from == "10.0.0.1:20881"
@@ -192,7 +184,7 @@ def test_a_broker_that_was_moved_is_followed_once_the_old_place_is_silent(
 
 
 def test_a_broker_that_went_off_line_before_it_was_moved_is_followed_at_once() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
     apply(registry, broker(what=OFFLINE))
     other = broker(address="10.0.0.2:20881")
@@ -202,7 +194,7 @@ def test_a_broker_that_went_off_line_before_it_was_moved_is_followed_at_once() -
 
 
 def test_nobody_takes_a_group_by_having_it_taken_off_line_first() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
     with pytest.raises(RefusedError, match=r"IP address than this one, 10\.6\.6\.6"):
         plan(registry, broker(what=OFFLINE), where="10.6.6.6")
@@ -221,38 +213,38 @@ def test_nobody_takes_a_group_by_having_it_taken_off_line_first() -> None:
 
 
 def test_a_broker_may_speak_from_another_ip_address_than_that_of_its_address() -> None:
-    registry = Registry(Contents())
-    assert apply(registry, broker(), where="172.17.0.1").ext == {SPOKE: "172.17.0.1"}
+    registry = Registry(model.Contents())
+    assert apply(registry, broker(), where="172.17.0.1").ext == {model.SPOKE: "172.17.0.1"}
     assert apply(registry, broker(what=OFFLINE), where="172.17.0.1").state is BrokerState.NRW
     # After a restart in another place under the same address it is taken at once.
     assert apply(registry, broker(), where="172.17.0.2").state is BrokerState.RW
     # From its own one it always may, and speaks from there then.
-    assert apply(registry, broker(what=OFFLINE), where="10.0.0.1").ext == {SPOKE: "10.0.0.1"}
+    assert apply(registry, broker(what=OFFLINE), where="10.0.0.1").ext == {model.SPOKE: "10.0.0.1"}
 
 
 def test_a_broker_that_an_operator_moved_goes_on_line_from_anywhere_and_nobody_speaks_for_it() -> (
     None
 ):
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
-    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    registry.apply((model.SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
     moved = apply(registry, broker(address="h2:20881"), where="10.6.6.6")
     assert (moved.master, moved.ext) == ("h2:20881", {})
     with pytest.raises(RefusedError, match="from another IP address"):
         plan(registry, broker(what=OFFLINE, address="h2:20881"), where="10.6.6.6")
     # The one that is entered may: its IP address is known.
-    assert apply(registry, broker(what=OFFLINE, address="h2:20881")).ext == {SPOKE: HOME}
+    assert apply(registry, broker(what=OFFLINE, address="h2:20881")).ext == {model.SPOKE: HOME}
 
 
 def test_a_broker_that_an_operator_entered_goes_online_at_once_whoever_is_heard() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     apply(registry, broker())
-    registry.apply((SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
+    registry.apply((model.SaveBroker(entered(BrokerRole.MASTER, host="h2", port=20881)),))
     assert apply(registry, broker(address="h2:20881")).master == "h2:20881"
 
 
 def test_the_master_by_the_groups_record_goes_online_at_once_wherever_it_was_before() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
 
     def register(address: str, incarnation: int) -> None:
         request = node("n1", group="g1", address=address, incarnation=incarnation)
@@ -276,7 +268,7 @@ def test_the_master_by_the_groups_record_goes_online_at_once_wherever_it_was_bef
 
 
 def test_where_brokers_are_entered_only_their_addresses_count() -> None:
-    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    registry = Registry(model.Contents(brokers=(entered(BrokerRole.MASTER),)))
     with pytest.raises(RefusedError, match="entered as h1:20881"):
         plan(registry, broker(address="10.0.0.2:20881"))
     assert apply(registry, broker(address="10.0.0.1:20881")).master == "10.0.0.1:20881"
@@ -284,20 +276,22 @@ def test_where_brokers_are_entered_only_their_addresses_count() -> None:
 
 
 def test_a_retired_group_stays_retired() -> None:
-    group = BrokerGroup(name="g1", kind=GroupKind.NORMAL, master="10.0.0.1:20881", is_retired=True)
+    group = model.BrokerGroup(
+        name="g1", kind=model.GroupKind.NORMAL, master="10.0.0.1:20881", is_retired=True
+    )
     with pytest.raises(RefusedError, match="retired"):
-        plan(Registry(Contents(broker_groups=(group,))), broker())
+        plan(Registry(model.Contents(broker_groups=(group,))), broker())
 
 
 def test_a_static_group_is_never_silent_until_it_registers_after_all() -> None:
-    group = BrokerGroup(
+    group = model.BrokerGroup(
         name="g1",
-        kind=GroupKind.NORMAL,
+        kind=model.GroupKind.NORMAL,
         master="10.0.0.1:20881",
         state=BrokerState.RW,
-        ext={STATIC: "yes", "room": "a"},
+        ext={model.STATIC: "yes", "room": "a"},
     )
-    registry = Registry(Contents(broker_groups=(group,)))
+    registry = Registry(model.Contents(broker_groups=(group,)))
     assert watched(registry) == []
     assert plan_silence(registry, "g1", now_ms=5) == ()
     for what in (ONLINE, HEARTBEAT, OFFLINE):
@@ -308,8 +302,8 @@ def test_a_static_group_is_never_silent_until_it_registers_after_all() -> None:
                 plan(registry, request, where="10.6.6.6", is_heard=False)
     assert apply(registry, broker(what=HEARTBEAT)).ext == {
         "room": "a",
-        ENTERED: "true",
-        SPOKE: HOME,
+        model.ENTERED: "true",
+        model.SPOKE: HOME,
     }
     assert watched(registry) == ["g1"]
     registry.apply(plan_silence(registry, "g1", now_ms=5))
@@ -336,16 +330,17 @@ def test_a_broker_learns_its_group_role_and_whom_to_copy(
     if source is not None:
         with pytest.raises(RefusedError, match="could copy"):
             acquire(
-                Registry(Contents(brokers=tuple(brokers))), AcquireMeta(hostname="me", serve_port=1)
+                Registry(model.Contents(brokers=tuple(brokers))),
+                AcquireMeta(hostname="me", serve_port=1),
             )
         brokers.append(entered(source, sync=20882))
-    registry = Registry(Contents(brokers=tuple(brokers)))
+    registry = Registry(model.Contents(brokers=tuple(brokers)))
     reply = acquire(registry, AcquireMeta(hostname="me", serve_port=1))
     assert (reply.group, reply.role, reply.master) == ("g1", role, master)
 
 
 def test_a_broker_may_give_its_address_as_its_host_name() -> None:
-    registry = Registry(Contents(brokers=(entered(BrokerRole.MASTER),)))
+    registry = Registry(model.Contents(brokers=(entered(BrokerRole.MASTER),)))
     assert acquire(registry, AcquireMeta(hostname="10.0.0.1", serve_port=20881)).group == "g1"
     for hostname, port in (("10.0.0.1", 1), ("h2", 20881), ("", 20881)):
         with pytest.raises(RefusedError, match="no broker is entered"):
@@ -374,7 +369,7 @@ class Groups(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
         self.now = 0.0
-        self.registry = Registry(Contents())
+        self.registry = Registry(model.Contents())
         self.liveness: Liveness[str] = Liveness(timeout_s=TIMEOUT_S)
         self.model: dict[str, tuple[str, BrokerState]] = {}
         self.heard: dict[str, float] = {}

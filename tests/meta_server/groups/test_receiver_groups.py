@@ -4,41 +4,34 @@ import pytest
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere, unrouted
+from meta_server.known import model
 from meta_server.known.errors import RefusedError, StateError
-from meta_server.known.model import (
-    Broker,
-    BrokerGroup,
-    Change,
-    Contents,
-    GroupKind,
-    Route,
-    SaveBrokerGroup,
-    SaveRoute,
-    SaveSubject,
-    Subject,
-)
 from meta_server.known.registry import Registry
 
 ROOM = Room(groups=8, subjects=20, prefixes=20)
 
 
-def group(name: str, kind: GroupKind = GroupKind.RECEIVER, **more: bool) -> BrokerGroup:
-    return BrokerGroup(name=name, kind=kind, master="", state=BrokerState.RW, **more)  # type: ignore[arg-type]
+def group(
+    name: str, kind: model.GroupKind = model.GroupKind.RECEIVER, **more: bool
+) -> model.BrokerGroup:
+    return model.BrokerGroup(name=name, kind=kind, master="", state=BrokerState.RW, **more)  # type: ignore[arg-type]
 
 
-def registry_of(*routes: Route, groups: tuple[BrokerGroup, ...] = (), **rows: object) -> Registry:
-    return Registry(Contents(routes=routes, broker_groups=groups, **rows))  # type: ignore[arg-type]
+def registry_of(
+    *routes: model.Route, groups: tuple[model.BrokerGroup, ...] = (), **rows: object
+) -> Registry:
+    return Registry(model.Contents(routes=routes, broker_groups=groups, **rows))  # type: ignore[arg-type]
 
 
-def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = False) -> Route:
-    return Route(
+def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = False) -> model.Route:
+    return model.Route(
         name=name, groups=groups, is_chosen=is_chosen, is_prefix=is_prefix, version=1 + is_chosen
     )
 
 
-def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> SaveRoute:
-    return SaveRoute(
-        Route(
+def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> model.SaveRoute:
+    return model.SaveRoute(
+        model.Route(
             name=name,
             is_prefix=is_prefix,
             groups=("mail",),
@@ -51,7 +44,7 @@ def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> SaveRout
 
 def planned(
     registry: Registry, *patterns: str, name: str = "mail", room: Room = ROOM
-) -> list[Change]:
+) -> list[model.Change]:
     return plan_receiver(registry, name, patterns, room, is_approved=False, now_ms=7)
 
 
@@ -59,17 +52,17 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
     registry = registry_of()
     changes = planned(registry, "orders.*", "paid", "orders.*")
     assert changes == [
-        SaveBrokerGroup(
-            BrokerGroup(
+        model.SaveBrokerGroup(
+            model.BrokerGroup(
                 name="mail",
-                kind=GroupKind.RECEIVER,
+                kind=model.GroupKind.RECEIVER,
                 master="",
                 state=BrokerState.RW,
                 updated_ms=7,
             )
         ),
         brought("orders.", is_prefix=True),
-        SaveSubject(Subject(name="paid", created_ms=7)),
+        model.SaveSubject(model.Subject(name="paid", created_ms=7)),
         brought("paid"),
     ]
     registry.apply(changes)
@@ -78,7 +71,7 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
     # What is led there already needs no route of its own, unless the prefix may end without it.
     assert planned(registry, "orders.*", "orders.eu.*", "orders.paid") == []
     assert planned(registry, "orders.eu.*") == [brought("orders.eu.", is_prefix=True)]
-    assert [type(change) for change in planned(registry, "sent.*")] == [SaveRoute]
+    assert [type(change) for change in planned(registry, "sent.*")] == [model.SaveRoute]
 
 
 def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> None:
@@ -87,7 +80,7 @@ def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> No
         route("sent", "g1", "g2"),
         route("both", "g1", "mail"),
         route("orders.", "g1", is_prefix=True),
-        subjects=tuple(Subject(name=name) for name in ("paid", "sent", "both")),
+        subjects=tuple(model.Subject(name=name) for name in ("paid", "sent", "both")),
         groups=(group("mail"),),
     )
     patterns = ("paid", "sent", "both", "orders.*", "orders.eu.*", "orders.eu", "ord*")
@@ -116,11 +109,11 @@ def test_a_pattern_that_no_subject_could_match_is_refused(pattern: str) -> None:
         planned(registry_of(), pattern)
 
 
-@pytest.mark.parametrize("kind", [GroupKind.NORMAL, GroupKind.DELAY])
-def test_a_name_that_is_taken_is_refused(kind: GroupKind) -> None:
+@pytest.mark.parametrize("kind", [model.GroupKind.NORMAL, model.GroupKind.DELAY])
+def test_a_name_that_is_taken_is_refused(kind: model.GroupKind) -> None:
     with pytest.raises(RefusedError, match="mail is a group of brokers: a receiver needs another"):
         planned(registry_of(groups=(group("mail", kind),)))
-    entered = Broker(
+    entered = model.Broker(
         hostname="h", serve_port=1, ip="10.0.0.1", group="mail", role=BrokerRole.MASTER
     )
     with pytest.raises(RefusedError, match="mail is a group of brokers: a receiver needs another"):

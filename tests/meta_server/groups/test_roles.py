@@ -12,18 +12,8 @@ from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.registration import Master, NodeRegister, NodeRole, Phase
 from meta_server.admin.plans import Desk, accept_older_node
 from meta_server.groups.roles import NODES_PER_GROUP_MAX, Registered, plan_end, plan_node
+from meta_server.known import model
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import (
-    Audit,
-    Broker,
-    BrokerGroup,
-    Change,
-    Contents,
-    GroupKind,
-    SaveBrokerGroup,
-    SaveDelayGroup,
-    SaveDelayNode,
-)
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import AdminConfig, RegistrationConfig
@@ -83,7 +73,7 @@ def slave(number: int, **more: object) -> NodeRegister:
 
 
 def test_a_new_group_begins_with_itself_in_sync_and_min_isr_1() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     result = registered(registry, node())
     assert result.role is NodeRole.MASTER
     record = result.record
@@ -93,15 +83,15 @@ def test_a_new_group_begins_with_itself_in_sync_and_min_isr_1() -> None:
     assert record.master is not None
     assert (record.master.node_id, record.master.incarnation) == ("n1", 1)
     shown = registry.groups["d1"]
-    assert (shown.kind, shown.state) == (GroupKind.DELAY, BrokerState.NRW)
+    assert (shown.kind, shown.state) == (model.GroupKind.DELAY, BrokerState.NRW)
 
 
 def test_a_group_that_the_meta_server_has_forgotten_begins_above_its_logs_epoch() -> None:
-    assert registered(Registry(Contents()), node(last_epoch=7)).record.epoch == 8
+    assert registered(Registry(model.Contents()), node(last_epoch=7)).record.epoch == 8
 
 
 def test_registering_again_changes_nothing() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     first = registered(registry, node())
     registered(registry, node(last_epoch=1))
     again = planned(registry, node(last_sequence=500, last_epoch=1), is_heard=True)
@@ -110,11 +100,11 @@ def test_registering_again_changes_nothing() -> None:
 
 
 def test_that_an_epoch_has_begun_is_kept_at_once_and_further_records_when_asked_to() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(last_sequence=0))
     begun = planned(registry, node(last_epoch=1))
     [change] = begun.changes
-    assert isinstance(change, SaveDelayNode)
+    assert isinstance(change, model.SaveDelayNode)
     assert (change.node.last_epoch, change.node.last_sequence) == (1, 1)
     assert plan_end(registry, node(last_epoch=1, last_sequence=9)) == ()
     registry.apply(begun.changes)
@@ -136,7 +126,7 @@ def test_that_an_epoch_has_begun_is_kept_at_once_and_further_records_when_asked_
 
 
 def test_two_starts_with_one_incarnation_are_never_both_taken() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(incarnation=6, boot=1))
     for address in ("10.0.0.5:20801", "10.0.0.9:20801"):
         for is_heard in (True, False):
@@ -152,7 +142,7 @@ def test_two_starts_with_one_incarnation_are_never_both_taken() -> None:
 def test_a_directory_in_sync_that_lacks_what_was_noted_is_refused_with_what_to_do(
     epoch: int, sequence: int, why: str
 ) -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), node(incarnation=2, last_epoch=2, last_sequence=9))
     older = node(incarnation=3, last_epoch=epoch, last_sequence=sequence)
     reason = refused(registry, older)
@@ -164,13 +154,13 @@ def test_a_directory_in_sync_that_lacks_what_was_noted_is_refused_with_what_to_d
 
 
 def test_a_node_outside_the_in_sync_set_may_come_with_any_log() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2, last_sequence=7, last_epoch=1))
     assert registered(registry, slave(2, incarnation=2)).role is NodeRole.SLAVE
 
 
 def test_what_speaks_over_a_connection_is_not_replaced_for_now() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     later = node(incarnation=2)
     with pytest.raises(NotNowError, match="is connected, by an earlier start"):
@@ -181,7 +171,7 @@ def test_what_speaks_over_a_connection_is_not_replaced_for_now() -> None:
 
 
 def test_a_restarted_sole_master_gets_the_next_epoch() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     result = registered(registry, node(incarnation=2, last_epoch=1, address="10.0.0.9:20801"))
     assert (result.role, result.record.epoch, result.record.version) == (NodeRole.MASTER, 2, 2)
@@ -189,7 +179,7 @@ def test_a_restarted_sole_master_gets_the_next_epoch() -> None:
 
 
 def test_a_restart_leaves_the_state_that_clients_see() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     shown = registry.groups["d1"]
     registered(registry, node(incarnation=2, last_epoch=1))
@@ -197,14 +187,14 @@ def test_a_restart_leaves_the_state_that_clients_see() -> None:
 
 
 def test_a_record_that_was_set_back_rises_above_the_log_again() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     result = registered(registry, node(last_epoch=5))
     assert result.record.epoch == 6
 
 
 def test_further_nodes_are_outside_the_in_sync_set_and_keep_their_roles() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     roles = [registered(registry, slave(number)).role for number in (2, 3, 4)]
     assert roles == [NodeRole.SLAVE] * 3
@@ -218,7 +208,7 @@ def test_further_nodes_are_outside_the_in_sync_set_and_keep_their_roles() -> Non
 def test_a_disk_that_took_the_place_of_a_living_one_registers_unless_that_has_the_only_copy() -> (
     None
 ):
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     again = slave(2, storage=202, replaces=102)
     assert "is alive" in refused(registry, slave(2, storage=202, replaces=7), is_heard=True)
@@ -228,7 +218,7 @@ def test_a_disk_that_took_the_place_of_a_living_one_registers_unless_that_has_th
 
 
 def test_a_group_has_no_more_nodes_than_allowed() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), *(slave(number) for number in range(2, NODES_PER_GROUP_MAX + 1)))
     assert "limit" in refused(registry, slave(99))
 
@@ -258,7 +248,7 @@ def test_a_group_has_no_more_nodes_than_allowed() -> None:
 def test_who_does_not_belong_is_refused(
     request_: NodeRegister, is_heard: bool, reason: str
 ) -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(incarnation=3))
     before = registry.contents()
     assert reason in refused(registry, request_, is_heard=is_heard)
@@ -266,7 +256,7 @@ def test_who_does_not_belong_is_refused(
 
 
 def test_a_wiped_slave_is_a_new_replica_once_the_old_one_is_silent() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     wiped = slave(2, storage=999, incarnation=1)
     assert "another data directory" in refused(registry, wiped, is_heard=True)
@@ -288,13 +278,13 @@ def in_sync_with(
         **more,
     )
     pair = (group.record.epoch, group.record.version)
-    registry.apply([SaveDelayGroup(replace(group, record=record), pair)])
+    registry.apply([model.SaveDelayGroup(replace(group, record=record), pair)])
 
 
 def test_a_master_that_is_started_again_with_others_in_sync_is_a_slave_until_it_is_elected() -> (
     None
 ):
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     in_sync_with(registry, slave(2))
     result = registered(registry, node(incarnation=2, last_epoch=1, address="10.0.0.9:20801"))
@@ -306,7 +296,7 @@ def test_a_master_that_is_started_again_with_others_in_sync_is_a_slave_until_it_
 
 
 def test_who_is_master_follows_from_the_record() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     in_sync_with(registry, slave(2), master=Master(node_id="n2", incarnation=1))
     assert registered(registry, slave(2)).role is NodeRole.MASTER
@@ -317,7 +307,7 @@ def test_who_is_master_follows_from_the_record() -> None:
 
 
 def test_a_wiped_member_is_a_new_replica_where_others_are_in_sync() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     in_sync_with(registry, slave(2))
     wiped = slave(2, storage=999, log=77)
@@ -336,7 +326,7 @@ def test_a_wiped_member_is_a_new_replica_where_others_are_in_sync() -> None:
 
 
 def test_a_member_may_cut_its_log_but_has_what_it_knew_to_be_committed() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     in_sync_with(registry, slave(2))
 
@@ -355,7 +345,7 @@ def test_a_member_may_cut_its_log_but_has_what_it_knew_to_be_committed() -> None
 
 
 def test_a_master_moves_with_its_disk_once_it_is_silent() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     moved = node(incarnation=2, last_epoch=1, address="10.0.0.9:20801")
     assert registered(registry, moved).record.epoch == 2
@@ -364,45 +354,45 @@ def test_a_master_moves_with_its_disk_once_it_is_silent() -> None:
 
 
 def test_the_nodes_of_a_retired_group_go_on_and_no_others_come() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node())
     shown = registry.groups["d1"]
     retired = replace(shown, is_retired=True, version=shown.version + 1)
-    registry.apply([SaveBrokerGroup(retired)])
+    registry.apply([model.SaveBrokerGroup(retired)])
     assert registered(registry, node(incarnation=2, last_epoch=1)).role is NodeRole.MASTER
     assert "no further nodes" in refused(registry, slave(2))
 
 
 def test_a_group_of_another_kind_or_of_qmqs_servers_is_not_taken_over() -> None:
-    normal = BrokerGroup(name="d1", kind=GroupKind.NORMAL, master="10.0.0.1:20881")
-    assert "real-time" in refused(Registry(Contents(broker_groups=(normal,))), node())
-    retired = BrokerGroup(name="d1", kind=GroupKind.DELAY, master="", is_retired=True)
-    assert "retired" in refused(Registry(Contents(broker_groups=(retired,))), node())
-    theirs = BrokerGroup(name="d1", kind=GroupKind.DELAY, master="10.0.0.1:20801")
-    assert "as QMQ does" in refused(Registry(Contents(broker_groups=(theirs,))), node())
-    entered = Broker(
+    normal = model.BrokerGroup(name="d1", kind=model.GroupKind.NORMAL, master="10.0.0.1:20881")
+    assert "real-time" in refused(Registry(model.Contents(broker_groups=(normal,))), node())
+    retired = model.BrokerGroup(name="d1", kind=model.GroupKind.DELAY, master="", is_retired=True)
+    assert "retired" in refused(Registry(model.Contents(broker_groups=(retired,))), node())
+    theirs = model.BrokerGroup(name="d1", kind=model.GroupKind.DELAY, master="10.0.0.1:20801")
+    assert "as QMQ does" in refused(Registry(model.Contents(broker_groups=(theirs,))), node())
+    entered = model.Broker(
         hostname="h", serve_port=1, ip="10.0.0.5", group="d1", role=BrokerRole.DELAY_MASTER
     )
-    registry = Registry(Contents(broker_groups=(theirs,), brokers=(entered,)))
+    registry = Registry(model.Contents(broker_groups=(theirs,), brokers=(entered,)))
     assert "entered as" in refused(registry, node(address="10.0.0.1:20801"))
 
 
 def test_every_change_of_a_role_is_in_the_audit() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     changes = planned(registry, node()).changes
-    [entry] = [change.entry for change in changes if isinstance(change, Audit)]
+    [entry] = [change.entry for change in changes if isinstance(change, model.Audit)]
     assert (entry.action, entry.target) == ("node.register", "c1/d1/n1")
     assert '"epoch":1' in entry.after
 
 
 def test_a_slave_that_starts_again_and_again_does_not_fill_the_audit() -> None:
-    registry = Registry(Contents())
+    registry = Registry(model.Contents())
     registered(registry, node(), slave(2))
     changes = planned(registry, slave(2, incarnation=2)).changes
     assert changes
-    assert not [change for change in changes if isinstance(change, Audit)]
+    assert not [change for change in changes if isinstance(change, model.Audit)]
     wiped = planned(registry, slave(2, storage=999)).changes
-    assert [change for change in wiped if isinstance(change, Audit)]
+    assert [change for change in wiped if isinstance(change, model.Audit)]
 
 
 @dataclass
@@ -560,7 +550,7 @@ class Roles(RuleBasedStateMachine):
                 # It begins it, if it does not die before that.
                 process.epoch = result.record.epoch
 
-    def _commit(self, changes: Sequence[Change]) -> None:
+    def _commit(self, changes: Sequence[model.Change]) -> None:
         if changes:
             MemoryStore(self.medium).commit(changes)
             self.registry.apply(changes)
@@ -647,7 +637,7 @@ class Roles(RuleBasedStateMachine):
         assert _rows(registry.contents()) == _rows(self.medium.contents)
 
 
-def _rows(contents: Contents) -> Sequence[object]:
+def _rows(contents: model.Contents) -> Sequence[object]:
     return (contents.broker_groups, contents.delay_nodes, contents.delay_groups)
 
 

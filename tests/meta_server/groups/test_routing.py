@@ -8,17 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
-from meta_server.groups.routing import (
-    Answers,
-    RoutingLimits,
-    answer_of,
-    delay_groups_for,
-    groups_for,
-    plan_route,
-    ranked,
-    route_of,
-    routed_subject,
-)
+from meta_server.groups import routing
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import (
     ENTERED,
@@ -35,7 +25,7 @@ from meta_server.known.model import (
 from meta_server.known.registry import Registry
 from tests.meta_server.meta_rig import names
 
-LIMITS = RoutingLimits()
+LIMITS = routing.RoutingLimits()
 PRODUCER, CONSUMER, OTHER, DELAY_PRODUCER = (
     ClientType.PRODUCER,
     ClientType.CONSUMER,
@@ -63,10 +53,10 @@ def registry_of(*groups: BrokerGroup, **rows: object) -> Registry:
 
 
 def routed(
-    registry: Registry, subject: str, *, now_ms: int = 0, limits: RoutingLimits = LIMITS
+    registry: Registry, subject: str, *, now_ms: int = 0, limits: routing.RoutingLimits = LIMITS
 ) -> tuple[str, ...]:
     """Have a subject's route chosen and return it."""
-    registry.apply(plan_route(registry, subject, limits, now_ms=now_ms))
+    registry.apply(routing.plan_route(registry, subject, limits, now_ms=now_ms))
     route = registry.routes.get(subject)
     return () if route is None else route.groups
 
@@ -74,7 +64,7 @@ def routed(
 def told(
     registry: Registry, subject: str, client_type: int, *, now_ms: int = 0
 ) -> list[str] | None:
-    found = groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
+    found = routing.groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
     return None if found is None else names(found)
 
 
@@ -89,14 +79,14 @@ def told(
     ],
 )
 def test_retry_subjects_are_routed_as_the_real_one(sent: str, real: str) -> None:
-    assert routed_subject(sent) == real
+    assert routing.routed_subject(sent) == real
 
 
 def test_limits_are_on_the_real_subject_and_on_the_group_of_a_retry() -> None:
-    assert routed_subject("%RETRY%a%" + "g" * 255) == "a"
+    assert routing.routed_subject("%RETRY%a%" + "g" * 255) == "a"
     for sent in ("x" * 256, "%RETRY%" + "x" * 256 + "%g", "%RETRY%a%" + "g" * 290, "é" * 128):
         with pytest.raises(RefusedError, match=r"at most 255|more than 255"):
-            routed_subject(sent)
+            routing.routed_subject(sent)
 
 
 @given(st.text(max_size=20), st.lists(st.integers(0, 9), unique=True, max_size=8))
@@ -104,22 +94,22 @@ def test_a_ranking_depends_on_nothing_but_subject_and_groups(
     subject: str, numbers: list[int]
 ) -> None:
     groups = [group(f"g{n}") for n in numbers]
-    first = ranked(subject, groups)
-    assert ranked(subject, reversed(groups)) == first
+    first = routing.ranked(subject, groups)
+    assert routing.ranked(subject, reversed(groups)) == first
     for gone in groups:
-        assert ranked(subject, [g for g in groups if g is not gone]) == [
+        assert routing.ranked(subject, [g for g in groups if g is not gone]) == [
             g for g in first if g is not gone
         ]
 
 
 def test_a_ranking_stays_the_same_from_version_to_version() -> None:
     groups = [delay(f"d{n}") for n in range(6)]
-    assert [g.name for g in ranked("a.b", groups)] == ["d5", "d0", "d3", "d1", "d2", "d4"]
+    assert [g.name for g in routing.ranked("a.b", groups)] == ["d5", "d0", "d3", "d1", "d2", "d4"]
 
 
 def test_subjects_spread_by_weight() -> None:
     groups = [group("g1"), group("g2"), group("g3", weight=200), group("g4", weight=0)]
-    first = Counter(ranked(f"subject.{n}", groups)[0].name for n in range(8000))
+    first = Counter(routing.ranked(f"subject.{n}", groups)[0].name for n in range(8000))
     assert 1800 < first["g1"] < 2200
     assert 1800 < first["g2"] < 2200
     assert 3700 < first["g3"] < 4300
@@ -152,7 +142,7 @@ def test_a_delay_producer_gets_writable_groups_that_are_not_read_only() -> None:
 def test_trap_4_never_an_empty_list_for_a_delay_producer(
     groups: list[BrokerGroup], first: list[str]
 ) -> None:
-    found = delay_groups_for(registry_of(*groups), "a.b", LIMITS)
+    found = routing.delay_groups_for(registry_of(*groups), "a.b", LIMITS)
     assert names(found) == first
     assert all(info.state is RW for info in found)
 
@@ -170,7 +160,7 @@ def test_trap_4_holds_for_any_states(
         delay(f"d{n}", state, is_read_only=read_only, is_retired=retired)
         for n, (state, read_only, retired) in enumerate(states)
     ]
-    found = delay_groups_for(registry_of(*groups), subject, LIMITS)
+    found = routing.delay_groups_for(registry_of(*groups), subject, LIMITS)
     known = {g.name for g in groups if not g.is_retired}
     assert len(found) <= 2
     assert bool(found) == bool(known)
@@ -218,7 +208,7 @@ def test_an_unknown_subject_has_no_route_until_it_is_chosen() -> None:
 def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes() -> None:
     registry = registry_of()
     assert routed(registry, "a.b") == ()
-    assert plan_route(registry, "a.b", LIMITS, now_ms=0) == []
+    assert routing.plan_route(registry, "a.b", LIMITS, now_ms=0) == []
     registry.apply((SaveBrokerGroup(group("g1")),))
     assert routed(registry, "a.b") == ("g1",)
     # One that nobody entered gets nothing of a subject that has a route.
@@ -236,7 +226,7 @@ def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes()
 def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
     registry = registry_of(group("g1", NRW), group("g2", R))
     registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2", "gone"))),))
-    found = groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
+    found = routing.groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
     assert found is not None
     assert [(info.name, info.state) for info in found] == [("g2", R)]
 
@@ -254,12 +244,12 @@ def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None
 
 
 def test_a_route_is_not_extended_beyond_its_limit_nor_if_an_operator_gave_it() -> None:
-    limits = RoutingLimits(groups_per_subject_max=2)
+    limits = routing.RoutingLimits(groups_per_subject_max=2)
     registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
     registry.apply((SaveRoute(Route(name="full", groups=("g1", "g2"))),))
     registry.apply((SaveRoute(Route(name="given", groups=("g1",), is_chosen=False)),))
     for subject in ("full", "given"):
-        assert groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
+        assert routing.groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
 
 
 def test_the_tag_of_a_subject_tells_which_groups_it_is_routed_to() -> None:
@@ -314,7 +304,7 @@ def test_whoever_is_no_producer_sees_read_only_groups_too(client_type: int) -> N
 )
 def test_limits_that_leave_subjects_without_a_group_are_refused(wrong: dict[str, int]) -> None:
     with pytest.raises(ValueError, match=next(iter(wrong))):
-        RoutingLimits(**wrong)
+        routing.RoutingLimits(**wrong)
 
 
 @given(st.data())
@@ -354,7 +344,7 @@ def test_an_answer_that_is_shared_is_the_one_that_each_subject_would_get(
             ),
         ),
     )
-    shared = Answers(registry, LIMITS, now_ms=HOUR_MS)
+    shared = routing.Answers(registry, LIMITS, now_ms=HOUR_MS)
     for _ in range(2):
         for subject in subjects:
             for kind in (PRODUCER, CONSUMER, DELAY_PRODUCER, OTHER):
@@ -367,14 +357,14 @@ def expected_groups(
 ) -> tuple[BrokerGroupInfo, ...] | None:
     """Return the answer to one client, worked out without anything shared."""
     if kind == DELAY_PRODUCER:
-        return delay_groups_for(registry, subject, LIMITS)
-    names = route_of(registry, subject)
+        return routing.delay_groups_for(registry, subject, LIMITS)
+    names = routing.route_of(registry, subject)
     if names is None or any(
         isinstance(change, SaveRoute)
-        for change in plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
+        for change in routing.plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
     ):
         return None
-    return answer_of(registry, kind, names)
+    return routing.answer_of(registry, kind, names)
 
 
 def receivers(name: str, **more: object) -> BrokerGroup:
@@ -390,8 +380,8 @@ def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
         group("g1", R),
         routes=(Route(name="a", groups=("r1", "r2", "r3", "g1"), is_chosen=False),),
     )
-    answers = Answers(registry, LIMITS, now_ms=0)
-    assert groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
+    answers = routing.Answers(registry, LIMITS, now_ms=0)
+    assert routing.groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
         BrokerGroupInfo(name="r1", master="", updated_ms=0, state=RW),
         BrokerGroupInfo(name="g1", master="g1:1", updated_ms=0, state=R),
     )
@@ -401,7 +391,7 @@ def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
         (client_type, ["g1"]),
     ):
         assert names(answers.groups_for("a", asked) or ()) == found
-    assert names(delay_groups_for(registry, "a", LIMITS)) == []
+    assert names(routing.delay_groups_for(registry, "a", LIMITS)) == []
 
 
 def test_receivers_are_chosen_for_no_subject_and_nobody_joins_them() -> None:

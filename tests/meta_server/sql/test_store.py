@@ -10,7 +10,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -26,43 +26,13 @@ from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls, SubjectControl
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
+from meta_server.known import model
 from meta_server.known.errors import (
     ConflictError,
     NewerSchemaError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
-)
-from meta_server.known.model import (
-    NO_BOOT,
-    Audit,
-    AuditEntry,
-    Broker,
-    BrokerGroup,
-    Change,
-    ClusterControls,
-    Contents,
-    DelayGroup,
-    DelayNode,
-    ForgetAudit,
-    GroupKind,
-    MetaStore,
-    RaiseTimestamp,
-    RemoveBroker,
-    RemoveBrokerGroup,
-    RemoveDelayGroup,
-    RemoveDelayNode,
-    RemoveRoute,
-    RemoveSubject,
-    Route,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveControls,
-    SaveDelayGroup,
-    SaveDelayNode,
-    SaveRoute,
-    SaveSubject,
-    Subject,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
 from meta_server.sql.migrations import runner
@@ -141,9 +111,9 @@ def store(place: Place) -> Iterator[SqlStore]:
 
 # What is kept
 
-GROUP = BrokerGroup(
+GROUP = model.BrokerGroup(
     name="g1",
-    kind=GroupKind.DELAY,
+    kind=model.GroupKind.DELAY,
     master="10.0.0.5:20801",
     state=BrokerState.R,
     tag="t",
@@ -153,12 +123,12 @@ GROUP = BrokerGroup(
     is_retired=True,
     updated_ms=NOW_MS,
 )
-BROKER = Broker(
+BROKER = model.Broker(
     hostname="h", serve_port=20881, ip="10.0.0.1", group="g1", role=BrokerRole.SLAVE, sync_port=1
 )
-SUBJECT = Subject(name="boarding", tag="t", created_ms=NOW_MS)
-ROUTE = Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
-NODE = DelayNode(
+SUBJECT = model.Subject(name="boarding", tag="t", created_ms=NOW_MS)
+ROUTE = model.Route(name="boarding", groups=("g2", "g1"), is_chosen=False)
+NODE = model.DelayNode(
     cluster="c",
     group="dg",
     node_id="n1",
@@ -181,30 +151,30 @@ RECORD = GroupRecord(
     min_isr=2,
     phase=Phase.ACTIVE,
 )
-DELAY_GROUP = DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RECORD)
-ENTRY = AuditEntry(
+DELAY_GROUP = model.DelayGroup(name="dg", cluster="c", log_uuid=UUID(int=1), record=RECORD)
+ENTRY = model.AuditEntry(
     at_ms=NOW_MS, actor="ops", action="route.set", target="boarding", before="", after='{"a":1}'
 )
 
-CONTROLS: Final = ClusterControls(
+CONTROLS: Final = model.ClusterControls(
     cluster="c1",
     controls=Controls(version=1, subjects={"täg.*": SubjectControl(paused=True)}),
 )
 
-EVERYTHING: Final[tuple[Change, ...]] = (
-    SaveBrokerGroup(GROUP),
-    SaveBroker(BROKER),
-    SaveSubject(SUBJECT),
-    SaveRoute(ROUTE),
-    SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
-    SaveDelayNode(NODE),
-    SaveDelayGroup(DELAY_GROUP, expected=None),
-    RaiseTimestamp(NOW_MS),
-    SaveControls(CONTROLS),
-    Audit(ENTRY),
+EVERYTHING: Final[tuple[model.Change, ...]] = (
+    model.SaveBrokerGroup(GROUP),
+    model.SaveBroker(BROKER),
+    model.SaveSubject(SUBJECT),
+    model.SaveRoute(ROUTE),
+    model.SaveRoute(replace(ROUTE, is_prefix=True, is_brought=True)),
+    model.SaveDelayNode(NODE),
+    model.SaveDelayGroup(DELAY_GROUP, expected=None),
+    model.RaiseTimestamp(NOW_MS),
+    model.SaveControls(CONTROLS),
+    model.Audit(ENTRY),
 )
 
-ALL_OF_IT: Final = Contents(
+ALL_OF_IT: Final = model.Contents(
     broker_groups=(GROUP,),
     brokers=(BROKER,),
     subjects=(SUBJECT,),
@@ -216,11 +186,11 @@ ALL_OF_IT: Final = Contents(
 )
 
 
-def entries_of(store: MetaStore) -> list[AuditEntry]:
+def entries_of(store: model.MetaStore) -> list[model.AuditEntry]:
     return [row.entry for row in reversed(store.read_audit(limit=1000))]
 
 
-def electing(epoch: int, version: int, **in_sync: UUID) -> DelayGroup:
+def electing(epoch: int, version: int, **in_sync: UUID) -> model.DelayGroup:
     record = GroupRecord(
         epoch=epoch,
         version=version,
@@ -233,7 +203,7 @@ def electing(epoch: int, version: int, **in_sync: UUID) -> DelayGroup:
 
 
 def test_a_new_store_has_nothing(store: SqlStore) -> None:
-    assert store.load() == Contents()
+    assert store.load() == model.Contents()
     assert store.read_audit(limit=10) == ()
 
 
@@ -247,11 +217,6 @@ def test_everything_comes_back_as_it_was_also_from_a_store_opened_anew(place: Pl
         assert entries_of(store) == [ENTRY]
 
 
-def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
-    store.commit([])
-    assert store.load() == Contents()
-
-
 @examples(
     25,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
@@ -260,28 +225,34 @@ def test_an_empty_commit_changes_nothing(store: SqlStore) -> None:
 @on_both
 def test_texts_come_back_whatever_is_in_them(store: SqlStore, texts: list[str]) -> None:
     first, second, third, fourth = texts
-    broker = Broker(hostname=first, serve_port=1, ip=second, group=third, role=BrokerRole.SLAVE)
-    group = BrokerGroup(name=first, kind=GroupKind.NORMAL, master=second, ext={third: fourth})
-    route = Route(name=first, groups=(first, second))
-    store.commit([SaveBroker(broker), SaveBrokerGroup(group), SaveRoute(route)])
+    broker = model.Broker(
+        hostname=first, serve_port=1, ip=second, group=third, role=BrokerRole.SLAVE
+    )
+    group = model.BrokerGroup(
+        name=first, kind=model.GroupKind.NORMAL, master=second, ext={third: fourth}
+    )
+    route = model.Route(name=first, groups=(first, second))
+    store.commit([model.SaveBroker(broker), model.SaveBrokerGroup(group), model.SaveRoute(route)])
     found = store.load()
     assert (found.brokers, found.broker_groups, found.routes) == ((broker,), (group,), (route,))
     later = replace(group, version=2)
-    store.commit([SaveBrokerGroup(later), RemoveBroker(broker), RemoveRoute(route)])
-    assert store.load() == Contents(broker_groups=(later,))
-    store.commit([SaveBrokerGroup(replace(later, version=3, name=first))])
+    store.commit(
+        [model.SaveBrokerGroup(later), model.RemoveBroker(broker), model.RemoveRoute(route)]
+    )
+    assert store.load() == model.Contents(broker_groups=(later,))
+    store.commit([model.SaveBrokerGroup(replace(later, version=3, name=first))])
     empty(store)
 
 
 def test_a_group_of_receivers_comes_back_with_its_routes(place: Place) -> None:
-    group = BrokerGroup(
-        name="r1", kind=GroupKind.RECEIVER, master="", state=BrokerState.RW, updated_ms=7
+    group = model.BrokerGroup(
+        name="r1", kind=model.GroupKind.RECEIVER, master="", state=BrokerState.RW, updated_ms=7
     )
-    route = Route(name="orders.", is_prefix=True, groups=("r1",), is_chosen=False)
+    route = model.Route(name="orders.", is_prefix=True, groups=("r1",), is_chosen=False)
     with closing(place.open()) as store:
-        store.commit([SaveBrokerGroup(group), SaveRoute(route)])
+        store.commit([model.SaveBrokerGroup(group), model.SaveRoute(route)])
     with closing(place.open(seed=1)) as store:
-        assert store.load() == Contents(broker_groups=(group,), routes=(route,))
+        assert store.load() == model.Contents(broker_groups=(group,), routes=(route,))
 
 
 def empty(store: SqlStore) -> None:
@@ -297,184 +268,35 @@ def empty(store: SqlStore) -> None:
 def test_texts_that_mean_something_to_a_database_mean_nothing_to_the_store(
     store: SqlStore, name: str
 ) -> None:
-    store.commit([SaveSubject(Subject(name=name))])
-    store.commit([SaveSubject(Subject(name=name, tag=name, version=2))])
-    assert store.load().subjects == (Subject(name=name, tag=name, version=2),)
+    store.commit([model.SaveSubject(model.Subject(name=name))])
+    store.commit([model.SaveSubject(model.Subject(name=name, tag=name, version=2))])
+    assert store.load().subjects == (model.Subject(name=name, tag=name, version=2),)
 
 
 @on_both
 def test_names_are_compared_byte_for_byte(store: SqlStore) -> None:
     names = ["a", "A", "a ", "\u00e1", "a\u0301", "ß", "ss", ""]
-    store.commit([SaveSubject(Subject(name=name)) for name in names])
+    store.commit([model.SaveSubject(model.Subject(name=name)) for name in names])
     assert {subject.name for subject in store.load().subjects} == set(names)
 
 
 # Compare and set
 
-NEWER_NODE = replace(NODE, version=2, incarnation=7)
-
-Row = tuple[
-    Any, Any, Callable[[Any], Change], Callable[[Any], Change] | None, Callable[[Contents], Any]
-]
-
-VERSIONED: dict[str, Row] = {
-    "broker group": (
-        GROUP,
-        replace(GROUP, version=2, master="", state=BrokerState.NRW, ext={}),
-        SaveBrokerGroup,
-        RemoveBrokerGroup,
-        lambda contents: contents.broker_groups,
-    ),
-    "broker": (
-        BROKER,
-        replace(BROKER, version=2, role=BrokerRole.MASTER, sync_port=9),
-        SaveBroker,
-        RemoveBroker,
-        lambda contents: contents.brokers,
-    ),
-    "subject": (
-        SUBJECT,
-        replace(SUBJECT, version=2, tag=""),
-        SaveSubject,
-        RemoveSubject,
-        lambda contents: contents.subjects,
-    ),
-    "route": (
-        ROUTE,
-        replace(ROUTE, version=2, groups=("g3",)),
-        SaveRoute,
-        RemoveRoute,
-        lambda contents: contents.routes,
-    ),
-    "delay node": (
-        NODE,
-        NEWER_NODE,
-        SaveDelayNode,
-        RemoveDelayNode,
-        lambda contents: contents.delay_nodes,
-    ),
-}
-"""By what a conflict calls it: a row, its next version, what saves, removes and shows it."""
-
-
-@pytest.mark.parametrize("what", VERSIONED)
-def test_a_row_is_replaced_by_its_next_version_only(store: SqlStore, what: str) -> None:
-    first, second, save, _, shown = VERSIONED[what]
-    store.commit([save(first)])
-    for version, found in ((1, "version 1"), (3, "version 1"), (9, "version 1")):
-        with pytest.raises(ConflictError, match=f"{what} .*, found {found}") as refused:
-            store.commit([save(replace(second, version=version))])
-        assert refused.value.expected == ("none" if version == 1 else f"version {version - 1}")
-    assert shown(store.load()) == (first,)
-    store.commit([save(second)])
-    assert shown(store.load()) == (second,)
-    with pytest.raises(ConflictError, match="found version 2"):
-        store.commit([save(second)])
-
-
-@pytest.mark.parametrize("what", VERSIONED)
-def test_a_row_that_is_not_there_is_not_replaced(store: SqlStore, what: str) -> None:
-    _, second, save, _, shown = VERSIONED[what]
-    with pytest.raises(ConflictError, match="expected version 1, found none"):
-        store.commit([save(second)])
-    assert shown(store.load()) == ()
-
-
-@pytest.mark.parametrize("what", [what for what, row in VERSIONED.items() if row[3] is not None])
-def test_a_row_is_removed_in_the_version_named_only(store: SqlStore, what: str) -> None:
-    first, second, save, remove, shown = VERSIONED[what]
-    assert remove is not None
-    with pytest.raises(ConflictError, match="expected version 1, found none"):
-        store.commit([remove(first)])
-    store.commit([save(first), save(second)])
-    with pytest.raises(ConflictError, match="expected version 1, found version 2"):
-        store.commit([remove(first)])
-    assert shown(store.load()) == (second,)
-    store.commit([remove(second), save(first)])
-    assert shown(store.load()) == (first,)
-
 
 def test_a_delay_group_is_replaced_by_epoch_and_version(store: SqlStore) -> None:
-    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+    store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
     with pytest.raises(ConflictError, match="expected none, found epoch 1 version 1"):
-        store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+        store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
     later = electing(2, 1, n2=UUID(int=6), n3=UUID(int=7))
     for expected in ((1, 2), (2, 1), (0, 1), (1, 0)):
         with pytest.raises(ConflictError, match="found epoch 1 version 1"):
-            store.commit([SaveDelayGroup(later, expected=expected)])
+            store.commit([model.SaveDelayGroup(later, expected=expected)])
     assert store.load().delay_groups == (DELAY_GROUP,)
-    store.commit([SaveDelayGroup(later, expected=(1, 1))])
+    store.commit([model.SaveDelayGroup(later, expected=(1, 1))])
     assert store.load().delay_groups == (later,)
     alone = electing(2, 2)
-    store.commit([SaveDelayGroup(alone, expected=(2, 1))])
+    store.commit([model.SaveDelayGroup(alone, expected=(2, 1))])
     assert store.load().delay_groups == (alone,)
-
-
-def test_a_delay_group_is_removed_by_epoch_and_version(store: SqlStore) -> None:
-    nobodys = electing(2, 1)
-    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found none"):
-        store.commit([RemoveDelayGroup(nobodys)])
-    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
-    with pytest.raises(ConflictError, match="expected epoch 2 version 1, found epoch 1 version 1"):
-        store.commit([RemoveDelayGroup(nobodys)])
-    store.commit([SaveDelayGroup(nobodys, expected=(1, 1)), RemoveDelayGroup(nobodys)])
-    assert store.load().delay_groups == ()
-
-
-def test_a_delay_group_that_is_not_there_is_not_replaced(store: SqlStore) -> None:
-    with pytest.raises(ConflictError, match="expected epoch 1 version 1, found none"):
-        store.commit([SaveDelayGroup(electing(2, 1), expected=(1, 1))])
-
-
-def test_two_delay_groups_do_not_have_one_log(store: SqlStore) -> None:
-    store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
-    other = replace(DELAY_GROUP, name="other")
-    with pytest.raises(ConflictError, match="beside it"):
-        store.commit([SaveDelayGroup(other, expected=None)])
-    third = replace(DELAY_GROUP, name="third", log_uuid=UUID(int=77))
-    store.commit([SaveDelayGroup(third, expected=None)])
-    moved = replace(third, log_uuid=DELAY_GROUP.log_uuid)
-    with pytest.raises(ConflictError):
-        store.commit([SaveDelayGroup(moved, expected=(1, 1))])
-    assert {group.name for group in store.load().delay_groups} == {"dg", "third"}
-
-
-def test_two_brokers_of_a_group_do_not_have_one_role(store: SqlStore) -> None:
-    store.commit([SaveBroker(BROKER)])
-    with pytest.raises(ConflictError, match="beside it"):
-        store.commit([SaveBroker(replace(BROKER, serve_port=1))])
-    other = replace(BROKER, serve_port=1, role=BrokerRole.MASTER)
-    store.commit([SaveBroker(other)])
-    with pytest.raises(ConflictError):
-        store.commit([SaveBroker(replace(other, role=BROKER.role, version=2))])
-    assert set(store.load().brokers) == {BROKER, other}
-    # Roles change hands by way of a removal.
-    store.commit(
-        [
-            RemoveBroker(other),
-            SaveBroker(replace(BROKER, role=BrokerRole.MASTER, version=2)),
-            SaveBroker(replace(other, role=BrokerRole.SLAVE)),
-        ]
-    )
-    assert {broker.role: broker.serve_port for broker in store.load().brokers} == {
-        BrokerRole.MASTER: BROKER.serve_port,
-        BrokerRole.SLAVE: 1,
-    }
-
-
-def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlStore) -> None:
-    store.commit(
-        [
-            *(SaveSubject(replace(SUBJECT, version=version)) for version in range(1, 6)),
-            SaveDelayGroup(DELAY_GROUP, expected=None),
-            SaveDelayGroup(electing(2, 1), expected=(1, 1)),
-            SaveDelayGroup(electing(2, 2), expected=(2, 1)),
-        ]
-    )
-    assert store.load() == Contents(
-        subjects=(replace(SUBJECT, version=5),),
-        delay_groups=(electing(2, 2),),
-    )
 
 
 @pytest.mark.parametrize("place_of_it", [0, 57, 99])
@@ -482,14 +304,14 @@ def test_a_later_change_sees_what_an_earlier_one_of_its_commit_did(store: SqlSto
 def test_of_a_commit_with_a_conflict_nothing_is_kept_and_the_row_is_named(
     store: SqlStore, place_of_it: int
 ) -> None:
-    store.commit([SaveSubject(Subject(name=f"s{place_of_it}")), Audit(ENTRY)])
+    store.commit([model.SaveSubject(model.Subject(name=f"s{place_of_it}")), model.Audit(ENTRY)])
     before = store.load()
     with pytest.raises(ConflictError) as refused:
         store.commit(
             [
                 *EVERYTHING,
-                *(SaveSubject(Subject(name=f"s{number}")) for number in range(100)),
-                Audit(ENTRY),
+                *(model.SaveSubject(model.Subject(name=f"s{number}")) for number in range(100)),
+                model.Audit(ENTRY),
             ]
         )
     assert refused.value.what == f"subject 's{place_of_it}'"
@@ -500,24 +322,24 @@ def test_of_a_commit_with_a_conflict_nothing_is_kept_and_the_row_is_named(
 
 def test_one_of_many_rows_replaced_that_has_another_version_is_named(store: SqlStore) -> None:
     rows = [replace(SUBJECT, name=f"s{number}") for number in range(20)]
-    store.commit([SaveSubject(row) for row in rows])
-    store.commit([SaveSubject(replace(rows[7], version=2))])
+    store.commit([model.SaveSubject(row) for row in rows])
+    store.commit([model.SaveSubject(replace(rows[7], version=2))])
     with pytest.raises(ConflictError, match="subject 's7': expected version 1, found version 2"):
-        store.commit([SaveSubject(replace(row, version=2)) for row in rows])
+        store.commit([model.SaveSubject(replace(row, version=2)) for row in rows])
     assert {row.version for row in store.load().subjects if row.name != "s7"} == {1}
 
 
 def test_the_timestamp_only_rises(store: SqlStore) -> None:
     for raised, expected in ((5, 5), (3, 5), (5, 5), (9, 9), (-1, 9)):
-        store.commit([RaiseTimestamp(raised)])
+        store.commit([model.RaiseTimestamp(raised)])
         assert store.load().timestamp_ms == expected
-    store.commit([RaiseTimestamp(20), RaiseTimestamp(12)])
+    store.commit([model.RaiseTimestamp(20), model.RaiseTimestamp(12)])
     assert store.load().timestamp_ms == 20
 
 
 def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> None:
     for start in range(0, 25, 5):
-        store.commit([Audit(replace(ENTRY, at_ms=start + place)) for place in range(5)])
+        store.commit([model.Audit(replace(ENTRY, at_ms=start + place)) for place in range(5)])
     found: list[int] = []
     before = None
     while page := store.read_audit(before=before, limit=7):
@@ -530,19 +352,19 @@ def test_the_audit_is_read_newest_first_and_page_by_page(store: SqlStore) -> Non
 
 
 def test_entries_that_are_older_are_forgotten(store: SqlStore) -> None:
-    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
-    store.commit([ForgetAudit(7), ForgetAudit(2)])
+    store.commit([model.Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in (5, 3, 9, 4, 8, 6, 7)])
+    store.commit([model.ForgetAudit(7), model.ForgetAudit(2)])
     assert [row.at_ms for row in entries_of(store)] == [9, 8, 7]
     # A number is given out once.
     newest = max(row.number for row in store.read_audit(limit=9))
-    store.commit([ForgetAudit(10)])
-    store.commit([Audit(ENTRY)])
+    store.commit([model.ForgetAudit(10)])
+    store.commit([model.Audit(ENTRY)])
     [row] = store.read_audit(limit=9)
     assert row.number > newest
 
 
 def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place) -> None:
-    store.commit([Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
+    store.commit([model.Audit(replace(ENTRY, at_ms=at_ms)) for at_ms in range(2000)])
     query = "DELETE FROM audit WHERE at_ms < 5"
     if place.kind == "sqlite":
         assert "INDEX audit_age" in str(place.execute(f"EXPLAIN QUERY PLAN {query}"))
@@ -553,7 +375,9 @@ def test_a_look_for_old_entries_goes_by_the_index(store: SqlStore, place: Place)
 
 def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
     with pytest.raises(ConflictError):
-        store.commit([Audit(ENTRY), SaveSubject(replace(SUBJECT, version=2)), Audit(ENTRY)])
+        store.commit(
+            [model.Audit(ENTRY), model.SaveSubject(replace(SUBJECT, version=2)), model.Audit(ENTRY)]
+        )
     assert entries_of(store) == []
 
 
@@ -562,7 +386,7 @@ def test_the_audit_of_a_commit_that_fails_is_not_kept(store: SqlStore) -> None:
 names = st.sampled_from(["a", "b", "\0"])
 versions = st.integers(1, 3)
 hosts = st.builds(
-    Broker,
+    model.Broker,
     hostname=names,
     serve_port=st.just(1),
     ip=st.just(""),
@@ -571,7 +395,7 @@ hosts = st.builds(
     version=versions,
 )
 routes = st.builds(
-    Route,
+    model.Route,
     name=names,
     is_prefix=st.booleans(),
     groups=st.lists(names, min_size=1, max_size=2, unique=True).map(tuple),
@@ -584,33 +408,37 @@ nodes = st.builds(
     versions,
 )
 changes = st.one_of(
-    st.builds(SaveSubject, st.builds(Subject, name=names, tag=names, version=versions)),
+    st.builds(model.SaveSubject, st.builds(model.Subject, name=names, tag=names, version=versions)),
     st.builds(
-        lambda name, version: SaveBrokerGroup(replace(GROUP, name=name, version=version)),
+        lambda name, version: model.SaveBrokerGroup(replace(GROUP, name=name, version=version)),
         names,
         versions,
     ),
     st.builds(
-        lambda name, version: RemoveBrokerGroup(replace(GROUP, name=name, version=version)),
+        lambda name, version: model.RemoveBrokerGroup(replace(GROUP, name=name, version=version)),
         names,
         versions,
     ),
     st.builds(
-        lambda name, epoch, version: RemoveDelayGroup(replace(electing(epoch, version), name=name)),
+        lambda name, epoch, version: model.RemoveDelayGroup(
+            replace(electing(epoch, version), name=name)
+        ),
         names,
         st.integers(1, 2),
         st.integers(1, 2),
     ),
-    hosts.map(SaveBroker),
-    hosts.map(lambda broker: SaveBroker(replace(broker, version=1))),
-    hosts.map(RemoveBroker),
-    routes.map(SaveRoute),
-    routes.map(RemoveRoute),
-    st.builds(RemoveSubject, st.builds(Subject, name=names, tag=names, version=versions)),
-    nodes.map(SaveDelayNode),
-    nodes.map(RemoveDelayNode),
+    hosts.map(model.SaveBroker),
+    hosts.map(lambda broker: model.SaveBroker(replace(broker, version=1))),
+    hosts.map(model.RemoveBroker),
+    routes.map(model.SaveRoute),
+    routes.map(model.RemoveRoute),
     st.builds(
-        lambda name, log, epoch, version, expected: SaveDelayGroup(
+        model.RemoveSubject, st.builds(model.Subject, name=names, tag=names, version=versions)
+    ),
+    nodes.map(model.SaveDelayNode),
+    nodes.map(model.RemoveDelayNode),
+    st.builds(
+        lambda name, log, epoch, version, expected: model.SaveDelayGroup(
             replace(electing(epoch, version), name=name, log_uuid=UUID(int=log)),
             expected=expected,
         ),
@@ -620,10 +448,10 @@ changes = st.one_of(
         st.integers(1, 2),
         st.none() | st.tuples(st.integers(1, 2), st.integers(1, 2)),
     ),
-    st.just(RaiseTimestamp(7)),
+    st.just(model.RaiseTimestamp(7)),
     st.builds(
-        lambda cluster, version: SaveControls(
-            ClusterControls(cluster=cluster, controls=Controls(version=version))
+        lambda cluster, version: model.SaveControls(
+            model.ClusterControls(cluster=cluster, controls=Controls(version=version))
         ),
         names,
         versions,
@@ -631,7 +459,7 @@ changes = st.one_of(
 )
 
 
-def sorted_rows(contents: Contents) -> dict[str, object]:
+def sorted_rows(contents: model.Contents) -> dict[str, object]:
     return {
         field.name: sorted(map(repr, rows)) if isinstance(rows, tuple) else rows
         for field in fields(contents)
@@ -645,7 +473,7 @@ def sorted_rows(contents: Contents) -> dict[str, object]:
 )
 @given(st.lists(st.lists(changes, max_size=6), max_size=10))
 def test_a_database_and_the_registry_take_and_refuse_the_same_commits(
-    store: SqlStore, commits: list[list[Change]]
+    store: SqlStore, commits: list[list[model.Change]]
 ) -> None:
     empty(store)
     memory = MemoryStore(Medium())
@@ -667,25 +495,25 @@ def test_a_database_and_the_registry_take_and_refuse_the_same_commits(
 
 def test_two_stores_of_one_database_see_what_the_other_committed(place: Place) -> None:
     with closing(place.open()) as first, closing(place.open(seed=1)) as second:
-        first.commit([SaveSubject(SUBJECT)])
+        first.commit([model.SaveSubject(SUBJECT)])
         assert second.load().subjects == (SUBJECT,)
-        second.commit([SaveSubject(replace(SUBJECT, version=2))])
+        second.commit([model.SaveSubject(replace(SUBJECT, version=2))])
         with pytest.raises(ConflictError, match="found version 2"):
-            first.commit([SaveSubject(replace(SUBJECT, version=2))])
+            first.commit([model.SaveSubject(replace(SUBJECT, version=2))])
 
 
 @on_both
 def test_what_is_loaded_is_of_one_moment_whatever_is_committed_meanwhile(place: Place) -> None:
     with closing(place.open()) as store, closing(place.open(seed=1)) as other:
-        other.commit([SaveSubject(SUBJECT)])
+        other.commit([model.SaveSubject(SUBJECT)])
         number = 0
 
         def commit_more(*_: object) -> None:
             nonlocal number
             number += 1
             name = f"s{number}"
-            route = SaveRoute(Route(name=name, groups=("g",)))
-            other.commit([SaveSubject(Subject(name=name)), route])
+            route = model.SaveRoute(model.Route(name=name, groups=("g",)))
+            other.commit([model.SaveSubject(model.Subject(name=name)), route])
 
         # After each table that is read.
         event.listen(store._database._engine, "after_cursor_execute", commit_more)
@@ -732,7 +560,7 @@ def child(*arguments: str) -> subprocess.Popen[str]:
 @on_both
 def test_of_two_processes_that_compare_and_set_one_wins_each_time(place: Place) -> None:
     with closing(place.open()) as store:
-        store.commit([SaveDelayGroup(DELAY_GROUP, expected=None)])
+        store.commit([model.SaveDelayGroup(DELAY_GROUP, expected=None)])
         racers = [child("race", place.url, node_id, "60") for node_id in ("n1", "n2")]
         won: list[tuple[int, int]] = []
         try:
@@ -797,14 +625,14 @@ def test_a_writer_that_is_killed_loses_nothing_that_it_was_told_is_durable(place
 @on_both
 def test_a_writer_that_waits_too_long_for_another_one_is_told_so(place: Place) -> None:
     with closing(place.open()) as holder, closing(place.open(statement_ms_max=200)) as store:
-        holder.commit([SaveSubject(SUBJECT)])
+        holder.commit([model.SaveSubject(SUBJECT)])
         with holder._begin() as connection:
             connection.execute(text("UPDATE subject_info SET tag = 'held'"))
             with pytest.raises(StoreUnavailableError):
-                store.commit([SaveSubject(replace(SUBJECT, version=2))])
+                store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
             # Readers do not wait for writers.
             assert store.load().subjects == (SUBJECT,)
-        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
         assert store.load().subjects == (replace(SUBJECT, version=2),)
 
 
@@ -812,12 +640,12 @@ def test_a_number_or_text_that_no_database_takes_is_refused_and_nothing_is_kept(
     store: SqlStore,
 ) -> None:
     for impossible in (
-        SaveSubject(replace(SUBJECT, created_ms=2**63)),
-        SaveSubject(replace(SUBJECT, name="\ud800")),
+        model.SaveSubject(replace(SUBJECT, created_ms=2**63)),
+        model.SaveSubject(replace(SUBJECT, name="\ud800")),
     ):
         with pytest.raises(StoreRefusedError):
-            store.commit([SaveBroker(BROKER), impossible])
-    assert store.load() == Contents()
+            store.commit([model.SaveBroker(BROKER), impossible])
+    assert store.load() == model.Contents()
 
 
 @pytest.mark.parametrize(
@@ -848,7 +676,7 @@ def test_another_store_in_the_place_of_the_one_opened_is_not_taken_for_it(
 ) -> None:
     other = UUID(int=9)
     place.execute(f"UPDATE store_identity SET store_uuid = '{other.hex}'")  # noqa: S608
-    for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)])):
+    for use in (store.load, lambda: store.commit([model.SaveSubject(SUBJECT)])):
         with pytest.raises(StoreUnusableError, match=str(other)):
             use()
     assert place.execute("SELECT count(*) FROM subject_info") == [(0,)]
@@ -882,11 +710,11 @@ def test_a_file_that_is_moved_away_is_missed_and_used_again_when_it_is_back(
 ) -> None:
     aside = file_place.path.with_name("aside.db")
     with closing(file_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
         move(file_place.path, aside)
         for use in (
-            lambda: store.commit([SaveSubject(replace(SUBJECT, name="lost"))]),
-            lambda: store.commit([SaveSubject(replace(SUBJECT, name="lost too"))]),
+            lambda: store.commit([model.SaveSubject(replace(SUBJECT, name="lost"))]),
+            lambda: store.commit([model.SaveSubject(replace(SUBJECT, name="lost too"))]),
             store.load,
         ):
             with pytest.raises(StoreUnavailableError):
@@ -895,15 +723,15 @@ def test_a_file_that_is_moved_away_is_missed_and_used_again_when_it_is_back(
         assert not file_place.path.exists()
         move(aside, file_place.path)
         assert SUBJECT in store.load().subjects
-        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
 
 
 def test_a_log_that_is_taken_away_from_its_file_is_missed(file_place: Place) -> None:
     with closing(file_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
         Path(f"{file_place.path}-wal").unlink()
         with pytest.raises(StoreUnavailableError, match="was moved or replaced"):
-            store.commit([SaveSubject(replace(SUBJECT, name="lost"))])
+            store.commit([model.SaveSubject(replace(SUBJECT, name="lost"))])
 
 
 def test_a_folder_that_is_not_there_is_a_store_that_cannot_be_reached(tmp_path: Path) -> None:
@@ -925,7 +753,9 @@ def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(file_place: Pla
 
 def test_a_file_with_bytes_gone_bad_is_unusable(file_place: Place) -> None:
     with closing(file_place.open()) as store:
-        store.commit([SaveSubject(Subject(name=f"s{number}")) for number in range(5000)])
+        store.commit(
+            [model.SaveSubject(model.Subject(name=f"s{number}")) for number in range(5000)]
+        )
     with file_place.path.open("r+b") as file:
         size = file.seek(0, os.SEEK_END)
         for at in range(4096, size, 4096):
@@ -940,7 +770,7 @@ def test_damage_where_nobody_reads_at_the_start_is_found_then(
     file_place: Place, kind: str, table: str
 ) -> None:
     with closing(file_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT), Audit(ENTRY)])
+        store.commit([model.SaveSubject(SUBJECT), model.Audit(ENTRY)])
     query = f"SELECT rootpage FROM sqlite_master WHERE type = '{kind}' AND tbl_name = '{table}'"  # noqa: S608
     [[page], *_] = file_place.execute(query)
     [[page_bytes]] = file_place.execute("PRAGMA page_size")
@@ -960,7 +790,7 @@ def test_a_copy_made_while_the_server_writes_is_a_store_of_one_moment(
     copy.path.parent.mkdir()
     with closing(file_place.open()) as store:
         for number in range(50):
-            store.commit([SaveSubject(Subject(name=f"s{number}")), Audit(ENTRY)])
+            store.commit([model.SaveSubject(model.Subject(name=f"s{number}")), model.Audit(ENTRY)])
             if number == 30:
                 with (
                     closing(sqlite3.connect(file_place.path)) as source,
@@ -969,7 +799,7 @@ def test_a_copy_made_while_the_server_writes_is_a_store_of_one_moment(
                     source.backup(target)
     with closing(copy.open(seed=9)) as store:
         assert len(store.load().subjects) == len(entries_of(store)) == 31
-        store.commit([SaveSubject(Subject(name="more"))])
+        store.commit([model.SaveSubject(model.Subject(name="more"))])
 
 
 def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) -> None:
@@ -978,13 +808,13 @@ def test_the_log_of_a_file_is_cut_when_a_long_reader_is_gone(file_place: Place) 
         with closing(sqlite3.connect(file_place.path, isolation_level=None)) as reader:
             reader.execute("BEGIN")
             reader.execute("SELECT count(*) FROM audit").fetchone()
-            big = Audit(replace(ENTRY, after="x" * 1_000_000))
+            big = model.Audit(replace(ENTRY, after="x" * 1_000_000))
             for _ in range(30):
                 store.commit([big])
             assert log.stat().st_size > 25_000_000
         # Once all of it is in the file, the log begins anew, at what it may keep.
         for _ in range(3):
-            store.commit([Audit(ENTRY)])
+            store.commit([model.Audit(ENTRY)])
         assert log.stat().st_size <= 17_000_000
         # Without readers it stays small, however much is written.
         for _ in range(40):
@@ -997,8 +827,8 @@ def test_what_is_forgotten_makes_room_for_what_comes(file_place: Place) -> None:
         sizes = []
         for turn in range(8):
             entry = replace(ENTRY, at_ms=turn, after="x" * 2000)
-            store.commit([Audit(entry) for _ in range(1000)])
-            store.commit([ForgetAudit(turn)])
+            store.commit([model.Audit(entry) for _ in range(1000)])
+            store.commit([model.ForgetAudit(turn)])
             store._database._engine.dispose()
             sizes.append(file_place.path.stat().st_size)
         # The file has room for twice as many, at the most, and does not grow any more.
@@ -1021,7 +851,7 @@ def fill_up(store: SqlStore) -> list[str]:
     for number in range(1000):
         name = f"{number}" + "x" * 4000
         try:
-            store.commit([SaveSubject(Subject(name=name)), Audit(ENTRY)])
+            store.commit([model.SaveSubject(model.Subject(name=name)), model.Audit(ENTRY)])
         except StoreUnavailableError:
             return taken
         taken.append(name)
@@ -1039,7 +869,7 @@ def test_a_full_disk_is_a_typed_error_and_what_was_taken_before_is_kept(
         assert {subject.name for subject in found.subjects} == set(taken)
         assert len(entries_of(store)) == len(taken)
         # There is room again.
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
 
 
 def test_a_write_that_fails_is_a_typed_error_and_what_was_taken_before_is_kept(
@@ -1055,19 +885,19 @@ def test_a_write_that_fails_is_a_typed_error_and_what_was_taken_before_is_kept(
         assert len(taken) > 5
         found = {subject.name for subject in store.load().subjects}
         assert set(taken) <= found
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
     with closing(file_place.open()) as store:
         assert {subject.name for subject in store.load().subjects} == found | {SUBJECT.name}
 
 
 def test_a_read_only_file_is_read_and_changes_are_a_typed_error(file_place: Place) -> None:
     with closing(file_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
         with pragma(store, "query_only=1"):
             assert store.load().subjects == (SUBJECT,)
             with pytest.raises(StoreUnavailableError, match="readonly"):
-                store.commit([SaveSubject(replace(SUBJECT, version=2))])
-        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+                store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
 
 
 # PostgreSQL
@@ -1093,7 +923,7 @@ def test_a_server_that_goes_away_is_missed_and_used_again_when_it_is_back(
         store.commit(EVERYTHING)
         server.stop(restarts=True)
         try:
-            for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)])):
+            for use in (store.load, lambda: store.commit([model.SaveSubject(SUBJECT)])):
                 for _ in range(2):
                     with pytest.raises(StoreUnavailableError):
                         use()
@@ -1102,15 +932,15 @@ def test_a_server_that_goes_away_is_missed_and_used_again_when_it_is_back(
         finally:
             server.start()
         assert store.load() == ALL_OF_IT
-        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
 
 
 @pytest.mark.process
 def test_a_connection_that_was_cut_between_two_calls_is_made_anew(server_place: Place) -> None:
     with closing(server_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
         cut_off(server_place)
-        store.commit([SaveSubject(replace(SUBJECT, version=2))])
+        store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
         cut_off(server_place)
         assert store.load().subjects == (replace(SUBJECT, version=2),)
 
@@ -1126,7 +956,7 @@ def test_a_connection_that_is_cut_in_mid_commit_is_a_typed_error(server_place: P
 
         with pytest.raises(StoreUnavailableError):
             commit()
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
     assert server_place.execute("SELECT id FROM last_timestamp") == [(1,)]
 
 
@@ -1142,13 +972,13 @@ def test_a_server_that_only_reads_is_read_and_changes_are_a_typed_error(
     server_place: Place,
 ) -> None:
     with closing(server_place.open()) as store:
-        store.commit([SaveSubject(SUBJECT)])
+        store.commit([model.SaveSubject(SUBJECT)])
         database = server_place.database
         server_place.execute(f"ALTER DATABASE {database} SET default_transaction_read_only = on")
         cut_off(server_place)
         assert store.load().subjects == (SUBJECT,)
         with pytest.raises(StoreUnavailableError, match="read-only"):
-            store.commit([SaveSubject(replace(SUBJECT, version=2))])
+            store.commit([model.SaveSubject(replace(SUBJECT, version=2))])
 
 
 @pytest.mark.process
@@ -1181,8 +1011,8 @@ def test_a_name_that_no_index_of_the_server_holds_is_refused_and_nothing_is_kept
     with closing(server_place.open()) as store:
         name = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=9000))
         with pytest.raises(StoreRefusedError):
-            store.commit([SaveBroker(BROKER), SaveSubject(Subject(name=name))])
-        assert store.load() == Contents()
+            store.commit([model.SaveBroker(BROKER), model.SaveSubject(model.Subject(name=name))])
+        assert store.load() == model.Contents()
 
 
 @pytest.mark.process
@@ -1191,7 +1021,7 @@ def test_two_commits_that_lock_each_other_out_end_with_a_conflict_of_one(
 ) -> None:
     first, second = replace(SUBJECT, name="a"), replace(SUBJECT, name="b")
     with closing(server_place.open()) as one, closing(server_place.open()) as other:
-        one.commit([SaveSubject(first), SaveSubject(second)])
+        one.commit([model.SaveSubject(first), model.SaveSubject(second)])
         outcomes: list[str] = []
         met = threading.Barrier(2)
         lock = text("UPDATE subject_info SET tag = 't' WHERE name = :row")
@@ -1346,7 +1176,7 @@ def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
         assert place.execute("SELECT max(version) FROM schema_version") == [(newest,)]
         # Whoever knows only the older version does not touch it any more.
         monkeypatch.undo()
-        for use in (store.load, lambda: store.commit([SaveSubject(SUBJECT)]), place.open):
+        for use in (store.load, lambda: store.commit([model.SaveSubject(SUBJECT)]), place.open):
             with pytest.raises(
                 NewerSchemaError,
                 match=f"version {newest} and this delaywheel knows up to {newest - 1}",
@@ -1371,8 +1201,8 @@ def test_a_node_of_version_1_has_a_start_that_nobody_knows(
         )
     with closing(place.open()) as store:
         [row] = store.load().delay_nodes
-        assert (row.boot_id, row.incarnation, row.last_sequence) == (NO_BOOT, 3, 7)
-        store.commit([SaveDelayNode(replace(row, boot_id=UUID(int=5), version=2))])
+        assert (row.boot_id, row.incarnation, row.last_sequence) == (model.NO_BOOT, 3, 7)
+        store.commit([model.SaveDelayNode(replace(row, boot_id=UUID(int=5), version=2))])
         assert store.load().delay_nodes[0].boot_id == UUID(int=5)
 
 
@@ -1409,7 +1239,7 @@ def test_a_first_migration_that_fails_leaves_an_empty_database(
         with pytest.raises(StoreUnusableError):
             place.open()
     with closing(place.open()) as store:
-        assert store.load() == Contents()
+        assert store.load() == model.Contents()
 
 
 def test_a_database_that_is_somebody_elses_is_refused_and_left_as_it_is(place: Place) -> None:

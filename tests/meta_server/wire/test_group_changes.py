@@ -10,17 +10,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState
-from delay_protocol.nodes.group_changes import (
-    WATCH_S,
-    Alter,
-    ChangeReply,
-    HandOver,
-    NodeNews,
-    NodeWatch,
-    Vote,
-    encode_group_change,
-    encode_node_watch,
-)
+from delay_protocol.nodes import group_changes
 from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
@@ -52,8 +42,8 @@ def start(number: int, incarnation: int = 1, **more: Any) -> NodeRegister:  # no
     return node(**(values | more))
 
 
-def vote(epoch: int, end: int, *, last_epoch: int = 1) -> Vote:
-    return Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end)
+def vote(epoch: int, end: int, *, last_epoch: int = 1) -> group_changes.Vote:
+    return group_changes.Vote(epoch=epoch, last_epoch=last_epoch, end=end, applied=end)
 
 
 class Member:
@@ -69,7 +59,7 @@ class Member:
         assert isinstance(reply, NodeRegistered), reply
         return reply
 
-    async def news(self) -> NodeNews:
+    async def news(self) -> group_changes.NodeNews:
         told = await self.peer.watch()
         assert told is not None
         return told
@@ -92,10 +82,10 @@ class Trio:
     def record(self) -> GroupRecord:
         return self.server.registry.delay_groups["d1"].record
 
-    async def alter(self, *numbers: int, by: int = 1) -> ChangeReply:
+    async def alter(self, *numbers: int, by: int = 1) -> group_changes.ChangeReply:
         record = self.record
         in_sync = {f"n{number}": uuid(100 + number) for number in numbers}
-        wanted = Alter(epoch=record.epoch, version=record.version, in_sync=in_sync)
+        wanted = group_changes.Alter(epoch=record.epoch, version=record.version, in_sync=in_sync)
         return await self.members[by - 1].peer.change(wanted)
 
     async def die(self, number: int) -> None:
@@ -117,20 +107,24 @@ async def three(
         yield group
 
 
+@pytest.fixture
+async def group(world: World) -> AsyncIterator[Trio]:
+    async with three(world) as group:
+        yield group
+
+
 def actions(world: World) -> list[str]:
     return [row.entry.action for row in world.medium.audit]
 
 
-async def test_the_record_names_the_master_and_all_learn_of_one_another() -> None:
-    world = World()
-    async with three(world) as group:
-        one, two, three_ = [await member.register() for member in group.members]
-        assert one.role is NodeRole.MASTER
-        assert [reply.role for reply in (two, three_)] == [NodeRole.SLAVE] * 2
-        assert two.log_uuid == uuid(1)
-        assert list(two.members) == ["n1", "n2", "n3"]
-        assert two.members["n3"].address == "10.0.0.3:20801"
-        assert two.members["n3"].storage_uuid == uuid(103)
+async def test_the_record_names_the_master_and_all_learn_of_one_another(group: Trio) -> None:
+    one, two, three_ = [await member.register() for member in group.members]
+    assert one.role is NodeRole.MASTER
+    assert [reply.role for reply in (two, three_)] == [NodeRole.SLAVE] * 2
+    assert two.log_uuid == uuid(1)
+    assert list(two.members) == ["n1", "n2", "n3"]
+    assert two.members["n3"].address == "10.0.0.3:20801"
+    assert two.members["n3"].storage_uuid == uuid(103)
 
 
 async def test_an_empty_node_is_told_the_log_of_its_group_and_takes_it(
@@ -144,76 +138,74 @@ async def test_an_empty_node_is_told_the_log_of_its_group_and_takes_it(
     assert server.registry.nodes["c1", "d1", "n2"].log_uuid == uuid(1)
 
 
-async def test_another_in_sync_set_is_stored_and_then_told_to_all() -> None:
-    world = World()
-    async with three(world) as group:
-        assert group.record.in_sync == {f"n{number}": uuid(100 + number) for number in (1, 2, 3)}
-        before = await group.members[1].news()
-        assert before.record == group.record
-        told: list[NodeNews] = []
+async def test_another_in_sync_set_is_stored_and_then_told_to_all(
+    world: World, group: Trio
+) -> None:
+    assert group.record.in_sync == {f"n{number}": uuid(100 + number) for number in (1, 2, 3)}
+    before = await group.members[1].news()
+    assert before.record == group.record
+    told: list[group_changes.NodeNews] = []
 
-        async def wait() -> None:
-            told.append(await group.members[1].news())
+    async def wait() -> None:
+        told.append(await group.members[1].news())
 
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(wait)
-            await until(lambda: group.server.handlers.group_changes.waiting)
-            reply = await group.alter(1, 2)
-            assert (reply.refusal, sorted(reply.record.in_sync)) == ("", ["n1", "n2"])
-            assert world.medium.tables.delay_groups["d1"].record == reply.record
-        assert [news.record for news in told] == [reply.record]
-        assert actions(world).count("delay-group.in-sync") == 2
-
-
-async def test_a_wish_that_is_refused_says_why_and_counts_the_version_up() -> None:
-    world = World()
-    async with three(world) as group:
-        version = group.record.version
-        reply = await group.alter(2, 3)
-        assert reply.refusal == "the master is always in sync"
-        assert reply.record.version == version + 1
-        assert sorted(reply.record.in_sync) == ["n1", "n2", "n3"]
-        old = Alter(epoch=1, version=version, in_sync={"n1": uuid(101)})
-        late = await group.members[0].peer.change(old)
-        assert late.refusal == f"the record is that of epoch 1, version {version + 1}"
-        assert late.record == reply.record
-        assert "the record is that" in (await group.alter(2, by=2)).refusal
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await until(lambda: group.server.handlers.group_changes.waiting)
+        reply = await group.alter(1, 2)
+        assert (reply.refusal, sorted(reply.record.in_sync)) == ("", ["n1", "n2"])
+        assert world.medium.tables.delay_groups["d1"].record == reply.record
+    assert [news.record for news in told] == [reply.record]
+    assert actions(world).count("delay-group.in-sync") == 2
 
 
-async def test_a_master_that_is_started_again_begins_an_election_that_votes_end() -> None:
-    world = World()
-    async with three(world) as group:
-        online = broker("d1", address="10.0.0.1:20801", role=BrokerRole.DELAY_MASTER)
-        assert (await group.members[0].peer.broker(online)).code == 0
-        await group.die(1)
-        again = await started(world, start(1, 2))
-        await until(lambda: group.record.phase is Phase.ELECTING, seconds=0.1)
-        assert (group.record.epoch, group.record.master) == (2, None)
-        assert group.server.registry.groups["d1"].state is BrokerState.NRW
-        for member in (again, *group.members[1:]):
-            reply = await member.register()
-            assert reply.role is NodeRole.SLAVE
-            news = await member.news()
-            assert (news.vote_epoch, news.gone) == (2, 1)
-        kept = len(world.medium.commits)
-        for number, (member, end) in enumerate(
-            ((again, 11), (group.members[1], 12), (group.members[2], 11)), start=1
-        ):
-            reply_ = await member.peer.change(vote(2, end))
-            assert (reply_.refusal, reply_.record.epoch) == ("", 2)
-            assert group.record.phase is Phase.ELECTING or number == 3
-        await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.3)
-        assert group.record.master == Master(node_id="n2", incarnation=1)
-        # Record, address and audit are one commit.
-        named = [one for one in world.medium.commits[kept:] if _names_master(one)]
-        [changes] = named
-        [shown] = [one.group for one in changes if isinstance(one, SaveBrokerGroup)]
-        assert (shown.master, shown.state) == ("10.0.0.2:20801", BrokerState.NRW)
-        [entry] = [one.entry for one in changes if isinstance(one, Audit)]
-        assert (entry.action, entry.target) == ("delay-group.elect", "c1/d1")
-        reply = await group.members[1].register()
-        assert reply.role is NodeRole.MASTER
-        await _only_the_master_speaks_for_the_group(world, group, again)
+async def test_a_wish_that_is_refused_says_why_and_counts_the_version_up(group: Trio) -> None:
+    version = group.record.version
+    reply = await group.alter(2, 3)
+    assert reply.refusal == "the master is always in sync"
+    assert reply.record.version == version + 1
+    assert sorted(reply.record.in_sync) == ["n1", "n2", "n3"]
+    old = group_changes.Alter(epoch=1, version=version, in_sync={"n1": uuid(101)})
+    late = await group.members[0].peer.change(old)
+    assert late.refusal == f"the record is that of epoch 1, version {version + 1}"
+    assert late.record == reply.record
+    assert "the record is that" in (await group.alter(2, by=2)).refusal
+
+
+async def test_a_master_that_is_started_again_begins_an_election_that_votes_end(
+    world: World, group: Trio
+) -> None:
+    online = broker("d1", address="10.0.0.1:20801", role=BrokerRole.DELAY_MASTER)
+    assert (await group.members[0].peer.broker(online)).code == 0
+    await group.die(1)
+    again = await started(world, start(1, 2))
+    await until(lambda: group.record.phase is Phase.ELECTING, seconds=0.1)
+    assert (group.record.epoch, group.record.master) == (2, None)
+    assert group.server.registry.groups["d1"].state is BrokerState.NRW
+    for member in (again, *group.members[1:]):
+        reply = await member.register()
+        assert reply.role is NodeRole.SLAVE
+        news = await member.news()
+        assert (news.vote_epoch, news.gone) == (2, 1)
+    kept = len(world.medium.commits)
+    for number, (member, end) in enumerate(
+        ((again, 11), (group.members[1], 12), (group.members[2], 11)), start=1
+    ):
+        reply_ = await member.peer.change(vote(2, end))
+        assert (reply_.refusal, reply_.record.epoch) == ("", 2)
+        assert group.record.phase is Phase.ELECTING or number == 3
+    await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.3)
+    assert group.record.master == Master(node_id="n2", incarnation=1)
+    # Record, address and audit are one commit.
+    named = [one for one in world.medium.commits[kept:] if _names_master(one)]
+    [changes] = named
+    [shown] = [one.group for one in changes if isinstance(one, SaveBrokerGroup)]
+    assert (shown.master, shown.state) == ("10.0.0.2:20801", BrokerState.NRW)
+    [entry] = [one.entry for one in changes if isinstance(one, Audit)]
+    assert (entry.action, entry.target) == ("delay-group.elect", "c1/d1")
+    reply = await group.members[1].register()
+    assert reply.role is NodeRole.MASTER
+    await _only_the_master_speaks_for_the_group(world, group, again)
 
 
 def _names_master(changes: tuple[Change, ...]) -> bool:
@@ -230,37 +222,6 @@ async def _only_the_master_speaks_for_the_group(world: World, group: Trio, old: 
     assert (await group.members[1].peer.broker(online)).code == 0
     reply = await client.register("a.b", 4)
     assert [(info.name, info.master) for info in reply.groups] == [("d1", "10.0.0.2:20801")]
-
-
-async def test_votes_of_who_is_away_are_not_waited_for_long() -> None:
-    world = World()
-    async with three(world) as group:
-        await group.die(1)
-        again = await started(world, start(1, 2))
-        await until(lambda: group.record.phase is Phase.ELECTING)
-        await again.news()
-        await again.peer.change(vote(2, 11))
-        began = trio.current_time()
-        assert not (await again.peer.change(vote(2, 11))).refusal, "a vote may be said twice"
-        await until(lambda: group.record.phase is Phase.ACTIVE, step_s=0.05)
-        assert 1.4 < trio.current_time() - began < 1.8
-        assert group.record.master == Master(node_id="n1", incarnation=2)
-
-
-async def test_a_vote_of_a_disk_that_is_not_in_sync_does_not_count() -> None:
-    world = World()
-    async with three(world) as group:
-        await group.alter(1, 2)
-        refused = await group.members[1].peer.change(vote(1, 500))
-        assert refused.refusal == "no election for epoch 1 is under way"
-        await group.die(1)
-        await started(world, start(1, 2))
-        await until(lambda: group.record.phase is Phase.ELECTING)
-        assert (await group.members[2].news()).vote_epoch == 0
-        refused = await group.members[2].peer.change(vote(2, 500))
-        assert refused.refusal == "the disk of n3 is not in sync"
-        await trio.sleep(3)
-        assert group.record.phase is Phase.ELECTING
 
 
 async def test_an_election_goes_on_after_a_restart_of_the_meta_server() -> None:
@@ -284,72 +245,72 @@ async def test_an_election_goes_on_after_a_restart_of_the_meta_server() -> None:
 
 
 @pytest.mark.parametrize("fault", [Fault.LOST, Fault.KEPT, Fault.REFUSED])
-async def test_a_master_that_the_store_did_not_keep_is_elected_anew(fault: Fault) -> None:
-    world = World()
-    async with three(world) as group:
-        await group.die(1)
-        members = [await started(world, start(1, 2)), *group.members[1:]]
-        await until(lambda: group.record.phase is Phase.ELECTING)
-        for member in members:
-            assert (await member.news()).vote_epoch == 2
-        world.medium.next_faults = [fault]
-        for member in members:
-            await member.peer.change(vote(2, 11))
-        for _ in range(20):
-            if group.record.phase is Phase.ACTIVE:
-                break
-            await trio.sleep(0.5)
-            for member in members:
-                await member.register()
-                await member.peer.change(vote(2, 11))
-        assert group.record.phase is Phase.ACTIVE
-        assert world.medium.tables.delay_groups["d1"].record == group.record
-
-
-async def test_votes_are_asked_for_again_when_everything_is_loaded_anew() -> None:
-    world = World()
-    async with three(world) as group:
-        await group.die(1)
-        await started(world, start(1, 2))
-        await until(lambda: group.record.phase is Phase.ELECTING)
-        member = group.members[1]
+async def test_a_master_that_the_store_did_not_keep_is_elected_anew(
+    world: World, group: Trio, fault: Fault
+) -> None:
+    await group.die(1)
+    members = [await started(world, start(1, 2)), *group.members[1:]]
+    await until(lambda: group.record.phase is Phase.ELECTING)
+    for member in members:
         assert (await member.news()).vote_epoch == 2
+    world.medium.next_faults = [fault]
+    for member in members:
         await member.peer.change(vote(2, 11))
-        assert (await member.news()).vote_epoch == 0
-        world.medium.next_faults = [Fault.LOST]
-        stranger = await world.connect()
-        assert (await stranger.broker(broker("g9"))).code == 51
-        await until(lambda: not group.server.committer.is_stale, seconds=1)
-        assert group.record.phase is Phase.ELECTING
-        assert (await member.news()).vote_epoch == 2
-
-
-async def test_a_master_that_falls_silent_is_replaced_within_seconds() -> None:
-    world = World()
-    async with three(world) as group:
-        await group.members[0].register(stands=Stands(may_send=True))
-        began = trio.current_time()
-        while group.record.phase is Phase.ACTIVE:
-            for member in group.members[1:]:
-                await member.register()
-            await trio.sleep(0.05)
-        assert 3 < trio.current_time() - began < 3.2
-        assert (await group.members[1].news()).gone == 0
-        for member in group.members[1:]:
+    for _ in range(20):
+        if group.record.phase is Phase.ACTIVE:
+            break
+        await trio.sleep(0.5)
+        for member in members:
+            await member.register()
             await member.peer.change(vote(2, 11))
-        await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.5)
-        [first, *_] = [row.entry for row in world.medium.audit if "elect" in row.entry.action]
-        assert first.actor == "the meta server"
-        # Why, and who voted how, is in the audit.
-        begun, chosen = (
-            msgspec.json.decode(row.entry.after)
-            for row in world.medium.audit
-            if "elect" in row.entry.action
-        )
-        assert begun["why"] == chosen["why"] == "n1 was not heard for 3.0 s"
-        voted = "record 10 of epoch 1; fit"
-        assert chosen["votes"] == {"n2": voted, "n3": voted}
-        assert group.server.handlers.group_changes.begun == {("d1", "silent"): 1}
+    assert group.record.phase is Phase.ACTIVE
+    assert world.medium.tables.delay_groups["d1"].record == group.record
+
+
+async def test_votes_are_asked_for_again_when_everything_is_loaded_anew(
+    world: World, group: Trio
+) -> None:
+    await group.die(1)
+    await started(world, start(1, 2))
+    await until(lambda: group.record.phase is Phase.ELECTING)
+    member = group.members[1]
+    assert (await member.news()).vote_epoch == 2
+    await member.peer.change(vote(2, 11))
+    assert (await member.news()).vote_epoch == 0
+    world.medium.next_faults = [Fault.LOST]
+    stranger = await world.connect()
+    assert (await stranger.broker(broker("g9"))).code == 51
+    await until(lambda: not group.server.committer.is_stale, seconds=1)
+    assert group.record.phase is Phase.ELECTING
+    assert (await member.news()).vote_epoch == 2
+
+
+async def test_a_master_that_falls_silent_is_replaced_within_seconds(
+    world: World, group: Trio
+) -> None:
+    await group.members[0].register(stands=Stands(may_send=True))
+    began = trio.current_time()
+    while group.record.phase is Phase.ACTIVE:
+        for member in group.members[1:]:
+            await member.register()
+        await trio.sleep(0.05)
+    assert 3 < trio.current_time() - began < 3.2
+    assert (await group.members[1].news()).gone == 0
+    for member in group.members[1:]:
+        await member.peer.change(vote(2, 11))
+    await until(lambda: group.record.phase is Phase.ACTIVE, seconds=0.5)
+    [first, *_] = [row.entry for row in world.medium.audit if "elect" in row.entry.action]
+    assert first.actor == "the meta server"
+    # Why, and who voted how, is in the audit.
+    begun, chosen = (
+        msgspec.json.decode(row.entry.after)
+        for row in world.medium.audit
+        if "elect" in row.entry.action
+    )
+    assert begun["why"] == chosen["why"] == "n1 was not heard for 3.0 s"
+    voted = "record 10 of epoch 1; fit"
+    assert chosen["votes"] == {"n2": voted, "n3": voted}
+    assert group.server.handlers.group_changes.begun == {("d1", "silent"): 1}
 
 
 async def test_where_an_operator_elects_only_a_restart_begins_an_election() -> None:
@@ -365,55 +326,41 @@ async def test_where_an_operator_elects_only_a_restart_begins_an_election() -> N
         await until(lambda: group.record.phase is Phase.ELECTING)
 
 
-async def test_the_routes_of_a_master_stay_while_a_slave_hears_that_it_may_send() -> None:
-    world = World()
-    async with three(world) as group:
-        online = broker("d1", address="10.0.0.1:20801", role=BrokerRole.DELAY_MASTER)
-        assert (await group.members[0].peer.broker(online)).code == 0
-        hears = Stands(hears=1, hears_sender=True, vote_in_s=3.0)
-        for _ in range(100):
-            await group.members[1].register(stands=hears)
-            await trio.sleep(1)
-        assert group.record.phase is Phase.ACTIVE
-        assert group.server.registry.groups["d1"].state is BrokerState.RW
-        await trio.sleep(40)
-        assert group.server.registry.groups["d1"].state is not BrokerState.RW
+async def test_the_routes_of_a_master_stay_while_a_slave_hears_that_it_may_send(
+    group: Trio,
+) -> None:
+    online = broker("d1", address="10.0.0.1:20801", role=BrokerRole.DELAY_MASTER)
+    assert (await group.members[0].peer.broker(online)).code == 0
+    hears = Stands(hears=1, hears_sender=True, vote_in_s=3.0)
+    for _ in range(100):
+        await group.members[1].register(stands=hears)
+        await trio.sleep(1)
+    assert group.record.phase is Phase.ACTIVE
+    assert group.server.registry.groups["d1"].state is BrokerState.RW
+    await trio.sleep(40)
+    assert group.server.registry.groups["d1"].state is not BrokerState.RW
 
 
-async def test_a_meta_server_that_starts_elects_nobody_before_it_may_have_heard_of_all() -> None:
-    world = World()
-    async with three(world):
-        pass
-    async with world.serving() as server:
-        members = [await started(world, start(number)) for number in (2, 3)]
-        began = trio.current_time()
-        while server.registry.delay_groups["d1"].record.phase is Phase.ACTIVE:
-            for member in members:
-                await member.register()
-            await trio.sleep(0.05)
-        assert 2.9 < trio.current_time() - began < 3.3
-
-
-async def test_a_master_hands_over_to_a_member_or_begins_anew_itself() -> None:
-    world = World()
-    async with three(world) as group:
-        record = group.record
-        wish = HandOver(epoch=record.epoch, version=record.version, target="n3")
-        refused = await group.members[1].peer.change(wish)
-        assert "the record is that" in refused.refusal
-        reply = await group.members[0].peer.change(wish)
-        assert (reply.refusal, reply.record.master) == ("", Master(node_id="n3", incarnation=1))
-        assert (reply.record.epoch, reply.record.phase) == (2, Phase.ACTIVE)
-        assert group.server.registry.groups["d1"].master == "10.0.0.3:20801"
-        assert (await group.members[0].register()).role is NodeRole.SLAVE
-        assert (await group.members[2].register(last_epoch=2)).role is NodeRole.MASTER
-        again = HandOver(epoch=2, version=reply.record.version, target="n3")
-        reply = await group.members[2].peer.change(again)
-        assert (reply.record.epoch, reply.record.master) == (3, reply.record.master)
-        assert actions(world)[-2:] == ["delay-group.hand-over"] * 2
-        unknown = HandOver(epoch=3, version=reply.record.version, target="n9")
-        refused = await group.members[2].peer.change(unknown)
-        assert refused.refusal == "n9 is not in sync, or was not heard"
+async def test_a_master_hands_over_to_a_member_or_begins_anew_itself(
+    world: World, group: Trio
+) -> None:
+    record = group.record
+    wish = group_changes.HandOver(epoch=record.epoch, version=record.version, target="n3")
+    refused = await group.members[1].peer.change(wish)
+    assert "the record is that" in refused.refusal
+    reply = await group.members[0].peer.change(wish)
+    assert (reply.refusal, reply.record.master) == ("", Master(node_id="n3", incarnation=1))
+    assert (reply.record.epoch, reply.record.phase) == (2, Phase.ACTIVE)
+    assert group.server.registry.groups["d1"].master == "10.0.0.3:20801"
+    assert (await group.members[0].register()).role is NodeRole.SLAVE
+    assert (await group.members[2].register(last_epoch=2)).role is NodeRole.MASTER
+    again = group_changes.HandOver(epoch=2, version=reply.record.version, target="n3")
+    reply = await group.members[2].peer.change(again)
+    assert (reply.record.epoch, reply.record.master) == (3, reply.record.master)
+    assert actions(world)[-2:] == ["delay-group.hand-over"] * 2
+    unknown = group_changes.HandOver(epoch=3, version=reply.record.version, target="n9")
+    refused = await group.members[2].peer.change(unknown)
+    assert refused.refusal == "n9 is not in sync, or was not heard"
 
 
 @pytest.mark.parametrize("elect", ["automatic", "operator"])
@@ -430,7 +377,7 @@ async def test_an_unfit_master_is_asked_to_hand_over_also_where_an_operator_elec
         news = await group.members[0].news()
         assert (news.hand_over_to, news.hand_over_why) == ("n3", why)
         record = group.record
-        wish = HandOver(epoch=record.epoch, version=record.version, target="n3")
+        wish = group_changes.HandOver(epoch=record.epoch, version=record.version, target="n3")
         reply = await group.members[0].peer.change(wish)
         assert sorted(reply.record.in_sync) == ["n2", "n3"]
         entry = world.medium.audit[-1].entry
@@ -441,46 +388,44 @@ async def test_an_unfit_master_is_asked_to_hand_over_also_where_an_operator_elec
         assert (await group.members[2].news()).hand_over_to == "", "the next one is not asked"
 
 
-async def test_a_watch_is_answered_after_a_while_if_nothing_is_new() -> None:
-    world = World()
-    async with three(world) as group:
-        member = group.members[2]
-        await member.news()
-        began = trio.current_time()
-        assert await member.peer.watch() is None
-        assert WATCH_S <= trio.current_time() - began < WATCH_S + 0.5
+async def test_a_watch_is_answered_after_a_while_if_nothing_is_new(group: Trio) -> None:
+    member = group.members[2]
+    await member.news()
+    began = trio.current_time()
+    assert await member.peer.watch() is None
+    assert group_changes.WATCH_S <= trio.current_time() - began < group_changes.WATCH_S + 0.5
 
 
-async def test_a_node_that_registers_is_news_to_the_others() -> None:
-    world = World()
-    async with three(world) as group:
-        await group.members[1].news()
-        await group.die(3)
-        await started(world, start(3, 2))
-        news = await group.members[1].news()
-        assert news.members["n3"].incarnation == 2
-        assert news.record == group.record
+async def test_a_node_that_registers_is_news_to_the_others(world: World, group: Trio) -> None:
+    await group.members[1].news()
+    await group.die(3)
+    await started(world, start(3, 2))
+    news = await group.members[1].news()
+    assert news.members["n3"].incarnation == 2
+    assert news.record == group.record
 
 
-async def test_who_has_not_registered_on_a_connection_learns_and_changes_nothing() -> None:
-    world = World()
-    async with three(world) as group:
-        stranger = await world.connect()
-        before = group.record
-        wish = Alter(epoch=1, version=before.version, in_sync={"n1": uuid(101)})
-        for code, body in (
-            (CommandCode.NODE_WATCH, encode_node_watch(NodeWatch())),
-            (CommandCode.GROUP_CHANGE, encode_group_change(wish)),
-            (CommandCode.GROUP_CHANGE, encode_group_change(vote(1, 5))),
-        ):
-            answer = await stranger.ask(code, body)
-            assert answer.code == 51
-            assert b"register a delay server on this connection first" in answer.body
-        # Nor does the connection of a start that another one has followed.
-        slow = group.members[2]
-        await trio.sleep(6)
-        await started(world, start(3, 2))
-        answer = await slow.peer.ask(CommandCode.GROUP_CHANGE, encode_group_change(vote(1, 5)))
+async def test_who_has_not_registered_on_a_connection_learns_and_changes_nothing(
+    world: World, group: Trio
+) -> None:
+    stranger = await world.connect()
+    before = group.record
+    wish = group_changes.Alter(epoch=1, version=before.version, in_sync={"n1": uuid(101)})
+    for code, body in (
+        (CommandCode.NODE_WATCH, group_changes.encode_node_watch(group_changes.NodeWatch())),
+        (CommandCode.GROUP_CHANGE, group_changes.encode_group_change(wish)),
+        (CommandCode.GROUP_CHANGE, group_changes.encode_group_change(vote(1, 5))),
+    ):
+        answer = await stranger.ask(code, body)
         assert answer.code == 51
-        assert b"n3 has registered with another start since" in answer.body
-        assert group.record == before
+        assert b"register a delay server on this connection first" in answer.body
+    # Nor does the connection of a start that another one has followed.
+    slow = group.members[2]
+    await trio.sleep(6)
+    await started(world, start(3, 2))
+    answer = await slow.peer.ask(
+        CommandCode.GROUP_CHANGE, group_changes.encode_group_change(vote(1, 5))
+    )
+    assert answer.code == 51
+    assert b"n3 has registered with another start since" in answer.body
+    assert group.record == before

@@ -12,15 +12,7 @@ from delay_protocol.meta.requests import (
     BrokerState,
     ClientType,
 )
-from delay_protocol.nodes.auth import (
-    Challenge,
-    Direction,
-    decode_challenge,
-    encode_challenge,
-    seal,
-    session_key,
-    unseal,
-)
+from delay_protocol.nodes import auth
 from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
@@ -33,16 +25,7 @@ from meta_server.admin.status import status_of
 from meta_server.server import MetaServer
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from tests.kit.operator import Operator
-from tests.meta_server.meta_rig import (
-    Peer,
-    World,
-    broker,
-    make_config,
-    names,
-    node,
-    state_of,
-    until,
-)
+from tests.meta_server import meta_rig
 
 REGISTER = CommandCode.NODE_REGISTER
 OLD, NEW, WRONG = (word * 8 for word in ("old.", "new.", "none"))
@@ -52,22 +35,22 @@ NONCE = bytes(range(32))
 class Prover:
     """A delay server with a secret, on a connection of its own."""
 
-    def __init__(self, peer: Peer, secret: str, nonce: bytes) -> None:
+    def __init__(self, peer: meta_rig.Peer, secret: str, nonce: bytes) -> None:
         self.peer = peer
-        self.key = session_key(secret.encode(), node_nonce=NONCE, meta_nonce=nonce)
+        self.key = auth.session_key(secret.encode(), node_nonce=NONCE, meta_nonce=nonce)
         self.number = 0
 
     @classmethod
-    async def on(cls, peer: Peer, secret: str) -> "Prover":
-        body = encode_challenge(Challenge(nonce=NONCE))
+    async def on(cls, peer: meta_rig.Peer, secret: str) -> "Prover":
+        body = auth.encode_challenge(auth.Challenge(nonce=NONCE))
         answer = await peer.ask(CommandCode.NODE_CHALLENGE, body)
         assert answer.code == 0, answer.body
-        return cls(peer, secret, decode_challenge(answer.body).nonce)
+        return cls(peer, secret, auth.decode_challenge(answer.body).nonce)
 
     def sealed(self, request: NodeRegister) -> bytes:
         self.number += 1
-        return seal(
-            self.key, Direction.REQUEST, REGISTER, self.number, encode_node_register(request)
+        return auth.seal(
+            self.key, auth.Direction.REQUEST, REGISTER, self.number, encode_node_register(request)
         )
 
     async def ask(self, request: NodeRegister) -> Frame:
@@ -76,7 +59,7 @@ class Prover:
     async def register(self, request: NodeRegister) -> NodeRegistered | Refused:
         answer = await self.ask(request)
         assert answer.code == 0, answer.body
-        found = unseal([self.key], Direction.ANSWER, REGISTER, answer.body)
+        found = auth.unseal([self.key], auth.Direction.ANSWER, REGISTER, answer.body)
         assert found is not None
         assert found[1] == self.number
         return decode_node_reply(found[2])
@@ -90,7 +73,9 @@ def write(path: Path, *secrets: str) -> Path:
 
 
 def config_with(path: Path, *, needed: bool = True) -> MetaServerConfig:
-    return make_config(registration=RegistrationConfig(secret_file=str(path), secret_needed=needed))
+    return meta_rig.make_config(
+        registration=RegistrationConfig(secret_file=str(path), secret_needed=needed)
+    )
 
 
 @pytest.fixture
@@ -103,14 +88,14 @@ def is_refused(answer: Frame, reason: str, *, code: int = 1001) -> bool:
 
 
 async def test_who_has_the_secret_registers_and_is_answered_with_a_proof(secret: Path) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         prover = await Prover.on(await world.connect(), OLD)
         for _ in range(3):
-            reply = await prover.register(node())
+            reply = await prover.register(meta_rig.node())
             assert isinstance(reply, NodeRegistered)
             assert reply.record.epoch == 1
-        refused = await prover.register(node(storage=9))
+        refused = await prover.register(meta_rig.node(storage=9))
         assert isinstance(refused, Refused)
         status = status_of(server.observe())
         assert (status["node_authentication"], status["nodes_unauthenticated"]) == ("required", 0)
@@ -118,13 +103,13 @@ async def test_who_has_the_secret_registers_and_is_answered_with_a_proof(secret:
 
 
 async def test_whoever_has_it_not_changes_nothing(secret: Path) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         peer = await world.connect()
-        plain = encode_node_register(node())
+        plain = encode_node_register(meta_rig.node())
         assert is_refused(await peer.ask(REGISTER, plain), "have to prove the secret")
         wrong = await Prover.on(await world.connect(), WRONG)
-        assert is_refused(await wrong.ask(node()), "the files differ")
+        assert is_refused(await wrong.ask(meta_rig.node()), "the files differ")
         # Once a challenge was asked for nothing goes without a seal.
         assert is_refused(await wrong.peer.ask(REGISTER, plain), "the files differ")
         assert is_refused(await wrong.peer.ask(REGISTER, b""), "the files differ")
@@ -134,10 +119,10 @@ async def test_whoever_has_it_not_changes_nothing(secret: Path) -> None:
 
 
 async def test_a_recording_is_worth_nothing_here_and_elsewhere(secret: Path) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         prover = await Prover.on(await world.connect(), OLD)
-        first, second = prover.sealed(node()), prover.sealed(node())
+        first, second = prover.sealed(meta_rig.node()), prover.sealed(meta_rig.node())
         assert (await prover.peer.ask(REGISTER, second)).code == 0
         for again in (second, first):
             answer = await prover.peer.ask(REGISTER, again)
@@ -148,53 +133,55 @@ async def test_a_recording_is_worth_nothing_here_and_elsewhere(secret: Path) -> 
         # A new challenge on the same connection makes what came before worthless, too.
         anew = await Prover.on(prover.peer, OLD)
         assert is_refused(await anew.peer.ask(REGISTER, second), "the files differ")
-        assert (await anew.ask(node())).code == 0
+        assert (await anew.ask(meta_rig.node())).code == 0
         assert len(server.credentials._talks) == 2
         await prover.peer.stream.aclose()
-        await until(lambda: len(server.credentials._talks) == 1)
+        await meta_rig.until(lambda: len(server.credentials._talks) == 1)
 
 
 async def test_a_secret_is_exchanged_while_everybody_goes_on(secret: Path) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         old = await Prover.on(await world.connect(), OLD)
-        assert (await old.ask(node())).code == 0
+        assert (await old.ask(meta_rig.node())).code == 0
         write(secret, OLD, NEW)
-        await until(lambda: len(server.secret.secrets) == 2)
+        await meta_rig.until(lambda: len(server.secret.secrets) == 2)
         new = await Prover.on(await world.connect(), NEW)
-        assert (await new.ask(node())).code == 0
-        assert (await old.ask(node())).code == 0
+        assert (await new.ask(meta_rig.node())).code == 0
+        assert (await old.ask(meta_rig.node())).code == 0
         write(secret, NEW)
-        await until(lambda: len(server.secret.secrets) == 1)
+        await meta_rig.until(lambda: len(server.secret.secrets) == 1)
         # What began with the old one does not outlive it.
-        assert is_refused(await old.ask(node()), "the files differ")
-        assert (await new.ask(node())).code == 0
+        assert is_refused(await old.ask(meta_rig.node()), "the files differ")
+        assert (await new.ask(meta_rig.node())).code == 0
         secret.chmod(0o644)  # noqa: ASYNC240 (virtual time)
-        await until(lambda: server.secret.fault)
-        assert is_refused(await new.ask(node()), "cannot be used")
+        await meta_rig.until(lambda: server.secret.fault)
+        assert is_refused(await new.ask(meta_rig.node()), "cannot be used")
 
 
 async def test_until_all_have_it_those_without_may_be_let_in(secret: Path) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret, needed=False)) as server:
         other = await world.connect()
-        new = await other.node(node())
+        new = await other.node(meta_rig.node())
         # Whose group is known: a new one begins with the secret.
         assert isinstance(new, Refused)
         assert "have to prove the secret" in new.reason
-        assert (await (await Prover.on(await world.connect(), OLD)).ask(node())).code == 0
-        assert isinstance(await other.node(node()), NodeRegistered)
+        assert (await (await Prover.on(await world.connect(), OLD)).ask(meta_rig.node())).code == 0
+        assert isinstance(await other.node(meta_rig.node()), NodeRegistered)
         wrong = await Prover.on(await world.connect(), WRONG)
-        assert is_refused(await wrong.ask(node()), "the files differ")
+        assert is_refused(await wrong.ask(meta_rig.node()), "the files differ")
         assert status_of(server.observe())["node_authentication"] == "optional"
 
 
-async def test_without_a_secret_nothing_is_proved(world: World, server: MetaServer) -> None:
+async def test_without_a_secret_nothing_is_proved(
+    world: meta_rig.World, server: MetaServer
+) -> None:
     peer = await world.connect()
-    body = encode_challenge(Challenge(nonce=NONCE))
+    body = auth.encode_challenge(auth.Challenge(nonce=NONCE))
     answer = await peer.ask(CommandCode.NODE_CHALLENGE, body)
     assert is_refused(answer, "set registration.secret_file")
-    assert isinstance(await peer.node(node()), NodeRegistered)
+    assert isinstance(await peer.node(meta_rig.node()), NodeRegistered)
     malformed = await peer.ask(CommandCode.NODE_CHALLENGE, b"\x80")
     assert malformed.code == 51
     assert status_of(server.observe())["node_authentication"] == "none"
@@ -205,7 +192,7 @@ async def test_without_a_secret_nothing_is_proved(world: World, server: MetaServ
 
 def said(what: str, *, group: str = "d1", address: str = "10.0.0.5:20801") -> BrokerRegister:
     """Return what QMQ's delay servers, and ours, tell of their group."""
-    return broker(
+    return meta_rig.broker(
         group, what=BrokerRequestType[what], address=address, role=BrokerRole.DELAY_MASTER
     )
 
@@ -217,17 +204,17 @@ ONLINE, HEARTBEAT, OFFLINE = "ONLINE", "HEARTBEAT", "OFFLINE"
 async def test_a_group_that_proved_itself_is_spoken_for_by_the_connection_that_did(
     secret: Path, needed: bool
 ) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret, needed=needed)) as server:
         producer = await world.connect()
         prover = await Prover.on(await world.connect(), OLD)
-        assert isinstance(await prover.register(node()), NodeRegistered)
+        assert isinstance(await prover.register(meta_rig.node()), NodeRegistered)
         assert (await prover.peer.broker(said(ONLINE))).code == 0
         stranger = await world.connect()
         for what in (OFFLINE, HEARTBEAT, ONLINE):
             for address in ("10.0.0.5:20801", "10.6.6.6:1"):
                 for role in (BrokerRole.DELAY_MASTER, BrokerRole.MASTER, BrokerRole.DELAY_SLAVE):
-                    request = broker(
+                    request = meta_rig.broker(
                         "d1",
                         what=BrokerRequestType[what],
                         address=address,
@@ -237,39 +224,39 @@ async def test_a_group_that_proved_itself_is_spoken_for_by_the_connection_that_d
                     answer = await stranger.broker(request)
                     assert answer.code == 51
                     assert b"on which its master n1 registered last" in answer.body
-        assert state_of(server, "d1") is BrokerState.RW
+        assert meta_rig.state_of(server, "d1") is BrokerState.RW
         told = await producer.register("a.b", ClientType.DELAY_PRODUCER)
-        assert names(told.groups) == ["d1"]
+        assert meta_rig.names(told.groups) == ["d1"]
         assert (await prover.peer.broker(said(HEARTBEAT))).code == 0
         assert (await prover.peer.broker(said(OFFLINE))).code == 0
-        assert state_of(server, "d1") is BrokerState.NRW
+        assert meta_rig.state_of(server, "d1") is BrokerState.NRW
 
 
 async def test_after_a_restart_the_later_connection_speaks_and_the_earlier_one_does_not(
     secret: Path,
 ) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         before = await Prover.on(await world.connect(), OLD)
-        assert isinstance(await before.register(node()), NodeRegistered)
+        assert isinstance(await before.register(meta_rig.node()), NodeRegistered)
         assert (await before.peer.broker(said(ONLINE))).code == 0
         # The same start again, on another connection.
         after = await Prover.on(await world.connect(), OLD)
-        assert isinstance(await after.register(node()), NodeRegistered)
+        assert isinstance(await after.register(meta_rig.node()), NodeRegistered)
         assert (await before.peer.broker(said(OFFLINE))).code == 51
         assert (await after.peer.broker(said(HEARTBEAT))).code == 0
         # A slave has proved that it has the secret, and is not the master.
         slave = await Prover.on(await world.connect(), OLD)
-        other = node("n2", storage=202, address="10.0.0.6:20801", last_sequence=0)
+        other = meta_rig.node("n2", storage=202, address="10.0.0.6:20801", last_sequence=0)
         assert isinstance(await slave.register(other), NodeRegistered)
         assert (await slave.peer.broker(said(OFFLINE))).code == 51
-        assert state_of(server, "d1") is BrokerState.RW
+        assert meta_rig.state_of(server, "d1") is BrokerState.RW
 
 
 async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_when_entered(
     secret: Path,
 ) -> None:
-    world = World()
+    world = meta_rig.World()
     async with world.serving(config_with(secret)) as server:
         theirs = await world.connect()
         new = await theirs.broker(said(ONLINE, group="qmq-delay"))
@@ -277,7 +264,7 @@ async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_wh
         assert "qmq-delay" not in server.registry.groups
         await Operator(server).add_group("qmq-delay", kind="delay")
         assert (await theirs.broker(said(ONLINE, group="qmq-delay"))).code == 0
-        assert (await theirs.broker(broker("real-time"))).code == 0
+        assert (await theirs.broker(meta_rig.broker("real-time"))).code == 0
         # They come back on any connection.
         again = await world.connect()
         for what, state in (
@@ -286,20 +273,20 @@ async def test_qmqs_own_delay_servers_and_brokers_prove_nothing_and_are_taken_wh
             (ONLINE, BrokerState.RW),
         ):
             assert (await again.broker(said(what, group="qmq-delay"))).code == 0
-            assert state_of(server, "qmq-delay") is state
+            assert meta_rig.state_of(server, "qmq-delay") is state
 
 
 async def test_without_a_secret_the_ip_address_of_the_master_speaks_for_its_group(
-    world: World, server: MetaServer
+    world: meta_rig.World, server: MetaServer
 ) -> None:
     peer = await world.connect()
-    assert isinstance(await peer.node(node()), NodeRegistered)
+    assert isinstance(await peer.node(meta_rig.node()), NodeRegistered)
     assert (await peer.broker(said(ONLINE))).code == 0
     (speaker,) = server.handlers.speakers._spoken_for
     speaker.where = "10.0.0.5"
     stranger = await (await world.connect()).broker(said(OFFLINE))
     assert is_refused(stranger, "or from its IP address", code=51)
-    assert state_of(server, "d1") is BrokerState.RW
+    assert meta_rig.state_of(server, "d1") is BrokerState.RW
     speaker.where = "127.0.0.1"
     assert (await (await world.connect()).broker(said(OFFLINE))).code == 0
-    assert state_of(server, "d1") is BrokerState.NRW
+    assert meta_rig.state_of(server, "d1") is BrokerState.NRW

@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_tools.judge.lateness import bucket_from_ms
+from spark_tools.page import plots
 from spark_tools.page.figures import times
-from spark_tools.page.plots import (
-    by_hour,
-    completeness,
-    lateness,
-    ms_text,
-    quantiles,
-    share_text,
-    short_count,
-)
 from spark_tools.run.document import document_of
 from tests.spark_tools.documents import document, group, subject_row
 
@@ -35,7 +27,7 @@ from tests.spark_tools.documents import document, group, subject_row
     ],
 )
 def test_only_all_of_it_is_a_hundred_percent(part: int, whole: int, text: str) -> None:
-    assert share_text(part, whole) == text
+    assert plots.share_text(part, whole) == text
 
 
 @pytest.mark.parametrize(
@@ -44,11 +36,11 @@ def test_only_all_of_it_is_a_hundred_percent(part: int, whole: int, text: str) -
      (5_400_000, "1.5 h"), (129_600_000, "1.5 d")],
 )  # fmt: skip
 def test_lengths_of_time(ms: int | None, text: str) -> None:
-    assert ms_text(ms) == text
+    assert plots.ms_text(ms) == text
 
 
 def test_counts_on_an_axis_are_short() -> None:
-    assert [short_count(one) for one in (0, 10, 2500, 1.2e6, 3e9)] == [
+    assert [plots.short_count(one) for one in (0, 10, 2500, 1.2e6, 3e9)] == [
         "0", "10", "2.5k", "1.2M", "3G",
     ]  # fmt: skip
 
@@ -60,15 +52,15 @@ def test_counts_on_an_axis_are_short() -> None:
 )
 def test_a_histogram_has_every_delivery_and_its_quantiles(counts: dict[int, int]) -> None:
     latest = max(counts)
-    html = lateness(Counter(counts), latest)
+    html = plots.lateness(Counter(counts), latest)
     told = re.findall(r"<title>[^<]*: ([\d,]+)</title>", html)
     assert sum(int(one.replace(",", "")) for one in told) == sum(counts.values())
-    found = quantiles(Counter(counts), latest)
+    found = plots.quantiles(Counter(counts), latest)
     assert found[-1] == ("max", latest)
     for name, ms in found[:-1]:
         assert ms is not None
         assert ms <= latest
-        assert f">{name} {ms_text(ms)}<" in html
+        assert f">{name} {plots.ms_text(ms)}<" in html
     places = [float(one) for one in re.findall(r'<line x1="([\d.]+)" x2="\1"', html)]
     assert len(places) == 4
     assert all(0 <= one <= other <= 1000 for one, other in pairwise(places))
@@ -77,7 +69,7 @@ def test_a_histogram_has_every_delivery_and_its_quantiles(counts: dict[int, int]
 def test_what_is_lost_is_seen_however_little_it_is() -> None:
     rows = [subject_row(0, "a", accepted=10**9, delivered=10**9 - 1, lost=1)]
     found = times(document_of(document(groups=[group(rows=rows)])), columns_max=96)
-    html = by_hour(found)
+    html = plots.by_hour(found)
     [height] = re.findall(r'height="([\d.]+)" class="fill-lost"', html)
     assert float(height) >= 3
     assert "lost 1 of 1,000,000,000" in html
@@ -98,6 +90,6 @@ def test_what_is_lost_is_seen_however_little_it_is() -> None:
 def test_the_share_of_what_was_due(counts: dict[str, int], fill: str, share: str) -> None:
     rows = [subject_row(0, "a", accepted=sum(counts.values()), **counts)]
     found = times(document_of(document(groups=[group(rows=rows)])), columns_max=96)
-    html = completeness(found, ["c.g"])
+    html = plots.completeness(found, ["c.g"])
     assert f'height="1" class="fill-{fill}"' in html
     assert f'class="share">{share}<' in html

@@ -24,7 +24,6 @@ from storage.disk.errors import (
     FatalDiskError,
     LogStateError,
     NotRegularFileError,
-    ReadFailedError,
     StorageError,
     StorageFullError,
     UnsupportedFormatError,
@@ -33,7 +32,6 @@ from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_o
 from storage.logs.message_log import Draft
 from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
-from storage.schedule.read_troubles import Unread
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
 from storage.state.controls_file import controls_file
 from storage.state.identity import read_identity
@@ -612,17 +610,6 @@ def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
         rig.work.write()
         rig.commit([due_ms + 2])
         rig.file()
-    if not midway:
-        # Not read, and not given up: it stays what it is, and is tried again.
-        rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"})))
-        with pytest.raises(ReadFailedError, match=coarse):
-            rig.split(100)
-        assert rig.store.schedule.troubles.unread[coarse].failures == 1
-        rig.checkpoint()
-        assert [state.key.path for state in rig.store.checkpoint.segments] == [coarse]
-        assert rig.store.checkpoint.quarantined == ()
-    rig.store.schedule.troubles.unread[coarse] = Unread(coarse, 5, "EIO", 12)
-    rig.store.schedule.troubles.give_up_on(coarse)
     rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), skip=0))
     rig.split(100)
     assert [damage.path for damage in rig.damages] == [coarse]
@@ -638,32 +625,27 @@ def test_a_quarantined_segment_is_durable_before_the_checkpoint_moves_beyond_it(
 
 
 @pytest.mark.parametrize("kind", ["open_read", "size", "read"])
-def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_twice(
+def test_a_split_that_cannot_read_is_begun_anew_and_nothing_is_damaged_or_sent_twice(
     kind: str,
 ) -> None:
-    failed = True
     for skip in range(40):
         rig = StoreRig(1)
         rig.open()
         rig.split()
-        due_ms = START_MS + 3 * HOUR_MS
+        due_ms = START_MS + 4 * HOUR_MS
         for place in range(3):
             rig.commit([due_ms + 61_000 * place, due_ms + place])
             rig.file()
         rig.checkpoint()
-        [state] = rig.store.checkpoint.segments
         [segment] = rig.store.schedule.segments.values()
-        rig.now_ms = due_ms - MINUTE_MS
+        rig.now_ms = rig.store.schedule.splits.next_ms() or 0
         trap = Trap(action=Action.EIO, kinds=frozenset({kind}), skip=skip)
-        rig.disk.arm(trap)
-        failed = False
-        try:
-            rig.split(100)
-        except ReadFailedError:
-            failed = True
-            [unread] = rig.store.schedule.troubles.unread.values()
-            assert (unread.failures, unread.errno) == (1, 5)
-            assert list(rig.store.schedule.segments.values()) == [segment]
+        rig.disk.arm(*[trap] * (2 if kind == "read" else 1))  # A block is read once more.
+        rig.split(100)
+        rig.disk.disarm()
+        has_failed = list(rig.store.schedule.segments.values()) == [segment]
+        if has_failed:
+            assert rig.store.schedule.splits.next_ms() == rig.now_ms + MINUTE_MS
             # What comes meanwhile goes to the segment, which the next try finds whole.
             rig.commit([due_ms + 7])
             rig.file()
@@ -671,45 +653,61 @@ def test_a_split_that_cannot_read_is_begun_again_and_nothing_is_damaged_or_sent_
             assert segment.rows == 7
             rig.checkpoint()
             assert not rig.store.checkpoint.retired
-        if not failed:
-            assert skip > 0
-            break
-        rig.split(100)
-        assert not rig.store.schedule.troubles.unread
+            if skip % 2:
+                rig.disk.power_cut()
+                rig.reopen()
+            rig.now_ms += MINUTE_MS
+            rig.split(100)
         rig.checkpoint()
         assert rig.store.checkpoint.quarantined == ()
-        assert state.key.path in {file.path for file in rig.store.checkpoint.retired}
+        assert segment.key.path in {file.path for file in rig.store.checkpoint.retired}
         rig.now_ms = due_ms + 3 * MINUTE_MS
         rig.load(steps=100)
         rig.deliver()
         assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
-    assert failed is False
+        if not has_failed:
+            assert skip > 0
+            break
+    else:
+        pytest.fail("there is no end to it")
 
 
-def test_a_power_cut_while_a_split_waits_for_the_disk_loses_nothing() -> None:
-    rig = StoreRig(1)
+def test_a_split_that_cannot_wait_or_read_facts_sets_its_segment_aside_and_sends_none_twice() -> (
+    None
+):
+    rig = StoreRig(1, damage_expected=True)
     rig.open()
     rig.split()
-    due_ms = START_MS + 3 * HOUR_MS
-    rig.commit([due_ms, due_ms + 61_000])
-    rig.file()
+    coarse_ms = START_MS + 3 * HOUR_MS
+    rig.commit([coarse_ms, coarse_ms + 2 * MINUTE_MS])
+    rig.commit([coarse_ms + HOUR_MS])
+    rig.file(2)
     rig.checkpoint()
-    rig.commit([due_ms + 1])
-    rig.file()
-    rig.now_ms = due_ms - MINUTE_MS
-    rig.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"read"})))
-    with pytest.raises(ReadFailedError):
-        rig.split(100)
-    rig.commit([due_ms + 2])
-    rig.file()
-    rig.checkpoint()
-    rig.disk.power_cut()
-    rig.reopen()
+    rig.now_ms = coarse_ms
     rig.split(100)
-    rig.now_ms = due_ms + 3 * MINUTE_MS
     rig.load(steps=100)
     rig.deliver()
-    assert rig.memory.deliveries == dict.fromkeys(rig.memory.accepted, 1)
+    rig.state_facts()
+    rig.reopen()  # The split is forgotten, the fact is not.
+    rig.checkpoint()
+    first = min(rig.store.checkpoint.segments, key=lambda state: state.key.start).key
+    rig.disk.arm(
+        Trap(
+            action=Action.EIO,
+            kinds=frozenset({"open_read"}),
+            when=lambda _kind, path, _label: path == first.facts_path,
+        )
+    )
+    rig.split(100)
+    assert [damage.path for damage in rig.damages] == [first.facts_path]
+    rig.checkpoint()
+    assert set(rig.store.checkpoint.quarantined) == {first.path, first.facts_path}
+    rig.reopen()
+    rig.now_ms += 2 * HOUR_MS
+    rig.split(100)
+    rig.load(steps=100)
+    rig.deliver()
+    assert rig.memory.deliveries == Counter({2: 1, 4: 1})
 
 
 def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
@@ -727,7 +725,8 @@ def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
     day = max(schedule.segments.values(), key=lambda one: one.key.start).key
     split: set[SegmentKey] = set()
     while rig.now_ms < day_ms:
-        while (job := schedule.splits.begin(rig.now_ms, postponed={day})) is not None:
+        schedule.segments[day.code].split_after_ms = rig.now_ms + 1
+        while (job := schedule.splits.begin(rig.now_ms)) is not None:
             split.add(job.key)
             while not job.step(rig.now_ms):
                 pass
@@ -739,32 +738,6 @@ def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
     assert coarse == [day]
     assert day not in split
     assert schedule.splits.deadline_ms(day) < day_ms
-
-
-def test_a_seal_that_could_not_read_its_segment_comes_with_the_next_checkpoint() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS])
-    rig.file_and_deliver()
-    rig.now_ms += 2 * MINUTE_MS
-    rig.commit_floor()
-    rig.file()
-    [segment] = [s for s in rig.store.schedule.segments.values() if s.key.span is Span.MINUTE]
-    path = segment.key.path
-    rig.disk.arm(
-        Trap(
-            action=Action.EIO,
-            kinds=frozenset({"open_read"}),
-            when=lambda _kind, wanted, _label: wanted == path,
-        )
-    )
-    rig.checkpoint()
-    assert rig.store.sealed == 0
-    assert list(rig.store.schedule.troubles.unread) == [path]
-    rig.checkpoint()
-    assert rig.store.sealed == 1
-    assert not rig.store.schedule.troubles.unread
 
 
 def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
@@ -1274,7 +1247,7 @@ def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> N
     rig.deliver()
     rig.cross_off()
     rig.checkpoint()
-    rig.store.schedule.owed.keep_free = lambda: 10**15  # Rows find no space, facts do.
+    rig.store.schedule.facts.dead_pending = 10**15  # Rows find no space, facts do.
     rig.commit([due_ms])
     rig.file()
     minute = key_of_minute(START_MS // MINUTE_MS, Span.MINUTE)

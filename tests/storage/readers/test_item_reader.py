@@ -142,40 +142,6 @@ def test_an_unreadable_segment_is_tried_again_the_next_time() -> None:
     assert found == []
 
 
-@pytest.mark.parametrize("tries", [1, 0])
-def test_what_the_disk_cannot_read_is_no_damage_while_it_is_tried_again(tries: int) -> None:
-    disk, _, entries, found, _ = made()
-    told: list[tuple[int, str]] = []
-
-    def may_try_again(sequence: int, path: str, reason: str) -> bool:
-        assert "cannot be read" in reason
-        told.append((sequence, path))
-        return len(told) <= tries * len(entries)
-
-    reader = ItemReader(disk, found.append, may_try_again=may_try_again)
-    disk.arm(Trap(action=Action.EIO, kinds={"map"}))
-    items, damaged = reader.read(entries)
-    assert damaged is not None
-    assert damaged.all()
-    assert not any(map(len, items))
-    assert told == [(sequence, KEY.path) for sequence in entries["sequence"].tolist()]
-    assert len(found) == (0 if tries else len(entries))
-    assert reader.read(entries)[1] is None
-
-
-def test_a_page_that_could_not_be_read_is_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    disk, _, entries, found, _ = made()
-    readable = False
-    monkeypatch.setattr("storage.readers.item_reader.can_be_read", lambda *_: readable)
-    reader = ItemReader(disk, found.append, may_try_again=lambda *_: True)
-    damaged = reader.read(entries)[1]
-    assert damaged is not None
-    assert damaged.all()
-    readable = True
-    assert reader.read(entries)[1] is None
-    assert found == []
-
-
 def test_only_so_many_segments_are_mapped_at_a_time() -> None:
     disk, _, _, found, reader = made()
     for place in range(200):

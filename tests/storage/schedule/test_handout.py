@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from storage.batch.entries import Entries
-from storage.disk.errors import ReadFailedError
 from storage.disk.spans import MINUTE_MS
 from storage.schedule import handout as handout_module
 from storage.schedule.handout import held_rows
@@ -15,6 +14,7 @@ from storage.schedule.loading import DrainJob, LoadJob, Reading
 from storage.schedule.row_places import SequenceSet
 from tests.simulation.faults import Action, Trap
 from tests.storage.schedule.test_loading import START_MS, Model
+from tests.storage.small_logs import facts_batch
 
 
 def model_of(*due_ms: list[int], subjects: int = 1) -> Model:
@@ -76,41 +76,32 @@ def test_a_slice_is_drawn_by_rows_that_are_neither_held_nor_settled() -> None:
     assert sorted(model.wheel) == list(range(91, 100))
 
 
-def test_a_load_waits_for_nothing_but_the_segment_that_cannot_be_read() -> None:
-    model = model_of([START_MS + place * MINUTE_MS for place in (5, 6, 7)], subjects=3)
+@pytest.mark.parametrize("facts", [False, True], ids=["rows", "facts"])
+def test_what_cannot_be_read_is_left_out_until_the_next_start_and_all_else_is_loaded(
+    *, facts: bool
+) -> None:
+    model = model_of([START_MS + place * MINUTE_MS for place in (5, 6, 6, 7)], subjects=3)
     middle = model.log.segments[sorted(model.log.segments)[1]].key
-    unreadable = Trap(
-        action=Action.EIO,
-        kinds=frozenset({"open_read"}),
-        when=lambda _kind, path, _label: path == middle.path,
-    )
-    model.disk.arm(unreadable)
-    job = load_of(model, ahead_ms=9 * MINUTE_MS)
-    assert sequences_of(run(job)) == [1, 3]
-    assert job is not None
-    [(minute, error)] = job.unread.items()
-    assert minute == middle.start
-    assert isinstance(error, ReadFailedError)
-    [unread] = model.log.troubles.unread.values()
-    assert (unread.path, unread.errno) == (middle.path, 5)
+    [row] = [row for row in model.rows.values() if row.sequence == 2]
+    told = facts_batch(model.next_sequence, model.facts_of([row]), floor_minute=model.floor)
+    model.log.apply(told, now_ms=model.now_ms)
+    model.log.file_facts(model.now_ms)
+    model.next_sequence += 1
+    path = middle.facts_path if facts else middle.path
+
+    def struck(_kind: str, wanted: str, _label: str) -> bool:
+        return wanted == path
+
+    model.disk.arm(Trap(action=Action.EIO, kinds=frozenset({"open_read"}), when=struck))
+    assert sequences_of(run(load_of(model, ahead_ms=9 * MINUTE_MS))) == [1, 4]
+    assert [damage.path for damage in model.damages] == [path]
     # Others come meanwhile, and are loaded: nothing stands before them.
     model.file([START_MS + 20 * MINUTE_MS], [0])
-    assert sequences_of(run(load_of(model, ahead_ms=30 * MINUTE_MS))) == [4]
-    assert sequences_of(run(model.handout.read_again(minute))) == [2]
-    assert not model.log.troubles.unread
-    assert not model.damages
-
-
-def test_damage_that_several_slices_meet_is_reported_once() -> None:
-    model = model_of([START_MS + 5] * 50, [START_MS + 5] * 50)
-    segment = next(iter(model.log.segments.values()))
-    model.disk.open(segment.file.path).write_at(300, [b"damage"])
-    found = 0
-    for _ in range(10):
-        job = load_of(model, rows_max=10)
-        found += 0 if job is None else len(run(job))
-    assert found == 50
-    assert len(model.damages) == 1
+    assert sequences_of(run(load_of(model, ahead_ms=30 * MINUTE_MS))) == [6]
+    # Facts that could not be read are not read again: who reads the minute anew gets nothing.
+    model.handout = model.log.hand_out()
+    read = sequences_of(run(load_of(model, ahead_ms=9 * MINUTE_MS)))
+    assert read == ([1, 4] if facts else [1, 3, 4])
 
 
 def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from storage.state.controls_file import CONTROLS_PATH, controls_file
-from storage.tools.inspect import dump_records, verify_files
+from storage.tools.inspect import dump_files
 from tests.storage.store_rig import StoreRig
 from tests.storage.tools.test_inspect import damage_in, written
 
@@ -21,10 +21,8 @@ def operated() -> dict[str, bytes]:
 def test_whole_rules_are_looked_at_and_shown(tmp_path: Path) -> None:
     root = written(operated(), tmp_path)
     assert damage_in(root) == {}
-    reports = {str(report["file"]): report for report in verify_files(root)}
-    assert reports[CONTROLS_PATH]["kind"] == "CONTROLS"
-    shown = [record for record in dump_records(root) if record["file"] == CONTROLS_PATH]
-    assert [one["document"] for one in shown] == ['{"version":6}']
+    shown = [record for record in dump_files(root) if record["file"] == CONTROLS_PATH]
+    assert [one["content"] for one in shown] == ['{"version":6}']
 
 
 @pytest.mark.parametrize("step", [1, 7])
@@ -44,5 +42,5 @@ def test_every_byte_of_the_rules_is_checked(tmp_path: Path, step: int) -> None:
 def test_of_damaged_rules_the_dump_says_what_it_can(tmp_path: Path) -> None:
     files = operated()
     files[CONTROLS_PATH] = files[CONTROLS_PATH][:70]
-    damages = [record for record in dump_records(written(files, tmp_path)) if "damage" in record]
+    damages = [record for record in dump_files(written(files, tmp_path)) if "damage" in record]
     assert [record["file"] for record in damages] == [CONTROLS_PATH]

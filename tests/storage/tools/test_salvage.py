@@ -9,7 +9,6 @@ from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.node.store import DURABLE_END_PATH
 from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.state.identity import IDENTITY_PATH
-from storage.tools.inspect import facts_are_whole
 from storage.tools.salvage import IN_DOUBT, PENDING, Salvage, SalvagedItem, SequenceSet
 from tests.damage.overlay import OverlayDisk
 from tests.storage.store_rig import START_MS, StoreRig
@@ -75,9 +74,9 @@ def test_of_an_undamaged_directory_everything_is_found_once_and_nothing_is_in_do
     assert {item.state for item in known.values()} == {PENDING, "delivered"}
     for sequence, item in known.items():
         message = rig.memory.accepted[sequence]
-        assert (item.due_ms, item.subject, item.proof) == (message.due_ms, message.subject, "batch")
+        assert (item.due_ms, item.subject) == (message.due_ms, message.subject)
         assert item.message_id in message.item
-        assert files[item.path][item.position :].startswith((message.item, b"DWB1"))
+        assert files[item.path][item.position :].startswith(b"DWB1")
 
 
 @pytest.mark.parametrize("path", [IDENTITY_PATH, CHECKPOINT_PATH, "message_log/durable_end"])
@@ -103,25 +102,14 @@ def minute_file(rig: StoreRig) -> str:
     return max(states, key=lambda state: state.rows).key.path
 
 
-def test_of_a_batch_with_a_damaged_item_the_others_are_proven_by_their_own_crc() -> None:
-    rig, files = lived_in()
-    path = minute_file(rig)
-    known, _ = salvaged(rig, files, [path])
-    victim = next(iter(known.values()))
-    bad = struck(files, path, victim.position + len(victim.data) - 1, b"\xff")
-    left, work = salvaged(rig, bad, [path])
-    assert left.keys() == known.keys() - {victim.sequence}
-    assert {item.proof for item in left.values()} == {"batch", "item"}
-    assert [gap.reason for gap in work.gaps] == ["the batch's blob part fails its CRC"]
-
-
-@pytest.mark.parametrize("at", [4, 90])
-def test_items_of_a_batch_without_header_or_columns_are_found_in_another_file_only(at: int) -> None:
+@pytest.mark.parametrize("at", [4, 90, -1])
+def test_items_of_a_batch_that_is_not_whole_are_found_in_another_file_only(at: int) -> None:
     rig, files = lived_in()
     path = minute_file(rig)
     known, _ = salvaged(rig, files, [path])
     begin = files[path].index(b"DWB1")
-    bad = struck(files, path, begin + at, b"\xff\xff")
+    place = files[path].index(b"DWB1", begin + 1) - 1 if at < 0 else begin + at
+    bad = struck(files, path, place, b"\xff")
     left, work = salvaged(rig, bad, [path])
     assert left.keys() < known.keys()
     [gap] = work.gaps
@@ -173,21 +161,6 @@ def test_facts_that_are_not_filed_are_read_from_the_message_log() -> None:
     assert told - delivered <= {seq for seq, item in known.items() if item.state == IN_DOUBT}
 
 
-def test_damage_to_records_whose_facts_are_filed_puts_nothing_in_doubt() -> None:
-    rig, files = lived_in()
-    log = min(path for path in files if path.startswith(f"{MESSAGE_LOG_DIRECTORY}/0"))
-    bad = struck(files, log, files[log].index(b"DWB1", 64 + 4) + 90, b"\xff")
-    known, work = salvaged(rig, bad)
-    assert [gap.path for gap in work.gaps] == [log]
-    assert {item.state for item in known.values()} == {PENDING, "delivered"}
-    assert {seq for seq, item in known.items() if item.state == PENDING} == undelivered(rig)
-    # Without a checkpoint nobody knows that they are.
-    del bad[CHECKPOINT_PATH]
-    assert due_of(rig, undelivered(rig)) == {
-        seq for seq, item in salvaged(rig, bad)[0].items() if item.state == IN_DOUBT
-    }
-
-
 def test_the_newest_facts_gone_are_noticed_by_the_durable_end() -> None:
     rig, files = lived_in()
     log = last_log_file(files)
@@ -196,28 +169,6 @@ def test_the_newest_facts_gone_are_noticed_by_the_durable_end() -> None:
     del cut[DURABLE_END_PATH]
     # Nobody knows whether any are gone.
     assert IN_DOUBT in {item.state for item in salvaged(rig, cut)[0].values()}
-
-
-@pytest.mark.parametrize("path", ["message_log/0", DURABLE_END_PATH, IDENTITY_PATH])
-def test_facts_are_not_whole_without_what_could_tell_so(path: str) -> None:
-    rig, files = lived_in()
-    assert facts_are_whole(OverlayDisk(files, {}))
-    left = {name: data for name, data in files.items() if not name.startswith(path)}
-    assert not facts_are_whole(OverlayDisk(left, {}))
-    junk = {name: b"\xff" * len(data) for name, data in files.items() if name.startswith(path)}
-    assert not facts_are_whole(OverlayDisk(files | junk, {}))
-    # A log from its first record on says everything, a checkpoint or not.
-    del files[CHECKPOINT_PATH]
-    assert facts_are_whole(OverlayDisk(files, {}))
-    assert {seq for seq, item in salvaged(rig, files)[0].items() if item.is_wanted} == undelivered(
-        rig
-    )
-
-
-def test_what_a_crash_left_at_the_end_of_the_log_was_never_a_fact() -> None:
-    _, files = lived_in()
-    log = last_log_file(files)
-    assert facts_are_whole(OverlayDisk(files | {log: files[log] + b"DWB1" + b"\xff" * 300}, {}))
 
 
 def test_where_nothing_was_ever_delivered_nothing_is_in_doubt() -> None:
@@ -293,18 +244,6 @@ def test_with_the_message_log_gone_what_is_due_is_in_doubt() -> None:
     assert {known[sequence].state for sequence in due} == {IN_DOUBT}
 
 
-def test_a_stray_file_does_not_hide_what_the_node_delivers_itself() -> None:
-    rig, files = lived_in()
-    served = {seq for seq, item in salvaged(rig, files)[0].items() if item.is_served}
-    stray = "message_log/00000000000000000002.log"
-    assert stray not in files
-    above = max(path for path in files if path.startswith("message_log/0"))
-    first = int(above[-24:-4])
-    stray = f"message_log/{first + 1:020d}.log"
-    known, _ = salvaged(rig, files | {stray: b""})
-    assert {seq for seq, item in known.items() if item.is_served} == served
-
-
 def test_filed_facts_that_are_damaged_put_in_doubt_what_is_due() -> None:
     rig, files = lived_in()
     path = next(state.key.facts_path for state in rig.store.checkpoint.segments if state.facts)
@@ -317,30 +256,15 @@ def test_filed_facts_that_are_damaged_put_in_doubt_what_is_due() -> None:
         assert due
 
 
-def test_a_message_that_never_was_a_row_is_pending_though_its_minute_is_sealed() -> None:
-    rig = StoreRig(4, damage_expected=True)
+def test_what_was_sealed_is_not_wanted_though_its_facts_are_gone() -> None:
+    rig = StoreRig(4)
     rig.open()
-    due_ms = START_MS + 3 * MINUTE_MS
-    rig.commit([due_ms, due_ms])
-    rig.commit([due_ms])
-    rig.sync_durable_end()
-    damaged, whole, other = rig.memory.accepted
-    path = last_log_file(rig.disk.contents())
-    item = rig.memory.accepted[damaged].item
-    rig.disk.damage(path, rig.disk.contents()[path].index(item) + len(item) - 1, b"\xff")
-    rig.reopen()
-    assert rig.damages
-    missed = {sequence: rig.memory.accepted.pop(sequence) for sequence in (damaged, whole)}
+    rig.commit([START_MS + 3 * MINUTE_MS] * 2)
     rig.seal_everything()
-    rig.memory.accepted |= missed
     [seal] = rig.seals().values()
     files = rig.disk.contents()
-    known, _ = salvaged(rig, files)
-    assert known.keys() == {whole, other}
-    assert (known[whole].state, known[other].state) == (PENDING, "delivered")
-    assert not known[whole].is_served
-    # Without the facts of all its rows nobody knows: what may have been delivered is not wanted.
-    facts = files[seal.key.facts_path]
-    for left in ({}, {seal.key.facts_path: facts[:64]}):
-        bad = {path: data for path, data in files.items() if path != seal.key.facts_path} | left
-        assert salvaged(rig, bad)[0][whole].state == "sealed"
+    assert {item.state for item in salvaged(rig, files)[0].values()} == {"delivered"}
+    facts = files.pop(seal.key.facts_path)
+    left = {path: data for path, data in files.items() if not path.startswith("message_log/0")}
+    for bad in (left, left | {seal.key.facts_path: facts[:64]}):
+        assert {item.state for item in salvaged(rig, bad)[0].values()} == {"sealed"}
