@@ -149,14 +149,6 @@ class AdminConfig:
     """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
     Empty: no token is needed, and HTTP must listen on a loopback address."""
 
-    explain_rows_max: int = 20_000_000
-    """Messages on disk that one `explain` reads at most to find a message. Other work goes on in
-    between."""
-
-    def __post_init__(self) -> None:
-        """Refuse a limit under which no search finds anything."""
-        require_at_least(self, 1, "explain_rows_max")
-
 
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
 
