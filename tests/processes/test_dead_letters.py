@@ -100,7 +100,7 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
 
 
 @pytest.mark.long
-def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_audited(
+def test_with_tokens_the_same_option_opens_dead_letters_and_explanations(
     tmp_path: Path,
 ) -> None:
     tokens, mine = tmp_path / "tokens", tmp_path / "mine"
@@ -123,17 +123,6 @@ def test_with_tokens_the_same_option_opens_dead_letters_and_controls_and_all_is_
             at = ("--server", node.http, *token)
             said = delaywheel("explain", "--id", "p", *at).stdout
             assert f"see `delaywheel dead show {number}`" in said
-            assert delaywheel("pause", "--subject", "poison", *at).returncode == 0
             broker.blocked = set()
             assert dead(node, "requeue", number, *token) == "1 requeued\n"
-            assert not until(lambda: "p" in broker.ids, seconds=1)
-            assert delaywheel("resume", "--subject", "poison", *at).returncode == 0
             assert until(lambda: "p" in broker.ids, seconds=10)
-            rows = json.loads(delaywheel("controls", "--audit", "--json", *at).stdout)["items"]
-            assert [(row["who"], row["action"], row.get("count")) for row in rows[::-1]] == [
-                ("adam", "set subject", None),
-                ("adam", "requeue dead letters", None),
-                ("adam", "requeued dead letters", 1),
-                ("adam", "set subject", None),
-            ]
-            assert "requeued dead letters" in delaywheel("controls", "--audit", *at).stdout
