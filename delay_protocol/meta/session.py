@@ -103,7 +103,8 @@ class MetaSessionConfig:
 
     heartbeat_s: float = 60.0
     """Longest time between two questions for a subject; each time drawn between 80 % and all of
-    it, so that many clients do not ask in step. Changes come by push, long before."""
+    it, so that many clients do not ask in step. Changes come by push, long before. QMQ's meta
+    server wants to hear of a client once a minute."""
 
     answer_timeout_s: float = 5.0
     """A question not answered for so long is asked again, after a pause."""
@@ -157,11 +158,6 @@ class _Use(msgspec.Struct, gc=False, eq=False):
     """Of the last refusal; None when it was answered since."""
     is_barred: bool = False
     """Whether it has no route because it is refused for good."""
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there is a good answer of old."""
-        return self.route is not None or self.is_barred
 
 
 class MetaSession:
@@ -299,9 +295,15 @@ class MetaSession:
             self.disconnected(now)
         self._is_connected = True
         # In order, and so a heap: there may be 200,000, and nothing else runs meanwhile.
-        for use in sorted(self._uses.values(), key=lambda use: use.is_known):
-            use.at = now if use.is_known else now - _FIRST_S
-            self._timed.append((use.at, next(self._order), use))
+        known = []
+        for use in self._uses.values():
+            if use.route is None and not use.is_barred:
+                use.at = now - _FIRST_S
+                self._timed.append((use.at, next(self._order), use))
+            else:
+                use.at = now
+                known.append((now, next(self._order), use))
+        self._timed += known
 
     def disconnected(self, now: float) -> None:  # noqa: ARG002 (as connected())
         """Note that there is none any more: what was asked will not be answered."""

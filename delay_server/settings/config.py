@@ -281,22 +281,17 @@ class RoutesConfig:
     """Milliseconds after which the route of a subject without a due message is evicted. The node
     asks for it again when a message is nearly due, and leaves a broker group without subjects."""
 
-    heartbeat_ms: int = constant(60_000)
-    """Milliseconds between two questions for a subject, at the most: changes are told before. QMQ's
-    meta server wants to hear of a client once a minute."""
-
     questions_max: int = constant(256)
     """Questions without an answer at a time."""
 
     def __post_init__(self) -> None:
         """Refuse what could not work."""
         require_at_least(self, 1, "subjects_max", "questions_max")
-        require_at_least(self, 1000, "unused_ms", "heartbeat_ms")
+        require_at_least(self, 1000, "unused_ms")
 
     def session_config(self) -> MetaSessionConfig:
         """Return what the session takes."""
         return MetaSessionConfig(
-            heartbeat_s=self.heartbeat_ms / 1000,
             unused_s=self.unused_ms / 1000,
             questions_max=self.questions_max,
             subjects_max=self.subjects_max,
