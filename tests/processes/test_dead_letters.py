@@ -97,32 +97,3 @@ def test_one_blocked_subject_over_kills_from_list_to_drop(tmp_path: Path) -> Non
         assert len(broker.ids) == len(set(broker.ids)) == 52
     done = delaywheel("log", "verify", str(data))
     assert done.returncode == 0, done.stdout
-
-
-@pytest.mark.long
-def test_with_tokens_the_same_option_opens_dead_letters_and_explanations(
-    tmp_path: Path,
-) -> None:
-    tokens, mine = tmp_path / "tokens", tmp_path / "mine"
-    made = delaywheel("admin", "token", "add", "adam", "--role", "admin", "--file", str(tokens))
-    mine.write_text(made.stdout.split()[-1], encoding="ascii")
-    options = (*QUICK, "--set", f"admin.token_file={tokens}")
-    with RecordingBroker() as broker:
-        broker.blocked = {"poison"}
-        with server(tmp_path / "data", broker_port=broker.port, options=options) as node:
-            node.wait_ready()
-            assert node.get("/status")[0] == 401
-            node.token = mine.read_text(encoding="ascii")
-            token = ("--token-file", str(mine))
-            with Producer(node.port) as producer:
-                assert producer.send([make_item("p", wall_ms(), subject="poison")]) == {}
-            assert until(lambda: pending(node) == 1, seconds=20)
-            assert "wants a token" in dead(node, "list", code=ExitCode.REFUSED)
-            (row,) = letters(node, *token)
-            number = str(row["sequence"])
-            at = ("--server", node.http, *token)
-            said = delaywheel("explain", "--id", "p", *at).stdout
-            assert f"see `delaywheel dead show {number}`" in said
-            broker.blocked = set()
-            assert dead(node, "requeue", number, *token) == "1 requeued\n"
-            assert until(lambda: "p" in broker.ids, seconds=10)
