@@ -181,11 +181,9 @@ class DelayServer:
 
     def _parts(self, mastership: Mastership) -> Parts:
         return Parts(
-            config=self.config,
             node=self.node,
             master=mastership,
             pacer=self.pacer,
-            damages=self.damages,
             lateness=self.lateness,
             duty=self.duty,
         )

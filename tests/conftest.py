@@ -3,18 +3,23 @@
 import os
 import time
 from collections.abc import Iterator
+from inspect import iscoroutinefunction
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from tests import seeds
+from tests.kit.virtual_time import run_in_virtual_time
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from tests.meta_server.private_postgresql import PrivatePostgresql
     from tests.spark_tools.s3_server import Store
+
+HERE = Path(__file__).parent
 
 # Machines on which tests run are busy: how long one example took says nothing.
 settings.register_profile("quick", deadline=None, max_examples=seeds.QUICK_EXAMPLES)
@@ -32,9 +37,29 @@ SPARK_CONF = {
 }
 
 
+IN_VIRTUAL_TIME = (
+    "bridges/test_registration.py",
+    "delay_server",
+    "delay_transport/connections",
+    "delay_transport/meta",
+    "delay_transport/seams/test_outbox.py",
+    "delivery",
+    "failover",
+    "meta_server",
+    "sender",
+)
+"""Where async tests run by a clock that jumps whenever no task can run, but for those marked."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what needs Spark first: one worker gets all of it, and starts one session."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+    for item in items:
+        is_async = isinstance(item, pytest.Function) and iscoroutinefunction(item.obj)
+        is_there = item.path.relative_to(HERE).as_posix().startswith(IN_VIRTUAL_TIME)
+        if is_async and is_there and item.get_closest_marker("real_time") is None:
+            # The first marker decides; pytest-trio itself puts one that runs in real time.
+            item.add_marker(pytest.mark.trio(run=run_in_virtual_time), append=False)
 
 
 @pytest.fixture(autouse=True)

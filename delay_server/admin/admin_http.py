@@ -268,7 +268,7 @@ def _hint(search: FindRow) -> str:
     if search.unreadable:
         return f"{search.unreadable} places were unreadable: run `delaywheel log verify`"
     if not search.is_complete:
-        return "the search did not reach every message: raise admin.explain_rows_max"
+        return "the search did not reach what was just acknowledged: the disk stalls, or is full"
     return "no message with this id waits or was delivered lately (--at: in that minute)"
 
 

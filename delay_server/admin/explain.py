@@ -189,8 +189,8 @@ async def find(
 ) -> tuple[list[Explained], FindRow]:
     """Look for a message by its id among all that have a row, and dead letters.
 
-    Several may have the hash of an id. It looks at no more than `admin.explain_rows_max` rows. What
-    is done with has a row for a while only, unless `due_minute` says where it is to be found.
+    Several may have the hash of an id. What is done with has a row for a while only, unless
+    `due_minute` says where it is to be found.
     """
     id_hash = xxh3_64_intdigest(message_id)
     before = await _dead_letters(parts, id_hash)
@@ -216,7 +216,6 @@ async def _rows(parts: Parts, id_hash: int, due_minute: int | None) -> FindRow:
     search = FindRow(
         node.store.schedule,
         id_hash,
-        rows_max=parts.config.admin.explain_rows_max,
         due_minute=due_minute,
     )
     while not await node.access.run(search.step, _STEP_ROWS):

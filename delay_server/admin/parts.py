@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from delay_server.accepting.ingest import Ingest
 from delay_server.clock.pace import Pacer
-from delay_server.damages import Damages
 from delay_server.duty import Duty
 from delay_server.mastership import Mastership
 from delay_server.membership.registration import Registration
@@ -28,11 +27,9 @@ class NotMasterError(Exception):
 class Parts:
     """The parts of a master; they outlast it, so that a look at them never ends half way."""
 
-    config: DelayServerConfig
     node: Node
     master: Mastership
     pacer: Pacer
-    damages: Damages
     lateness: Lateness
     duty: Callable[[], Duty]
     """Returns what the node may do now: a look may take so long that it changes."""

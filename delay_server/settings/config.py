@@ -152,17 +152,13 @@ class AdminConfig:
     audit_files_max: int = constant(4)
     """Files of the audit that are kept; the oldest goes when there would be more."""
 
-    explain_rows_max: int = 20_000_000
-    """Messages on disk that one `explain` reads at most to find a message. Other work goes on in
-    between."""
-
     def __post_init__(self) -> None:
         """Refuse limits under which no request passes, and an audit that keeps nothing."""
         require_at_least(self, 1024, "audit_file_bytes_max")
         if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
             most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
             raise ValueError(f"audit_file_bytes_max must be {most}")
-        require_at_least(self, 1, "audit_files_max", "explain_rows_max")
+        require_at_least(self, 1, "audit_files_max")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

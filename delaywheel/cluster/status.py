@@ -4,17 +4,16 @@ The server answers GET /status on its HTTP port with a JSON object: figures, obj
 objects of which each is a row. A name's ending tells the unit (`_ms`, `_seconds`, `_bytes`).
 """
 
-import http
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 
 import click
 
-from delaywheel.shared.admin_client import token_of, wants_token
-from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.http_exchange import Json, ask_json
+from delaywheel.shared.admin_client import Session
+from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import watching, with_token_file
 from delaywheel.shared.terminal import cell, show
 
@@ -29,64 +28,39 @@ Section = Mapping[str, object]
 
 
 @click.command(short_help="Show what a delay server does.")
-@click.argument("address", required=False, metavar="[HOST:PORT]")
-@click.option("--server", metavar="HOST:PORT", help="The same, as an option.")
+@click.option(
+    "--server",
+    default="127.0.0.1:20811",
+    show_default=True,
+    metavar="HOST:PORT",
+    help="The delay server's HTTP address (http.address).",
+)
 @with_token_file
 @click.option("--json", "as_json", is_flag=True, help="Print the server's answer as it came.")
 @watching(every_seconds=1.0)
 def status(
-    *,
-    address: str | None,
-    server: str | None,
-    token_file: Path | None,
-    as_json: bool,
-    watch: bool,
-    every: float,
+    *, server: str, token_file: Path | None, as_json: bool, watch: bool, every: float
 ) -> None:
     """Show what a delay server does: accepted, pending, due, delivered, brokers, disk.
 
     The first line says that all is well, or what is not.
 
-    HOST:PORT is the server's HTTP address (http.address), not the one producers send to;
-    127.0.0.1:20811 if none is given.
-
     \b
     Examples:
       delaywheel status
-      delaywheel status 127.0.0.1:20811 --watch
+      delaywheel status --server 127.0.0.1:20811 --watch
       delaywheel status --json
     """
-    if address is not None and server is not None:
-        raise click.UsageError("give HOST:PORT or --server HOST:PORT, not both")
-    asked = address or server or "127.0.0.1:20811"
-    show(lambda: fetch(asked, token_file), render, as_json=as_json, every=every if watch else None)
-
-
-def fetch(address: str, token_file: Path | None = None) -> Json:
-    """Return the status of the server whose HTTP port is at `host:port`.
-
-    Raises Failure with a sentence if there is no answer, or no delay server at that address.
-    """
-    from delay_protocol.basics.printable import printable
-
-    token = token_of(token_file)
-    code, found = ask_json(
-        address,
-        "GET",
-        "/status",
-        token=token,
+    session = Session(
+        address=server.removeprefix("http://").rstrip("/"),
+        token_file=token_file,
+        as_json=as_json,
+        prefix="",
+        what="delay server",
         timeout_s=TIMEOUT_S,
-        server="delay server",
-        purpose="tells its status",
     )
-    if code == http.HTTPStatus.UNAUTHORIZED and token is None:
-        raise Failure(wants_token(address), ExitCode.REFUSED)
-    if code >= http.HTTPStatus.BAD_REQUEST:
-        raise Failure(
-            f"{address} answered {code}: {printable(str(found['error']['message']))}",
-            ExitCode.NETWORK,
-        )
-    return found
+    ask = partial(session.ask, "GET", "status")
+    show(ask, render, as_json=as_json, every=every if watch else None)
 
 
 def summary_of(found: Json) -> tuple[bool, str]:

@@ -86,7 +86,9 @@ class Session:
             return found
         message, code = str(found["error"]["message"]), str(found["error"]["code"])
         if status == 401 and token is None:
-            message = wants_token(self.address)
+            message = (
+                f"{self.address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
+            )
         if status == 503 and code == "store":
             raise _failure(message, ExitCode.DISK)
         raise _failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
@@ -133,11 +135,6 @@ def _checked(text: str, where: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text or not text:
         raise Failure(f"there is no token in {where}: a token is one word", ExitCode.USAGE)
     return text
-
-
-def wants_token(address: str) -> str:
-    """Return what to do where a server requires a token."""
-    return f"{address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
 
 
 def _check_text(*parts: object) -> None:

@@ -48,8 +48,8 @@ def ask_json(
     connection = http.client.HTTPConnection(host, port, timeout=timeout_s)
     try:
         connection.request(method, target, body=data, headers=headers)
-        response = connection.getresponse()
-        answer = response.read(ANSWER_BYTES_MAX + 1)
+        with connection.getresponse() as response:
+            answer = response.read(ANSWER_BYTES_MAX + 1)
     except (OSError, http.client.HTTPException, socket.gaierror) as error:
         raise Failure(
             f"no {server} answers at {address}: {error}; is this its http.address?",

@@ -33,13 +33,12 @@ def parts_of(node: Node, extent: Extent, rows_at_once: int) -> list[Part]:
     for found in walk_headers(node.disk(), extent.file, extent.length, _header_of(node, extent)):
         if isinstance(found, Damage):
             break
-        header = found.header
-        if held and held + header.count > share:
-            cuts.append(header.base_sequence)
+        if held and held + found.count > share:
+            cuts.append(found.base_sequence)
             held = 0
-        held += header.count
-        seen += header.count
-        following = header.next_sequence
+        held += found.count
+        seen += found.count
+        following = found.next_sequence
     guesses = -(-max(extent.rows - seen, 0) // share)
     left = max(extent.last_sequence + 1 - following, 0)
     cuts += [following + left * place // guesses for place in range(guesses)]

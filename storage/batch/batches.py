@@ -138,19 +138,6 @@ class BatchHeader:
 
 
 @dataclass(frozen=True, slots=True)
-class ScannedBatch:
-    """A batch whose header is good.
-
-    position: in its file; chained: its previous CRC names the good batch right before it (True for
-    the first one of a scan, where there is nothing to compare with).
-    """
-
-    position: int
-    header: BatchHeader
-    chained: bool
-
-
-@dataclass(frozen=True, slots=True)
 class Damage:
     """Bytes that are not what was written.
 
@@ -454,65 +441,31 @@ def _no_holes(position: int) -> int:
 
 
 def walk_batches(
-    view: View,
-    *,
-    start: int,
-    end: int,
-    seed: int,
-    path: str,
-    sequence_min: int = 0,
-    any_order: bool = False,
-    next_data: NextData = _no_holes,
-) -> Iterator[ScannedBatch | Damage]:
-    """Walk the batches of a file from `start` to `end` by their headers alone.
+    view: View, *, start: int, end: int, seed: int, path: str
+) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield position and header of the batches from `start` to `end`, by their headers alone.
 
-    What cannot be read as a header is hopped over by searching for the next good one, and yielded
-    as one Damage. Batches are hopped over by the size in their header. UnsupportedFormatError
-    passes through.
-
-    A message body may hold the image of an older batch of this very log: a search only finds what
-    begins at `sequence_min` or later, and behind the batch that was seen last. With `any_order` it
-    finds every batch, and one of a newer version is hopped over as damage: for callers that tell by
-    themselves what they have seen before.
+    Each names the CRC of the one before it. Raises DamagedError where one does not, is cut off or
+    has no good header; UnsupportedFormatError.
     """
-    position = start
-    previous: BatchHeader | None = None
-    chain_known = False
+    position, before = start, None
     while position < end:
-        try:
-            header = decode_header(
-                view(position, min(HEADER_SIZE_MAX, end - position)),
-                seed=seed,
-                path=path,
-                position=position,
-            )
-        except (DamagedError, UnsupportedFormatError) as error:
-            if isinstance(error, UnsupportedFormatError) and not any_order:
-                raise
-            seen = previous.base_sequence + 1 if previous and not any_order else 0
-            found = find_batch(
-                view,
-                start=position + 1,
-                end=end,
-                seed=seed,
-                path=path,
-                sequence_min=max(sequence_min, seen),
-                any_order=any_order,
-                next_data=next_data,
-            )
-            yield Damage(path, position, found - position, error.reason)
-            position, chain_known = found, False
-            continue
+        head = view(position, min(HEADER_SIZE_MAX, end - position))
+        header = decode_header(head, seed=seed, path=path, position=position)
+        if before is not None and header.previous_crc != before.crc:
+            raise _damaged(path, position, NO_FOLLOWER)
         if position + header.size > end:
-            # Its header says where it should end, and that is beyond what is there.
-            reason = f"batch of {header.size} bytes cut off after {end - position}"
-            records = header.base_sequence, header.next_sequence
-            yield Damage(path, position, end - position, reason, header, *records)
-            return
-        chained = not chain_known or previous is None or header.previous_crc == previous.crc
-        yield ScannedBatch(position, header, chained)
-        previous, chain_known = header, True
-        position += header.size
+            raise _damaged(path, position, ends_early(header, end - position))
+        yield position, header
+        position, before = position + header.size, header
+
+
+NO_FOLLOWER = "the batch does not follow the one before it"
+
+
+def ends_early(header: BatchHeader, size: int) -> str:
+    """Return what is wrong with a batch of which so many bytes are there."""
+    return f"batch of {header.size} bytes cut off after {size}"
 
 
 def find_batch(
@@ -523,12 +476,14 @@ def find_batch(
     seed: int,
     path: str,
     sequence_min: int = 0,
-    any_order: bool = False,
+    skip_newer: bool = False,
     next_data: NextData = _no_holes,
 ) -> int:
     """Return the position of the next batch with a good header from `start` on, or `end`.
 
-    What does not fit before `end`, or begins below `sequence_min`, is none.
+    What does not fit before `end`, or begins below `sequence_min`, is none. So the image of an
+    older batch in a message is none, where the records before it are known. UnsupportedFormatError
+    passes through, unless batches of newer versions are none (`skip_newer`).
     """
     position = start
     while (position := next_data(position)) < end:
@@ -544,7 +499,7 @@ def find_batch(
                     position=candidate,
                 )
             except UnsupportedFormatError:
-                if not any_order:
+                if not skip_newer:
                     raise
             except DamagedError:
                 pass

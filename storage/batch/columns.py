@@ -101,7 +101,7 @@ LAYOUTS: Mapping[RecordKind, Layout] = {
         ("sealed_ms", _I8),
         ("start_minute", _U4),
         ("span", _U1),
-        ("archived", _U1),
+        ("reserved", _U1),
         ("deleted", _U1),
     ),
 }

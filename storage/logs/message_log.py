@@ -177,7 +177,7 @@ class MessageLog:
             first_sequence=first_sequence,
             epoch_starts=report.epoch_starts,
         )
-        if durable_end.damaged_slot is not None and durable_end.doubt is None:
+        if durable_end.damaged_slot is not None and durable_end.missing is None:
             # A power cut may have torn it. Whoever reads a manifest cannot know that, and a log at
             # rest would not write to the slot for long.
             log._write_durable_end()

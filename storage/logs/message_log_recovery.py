@@ -36,7 +36,6 @@ from storage.logs.numbered_log import (
     PlacedBatch,
     files_from,
     list_log_files,
-    without_strays,
 )
 from storage.logs.sparse_index import SparseIndex
 from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndFile
@@ -114,12 +113,11 @@ class _Recovery:
         self._open_files: dict[str, File] = {}
         """Files that were changed, and have to be synced."""
         # What is kept begins with a file: those before it are deleted, now or soon.
-        kept = [
+        self.files = [
             file
             for file in list_log_files(disk, directory)
             if file.first_sequence >= first_sequence
         ]
-        self.files, strays = without_strays(disk, kept, log_uuid=log_uuid, kind=LogKind.MESSAGE_LOG)
         if self.files:
             self._bound = max(bound, self.files[-1].first_sequence)
         # The end, as far as it has been found.
@@ -132,8 +130,6 @@ class _Recovery:
         self._epoch = 0
         self._floor = 0
         self.report = RecoveryReport(durable_sequence=0, last_sequence=0)
-        for stray in strays:
-            self.report.damages.append(Damage(stray.path, 0, stray.size, stray.reason))
 
     def hear(
         self,
@@ -146,7 +142,7 @@ class _Recovery:
         witness = None
         try:
             witness = durable_end.read()
-            self._witness_damage = durable_end.doubt
+            self._witness_damage = durable_end.missing
         except DamagedError as error:
             self._witness_damage = error
         is_new = not had_checkpoint and self._bound == 1 and not self.files

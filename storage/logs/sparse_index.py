@@ -15,7 +15,13 @@ import bisect
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from storage.batch.batches import BATCH_BYTES_MAX, BatchHeader, decode_header, find_batch
+from storage.batch.batches import (
+    BATCH_BYTES_MAX,
+    BatchHeader,
+    decode_header,
+    find_batch,
+    walk_batches,
+)
 from storage.batch.file_header import FILE_HEADER_SIZE, HEADER_SIZE_MAX
 from storage.disk.disk import ReadableDisk, size_of
 from storage.disk.errors import DamagedError, UnsupportedFormatError
@@ -138,7 +144,7 @@ class SparseIndex:
         # A batch begins and ends in so many bytes.
         end = min(end, start + 2 * BELIEVED_BYTES)
         position = find_batch(
-            window.view, start=start, end=end, seed=self._seed, path=file.path, any_order=True
+            window.view, start=start, end=end, seed=self._seed, path=file.path, skip_newer=True
         )
         if position >= end:
             return None
@@ -157,22 +163,8 @@ class SparseIndex:
         opened = self._disk.open_read(file.path)
         try:
             window = ReadAhead(opened, end=end, unreadable=[], piece=_PIECE)
-            position, before = start, None
-            while position < end:
-                header = decode_header(
-                    window.view(position, HEADER_SIZE_MAX),
-                    seed=self._seed,
-                    path=file.path,
-                    position=position,
-                )
-                follows = before is None or (
-                    header.previous_crc == before.crc
-                    and header.base_sequence == before.next_sequence
-                )
-                if not follows or position + header.size > end:
-                    reason = "the batch does not follow the one before it, or is cut off"
-                    raise DamagedError(path=file.path, position=position, reason=reason)
-                yield position, header
-                position, before = position + header.size, header
+            yield from walk_batches(
+                window.view, start=start, end=end, seed=self._seed, path=file.path
+            )
         finally:
             opened.close()

@@ -28,7 +28,7 @@ from uuid import UUID
 
 import numpy as np
 
-from storage.batch.batches import Damage, ScannedBatch
+from storage.batch.batches import BatchHeader, Damage
 from storage.batch.file_header import FileHeader, LogKind
 from storage.batch.walk import walk_headers
 from storage.disk.disk import Disk, size_if_opened
@@ -351,8 +351,8 @@ class Retention:
         header = FileHeader(kind=kind, log_uuid=self._log_uuid, first_sequence=file.first_sequence)
         length = size_if_opened(self._disk, file.path)
         found = next(walk_headers(self._disk, file.path, length, header), None)
-        if isinstance(found, ScannedBatch) and found.header.base_sequence == file.first_sequence:
-            return found.header.append_ms
+        if isinstance(found, BatchHeader) and found.base_sequence == file.first_sequence:
+            return found.append_ms
         return None
 
     # -- below the floor of free disk --------------------------------------------------------

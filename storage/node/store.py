@@ -422,9 +422,8 @@ class Store:
         lanes: what is on its way is counted in both places rather than in none.
         """
         schedule = self.schedule
-        waiting_bytes = schedule.waiting.pile_bytes + schedule.waiting.near_bytes
-        pending = schedule.pending + schedule.dead_pending
-        return owed_for(pending + rows, waiting_bytes + blob_bytes) + schedule.splits.largest_bytes
+        pending, unfiled = schedule.pending + schedule.dead_pending, schedule.waiting.weight
+        return owed_for(pending + rows, unfiled + blob_bytes) + schedule.splits.largest_bytes
 
     # -- the checkpoint ----------------------------------------------------------------------
 

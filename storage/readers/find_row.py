@@ -1,8 +1,8 @@
 """Where a message is among the rows that wait to be delivered, by its message id.
 
 Given the minute in which it was due it looks there even if all of that minute has an outcome.
-It reads columns only, segment by segment, the earliest first, and no more rows than it was given;
-whoever drives it lets others work between two steps. An id is found by its hash, which others may
+It reads columns only, segment by segment, the earliest first; whoever drives it lets others work
+between two steps. An id is found by its hash, which others may
 share: rows are candidates until somebody reads the item.
 """
 
@@ -40,7 +40,7 @@ class FindRow:
     """Looks for rows; made and stepped in the schedule_log's lane."""
 
     def __init__(
-        self, schedule: ScheduleLog, id_hash: int, *, rows_max: int, due_minute: int | None = None
+        self, schedule: ScheduleLog, id_hash: int, *, due_minute: int | None = None
     ) -> None:
         """Look for the hash of a message id.
 
@@ -56,7 +56,6 @@ class FindRow:
         """Places that could not be read: damaged, or the disk failed."""
         self._schedule = schedule
         self._id_hash = np.uint64(id_hash)
-        self._rows_max = rows_max
         self._due_minute = due_minute
         self._work = self._run()
 
@@ -82,8 +81,8 @@ class FindRow:
                         continue
                     self.examined += batch.header.count
                     self._take(batch)
-                    if len(self.found) >= _FOUND_MAX or self.examined >= self._rows_max:
-                        self.is_complete = len(self.found) >= _FOUND_MAX
+                    if len(self.found) >= _FOUND_MAX:
+                        self.is_complete = True
                         return
                     yield False
             self._take_unwritten()

@@ -38,7 +38,6 @@ import numpy as np
 import numpy.typing as npt
 
 from storage.batch.facts import Outcome
-from storage.batch.file_header import LogKind
 from storage.disk.disk import ListedDisk
 from storage.disk.errors import (
     DamagedError,
@@ -48,7 +47,7 @@ from storage.disk.errors import (
 )
 from storage.disk.spans import Span, ends_of, key_of_code, key_of_name
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
-from storage.logs.numbered_log import list_log_files, log_file, without_strays
+from storage.logs.numbered_log import list_log_files, log_file
 from storage.schedule.seals import SEALS_DIRECTORY, Seals, codes_of, read_last_seals, seals_end
 from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, SegmentState, read_checkpoint
 from storage.state.durable_end import DURABLE_END_NAME, END_IS_GONE, DurableEnd, DurableEndReader
@@ -339,7 +338,7 @@ class _Reading:
                 end, damage = file.read(), None
             except DamagedError as error:
                 damage = error
-            damage = damage or file.doubt or file.damaged_slot
+            damage = damage or file.missing or file.damaged_slot
             if damage is None:
                 break
         if damage is not None:
@@ -394,12 +393,7 @@ class _Reading:
         """
         checkpoint = found or Checkpoint()
         directory, wanted = MESSAGE_LOG_DIRECTORY, checkpoint.first_sequence
-        files, _ = without_strays(
-            self._disk,
-            list_log_files(self._disk, directory),
-            log_uuid=self._identity.log_uuid,
-            kind=LogKind.MESSAGE_LOG,
-        )
+        files = list_log_files(self._disk, directory)
         if not files and checkpoint.sequence >= wanted:
             self._fault(directory, "no file of the message_log is left")
         if end is None:

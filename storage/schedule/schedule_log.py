@@ -273,7 +273,6 @@ class ScheduleLog:
                 self.dead.add_written(block, appended.positions, self.subjects.names)
             elif self.handout is not None:
                 found.append(self.handout.arrived(segment, block, appended))
-        self.waiting.near_written()
         return np.concatenate(found) if found else no_entries()
 
     def flush(self, now_ms: int) -> bool:

@@ -59,7 +59,6 @@ class Seal:
     """Facts by outcome, Outcome 1 to 7, repeated ones included."""
     sealed_ms: int = 0
     """When it was sealed, wall ms; its age is counted from here."""
-    archived: bool = False
     deleted: bool = False
     """Its files were marked for deletion, and are retired or gone."""
 
@@ -143,7 +142,7 @@ def columns_of_seals(seals: Sequence[Seal]) -> Seals:
         "sealed_ms": [seal.sealed_ms for seal in seals],
         "start_minute": [seal.key.start for seal in seals],
         "span": [seal.key.span for seal in seals],
-        "archived": [seal.archived for seal in seals],
+        "reserved": [0 for _ in seals],
         "deleted": [seal.deleted for seal in seals],
     }
     for place, name in enumerate(_OUTCOME_COLUMNS):
@@ -178,7 +177,6 @@ def seals_of_columns(columns: Columns) -> list[Seal]:
             facts_digest=(arrays["facts_digest_0"][place], arrays["facts_digest_1"][place]),
             outcomes=tuple(arrays[name][place] for name in _OUTCOME_COLUMNS),
             sealed_ms=arrays["sealed_ms"][place],
-            archived=bool(arrays["archived"][place]),
             deleted=bool(arrays["deleted"][place]),
         )
         for place, (start, span) in enumerate(
@@ -252,19 +250,6 @@ def _drafts(seals: Seals, *, first_number: int, append_ms: int) -> Iterator[Batc
             columns=encode_columns(RecordKind.SEALS, [], part),
             append_ms=append_ms,
         )
-
-
-def read_seals(disk: Disk, log_uuid: UUID, end: SealsEnd) -> Iterator[Seal | Damage]:
-    """Yield all seals that count, oldest first; a later one of a segment replaces an earlier."""
-    files = [
-        file for file in list_log_files(disk, SEALS_DIRECTORY) if file.first_sequence <= end.file
-    ]
-    for file, until in _with_ends(files, end):
-        for found in _read_file(disk, log_uuid, file, end, until=until):
-            if isinstance(found, Damage):
-                yield found
-            else:
-                yield from seals_of_columns(found[2])
 
 
 def _files_that_count(disk: ListedDisk, end: SealsEnd, retired: Collection[str]) -> list[LogFile]:
@@ -360,15 +345,8 @@ def _newest_append_ms(disk: ReadableDisk, log_uuid: UUID, file: LogFile) -> int 
     for found in walk_headers(disk, file.path, length, header):
         if isinstance(found, Damage):
             return None
-        newest_ms = max(newest_ms, found.header.append_ms)
+        newest_ms = max(newest_ms, found.append_ms)
     return newest_ms
-
-
-def read_live(disk: Disk, log_uuid: UUID, end: SealsEnd) -> tuple[LiveSeals, list[Damage]]:
-    """Return the sealed segments that still have files, and what of the log is damaged."""
-    reading = _Reading(disk, log_uuid, end)
-    reading.run(())
-    return reading.live(), reading.damages
 
 
 _Found = tuple[int, int, Columns]

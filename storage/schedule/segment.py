@@ -110,8 +110,8 @@ class Segment:
         headers = walk_headers(file.disk, file.path, file.length, file.header)
         for found in islice(headers, _SAMPLED):
             if not isinstance(found, Damage):
-                raw += found.header.blob_raw_size
-                seen += found.header.size
+                raw += found.blob_raw_size
+                seen += found.size
         self.raw_bytes = raw * file.length // (FILE_HEADER_SIZE + seen) if seen else file.length
 
     def state(self) -> SegmentState:

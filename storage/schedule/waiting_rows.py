@@ -22,8 +22,7 @@ class WaitingRows:
 
     def __init__(self) -> None:
         self.pile_bytes = 0
-        """What rows of pile and held weigh; this and the next may be read at any time."""
-        self.near_bytes = 0
+        """What rows of pile and held weigh."""
         self.near: list[RowBlock] = []
         self.pile: list[RowBlock] = []
         self.held: list[RowBlock] = []
@@ -33,6 +32,11 @@ class WaitingRows:
     def __iter__(self) -> Iterator[RowBlock]:
         """Yield all blocks."""
         yield from (*self.near, *self.pile, *self.held)
+
+    @property
+    def weight(self) -> int:
+        """Bytes of all rows; it may be read in any thread."""
+        return self.pile_bytes + sum(block.weight for block in list(self.near))
 
     def put_aside(self, block: RowBlock) -> None:
         """Add rows to the pile."""
@@ -73,10 +77,6 @@ class WaitingRows:
         self.pile_earliest_ms = None
         for block in left:
             self.put_aside(block)
-
-    def near_written(self) -> None:
-        """Hear that all that is near was written but what is left of it."""
-        self.near_bytes = sum(block.weight for block in self.near)
 
     def are_behind(self, minute: Int64s) -> npt.NDArray[np.bool_]:
         """Say of which of these filed minutes rows are near and wait for space."""

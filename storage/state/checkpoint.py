@@ -35,7 +35,6 @@ from storage.disk.errors import (
     DamagedError,
     NotPermittedError,
     NotRegularFileError,
-    StorageError,
     UnsupportedFormatError,
     require_version,
 )
@@ -200,19 +199,6 @@ def write_checkpoint(disk: Disk, log_uuid: UUID, checkpoint: Checkpoint) -> None
         file.close()
     disk.rename(_TEMPORARY_PATH, CHECKPOINT_PATH)
     disk.sync_directory("checkpoint")
-
-
-def checkpoint_if_whole(disk: Disk, log_uuid: UUID | None) -> Checkpoint | None:
-    """Return the checkpoint of a log; None without one, where it is damaged, or without a log.
-
-    Raises NotPermittedError.
-    """
-    try:
-        return None if log_uuid is None else read_checkpoint(disk, log_uuid)
-    except NotPermittedError:
-        raise
-    except StorageError:
-        return None
 
 
 def read_checkpoint(disk: ListedDisk, log_uuid: UUID) -> Checkpoint | None:

@@ -26,7 +26,6 @@ file: it never is missing, short or of zeros beside a log that somebody counts o
 
 import struct
 import zlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -52,8 +51,6 @@ _SLOT_SIZE_MIN = 16
 COUNTER_BASE = 2**48
 """Counters begin behind it."""
 _COUNTER_MAX = 2**63
-_FLIPPED_BYTES_MAX = 8
-"""Bytes of magic, version, size and log uuid, 24 in all, that a power cut may have spoilt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,23 +162,22 @@ class DurableEndReader:
         """Whether the file has its size and an end; otherwise the first write makes it anew."""
         self.damaged_slot: DamagedError | None = None
         """What is wrong with a slot that `read` found not intact, by a power cut or otherwise."""
-        self.doubt: DamagedError | None = None
-        """What `read` found that no write of a slot can have left: so the end may be an older one
-        than the last that was synced."""
+        self.missing: DamagedError | None = None
+        """Why `read` found less than the whole file: the end may be an older one than the last that
+        was synced."""
 
     def read(self) -> DurableEnd | None:
         """Return the newest end, or None if there is no file; to be called before the first write.
 
         A slot that is not intact is what a power cut may leave, when the other was the last that
-        was synced. But one that does not even look like a slot, or is all zeros, was not torn: it
-        may have been the newest that was synced (`doubt`). DamagedError if no slot is intact.
+        was synced. DamagedError if no slot is intact.
         """
         try:
             file = self._readable.open_read(self._path)
         except FileNotFoundError:
             return None
         try:
-            missing = self._missing_bytes(file)
+            self.missing = self._missing_bytes(file)
             slots = [self._read_slot(file, position) for position in SLOT_POSITIONS]
         finally:
             file.close()
@@ -192,9 +188,9 @@ class DurableEndReader:
                 self._counter, self._found = slot
                 self._slot = number
         if self._found is None:
-            raise missing or next(iter(damages), self._damaged(0, "both slots are all zeros"))
-        self.is_whole = missing is None
-        self.doubt = missing or self.doubt or self._lost_slot(slots)
+            nothing = self._damaged(0, "both slots are all zeros")
+            raise self.missing or next(iter(damages), nothing)
+        self.is_whole = self.missing is None
         return self._found
 
     def _missing_bytes(self, file: ReadableFile) -> DamagedError | None:
@@ -206,12 +202,6 @@ class DurableEndReader:
         if size >= _FILE_SIZE:
             return None
         return self._damaged(size, f"the file ends after {size} bytes of {_FILE_SIZE}")
-
-    def _lost_slot(self, slots: Sequence[object]) -> DamagedError | None:
-        """Say so if a slot is all zeros: both are written when the file is made."""
-        if None not in slots:
-            return None
-        return self._damaged(SLOT_POSITIONS[slots.index(None)], "this slot is all zeros")
 
     def _damaged(self, position: int, reason: str) -> DamagedError:
         return DamagedError(path=self._path, position=position, reason=reason)
@@ -226,23 +216,7 @@ class DurableEndReader:
         try:
             return decode_slot(data, log_uuid=self._log_uuid, path=self._path, position=position)
         except DamagedError as error:
-            if self._is_foreign(data):
-                self.doubt = error
             return error
-
-    def _is_foreign(self, data: bytes) -> bool:
-        """Say whether most of what all slots have alike is something else here.
-
-        What a power cut leaves of a write is a mixture of an older slot, or zeros, and the new one,
-        with some bits flipped at worst. Nothing is ever written to the rest of the sector.
-        """
-        if sum(map(bool, data[SLOT_SIZE:])) > _FLIPPED_BYTES_MAX:
-            return True
-        look = _PREFIX.pack(DURABLE_END_MAGIC, DURABLE_END_VERSION, SLOT_SIZE)
-        pairs = zip(look + self._log_uuid.bytes, data[:8] + data[16:32], strict=False)
-        agree = [wanted == found for wanted, found in pairs if found]
-        strange = agree.count(False)
-        return strange > _FLIPPED_BYTES_MAX and 2 * strange > len(agree)
 
 
 class DurableEndFile(DurableEndReader):

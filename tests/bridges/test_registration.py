@@ -13,7 +13,7 @@ from delay_protocol.meta.requests import (
     decode_broker_register,
 )
 from delay_protocol.wire.frames import Frame, encode_response
-from tests.kit.meta_end import HTTP, MetaEnd, in_virtual_time
+from tests.kit.meta_end import HTTP, MetaEnd
 from tests.simulation.network import NetworkPlan, SimNetwork
 
 ONLINE, HEARTBEAT, OFFLINE = BrokerRequestType
@@ -48,7 +48,6 @@ class Rig:
         return encode_response(frame, code=self.code, body=b"why" if self.code else b"")
 
 
-@in_virtual_time
 async def test_it_says_that_it_is_there_how_it_is_and_that_it_goes() -> None:
     rig = Rig()
     async with trio.open_nursery() as around:
@@ -65,7 +64,6 @@ async def test_it_says_that_it_is_there_how_it_is_and_that_it_goes() -> None:
     assert [r.state for r in rig.heard] == [*[BrokerState.RW] * 4, BrokerState.NRW]
 
 
-@in_virtual_time
 async def test_a_meta_server_that_comes_late_or_goes_is_looked_for() -> None:
     rig = Rig()
     async with trio.open_nursery() as nursery:
@@ -88,7 +86,6 @@ async def test_a_meta_server_that_comes_late_or_goes_is_looked_for() -> None:
         nursery.cancel_scope.cancel()
 
 
-@in_virtual_time
 async def test_a_refusal_is_no_end() -> None:
     rig = Rig()
     rig.code = 51

@@ -13,7 +13,14 @@ from uuid import UUID
 
 from delay_protocol.nodes.controls import Controls
 from delay_server.controls.controls_store import AuditEntry, read_controls
-from storage.batch import batches
+from storage.batch.batches import (
+    BatchHeader,
+    Damage,
+    check_columns,
+    contents_fault,
+    file_seed,
+    walk_batches,
+)
 from storage.batch.columns import KINDS_WITH_ITEMS, Columns, RecordKind
 from storage.batch.entries import Entries
 from storage.batch.facts import facts_stated
@@ -24,18 +31,19 @@ from storage.node.store import Store
 from storage.readers.dead_reader import read_dead_item
 from storage.readers.item_reader import ItemReader
 from storage.state.audit_file import AUDIT_DIRECTORY
-from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, checkpoint_if_whole
+from storage.state.checkpoint import CHECKPOINT_PATH, Checkpoint, read_checkpoint
 from storage.state.controls_file import CONTROLS_PATH
 from storage.state.durable_end import SLOT_POSITIONS, SLOT_SIZE, DurableEndFile
 from storage.tools.inspect import verify_disk
 from storage.tools.salvage import DEAD_LETTER, IN_DOUBT, PENDING, Salvage, SalvagedItem
 from tests.damage.directory import Populated, controls_on
-from tests.damage.injections import Injection
+from tests.damage.injections import Injection, Kind
 from tests.damage.overlay import OverlayDisk
 from tests.storage.dead_rig import Dead
 from tests.storage.starting import start
 from tests.storage.store_rig import Message
 
+_MOVED = {Kind.SWAP_WITHIN, Kind.SWAP_BETWEEN, Kind.REPEAT, Kind.STALE}
 _SUFFIXES = (".log", ".minute", ".hour", ".day", ".dead")
 
 
@@ -56,7 +64,7 @@ class Aftermath:
     handed: dict[int, bytes] = field(default_factory=dict)
     letters: dict[int, Dead] = field(default_factory=dict)
     twice: list[int] = field(default_factory=list)
-    damages: list[batches.Damage] = field(default_factory=list)
+    damages: list[Damage] = field(default_factory=list)
     state: dict[str, object] = field(default_factory=dict)
     audit: list[AuditEntry] = field(default_factory=list)
 
@@ -130,7 +138,7 @@ class Judge:
         end = DurableEndFile(self._disk, "message_log", log_uuid=self._log_uuid(directory)).read()
         assert end is not None
         self._durable_position = end.position
-        checkpoint = checkpoint_if_whole(disk, self._log_uuid(directory))
+        checkpoint = read_checkpoint(disk, self._log_uuid(directory))
         assert checkpoint is not None
         self._extents = {
             path: list(_extents(path, data, checkpoint)) for path, data in directory.files.items()
@@ -363,7 +371,9 @@ class Judge:
         if path not in injection.struck:
             return False
         data = injection.struck[path]
-        place = slice(extent.begin, extent.end)
+        # A block in a wrong place may cost what lies behind it in its file.
+        begin = 0 if injection.kind in _MOVED else extent.begin
+        place = slice(begin, extent.end)
         return data is None or data[place] != self.directory.files[path][place]
 
     def _touched(self, injection: Injection) -> _Touched:
@@ -401,34 +411,31 @@ def _extents(path: str, data: bytes, checkpoint: Checkpoint) -> Iterator[_Extent
     if len(data) < FILE_HEADER_SIZE or not path.endswith(_SUFFIXES):
         return
     header = decode_file_header(data, path=path)
-    seed = batches.file_seed(header)
-    for found in batches.walk_batches(
+    seed = file_seed(header)
+    batches = walk_batches(
         lambda position, size: memoryview(data)[position : position + size],
         start=FILE_HEADER_SIZE,
         end=len(data),
         seed=seed,
         path=path,
-    ):
-        if isinstance(found, batches.ScannedBatch):
-            part = data[found.position : found.position + found.header.size]
-            if batches.contents_fault(found.header, part, seed) is None:
-                columns = batches.check_columns(
-                    found.header, part, seed=seed, path=path, position=found.position
-                )
-                yield from _extents_of(found, columns, path, checkpoint)
+    )
+    for position, batch in batches:
+        part = data[position : position + batch.size]
+        if contents_fault(batch, part, seed) is None:
+            columns = check_columns(batch, part, seed=seed, path=path, position=position)
+            yield from _extents_of(position, batch, columns, path, checkpoint)
 
 
 def _extents_of(
-    found: batches.ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    begin: int, batch: BatchHeader, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> Iterator[_Extent]:
-    batch, begin = found.header, found.position
     end = begin + batch.size
     if path.startswith("message_log/"):
         sequences = range(batch.base_sequence, batch.next_sequence)
         rows = frozenset(sequences if batch.kind in KINDS_WITH_ITEMS else ())
         yield _Extent(begin, end, begin, rows, _facts_of_the_tail(batch, columns, checkpoint))
     elif batch.kind is RecordKind.FACTS:
-        yield _Extent(begin, end, begin, facts=_filed_facts(found, columns, path, checkpoint))
+        yield _Extent(begin, end, begin, facts=_filed_facts(begin, columns, path, checkpoint))
     elif batch.kind is RecordKind.ROWS and path.endswith((".hour", ".day")):
         yield _Extent(begin, end, begin, frozenset(columns.arrays["sequence"].tolist()))
     elif batch.kind is RecordKind.ROWS:
@@ -441,7 +448,7 @@ def _extents_of(
 
 
 def _facts_of_the_tail(
-    batch: batches.BatchHeader, columns: Columns, checkpoint: Checkpoint
+    batch: BatchHeader, columns: Columns, checkpoint: Checkpoint
 ) -> frozenset[int]:
     """Return the sequences of the facts that a start takes from a batch of the message_log."""
     facts = facts_stated(batch, columns)
@@ -462,11 +469,11 @@ def _facts_of_the_tail(
 
 
 def _filed_facts(
-    found: batches.ScannedBatch, columns: Columns, path: str, checkpoint: Checkpoint
+    position: int, columns: Columns, path: str, checkpoint: Checkpoint
 ) -> frozenset[int]:
     """Return the sequences of the facts that count of a batch in this file."""
     for state in checkpoint.segments:
-        if state.key.facts_path == path and found.position < state.facts_length:
+        if state.key.facts_path == path and position < state.facts_length:
             return frozenset(columns.arrays["sequence"].tolist())
     return frozenset()
 
@@ -504,7 +511,7 @@ def recover(disk: OverlayDisk, directory: Populated) -> Aftermath:
         "checkpoint": store.checkpoint,
         "quarantined": sorted(store.schedule.quarantined),
         "messages": [
-            (batch.path, batch.position) if isinstance(batch, batches.Damage) else batch.header.crc
+            (batch.path, batch.position) if isinstance(batch, Damage) else batch.header.crc
             for batch in store.message_log.read(store.checkpoint.sequence + 1)
         ],
     }
@@ -524,7 +531,7 @@ def _controls(store: Store, disk: OverlayDisk, aftermath: Aftermath) -> Controls
     except DamagedError as error:
         if "move it away" not in str(error):
             raise ViolationError(f"the refusal names no remedy: {error}") from error
-        aftermath.damages.append(batches.Damage(error.path, error.position, 0, error.reason))
+        aftermath.damages.append(Damage(error.path, error.position, 0, error.reason))
         return None
     aftermath.audit = found.audit.look(1000).items
     return found.controls
@@ -563,9 +570,7 @@ def _find_letters(
     for row in schedule.dead.rows.values():
         found = read_dead_item(disk, row)
         if found.item is None or found.reason is None:
-            damage = batches.Damage(
-                dead_key(row.minute).path, row.position, row.row_size, found.fault
-            )
+            damage = Damage(dead_key(row.minute).path, row.position, row.row_size, found.fault)
             aftermath.damages.append(damage)
             continue
         # Of the index's own the minute before is none.

@@ -22,9 +22,9 @@ from storage.tools.inspect import verify_disk
 from tests.damage.directory import Populated
 from tests.damage.injections import Injection, Kind, draw
 from tests.damage.overlay import OverlayDisk
-from tests.delay_server.conftest import run_in_virtual_time
 from tests.failover.group_rig import Group, Machine
 from tests.failover.test_snapshot import trim
+from tests.kit.virtual_time import run_in_virtual_time
 from tests.storage.store_rig import SETTINGS
 
 INJECTIONS = 15

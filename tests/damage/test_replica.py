@@ -6,7 +6,7 @@ import pytest
 
 from delay_server import damages, scrub
 from tests.damage.replica import INJECTIONS, story
-from tests.delay_server.conftest import run_in_virtual_time
+from tests.kit.virtual_time import run_in_virtual_time
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.meta.requests import MetaRefusedError
 from delay_transport.meta.talk import prove
-from tests.delay_transport.peers import ADDRESS, StreamNetwork, serving, virtual_time
+from tests.delay_transport.peers import ADDRESS, StreamNetwork, serving
 from tests.simulation.clock import SimClock
 
 
@@ -51,7 +51,6 @@ def ingest_with(secret: SharedSecret) -> Ingest:
     return ingest
 
 
-@virtual_time
 async def test_a_slave_without_the_secret_hears_of_the_master_and_is_logged_once_a_minute() -> None:
     secret = SharedSecret(Path("secret"))
     secret.secrets = (b"s" * 32,)
@@ -68,7 +67,6 @@ async def test_a_slave_without_the_secret_hears_of_the_master_and_is_logged_once
     assert [one.get("repeated", 0) for one in lines] == [0, 59]
 
 
-@virtual_time
 async def test_a_master_that_has_no_secret_yet_does_not_say_that_the_files_differ() -> None:
     port = ingest_with(SharedSecret(Path("none")))
     async with serving(port) as (_, network):

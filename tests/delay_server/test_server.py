@@ -16,7 +16,7 @@ from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS
 from delay_protocol.wire.hello import decode_hello
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer, serve
-from delay_server.settings.config import ListenerConfig, StorageConfig
+from delay_server.settings.config import StorageConfig
 from delay_transport.seams.errors import ListenError
 from storage.batch.batches import LogBatch
 from storage.batch.entries import ENTRY
@@ -372,25 +372,6 @@ async def test_a_clock_that_leaps_ahead_deletes_nothing_before_it_is_believed() 
         assert not before & world.disk.contents().keys() - set(_newest(world))
 
 
-async def test_a_disk_that_runs_full_under_a_commit_refuses_it_whole_and_goes_on() -> None:
-    world = World()
-    async with world.serving():
-        producer = await world.connect()
-        await producer.send(make_item("first", world.now_ms + 1000))
-        world.disk.arm(
-            Trap(
-                action=Action.FULL,
-                kinds={"write"},
-                when=lambda _kind, path, _label: path.startswith("message_log/0"),
-            )
-        )
-        refused = await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(3)))
-        assert {code for code, _ in refused.values()} == {ItemCode.BROKER_READ_ONLY}
-        assert await producer.send(*(make_item(f"m{n}", world.now_ms) for n in range(3))) == {}
-        await trio.sleep(5)
-        assert sorted(world.broker.ids) == ["first", "m0", "m1", "m2"]
-
-
 @pytest.mark.parametrize(
     "path", ["message_log/0", "message_log/durable_end", "schedule_log/", "dispatch_log/"]
 )
@@ -442,18 +423,6 @@ async def test_each_send_of_one_message_id_is_kept_and_delivered() -> None:
             assert await producer.send(make_item("m1", world.now_ms + 1000)) == {}
         await trio.sleep(60)
         assert world.broker.ids == ["m1"] * 4, "receivers tell copies by the message id"
-
-
-async def test_a_second_server_on_the_same_data_is_refused() -> None:
-    world = World()
-    async with world.serving():
-        second = world.server_beside(
-            make_config(listener=ListenerConfig(address=f"{HOST}:{PORT + 1}"))
-        )
-        with pytest.RaisesGroup(
-            pytest.RaisesExc(DataDirectoryError, match="held by another process")
-        ):
-            await serve(second, trio.Event())
 
 
 async def test_an_address_that_is_taken_is_a_typed_error_and_the_data_stay_untouched() -> None:

@@ -1,9 +1,7 @@
 """Peers for the transport's tests: a network of trio's test streams, handlers, frames."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from functools import partial, wraps
-from typing import ParamSpec
 
 import trio
 import trio.testing
@@ -19,18 +17,6 @@ SEND = 10
 HEARTBEAT = 100
 
 Pair = tuple[trio.abc.Stream, trio.abc.Stream]
-P = ParamSpec("P")
-
-
-def virtual_time(test: Callable[P, Awaitable[None]]) -> Callable[P, None]:
-    """Run a test on a clock that jumps whenever nobody has anything to do."""
-
-    @wraps(test)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        clock = trio.testing.MockClock(autojump_threshold=0)
-        trio.run(partial(test, *args, **kwargs), clock=clock)
-
-    return run
 
 
 def request_bytes(opaque: int, body: bytes = b"", *, code: int = SEND) -> bytes:

@@ -25,7 +25,6 @@ from storage.batch.batches import (
     Codec,
     Damage,
     LogBatch,
-    ScannedBatch,
     check_blob,
     check_columns,
     contents_fault,
@@ -75,8 +74,6 @@ from storage.schedule.seals import (
     codes_of,
     columns_of_seals,
     read_last_seals,
-    read_live,
-    read_seals,
     seals_header,
     seals_of_columns,
 )
@@ -103,6 +100,7 @@ from tests.fuzz.mending import (
     whole_batches,
 )
 from tests.fuzz.target import attempt, byte_at, target
+from tests.kit.seals import read_seals
 from tests.storage.small_logs import LOG_UUID, NOW_MS
 
 SEED: Final = log_seed(LOG_UUID, LogKind.MESSAGE_LOG)
@@ -234,19 +232,18 @@ def batch(data: bytes) -> None:
 
 @target(decoders=(walk_batches,), packages=STORAGE, size_max=2048)
 def batch_walk(data: bytes) -> None:
-    """A walk yields every byte once, as a batch or as damage, and ends."""
+    """A walk yields batches one behind another until it ends."""
     image = _image_of_batches(data)
-    sequence_min = byte_at(data, 0) // LEVELS
-    found = attempt(UnsupportedFormatError, _walk, image, sequence_min)
-    if found is None:
-        return
-    position = 0
-    for one in found:
-        size = one.header.size if isinstance(one, ScannedBatch) else one.size
-        assert one.position == position
-        assert size > 0
-        position += size
-    assert position == len(image)
+
+    def view(position: int, size: int) -> memoryview:
+        return memoryview(image)[position : position + size]
+
+    following = 0
+    walk = walk_batches(view, start=0, end=len(image), seed=SEED, path=PATH)
+    for position, header in _readable(walk):
+        assert position == following
+        following += header.size
+    assert following <= len(image)
 
 
 def _image_of_batches(data: bytes) -> bytes:
@@ -259,19 +256,6 @@ def _image_of_batches(data: bytes) -> bytes:
             return batch_crcs(body, seed=SEED)
         case _:
             return whole_batches(body, seed=SEED, kinds=MESSAGE_KINDS)
-
-
-def _walk(image: bytes, sequence_min: int) -> list[ScannedBatch | Damage]:
-    return list(
-        walk_batches(
-            lambda position, size: memoryview(image)[position : position + size],
-            start=0,
-            end=len(image),
-            seed=SEED,
-            path=PATH,
-            sequence_min=sequence_min,
-        )
-    )
 
 
 @target(decoders=(decode_identity, read_identity), packages=STORAGE, size_max=512)
@@ -410,7 +394,7 @@ _SEALS_PATH: Final = "seals/00000000000000000001.log"
 
 
 @target(
-    decoders=(read_last_seals, read_live, read_seals, seals_of_columns),
+    decoders=(read_last_seals, seals_of_columns),
     packages=STORAGE,
     size_max=2048,
 )
@@ -431,8 +415,6 @@ def seals(data: bytes) -> None:
     for seal in whole:
         assert key_of_name(seal.key.name) == seal.key
     with contextlib.suppress(*NOT_OURS):
-        live, _ = read_live(disk, LOG_UUID, SealsEnd(file=1, length=len(image), count=len(whole)))
-        assert set(live.code.tolist()) <= {seal.key.code for seal in whole}
         last, _, _ = read_last_seals(disk, LOG_UUID, end, retired=())
         codes = codes_of(last).tolist()
         assert set(codes) <= {seal.key.code for seal in whole}

@@ -46,20 +46,6 @@ def test_every_input_keeps_every_promise(name: str, tmp_path: Path) -> None:
         check(TARGETS[name], data, tmp_path)
 
 
-def test_what_takes_too_much_only_beside_other_things_is_let_off_by_a_process_of_its_own(
-    tmp_path: Path,
-) -> None:
-    hoard: list[bytes] = []
-
-    def run(data: bytes) -> None:
-        TARGETS["addresses"].run(data)
-        # As a thread of another test would.
-        hoard.append(bytes(4 << 20))
-
-    check(replace(TARGETS["addresses"], run=run), b"127.0.0.1:1", tmp_path)
-    assert hoard
-
-
 def test_what_takes_too_much_by_itself_breaks_in_a_process_of_its_own_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

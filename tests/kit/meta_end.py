@@ -1,26 +1,14 @@
 """A meta server in a simulated network: the port that tells where it listens, and the listener."""
 
-from collections.abc import Awaitable, Callable
-from functools import partial, wraps
+from collections.abc import Callable
 
 import trio
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
-from tests.simulation.clock import EventClock
 from tests.simulation.network import NodeNetwork
 
 HTTP, TCP = ("127.0.0.1", 8080), ("127.0.0.1", 20880)
-
-
-def in_virtual_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Run a test on a clock that jumps to the next event."""
-
-    @wraps(test)
-    def run(**arguments: object) -> None:
-        trio.run(partial(test, **arguments), clock=EventClock())
-
-    return run
 
 
 class MetaEnd:

@@ -36,7 +36,7 @@ def test_dev_prints_what_is_sent_and_leaves_no_process(
                 client.send("hello.you", "it works", delay=0.5)
             came = "hello.you 'it works'"
             assert until(lambda: came in path.read_text(), seconds=30), path.read_text()
-            asked = [sys.executable, "-m", "delaywheel", "status", http]
+            asked = [sys.executable, "-m", "delaywheel", "status", "--server", http]
             assert "takes and delivers messages" in subprocess.check_output(asked, text=True)
             # It has made these directories itself.
             logs = [log.read_text() for log in (tmp_path / "dev").glob("*.log")]

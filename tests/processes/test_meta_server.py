@@ -25,18 +25,10 @@ from delay_protocol.meta.requests import (
     encode_broker_register,
     encode_client_register,
 )
-from delay_protocol.nodes.registration import (
-    NodeRegister,
-    NodeRegistered,
-    NodeRole,
-    Refused,
-    decode_node_reply,
-    encode_node_register,
-)
 from delaywheel.shared.failures import ExitCode
-from tests.meta_server.meta_rig import names, node
+from tests.meta_server.meta_rig import names
 from tests.meta_server.private_postgresql import PrivatePostgresql
-from tests.processes.real_processes import STOP_S, Asker, meta_server, until
+from tests.processes.real_processes import Asker, meta_server, until
 
 pytestmark = pytest.mark.process
 
@@ -107,74 +99,6 @@ def broker(
         state=BrokerState.RW,
     )
     return asker.ask(CommandCode.BROKER_REGISTER, encode_broker_register(request)).code
-
-
-def register(asker: Asker, request: NodeRegister) -> NodeRegistered | Refused:
-    """Register a delay server."""
-    return decode_node_reply(
-        asker.ask(CommandCode.NODE_REGISTER, encode_node_register(request)).body
-    )
-
-
-def test_routes_roles_and_timestamps_are_kept_through_kill_9(tmp_path: Path) -> None:
-    subjects = [f"subject.{number}" for number in range(30)]
-    kinds = (ClientType.PRODUCER, ClientType.CONSUMER, ClientType.DELAY_PRODUCER)
-    routes: list[object] = []
-    stamps: list[int] = []
-    for life in range(4):
-        with meta_server(tmp_path / "data") as meta:
-            meta.wait_ready()
-            assert meta.get("/meta/address") == (200, f"127.0.0.1:{meta.port}".encode())
-            with Asker(meta.port) as asker:
-                if not life:
-                    for number in range(5):
-                        assert broker(asker, f"g{number}", 100 + number) == 0
-                        role = BrokerRole.DELAY_MASTER
-                        assert broker(asker, f"d{number}", 200 + number, role=role) == 0
-                replies = [client(asker, subject, kind) for subject in subjects for kind in kinds]
-                stamps += [reply.timestamp_ms for reply in replies]
-                routes.append([reply.groups for reply in replies])
-                master = register(asker, node(group="ours", incarnation=life + 1, last_epoch=life))
-                assert isinstance(master, NodeRegistered)
-                assert (master.role, master.record.epoch) == (NodeRole.MASTER, life + 1)
-                slave = register(
-                    asker,
-                    node(
-                        "n2",
-                        group="ours",
-                        storage=2,
-                        incarnation=life + 1,
-                        last_sequence=0,
-                        address="10.0.0.6:20801",
-                    ),
-                )
-                assert isinstance(slave, NodeRegistered)
-                assert (slave.role, list(slave.record.in_sync)) == (NodeRole.SLAVE, ["n1"])
-                stolen = register(asker, node("n9", group="other", storage=9))
-                assert isinstance(stolen, Refused)
-            meta.kill()
-    assert all(route == routes[0] for route in routes)
-    assert stamps == sorted(stamps)
-
-
-@pytest.mark.long
-def test_a_change_reaches_a_connected_client_and_a_stop_is_quick(tmp_path: Path) -> None:
-    options = ("--set", "registration.broker_timeout_ms=1000")
-    with meta_server(tmp_path / "data", options=options) as meta:
-        meta.wait_ready()
-        with Asker(meta.port) as asker, Asker(meta.port) as speaker:
-            assert broker(speaker, "g1", 100) == 0
-            assert [group.name for group in client(asker, "a.b", ClientType.PRODUCER).groups] == [
-                "g1"
-            ]
-            began = time.monotonic()
-            pushed = decode_client_register_reply(asker.receive().body)
-            assert pushed.groups == ()
-            assert 0.5 < time.monotonic() - began < 3
-            assert broker(speaker, "g1", 100, what=BrokerRequestType.HEARTBEAT) == 0
-            assert decode_client_register_reply(asker.receive().body).groups
-            assert until(lambda: meta.status()["pushes"] == 2, seconds=5)
-            assert meta.terminate() < STOP_S
 
 
 @pytest.mark.slow

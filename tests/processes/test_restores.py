@@ -1,4 +1,4 @@
-"""Real processes: a backup of a meta server is restored as docs/meta-server.md says, or is lost.
+"""Real processes: a backup of a meta server is restored as docs/meta-server.md says.
 
 What was acknowledged meanwhile is with whoever is the master afterwards.
 """
@@ -6,14 +6,13 @@ What was acknowledged meanwhile is with whoever is the master afterwards.
 import contextlib
 import json
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.processes.real_processes import RecordingBroker, ServerProcess, delaywheel, until
-from tests.processes.test_nodes import Cluster, Node
+from tests.processes.test_nodes import Cluster
 from tests.processes.test_replicas import (
     ELECTED_S,
     GROUP,
@@ -24,9 +23,6 @@ from tests.processes.test_replicas import (
 )
 
 pytestmark = [pytest.mark.process, pytest.mark.long]
-
-STALE_S = 5.0
-"""Seconds in which a node that was waited for in vain would have been elected."""
 
 
 class Restorable(Group):
@@ -86,24 +82,6 @@ def check_healed(group: Restorable, steady: Steady, disks: list[Path]) -> None:
     check_all(group, steady, disks)
 
 
-def check_stale_waits(
-    group: Restorable, steady: Steady, nodes: dict[str, Node], waits: str
-) -> None:
-    """Stop n2 and n3, and restore; see that n1, which is stale, waits for them, and all is well."""
-    for name in ("n2", "n3"):
-        nodes[name].process.kill()
-    group.stop_meta()
-    group.restore()
-    group.start("n1")
-    time.sleep(STALE_S)
-    assert waits in group.waits_for()
-    for name in ("n2", "n3"):
-        group.start(name)
-    group.until_master("n2", "n3")
-    group.until_in_sync(*nodes)
-    check_healed(group, steady, [node.data for node in nodes.values()])
-
-
 @pytest.mark.parametrize("handovers", [1, 3, 20])
 def test_a_backup_of_before_handovers_is_restored(group: Restorable, handovers: int) -> None:
     nodes = group.start_three()
@@ -120,25 +98,3 @@ def test_a_backup_of_before_handovers_is_restored(group: Restorable, handovers: 
         group.restore()
         assert until(lambda: group.shown()["epoch"] == epoch, seconds=ELECTED_S), group.waits_for()
         check_healed(group, steady, [node.data for node in nodes.values()])
-
-
-def test_the_old_master_of_a_backup_is_not_elected(group: Restorable) -> None:
-    nodes = group.start_three()
-    with Steady(group.cluster) as steady:
-        steady.until_more()
-        group.back_up()
-        nodes["n1"].process.kill()
-        group.until_master("n2", "n3")
-        group.until_in_sync("n2", "n3")
-        steady.until_more(100)
-        check_stale_waits(group, steady, nodes, "these have spoken: n2, n3; or")
-
-
-def test_an_empty_store_waits_for_more_than_a_stale_replica(group: Restorable) -> None:
-    nodes = group.start_three()
-    with Steady(group.cluster) as steady:
-        steady.until_more()
-        nodes["n1"].process.kill()
-        group.until_in_sync("n2", "n3")
-        steady.until_more(100)
-        check_stale_waits(group, steady, nodes, "this store has nothing")

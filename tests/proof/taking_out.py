@@ -25,11 +25,12 @@ from storage.batch.walk import FileBatch, walk_file
 from storage.disk.disk import Bytes, DirectoryDisk
 from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.logs.numbered_log import list_log_files
-from storage.schedule.seals import Seal, SealsLog, columns_of_seals, read_seals, seals_end
+from storage.schedule.seals import Seal, SealsLog, columns_of_seals, seals_end
 from storage.schedule.segment import Segment, SegmentBatch
 from storage.state.checkpoint import read_checkpoint, write_checkpoint
 from storage.state.durable_end import DurableEndFile
 from storage.state.identity import read_identity
+from tests.kit.seals import read_seals
 
 
 def take_out(root: Path, *, facts: Collection[int], messages: Collection[int]) -> None:

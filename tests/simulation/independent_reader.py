@@ -59,7 +59,7 @@ _COLUMNS = {
         "rows i8, distinct i8, last_sequence i8, length i8, facts_length i8, digest_0 u8, "
         "digest_1 u8, facts_digest_0 u8, facts_digest_1 u8, delivered i8, known i8, dead i8, "
         "cancelled i8, moved i8, expired i8, dropped i8, sealed_ms i8, start_minute u4, "
-        "span u1, archived u1, deleted u1"
+        "span u1, reserved u1, deleted u1"
     ),
 }
 _LAYOUTS = {

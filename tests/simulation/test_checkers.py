@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import pytest
 import trio
 
-from delay_protocol.messages.items import Item, encode_item
 from tests.simulation import independent_reader as reader
 from tests.simulation.checkers import (
     check,
@@ -183,11 +182,9 @@ def test_a_life_with_the_incarnation_of_the_one_before_is_seen(story: Story) -> 
 # -- on time ---------------------------------------------------------------------------------------
 
 
-async def _deliver(
-    witness: Witness, *, after_s: float, message_id: str = "m", item: bytes = b"item"
-) -> None:
+async def _deliver(witness: Witness, *, after_s: float) -> None:
     """Let a message be acknowledged, be due 100 s later, and arrive so long after that."""
-    now_ms, key = witness.clock.now_ms(), message_id.encode()
+    now_ms, key, item = witness.clock.now_ms(), b"m", b"item"
     witness.items[key] = item
     witness.due_ms[key] = now_ms + 100_000
     witness.acknowledge(key)
@@ -243,12 +240,6 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
         assert _is_late(witness) is late
 
     run_deterministic(1, run, limit_s=1000)
-
-
-def _item(message_id: str, subject: str) -> bytes:
-    return encode_item(
-        Item(flag=0, create_ms=1, due_ms=1, subject=subject, message_id=message_id, attributes={})
-    )
 
 
 def test_facts_that_no_record_states_or_that_are_filed_twice_are_seen(

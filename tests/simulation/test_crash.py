@@ -3,7 +3,6 @@
 import pytest
 import trio
 
-from storage.disk.errors import FatalDiskError
 from tests.simulation.crash import Ending, Life, SimNode
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disk import SimDisk
@@ -133,38 +132,6 @@ def test_every_step_is_a_place_to_die() -> None:
     assert lengths == sorted(lengths)
     assert lengths[0] == 0
     assert lengths[-1] > 10
-
-
-def test_a_program_may_end_by_itself_or_by_an_error_that_is_expected() -> None:
-    async def main() -> None:
-        node = make_node()
-
-        async def short(life: Life) -> None:
-            life.disk.open("x", create=True).close()
-            await trio.sleep(1)
-
-        ending = await node.live(short)
-        assert ending == Ending(None, None, 0)
-        assert node.disk.death is not None
-
-        async def failing(life: Life) -> None:
-            life.disk.open("x").sync()
-            await trio.lowlevel.checkpoint()
-
-        node.revive().arm(Trap(action=Action.EIO, kinds={"sync"}))
-        ending = await node.live(failing, expected=FatalDiskError)
-        assert ending.death is None
-        assert isinstance(ending.error, FatalDiskError)
-
-        async def wrong(_life: Life) -> None:
-            raise AssertionError("a bug")
-
-        with pytest.raises(AssertionError, match="a bug"):
-            await node.live(wrong, expected=FatalDiskError)
-        assert not node.is_alive
-        assert node.lives == 3
-
-    run_deterministic(1, main)
 
 
 def test_a_power_cut_restarts_the_boot_clock_and_a_kill_does_not() -> None:

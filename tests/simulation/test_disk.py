@@ -1,7 +1,6 @@
 """The simulated disk keeps what was fsynced, loses what was not, and says which call it struck."""
 
 import itertools
-import random
 from collections.abc import Callable
 
 import pytest
@@ -193,29 +192,6 @@ def test_a_rename_is_seen_whole_or_not_at_all_and_may_precede_its_data() -> None
         (("checkpoint", b""),),
         (("checkpoint", b"new"),),
     }
-
-
-def test_the_ritual_of_a_checkpoint_leaves_the_old_or_the_new_one() -> None:
-    seen = set()
-    for seed, moment in itertools.product(range(20), range(8)):
-        disk = make_disk(seed, HARSH)
-        durable_file(disk, "checkpoint", b"old")
-        disk.arm(Trap(action=Action.POWER_CUT, skip=moment))
-        try:
-            file = disk.open("checkpoint.tmp", create=True)
-            file.write_at(0, [b"new"])
-            file.sync()
-            disk.rename("checkpoint.tmp", "checkpoint")
-            disk.sync_directory("")
-            done = True
-            disk.exists("checkpoint")
-        except PowerCut:
-            done = moment > 4
-        disk.power_cut()
-        found = disk.revive().contents()["checkpoint"]
-        assert found == b"new" if done else found in {b"old", b"new"}
-        seen.add(found)
-    assert seen == {b"old", b"new"}
 
 
 def test_unlinked_names_can_come_back() -> None:
@@ -441,21 +417,3 @@ def test_a_short_write_is_gone_on_with_and_survives_in_parts() -> None:
         assert disk.tally["short write"] == 1
     # Cut where no sector ends, and where nothing was torn.
     assert len(found - {0, 512, 600}) > 20
-
-
-def test_a_file_is_settled_once_its_name_is_durable() -> None:
-    disk = SimDisk(random.Random(1))
-    for name in ("old", "new"):
-        file = disk.open(name, create=True)
-        file.write_at(0, [name.encode()])
-        file.sync()
-    assert disk.settled() == set()
-    disk.sync_directory("")
-    assert disk.settled() == {"old", "new"}
-    disk.rename("new", "old")
-    assert disk.settled() == set()
-    assert (disk.content("old"), disk.content("old", durable=True)) == (b"new", b"old")
-    assert (disk.content("new"), disk.content("new", durable=True)) == (None, b"new")
-    disk.sync_directory("")
-    assert disk.settled() == {"old"}
-    assert disk.content("old", durable=True) == b"new"

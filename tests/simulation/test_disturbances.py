@@ -6,14 +6,9 @@ from collections import Counter
 import pytest
 import trio
 
-from delay_protocol.basics.codes import ItemCode
-from tests.delay_server.server_rig import Producer, make_item
-from tests.simulation.broker import Outage
-from tests.simulation.clock import EPOCH_MS
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.disturbances import Disturbances
 from tests.simulation.faults import HARSH
-from tests.simulation.scenario import Scenario
 from tests.simulation.world import World, planned_ends
 
 KINDS = (
@@ -90,55 +85,5 @@ def test_what_was_begun_is_ended(kind: str) -> None:
                 )
                 await stream.aclose()
             nursery.cancel_scope.cancel()
-
-    run_deterministic(1, main)
-
-
-@pytest.mark.parametrize("outage", [Outage.SLOW, Outage.REJECTING])
-def test_a_group_that_is_ill_answers_so_and_is_not_counted_on_until_it_is_well(
-    outage: Outage,
-) -> None:
-    async def main() -> None:
-        world = World(1, scenario=Scenario(groups=(1,)))
-        witness, (broker,) = world.witness, world.brokers
-        broker.failing = 0.0
-
-        async def send(producer: Producer, name: str) -> tuple[float, dict[bytes, tuple[int, str]]]:
-            """Return after how long an item was answered, and how if it was refused."""
-            began_s = trio.current_time()
-            refused = await producer.send(make_item(name, EPOCH_MS))
-            return trio.current_time() - began_s, refused
-
-        async with trio.open_nursery() as nursery:
-            await nursery.start(broker.run)
-            producer = Producer(await world.network.node("caller").connect(*broker.address))
-            broker.fail(outage)
-            began_s = trio.current_time()
-            broker.fail(Outage.DOWN)
-            after_s, failures = await send(producer, "m1")
-            await trio.sleep(1)
-            assert not witness.some_broker_was_calm(["g1"], began_s, trio.current_time())
-            assert witness.any_trouble(began_s, trio.current_time())
-            assert not witness.is_down_since("g1", trio.current_time())
-            assert witness.known_brokers() == ["g1"]
-            broker.recover()
-            await trio.sleep(1)
-            now_s = trio.current_time()
-            assert witness.some_broker_was_calm(["g1"], now_s - 0.5, now_s)
-            assert not witness.some_broker_was_calm(["g1"], began_s, now_s)
-            well_s, of_well = await send(producer, "m2")
-            nursery.cancel_scope.cancel()
-        assert (well_s < 1, of_well) == (True, {})
-        if outage is Outage.SLOW:
-            assert 4.9 <= after_s < 5.1
-            assert (failures, witness.received) == ({}, {b"m1", b"m2"})
-            assert not witness.receipts_of[b"m1"][0].sure
-        else:
-            assert after_s < 1
-            assert list(failures) == [b"m1"]
-            assert failures[b"m1"][0] not in {ItemCode.SUBJECT_NOT_ASSIGNED, ItemCode.BLOCK}
-            assert witness.received == {b"m2"}
-        assert world.result.faults[f"broker {outage.value}"] == 1
-        assert not world.result.faults["broker down"]
 
     run_deterministic(1, main)

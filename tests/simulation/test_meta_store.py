@@ -6,21 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from uuid import UUID
 
-import msgspec
 import pytest
 import trio
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from delay_protocol.nodes.controls import Controls, SubjectControl
 from meta_server.known import model
 from meta_server.known.errors import (
     ConflictError,
     StoreUnavailableError,
-    StoreUnusableError,
 )
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import SqlStore, open_store
@@ -170,30 +166,3 @@ def test_a_store_that_is_set_back_is_what_it_was_and_ends_the_connections_of_bef
         assert medium.rows[GROUPS] == {}
 
     trio.run(body, clock=MockClock())
-
-
-def test_a_store_that_is_another_one_is_not_loaded_again_and_its_controls_say_so() -> None:
-    async def body() -> None:
-        rig = Rig()
-        rig.save()
-        medium, first = rig.medium, rig.medium.uuid
-        controls = Controls(version=1, subjects={"s": SubjectControl(paused=True)})
-        rig.store.commit(
-            [model.SaveControls(model.ClusterControls(cluster="c", controls=controls))]
-        )
-        other = UUID(int=9, version=4)
-        medium.set_back(2, uuid=other)
-        medium.set_back(0)
-        assert [medium.controls_at("c", number) for number in range(5)] == [
-            Controls(store=first),
-            Controls(store=first),
-            msgspec.structs.replace(controls, store=first),
-            msgspec.structs.replace(controls, store=other),
-            Controls(store=other),
-        ]
-        assert medium.controls_in("c", 0, 4) == [2, 3, 4]
-        assert medium.controls_in("c", 2, 3) == [3]
-        with pytest.raises(StoreUnusableError):
-            rig.store.load()
-
-    trio.run(body, clock=MockClock(autojump_threshold=0))

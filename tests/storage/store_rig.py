@@ -26,9 +26,10 @@ from storage.logs.message_log import Draft
 from storage.node.store import CheckpointWork, RecoverySummary, Store, StoreSettings
 from storage.readers.item_reader import ItemReader
 from storage.schedule.loading import LoadJob
-from storage.schedule.seals import Seal, SealsEnd, read_seals, seals_end
+from storage.schedule.seals import Seal, SealsEnd, seals_end
 from storage.schedule.segment import Segment
 from storage.state.checkpoint import Checkpoint, EpochStart, read_checkpoint
+from tests.kit.seals import read_seals
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death, FaultPlan
 from tests.storage.qmq_items import qmq_item

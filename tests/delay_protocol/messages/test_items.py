@@ -203,20 +203,20 @@ class TestAttributes:
     ) -> None:
         small = short(b"k") + short(b"v")
         body = small + short(b"large") + short(bytes(value_size)) + small
-        assert attributes_fit(body) is fits
-        assert attributes_fit(memoryview(body)) is fits
+        assert (walk_attributes(body)[1] is None) is fits
+        assert (walk_attributes(memoryview(body))[1] is None) is fits
         assert decode_attributes(body)["large"] == "\0" * value_size
 
     def test_a_key_is_never_longer_than_a_signed_size(self) -> None:
         body = short(bytes(32_768)) + short(b"")
-        assert not attributes_fit(body)
-        assert attributes_fit(short(bytes(32_767)) + short(b""))
+        assert walk_attributes(body)[1]
+        assert walk_attributes(short(bytes(32_767)) + short(b""))[1] is None
         with pytest.raises(MalformedItemError):
             decode_attributes(body)
 
     def test_a_map_may_have_4096_attributes(self) -> None:
-        assert attributes_fit(bytes(4) * ATTRIBUTES_MAX)
-        assert not attributes_fit(bytes(4) * (ATTRIBUTES_MAX + 1))
+        assert walk_attributes(bytes(4) * ATTRIBUTES_MAX)[1] is None
+        assert walk_attributes(bytes(4) * (ATTRIBUTES_MAX + 1))[1]
         assert ATTRIBUTES_MAX == 4096
 
     def test_no_more_attributes_are_looked_at_than_a_map_may_have(
@@ -224,7 +224,7 @@ class TestAttributes:
     ) -> None:
         unpack = Counted(items_module._UNSIGNED_SIZE.unpack_from)
         monkeypatch.setattr(items_module, "_UNSIGNED_SIZE", SimpleNamespace(unpack_from=unpack))
-        assert not attributes_fit(bytes(4 * 100_000), count_max=50)
+        assert walk_attributes(bytes(4 * 100_000), count_max=50)[1]
         assert unpack.calls == 2 * 50
 
 

@@ -1,4 +1,4 @@
-"""One rule for the port: who may look after dead letters, and what the audit says of it."""
+"""One rule for the port: who may do what, and what the audit says of it."""
 
 from pathlib import Path
 from typing import Any
@@ -12,9 +12,7 @@ from tests.delay_server.dead_rig import bury, tokens
 from tests.delay_server.server_rig import World, make_config
 
 
-async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls(
-    tmp_path: Path,
-) -> None:
+async def test_every_endpoint_but_health_wants_a_token_for_what_it_does(tmp_path: Path) -> None:
     world = World()
     async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
         server.tokens.read()
@@ -26,16 +24,37 @@ async def test_dead_letters_and_the_clock_are_behind_the_same_tokens_as_controls
             "reader": Caller(app, peer="10.0.0.9", authorization="Bearer r"),
             "admin": Caller(app, peer="10.0.0.9", host="n7:20811", authorization="Bearer a"),
         }
+        reads, changes = (401, 401, 200, 200), (401, 401, 403, 200)
         for method, target, body, codes in (
-            ("GET", "/dead", None, (401, 401, 200, 200)),
-            ("GET", "/explain?id=m1", None, (401, 401, 200, 200)),
-            ("POST", "/dead/requeue", {"subject": "s"}, (401, 401, 403, 200)),
-            ("POST", "/dead/drop", {"subject": "s"}, (401, 401, 403, 200)),
-            ("POST", "/clock/accept", {}, (401, 401, 403, 200)),
-            ("PUT", "/controls/subjects/s", {"paused": True}, (401, 401, 403, 200)),
+            ("GET", "/livez", None, (200, 200, 200, 200)),
+            ("GET", "/readyz", None, (200, 200, 200, 200)),
+            ("GET", "/status", None, reads),
+            ("GET", "/metrics", None, reads),
+            ("GET", "/controls", None, reads),
+            ("GET", "/controls/audit", None, reads),
+            ("GET", "/dead", None, reads),
+            ("GET", "/explain?id=m1", None, reads),
+            ("POST", "/dead/requeue", {"subject": "s"}, changes),
+            ("POST", "/dead/drop", {"subject": "s"}, changes),
+            ("POST", "/clock/accept", {}, changes),
+            ("PUT", "/controls/subjects/s", {"paused": True}, changes),
+            ("POST", "/drain", {"seconds": 0}, changes),
         ):
             found = [(await caller.ask(method, target, body))[0] for caller in callers.values()]
             assert found == list(codes), target
+
+
+async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place() -> None:
+    async with World().serving() as server:
+        app = application(server.administered())
+        page = Caller(app, origin="http://evil.example")
+        for stranger in (Caller(app, peer="10.0.0.9"), Caller(app, host="evil.example"), page):
+            assert (await stranger.ask("PUT", "/controls/subjects/a", {"paused": True}))[0] == 403
+            assert (await stranger.ask("POST", "/clock/accept"))[0] == 403
+            assert (await stranger.ask("GET", "/readyz"))[0] == 200
+        form = Caller(app, content_type="text/plain")
+        assert (await form.ask("POST", "/drain", raw=b'{"seconds": 0}'))[0] == 415
+        assert not server.stopping
 
 
 async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:

@@ -86,50 +86,6 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
         assert (await get(app, "/readyz"))[0] == 200
 
 
-@pytest.mark.parametrize(
-    ("headers", "peer", "server", "is_let_in"),
-    [
-        ({}, "127.0.0.1", "127.0.0.1", True),
-        ({"host": "localhost:20811"}, "127.0.0.1", "127.0.0.1", True),
-        # It listens on one address of the network, and the operator is on the machine.
-        ({"host": "10.0.0.5:20811"}, "10.0.0.5", "10.0.0.5", True),
-        ({"host": "delay1.example"}, "127.0.0.1", "127.0.0.1", True),
-        # Another machine.
-        ({"host": "10.0.0.5:20811"}, "10.0.0.9", "10.0.0.5", False),
-        # A page whose own name was made to lead here.
-        (
-            {"host": "evil.example:20811", "origin": "http://evil.example:20811"},
-            "127.0.0.1",
-            "127.0.0.1",
-            False,
-        ),
-        # A page of another place, a form of it, and one without a place.
-        ({"origin": "http://evil.example"}, "127.0.0.1", "127.0.0.1", False),
-        ({"sec-fetch-site": "cross-site"}, "127.0.0.1", "127.0.0.1", False),
-        ({"origin": "null"}, "127.0.0.1", "127.0.0.1", False),
-        ({"origin": "http://localhost:8000"}, "127.0.0.1", "127.0.0.1", False),
-    ],
-)
-async def test_nobody_but_an_operator_on_the_machine_vouches_for_the_clock(
-    headers: dict[str, str], peer: str, server: str, *, is_let_in: bool
-) -> None:
-    world = World()
-    world.clock.is_synchronised = False
-    config = make_config(http=HttpConfig(address="delay1.example:20811"))
-    async with world.serving(config) as running:
-        await trio.sleep(5)
-        world.clock.step(3_600_000)
-        await until(lambda: running.duty().clock_held, seconds=200)
-        app = application(running.administered())
-        answer = await Caller(app, peer=peer, server=server, headers=headers).ask(
-            "POST", "/clock/accept"
-        )
-        assert answer.code == (200 if is_let_in else 403), answer.body
-        assert running.duty().clock_held is not is_let_in
-        # Whether it is well is for whoever reaches the port.
-        assert (await Caller(app, headers=headers).ask("GET", "/livez")).code == 200
-
-
 async def test_what_nobody_serves_is_not_found() -> None:
     app = application(World().server(make_config()).administered())
     assert (await Caller(app).ask("GET", "/")).code == 404

@@ -209,11 +209,6 @@ class Bench:
         self.loader.wheel_has_shrunk()
         return len(due)
 
-    def submit_floor(self, minute: int) -> None:
-        """Commit a FLOOR."""
-        self.filer.submit([log_batch(RecordKind.FLOOR, self.next_sequence, floor_minute=minute)])
-        self.next_sequence += 1
-
     async def cross_off(self, *sequences: int, floor_minute: int | None = None) -> None:
         """Commit facts of these messages, with the present minute for a floor, or another one."""
         floor = self.clock.now_ms() // MINUTE_MS if floor_minute is None else floor_minute
@@ -333,38 +328,6 @@ async def test_what_is_due_and_fills_the_pile_is_loaded_though_the_pile_is_writt
         await trio.sleep(30 * 60)
         b.submit(b.clock.now_ms())
         await until(lambda: len(b.wheel) == 1, seconds=3)
-
-
-async def test_rows_filed_while_their_segment_is_being_loaded_enter_the_wheel_once() -> None:
-    """Arrivals are slipped in before every step of the load, by the order of calls alone."""
-    for gap in range(6):
-        limits, wheel = StorageLimits(load_step_rows=1), WheelConfig(load_ahead_ms=4 * MINUTE_MS)
-        async with bench(limits=limits, wheel=wheel, loops="filing") as b:
-            minute_ms = EPOCH_MS + 3 * MINUTE_MS
-            for number in range(5):
-                b.submit(minute_ms + number)
-                await until(lambda: not b.filer.backlog_bytes)
-                # A batch each, so that the load takes a step each.
-                b.store.schedule.flush(EPOCH_MS)
-            steps = 0
-
-            def arrive() -> None:
-                nonlocal steps
-                steps += 1
-                if steps % 2 == gap % 2 or steps == gap:  # noqa: B023
-                    b.submit(minute_ms + 100 + steps, minute_ms + 2 * MINUTE_MS)  # noqa: B023
-
-            b.executor.before = arrive
-            await trio.sleep(1)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(b.loader.run_loading)
-                await trio.sleep(10)
-                b.executor.before = None
-                await trio.sleep(600)
-                nursery.cancel_scope.cancel()
-            assert len(b.due_ms) > 9
-            assert b.executor.calls["step"] >= 6
-            b.assert_each_entered_once()
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -491,28 +454,6 @@ async def test_much_that_is_filed_does_not_wait_for_the_interval() -> None:
         assert 3 <= b.checkpoints.written - written <= 6
 
 
-async def test_a_floor_is_wanted_only_while_a_covered_segment_waits_to_be_closed() -> None:
-    async with bench() as b:
-        await trio.sleep(1)
-        b.submit(EPOCH_MS + 2000, EPOCH_MS + 3000)
-        await trio.sleep(200)
-        assert b.floors_wanted == []
-        await b.cross_off(2, floor_minute=MINUTE)
-        await trio.sleep(200)
-        assert b.floors_wanted == []
-        await b.cross_off(3, floor_minute=MINUTE)
-        await trio.sleep(10)
-        assert set(b.floors_wanted) == {MINUTE + 1}
-        assert b.store.sealed == 0
-        b.submit_floor(MINUTE + 6)
-        await trio.sleep(10)
-        assert b.store.sealed == 1
-        assert b.store.schedule.segments == {}
-        b.floors_wanted.clear()
-        await trio.sleep(300)
-        assert b.floors_wanted == []
-
-
 async def test_a_floor_is_wanted_when_its_minute_is_over_though_nothing_else_happens() -> None:
     async with bench() as b:
         b.submit(EPOCH_MS + 2000)
@@ -539,20 +480,6 @@ async def test_nothing_is_loaded_or_split_by_a_clock_that_is_not_trusted() -> No
         await trio.sleep(200)
         assert b.entered == {2: 1}
         assert b.loader.hour_mark > mark
-
-
-async def test_rows_that_found_no_space_enter_the_wheel_once_there_is_some() -> None:
-    async with bench(loops="filing") as b:
-        b.handout.lanes.loading = (EPOCH_MS + 2 * MINUTE_MS, 0)
-        b.disk.arm(*(Trap(action=Action.FULL, kinds={"create", "write"}) for _ in range(5)))
-        b.submit(EPOCH_MS + 5000)
-        await trio.sleep(2)
-        assert not b.entered
-        await trio.sleep(20)
-        b.assert_each_entered_once()
-        b.executor.calls.clear()
-        await trio.sleep(100)
-        assert not b.executor.calls
 
 
 async def test_facts_that_found_no_space_do_not_keep_filing_busy_afterwards() -> None:

@@ -30,7 +30,6 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
-    virtual_time,
 )
 from tests.seeds import examples
 
@@ -44,7 +43,6 @@ async def settle() -> None:
     await trio.testing.wait_all_tasks_blocked()
 
 
-@virtual_time
 async def test_requests_of_one_receive_are_handed_over_in_one_call_and_answered() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -60,7 +58,6 @@ async def test_requests_of_one_receive_are_handed_over_in_one_call_and_answered(
     }
 
 
-@virtual_time
 async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
     async with serving(Recorder(answer_all)) as (server, network):
         peer = await network.connect(*ADDRESS)
@@ -72,6 +69,7 @@ async def test_requests_that_arrive_byte_by_byte_are_answered() -> None:
     assert [reply.opaque for reply in replies] == [1, 2]
 
 
+@pytest.mark.real_time
 @given(
     bodies=st.lists(st.binary(max_size=40), min_size=1, max_size=12),
     cuts=st.lists(st.integers(0, 800), max_size=10),
@@ -92,7 +90,6 @@ async def test_however_a_stream_is_cut_the_answers_are_the_same(
     assert [(reply.opaque, reply.body) for reply in replies] == list(enumerate(bodies))
 
 
-@virtual_time
 async def test_answers_given_together_are_sent_together() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -105,7 +102,6 @@ async def test_answers_given_together_are_sent_together() -> None:
 # What is not for the handler
 
 
-@virtual_time
 async def test_a_heartbeat_is_answered_without_the_handler() -> None:
     handler = Recorder()
     async with serving(handler) as (server, network):
@@ -117,7 +113,6 @@ async def test_a_heartbeat_is_answered_without_the_handler() -> None:
     assert handler.batches == []
 
 
-@virtual_time
 async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (server, network):
@@ -130,7 +125,6 @@ async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
     assert handler.opaques == [2]
 
 
-@virtual_time
 async def test_a_one_way_request_is_handled_and_not_answered() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -146,7 +140,6 @@ async def test_a_one_way_request_is_handled_and_not_answered() -> None:
 # Backpressure
 
 
-@virtual_time
 async def test_nothing_is_read_while_too_many_requests_are_in_flight() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=10)
@@ -165,7 +158,6 @@ async def test_nothing_is_read_while_too_many_requests_are_in_flight() -> None:
         connection.done(10, 0)
 
 
-@virtual_time
 async def test_nothing_is_read_while_too_many_bytes_are_in_flight() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_bytes_max=1000)
@@ -184,7 +176,6 @@ async def test_nothing_is_read_while_too_many_bytes_are_in_flight() -> None:
         assert handler.opaques == [1, 2, 3]
 
 
-@virtual_time
 async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1, receive_bytes=24 * 5)
@@ -195,7 +186,6 @@ async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
         assert handler.opaques == [0, 1, 2, 3, 4]
 
 
-@virtual_time
 async def test_a_full_total_stops_every_connection_until_there_is_room() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(
@@ -223,7 +213,6 @@ async def test_a_full_total_stops_every_connection_until_there_is_room() -> None
         assert sorted(handler.opaques) == [1, 2, 3, 4, 5, 6, 7, 8, 9]
 
 
-@virtual_time
 async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -240,7 +229,6 @@ async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
         assert server.held_bytes == 0
 
 
-@virtual_time
 async def test_what_a_lost_connection_held_is_given_back() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (server, network):
@@ -257,7 +245,6 @@ async def test_what_a_lost_connection_held_is_given_back() -> None:
         assert server.counts.replies_dropped == 1
 
 
-@virtual_time
 async def test_nothing_is_read_from_a_peer_that_does_not_take_its_answers() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -282,7 +269,6 @@ def pushes(number: int, size: int) -> bytes:
     return encode_one_way(PUSHED, number.to_bytes(4, "big"), bytes(size - 28))
 
 
-@virtual_time
 async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -313,7 +299,6 @@ async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
         assert (connection.unsent_bytes, server.held_bytes) == (0, 0)
 
 
-@virtual_time
 async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> None:
     handler = Recorder()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -333,7 +318,6 @@ async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> N
         assert 12 * MIB < taken <= 14 * MIB
 
 
-@virtual_time
 async def test_who_takes_no_step_of_what_is_pushed_in_time_is_closed() -> None:
     handler = Recorder()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -362,7 +346,6 @@ async def test_who_takes_no_step_of_what_is_pushed_in_time_is_closed() -> None:
         assert server.counts.replies_dropped == 1
 
 
-@virtual_time
 async def test_more_than_64_mib_of_pushes_unsent_end_the_connection_at_once() -> None:
     handler = Recorder()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -382,7 +365,6 @@ async def test_more_than_64_mib_of_pushes_unsent_end_the_connection_at_once() ->
         assert server.held_bytes == 0
 
 
-@virtual_time
 async def test_pushes_keep_a_silent_peer_open_and_it_is_idle_150_seconds_after_the_last() -> None:
     handler = Recorder()
     async with serving(handler) as (_, network):
@@ -403,7 +385,6 @@ async def test_pushes_keep_a_silent_peer_open_and_it_is_idle_150_seconds_after_t
 # Deadlines
 
 
-@virtual_time
 async def test_a_slow_reader_is_closed_after_its_deadline() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -417,7 +398,6 @@ async def test_a_slow_reader_is_closed_after_its_deadline() -> None:
         assert server.held_bytes == 0
 
 
-@virtual_time
 async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -429,7 +409,6 @@ async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() ->
     assert handler.reasons == [CloseReason.SLOW_READER]
 
 
-@virtual_time
 async def test_a_reader_that_takes_a_step_in_time_is_not_slow() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -445,7 +424,6 @@ async def test_a_reader_that_takes_a_step_in_time_is_not_slow() -> None:
         assert handler.reasons == []
 
 
-@virtual_time
 async def test_too_many_unsent_answers_end_the_connection() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -457,7 +435,6 @@ async def test_too_many_unsent_answers_end_the_connection() -> None:
     assert handler.reasons == [CloseReason.SLOW_READER]
 
 
-@virtual_time
 async def test_an_idle_connection_is_closed() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -473,7 +450,6 @@ async def test_an_idle_connection_is_closed() -> None:
         assert handler.reasons == [CloseReason.IDLE]
 
 
-@virtual_time
 async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -487,7 +463,6 @@ async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
         assert 150 <= trio.current_time() - answered_at <= 301
 
 
-@virtual_time
 async def test_heartbeats_keep_a_connection_open() -> None:
     handler = Recorder()
     async with serving(handler) as (_, network):
@@ -498,7 +473,6 @@ async def test_heartbeats_keep_a_connection_open() -> None:
         assert handler.reasons == []
 
 
-@virtual_time
 async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -513,7 +487,6 @@ async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> Non
         assert handler.reasons == [CloseReason.SLOW_FRAME]
 
 
-@virtual_time
 async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -526,7 +499,6 @@ async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
         assert handler.reasons == [CloseReason.SLOW_FRAME]
 
 
-@virtual_time
 async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (_, network):
@@ -540,7 +512,6 @@ async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
         assert handler.reasons == []
 
 
-@virtual_time
 async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1)
@@ -557,7 +528,6 @@ async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() 
         assert handler.reasons == []
 
 
-@virtual_time
 async def test_a_connection_that_was_not_read_for_long_is_idle_only_after_that() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1)
@@ -586,7 +556,6 @@ SMALL_MEMORY = ConnectionLimits(
 GIANT = request_bytes(1, bytes((1 << 18) - 24))
 
 
-@virtual_time
 async def test_of_too_many_unfinished_frames_the_largest_gives_way_at_once() -> None:
     handler = Recorder(answer_all)
     async with serving(handler, SMALL_MEMORY) as (server, network):
@@ -610,7 +579,6 @@ async def test_of_too_many_unfinished_frames_the_largest_gives_way_at_once() -> 
         assert handler.reasons == [CloseReason.MEMORY]
 
 
-@virtual_time
 async def test_small_requests_are_answered_at_once_whatever_giants_are_unfinished() -> None:
     handler = Recorder(answer_all)
     lives: list[float] = []
@@ -661,7 +629,6 @@ async def test_small_requests_are_answered_at_once_whatever_giants_are_unfinishe
     assert not nursery.cancel_scope.cancelled_caught
 
 
-@virtual_time
 async def test_many_frames_of_middle_size_do_not_drive_out_smaller_ones() -> None:
     handler = Recorder(answer_all)
     async with serving(handler, SMALL_MEMORY) as (server, network):
@@ -682,7 +649,6 @@ async def test_many_frames_of_middle_size_do_not_drive_out_smaller_ones() -> Non
         assert len(await receive_frames(good, 1)) == 1
 
 
-@virtual_time
 async def test_what_will_never_be_complete_is_given_back_before_answers_are_drained() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (server, network):
@@ -696,7 +662,6 @@ async def test_what_will_never_be_complete_is_given_back_before_answers_are_drai
         assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
 
 
-@virtual_time
 async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (server, network):
@@ -717,7 +682,6 @@ async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
 # Ending
 
 
-@virtual_time
 async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -744,7 +708,6 @@ async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered(
     ]
 
 
-@virtual_time
 async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
     handler = Recorder(answer_all)
     limits = ConnectionLimits(frame_bytes_max=1000)
@@ -758,7 +721,6 @@ async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> No
     assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
-@virtual_time
 async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment_only() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (server, network):
@@ -774,7 +736,6 @@ async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment
         assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
-@virtual_time
 async def test_what_floods_after_a_protocol_error_is_discarded_slowly() -> None:
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
     async with serving(Recorder(answer_all), network=network):
@@ -789,7 +750,6 @@ async def test_what_floods_after_a_protocol_error_is_discarded_slowly() -> None:
         assert 15 <= sent <= 22
 
 
-@virtual_time
 async def test_requests_never_answered_hold_a_dying_connection_only_so_long() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -801,7 +761,6 @@ async def test_requests_never_answered_hold_a_dying_connection_only_so_long() ->
         assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
-@virtual_time
 async def test_a_peer_that_finished_sending_gets_its_answers() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -816,7 +775,6 @@ async def test_a_peer_that_finished_sending_gets_its_answers() -> None:
     assert handler.reasons == [CloseReason.PEER_CLOSED]
 
 
-@virtual_time
 async def test_a_peer_that_vanishes_in_mid_frame_is_noted_as_such() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (server, network):
@@ -830,7 +788,6 @@ async def test_a_peer_that_vanishes_in_mid_frame_is_noted_as_such() -> None:
     assert handler.batches == []
 
 
-@virtual_time
 async def test_a_handler_can_close_after_its_answer() -> None:
     def refuse(connection: Connection, frames: list[Frame]) -> None:
         connection.answer(frames[0], 52)
@@ -847,7 +804,6 @@ async def test_a_handler_can_close_after_its_answer() -> None:
     assert handler.reasons == [CloseReason.CLOSED_BY_HANDLER]
 
 
-@virtual_time
 async def test_an_answer_after_the_close_is_dropped_and_counted() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (server, network):
@@ -862,7 +818,6 @@ async def test_an_answer_after_the_close_is_dropped_and_counted() -> None:
         assert server.counts.replies_dropped == 1
 
 
-@virtual_time
 async def test_a_bug_in_a_handler_is_not_hidden() -> None:
     def stumble(_connection: Connection, _frames: list[Frame]) -> None:
         raise ZeroDivisionError
@@ -874,7 +829,6 @@ async def test_a_bug_in_a_handler_is_not_hidden() -> None:
             await trio.sleep(1)
 
 
-@virtual_time
 async def test_many_peers_at_random_leave_nothing_held() -> None:
     chance = random.Random(7)
     handler = Recorder(answer_all)
@@ -915,7 +869,6 @@ def refuse_all(connection: Connection, frames: Sequence[Frame]) -> None:
         connection.answer(frame, 3)
 
 
-@virtual_time
 async def test_nothing_is_read_from_a_connection_for_a_while_after_each_of_its_faults() -> None:
     def judge(connection: Connection, frames: list[Frame]) -> None:
         (answer_all if frames[0].opaque >= 10_000 else refuse_all)(connection, frames)
@@ -938,6 +891,7 @@ async def test_nothing_is_read_from_a_connection_for_a_while_after_each_of_its_f
         await bad.aclose()
 
 
+@pytest.mark.real_time
 async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -976,7 +930,6 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
         nursery.cancel_scope.cancel()
 
 
-@virtual_time
 async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> None:
     limits = ConnectionLimits(warnings_per_second_max=1)
     with structlog.testing.capture_logs() as lines:

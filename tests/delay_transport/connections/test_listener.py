@@ -28,7 +28,6 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
-    virtual_time,
 )
 
 
@@ -38,7 +37,6 @@ def quiet() -> Iterator[None]:
         yield
 
 
-@virtual_time
 async def test_connections_beyond_the_cap_are_closed_at_once_where_nobody_is_silent() -> None:
     limits = ConnectionLimits(connections_max=2)
     handler = Recorder(hold_all)
@@ -64,7 +62,6 @@ async def test_connections_beyond_the_cap_are_closed_at_once_where_nobody_is_sil
         assert (server.counts.accepted, server.open_connections) == (3, 2)
 
 
-@virtual_time
 async def test_when_very_many_end_at_once_others_have_their_turn_in_between() -> None:
     handler = Recorder(answer_all)
     async with serving(handler) as (server, network):
@@ -83,7 +80,6 @@ async def test_when_very_many_end_at_once_others_have_their_turn_in_between() ->
         assert max(after - before for before, after in pairwise(ended)) <= 16
 
 
-@virtual_time
 async def test_accepting_goes_on_after_the_machine_was_out_of_descriptors() -> None:
     async with serving(Recorder(answer_all)) as (_, network):
         network.listeners[ADDRESS].faults = [OSError(errno.EMFILE, "too many open files")] * 3
@@ -93,7 +89,6 @@ async def test_accepting_goes_on_after_the_machine_was_out_of_descriptors() -> N
         assert 0.29 < trio.current_time() < 0.31
 
 
-@virtual_time
 async def test_an_accept_that_fails_otherwise_ends_the_server() -> None:
     with pytest.RaisesGroup(OSError, flatten_subgroups=True):
         async with serving(Recorder()) as (_, network):
@@ -102,7 +97,6 @@ async def test_an_accept_that_fails_otherwise_ends_the_server() -> None:
             await trio.sleep(1)
 
 
-@virtual_time
 async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (server, network):
@@ -122,7 +116,6 @@ async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
         assert server.open_connections == 0
 
 
-@virtual_time
 async def test_a_stopped_server_returns_though_answers_never_come_and_peers_stay() -> None:
     handler = Recorder(hold_all)
     network = StreamNetwork()
@@ -140,7 +133,6 @@ async def test_a_stopped_server_returns_though_answers_never_come_and_peers_stay
     assert handler.reasons == [CloseReason.SERVER_STOPPED] * 5
 
 
-@virtual_time
 async def test_a_connection_accepted_in_the_moment_of_stopping_is_stopped_too() -> None:
     handler = Recorder(answer_all)
     network = StreamNetwork()
@@ -157,7 +149,6 @@ async def test_a_connection_accepted_in_the_moment_of_stopping_is_stopped_too() 
     assert trio.current_time() <= 1
 
 
-@virtual_time
 async def test_cancelling_cuts_connections_off_and_tells_the_handler() -> None:
     handler = Recorder(hold_all)
     async with serving(handler) as (_, network):
@@ -169,7 +160,6 @@ async def test_cancelling_cuts_connections_off_and_tells_the_handler() -> None:
     assert trio.current_time() == 0
 
 
-@virtual_time
 async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> None:
     calls: list[tuple[str, list[int]]] = []
     closed: list[CloseReason] = []
@@ -204,6 +194,7 @@ async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> N
 # Over real sockets
 
 
+@pytest.mark.real_time
 async def test_requests_over_a_real_socket_are_answered_and_the_peer_is_named() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
@@ -221,6 +212,7 @@ async def test_requests_over_a_real_socket_are_answered_and_the_peer_is_named() 
     assert {connection.peer for connection in handler.connections} == {f"{host}:{port}"}
 
 
+@pytest.mark.real_time
 async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
@@ -235,6 +227,7 @@ async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends
     assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
+@pytest.mark.real_time
 async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
@@ -254,6 +247,7 @@ async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
     assert handler.reasons[0] is CloseReason.PEER_VANISHED
 
 
+@pytest.mark.real_time
 async def test_an_address_in_use_is_said_clearly() -> None:
     network = TcpNetwork()
     async with await network.listen("127.0.0.1", 0) as listener:
@@ -262,6 +256,7 @@ async def test_an_address_in_use_is_said_clearly() -> None:
             await serve_connections(network, listener.address, Recorder(), ConnectionLimits())
 
 
+@pytest.mark.real_time
 async def test_many_that_wait_to_be_accepted_are_taken_together() -> None:
     network = TcpNetwork()
     async with await network.listen("127.0.0.1", 0) as listener:

@@ -29,7 +29,6 @@ from tests.delay_transport.peers import (
     answer_all,
     receive_frames,
     serving,
-    virtual_time,
 )
 from tests.odd_addresses import ODD_HOSTS
 
@@ -85,7 +84,6 @@ async def settle() -> None:
 # submit
 
 
-@virtual_time
 async def test_answers_in_any_order_find_their_requests() -> None:
     inbox = Inbox()
     chance = random.Random(3)
@@ -101,7 +99,6 @@ async def test_answers_in_any_order_find_their_requests() -> None:
     assert {opaque: frame.body for opaque, frame in inbox.replies} == bodies
 
 
-@virtual_time
 async def test_requests_submitted_together_leave_in_one_send() -> None:
     async with connected() as (connection, peer):
         for _ in range(100):
@@ -110,7 +107,6 @@ async def test_requests_submitted_together_leave_in_one_send() -> None:
         assert len(await peer.receive_some()) == 100 * 24
 
 
-@virtual_time
 async def test_a_request_carries_code_version_and_request_code() -> None:
     async with connected() as (connection, peer):
         opaque = connection.submit(SEND, (b"ab", b"c"), version=7)
@@ -118,7 +114,6 @@ async def test_a_request_carries_code_version_and_request_code() -> None:
     assert frame == Frame(10, 7, opaque, 0, 10, b"abc")
 
 
-@virtual_time
 async def test_frames_that_answer_nothing_we_asked_are_counted_and_dropped() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, peer):
@@ -132,7 +127,6 @@ async def test_frames_that_answer_nothing_we_asked_are_counted_and_dropped() -> 
     assert [(frame.opaque, frame.flag) for _, frame in inbox.replies] == [(opaque, 1)]
 
 
-@virtual_time
 async def test_callbacks_may_submit() -> None:
     replies: list[int] = []
 
@@ -150,7 +144,6 @@ async def test_callbacks_may_submit() -> None:
     assert len(set(replies)) == 10
 
 
-@virtual_time
 async def test_too_many_requests_in_flight_are_refused() -> None:
     async with connected(limits=RequestLimits(in_flight_requests_max=3)) as (connection, _):
         for _ in range(3):
@@ -162,7 +155,6 @@ async def test_too_many_requests_in_flight_are_refused() -> None:
         connection.submit(SEND, ())
 
 
-@virtual_time
 async def test_too_many_unsent_bytes_are_refused() -> None:
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
     limits = RequestLimits(unsent_bytes_max=1000)
@@ -176,7 +168,6 @@ async def test_too_many_unsent_bytes_are_refused() -> None:
         connection.submit(SEND, ())
 
 
-@virtual_time
 async def test_an_abandoned_request_is_not_answered_later() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, peer):
@@ -194,7 +185,6 @@ async def test_an_abandoned_request_is_not_answered_later() -> None:
 # request
 
 
-@virtual_time
 async def test_many_tasks_each_get_their_own_answer() -> None:
     async with serving(Recorder(answer_all)) as (_, network), trio.open_nursery() as nursery:
         connection = RequestConnection()
@@ -210,7 +200,6 @@ async def test_many_tasks_each_get_their_own_answer() -> None:
         connection.close()
 
 
-@virtual_time
 async def test_a_request_without_answer_times_out_and_the_connection_goes_on() -> None:
     async with connected() as (connection, peer):
         with pytest.raises(RequestTimeoutError, match=r"server\.test:20801 to request code 10"):
@@ -224,7 +213,6 @@ async def test_a_request_without_answer_times_out_and_the_connection_goes_on() -
         assert connection.counts.replies_dropped == 1
 
 
-@virtual_time
 async def test_a_cancelled_request_leaves_nothing_behind() -> None:
     async with connected() as (connection, _):
         with trio.move_on_after(1):
@@ -233,7 +221,6 @@ async def test_a_cancelled_request_leaves_nothing_behind() -> None:
         assert connection.in_flight == 0
 
 
-@virtual_time
 async def test_requests_wait_for_room_instead_of_being_refused() -> None:
     limits = RequestLimits(in_flight_requests_max=1)
     async with connected(limits=limits) as (connection, peer), trio.open_nursery() as nursery:
@@ -250,7 +237,6 @@ async def partial_request(connection: RequestConnection) -> None:
     await connection.request(SEND, b"", timeout_s=5)
 
 
-@virtual_time
 async def test_waiting_for_room_counts_for_the_time_out() -> None:
     async with connected(limits=RequestLimits(in_flight_requests_max=1)) as (connection, _):
         connection.submit(SEND, ())
@@ -262,7 +248,6 @@ async def test_waiting_for_room_counts_for_the_time_out() -> None:
 # One-way requests, told and pushed
 
 
-@virtual_time
 async def test_what_is_told_reaches_the_handler_and_is_not_answered() -> None:
     inbox = Inbox()
     handler = Recorder(answer_all)
@@ -286,7 +271,6 @@ async def test_what_is_told_reaches_the_handler_and_is_not_answered() -> None:
     assert inbox.pushes == []
 
 
-@virtual_time
 async def test_what_a_handler_pushes_comes_in_order_with_answers() -> None:
     def push_around(connection: Connection, frames: list[Frame]) -> None:
         for frame in frames:
@@ -318,7 +302,6 @@ async def test_what_a_handler_pushes_comes_in_order_with_answers() -> None:
     assert all(one.is_one_way for one in inbox.pushes)
 
 
-@virtual_time
 async def test_a_push_answers_nothing_even_with_the_opaque_of_a_request() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, peer):
@@ -332,7 +315,6 @@ async def test_a_push_answers_nothing_even_with_the_opaque_of_a_request() -> Non
     assert inbox.replies == []
 
 
-@virtual_time
 async def test_a_push_may_be_told_something_about_and_ends_silence() -> None:
     told: list[bytes] = []
 
@@ -357,7 +339,6 @@ async def test_a_push_may_be_told_something_about_and_ends_silence() -> None:
     assert told == [b"%d" % number for number in range(10)]
 
 
-@virtual_time
 async def test_nothing_bounds_what_is_told_but_it_leaves_no_room_for_requests() -> None:
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
     limits = RequestLimits(unsent_bytes_max=1000)
@@ -372,7 +353,6 @@ async def test_nothing_bounds_what_is_told_but_it_leaves_no_room_for_requests() 
         assert (connection.unsent_bytes, connection.has_room) == (0, True)
 
 
-@virtual_time
 async def test_nothing_can_be_told_before_and_after_a_connection() -> None:
     inbox = Inbox()
     with pytest.raises(ConnectionLostError, match="not connected"):
@@ -389,7 +369,6 @@ async def test_nothing_can_be_told_before_and_after_a_connection() -> None:
     assert [loss.unanswered for loss in inbox.losses] == [()]
 
 
-@virtual_time
 async def test_who_tells_a_peer_that_takes_nothing_loses_it_after_10_seconds() -> None:
     inbox = Inbox()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -405,7 +384,6 @@ async def test_who_tells_a_peer_that_takes_nothing_loses_it_after_10_seconds() -
 # The end of the connection
 
 
-@virtual_time
 async def test_a_lost_connection_fails_everything_pending_once() -> None:
     inbox = Inbox()
     errors: list[ConnectionLostError] = []
@@ -433,7 +411,6 @@ async def test_a_lost_connection_fails_everything_pending_once() -> None:
     assert inbox.losses[0].reason == "closed by the peer"
 
 
-@virtual_time
 async def test_who_waits_for_room_learns_of_the_loss() -> None:
     limits = RequestLimits(in_flight_requests_max=1)
     async with connected(limits=limits) as (connection, peer), trio.open_nursery() as nursery:
@@ -449,7 +426,6 @@ async def test_who_waits_for_room_learns_of_the_loss() -> None:
     assert trio.current_time() == 0
 
 
-@virtual_time
 async def test_a_peer_that_breaks_the_protocol_is_left_after_its_good_answers() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, peer):
@@ -462,7 +438,6 @@ async def test_a_peer_that_breaks_the_protocol_is_left_after_its_good_answers() 
     assert "frame length" in inbox.losses[0].reason
 
 
-@virtual_time
 async def test_an_answer_cut_short_is_no_answer() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, peer):
@@ -475,7 +450,6 @@ async def test_an_answer_cut_short_is_no_answer() -> None:
     assert inbox.losses[0].unanswered == (opaque,)
 
 
-@virtual_time
 async def test_being_cancelled_fails_what_is_pending_too() -> None:
     inbox = Inbox()
     network = StreamNetwork()
@@ -488,7 +462,6 @@ async def test_being_cancelled_fails_what_is_pending_too() -> None:
     assert [(loss.reason, loss.unanswered) for loss in inbox.losses] == [("cancelled", (opaque,))]
 
 
-@virtual_time
 async def test_before_and_without_a_connection_nothing_can_be_asked() -> None:
     connection = RequestConnection()
     with pytest.raises(ConnectionLostError, match="not connected"):
@@ -498,6 +471,7 @@ async def test_before_and_without_a_connection_nothing_can_be_asked() -> None:
             await nursery.start(connection.run, StreamNetwork(), ADDRESS)
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
 async def test_at_what_is_no_address_nobody_can_be_connected_to(host: str) -> None:
     async with trio.open_nursery() as nursery:
@@ -505,7 +479,6 @@ async def test_at_what_is_no_address_nobody_can_be_connected_to(host: str) -> No
             await nursery.start(RequestConnection().run, TcpNetwork(), (host, 5))
 
 
-@virtual_time
 async def test_a_connection_that_does_not_come_about_in_time_is_given_up() -> None:
     class Blackhole(StreamNetwork):
         async def connect(self, host: str, port: int) -> trio.abc.Stream:
@@ -521,7 +494,6 @@ async def test_a_connection_that_does_not_come_about_in_time_is_given_up() -> No
 # Silence
 
 
-@virtual_time
 async def test_silence_is_broken_by_heartbeats_and_kept_up_by_their_answers() -> None:
     inbox = Inbox()
     handler = Recorder(answer_all)
@@ -537,7 +509,6 @@ async def test_silence_is_broken_by_heartbeats_and_kept_up_by_their_answers() ->
     assert handler.batches == []
 
 
-@virtual_time
 async def test_a_broker_that_does_not_know_heartbeats_is_fine() -> None:
     async with connected() as (connection, peer):
         for _ in range(5):
@@ -549,7 +520,6 @@ async def test_a_broker_that_does_not_know_heartbeats_is_fine() -> None:
         assert trio.current_time() == 75
 
 
-@virtual_time
 async def test_a_peer_that_falls_silent_is_lost_after_45_seconds() -> None:
     inbox = Inbox()
     async with connected(inbox) as (connection, _):
@@ -562,7 +532,6 @@ async def test_a_peer_that_falls_silent_is_lost_after_45_seconds() -> None:
     assert inbox.losses[0].reason == "nothing received for 45 s"
 
 
-@virtual_time
 async def test_a_peer_that_takes_nothing_is_lost_after_10_seconds() -> None:
     inbox = Inbox()
     network = StreamNetwork(trio.testing.lockstep_stream_pair)
@@ -578,6 +547,7 @@ async def test_a_peer_that_takes_nothing_is_lost_after_10_seconds() -> None:
 # Over real sockets
 
 
+@pytest.mark.real_time
 async def test_thousands_of_requests_over_a_real_socket_are_each_answered_once() -> None:
     answered: list[int] = []
     everything = trio.Event()
@@ -609,6 +579,7 @@ async def test_thousands_of_requests_over_a_real_socket_are_each_answered_once()
     assert sorted(answered) == submitted
 
 
+@pytest.mark.real_time
 async def test_a_refused_connection_is_said_clearly() -> None:
     network = TcpNetwork()
     listener = await network.listen("127.0.0.1", 0)

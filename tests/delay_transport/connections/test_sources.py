@@ -24,7 +24,6 @@ from tests.delay_transport.peers import (
     receive_until_closed,
     request_bytes,
     serving,
-    virtual_time,
 )
 from tests.seeds import each_seed
 from tests.simulation.determinism import run_deterministic
@@ -61,7 +60,6 @@ async def ask(peer: Ear, opaque: int = 1) -> None:
     assert [reply.opaque for reply in await receive_frames(peer, 1)] == [opaque]
 
 
-@virtual_time
 async def test_idle_connections_of_one_address_shut_nobody_out() -> None:
     async with serving(Recorder(answer_all), LIMITS) as (server, network):
         good = await come(network, CROWD)
@@ -89,7 +87,6 @@ async def test_idle_connections_of_one_address_shut_nobody_out() -> None:
         assert server.crowding == ""
 
 
-@virtual_time
 async def test_where_all_places_are_taken_the_address_with_most_gives_one() -> None:
     limits = ConnectionLimits(connections_max=8)
     async with serving(Recorder(answer_all), limits) as (server, network):
@@ -110,7 +107,6 @@ async def test_where_all_places_are_taken_the_address_with_most_gives_one() -> N
         assert (server.open_connections, server.counts.refused) == (8, 0)
 
 
-@virtual_time
 async def test_who_waits_for_an_answer_goes_for_nobody() -> None:
     limits = ConnectionLimits(connections_max=2)
     handler = Recorder(hold_all)
@@ -140,7 +136,6 @@ def test_a_source_is_an_ipv4_address_or_an_ipv6_network_of_64_bits(host: str, wh
     assert source_of(host) == where
 
 
-@virtual_time
 async def test_busy_connections_do_not_hide_the_silent_ones_behind_them() -> None:
     limits = ConnectionLimits(connections_per_address_max=200)
     handler = Recorder(hold_all)
@@ -158,7 +153,6 @@ async def test_busy_connections_do_not_hide_the_silent_ones_behind_them() -> Non
         assert await receive_until_closed(idle[0]) == []
 
 
-@virtual_time
 async def test_a_connection_that_asks_now_and_then_outlives_a_flood_of_idle_ones() -> None:
     limits = ConnectionLimits(connections_per_address_max=200)
     async with serving(Recorder(answer_all), limits) as (server, network):
@@ -171,7 +165,6 @@ async def test_a_connection_that_asks_now_and_then_outlives_a_flood_of_idle_ones
         assert server.counts.closed[CloseReason.CROWDED] == 801
 
 
-@virtual_time
 async def test_accepting_pauses_while_many_evicted_connections_are_not_closed() -> None:
     limits = ConnectionLimits(connections_max=100)
     async with serving(Recorder(answer_all), limits) as (server, network):

@@ -13,7 +13,8 @@ from delay_transport.meta.address import (
 )
 from delay_transport.seams.errors import TransportError
 from delay_transport.seams.runtime import Address, TcpNetwork
-from tests.delay_transport.peers import Pair, StreamNetwork, virtual_time
+from tests.delay_transport.peers import Pair, StreamNetwork
+from tests.kit.virtual_time import virtual_time
 from tests.odd_addresses import ODD_HOSTS
 
 ONE: Address = ("meta1.test", 8080)
@@ -85,7 +86,6 @@ async def why_not(answer: Answer) -> str:
         return reason
 
 
-@virtual_time
 async def test_it_asks_as_a_browser_would_and_takes_the_address() -> None:
     requests = []
 
@@ -156,7 +156,6 @@ def test_what_is_no_answer_is_said(answer: Answer, reason: str) -> None:
     run()
 
 
-@virtual_time
 async def test_a_port_that_takes_no_connection_costs_a_second() -> None:
     class Hanging(StreamNetwork):
         async def connect(self, host: str, port: int) -> trio.abc.Stream:  # noqa: ARG002
@@ -169,7 +168,6 @@ async def test_a_port_that_takes_no_connection_costs_a_second() -> None:
     assert trio.current_time() - began == pytest.approx(1)
 
 
-@virtual_time
 async def test_a_connection_that_is_reset_is_said() -> None:
     def breaking_pair() -> Pair:
         ours, theirs = trio.testing.memory_stream_pair()
@@ -187,7 +185,6 @@ async def test_a_connection_that_is_reset_is_said() -> None:
         await MetaLocator(network, [ONE]).locate()
 
 
-@virtual_time
 async def test_each_address_is_asked_in_turn_and_all_reasons_are_told() -> None:
     async with network_of(meta1=silence, meta2=saying(ok(b"10.0.0.6:20880"))) as network:
         assert await MetaLocator(network, [NOBODY, ONE, TWO]).locate() == ("10.0.0.6", 20880)
@@ -198,7 +195,6 @@ async def test_each_address_is_asked_in_turn_and_all_reasons_are_told() -> None:
         assert "meta1.test:8080: no answer" in str(caught.value)
 
 
-@virtual_time
 async def test_who_asks_again_is_told_by_the_next_server_first() -> None:
     async with network_of(
         meta1=saying(ok(b"10.0.0.5:1")), meta2=saying(ok(b"10.0.0.6:2"))
@@ -213,6 +209,7 @@ def test_nobody_to_ask_is_refused() -> None:
         MetaLocator(StreamNetwork(), [])
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
 async def test_at_what_is_no_address_no_meta_server_is_found(host: str) -> None:
     with pytest.raises(MetaAddressError, match="cannot connect to"):

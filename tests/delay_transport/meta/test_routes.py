@@ -21,7 +21,7 @@ from delay_protocol.meta.session import MetaSession, MetaSessionConfig
 from delay_protocol.wire.frames import Frame, encode_response
 from delay_transport.meta.address import MetaLocator
 from delay_transport.meta.routes import MetaRoutes
-from tests.kit.meta_end import HTTP, TCP, MetaEnd, in_virtual_time
+from tests.kit.meta_end import HTTP, TCP, MetaEnd
 from tests.simulation.network import NetworkPlan, SimNetwork
 
 
@@ -97,7 +97,6 @@ async def rig_of(*, serving: bool = True) -> AsyncIterator[Rig]:
         nursery.cancel_scope.cancel()
 
 
-@in_virtual_time
 async def test_nothing_is_connected_before_there_is_something_to_ask() -> None:
     async with rig_of() as rig:
         await trio.sleep(1000)
@@ -108,7 +107,6 @@ async def test_nothing_is_connected_before_there_is_something_to_ask() -> None:
         assert rig.changed == ["a"]
 
 
-@in_virtual_time
 async def test_a_change_is_heard_by_a_push_and_each_subject_is_asked_for_once_a_minute() -> None:
     async with rig_of() as rig:
         rig.want(*(f"s{n}" for n in range(300)))
@@ -122,7 +120,6 @@ async def test_a_change_is_heard_by_a_push_and_each_subject_is_asked_for_once_a_
         assert rig.routes.connections == 1
 
 
-@in_virtual_time
 async def test_a_meta_server_that_does_not_answer_is_left_and_tried_again_ever_less_often() -> None:
     async with rig_of() as rig:
         rig.meta.answer = lambda _frame: None
@@ -135,7 +132,6 @@ async def test_a_meta_server_that_does_not_answer_is_left_and_tried_again_ever_l
         assert rig.changed == ["a"]
 
 
-@in_virtual_time
 async def test_where_there_is_no_meta_server_one_is_looked_for_until_there_is() -> None:
     async with rig_of(serving=False) as rig:
         rig.want("a")
@@ -148,7 +144,6 @@ async def test_where_there_is_no_meta_server_one_is_looked_for_until_there_is() 
 
 
 @pytest.mark.parametrize("noise", [b"HTTP/1.1 400 Bad Request\r\n\r\n" + b"x" * 100, b"\xff" * 100])
-@in_virtual_time
 async def test_what_is_no_meta_server_ends_the_connection_and_routes_stay(noise: bytes) -> None:
     async with rig_of() as rig:
         rig.want("a")

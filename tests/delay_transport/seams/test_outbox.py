@@ -5,7 +5,6 @@ import trio
 import trio.testing
 
 from delay_transport.seams.outbox import OutBox, Wakeup
-from tests.delay_transport.peers import virtual_time
 
 
 class Wire(trio.abc.SendStream):
@@ -37,7 +36,6 @@ def outbox_on(wire: Wire, *, step_bytes: int = 1000) -> tuple[OutBox, list[float
     )
 
 
-@virtual_time
 async def test_what_is_put_while_a_send_is_under_way_goes_out_in_the_next() -> None:
     wire = Wire()
     wire.gate = trio.Event()
@@ -60,7 +58,6 @@ async def test_what_is_put_while_a_send_is_under_way_goes_out_in_the_next() -> N
         nursery.cancel_scope.cancel()
 
 
-@virtual_time
 async def test_much_is_sent_in_steps_so_that_progress_is_seen() -> None:
     wire = Wire()
     outbox, _, sent = outbox_on(wire, step_bytes=10)
@@ -73,7 +70,6 @@ async def test_much_is_sent_in_steps_so_that_progress_is_seen() -> None:
     assert sent == [10, 10, 5]
 
 
-@virtual_time
 async def test_a_broken_stream_is_the_callers_to_handle() -> None:
     ours, theirs = trio.testing.memory_stream_pair()
     outbox = OutBox(ours, step_bytes=10, on_sending=lambda _: None, on_sent=lambda _: None)
@@ -83,7 +79,6 @@ async def test_a_broken_stream_is_the_callers_to_handle() -> None:
         await outbox.run()
 
 
-@virtual_time
 async def test_a_wakeup_wakes_who_sleeps_and_remembers_nothing() -> None:
     wakeup = Wakeup()
     wakeup.wake()

@@ -4,17 +4,16 @@ import io
 import json
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
-from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from delaywheel.cluster.status import fetch, format_value, render
+from delaywheel.cluster.status import format_value, render
 from delaywheel.main import main
 from delaywheel.shared import http_exchange
-from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.failures import ExitCode
 from tests.delaywheel.json_servers import answering
 
 STATUS = {
@@ -58,86 +57,21 @@ def shown(status: dict[str, Any]) -> str:
 
 
 def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
-    result = CliRunner().invoke(main, ["status", address])
+    result = CliRunner().invoke(main, ["status", "--server", address])
     assert result.exit_code == 0, result.output
     assert "1,234,567" in result.output
-
-
-def test_the_server_may_be_named_as_other_commands_have_it(address: str) -> None:
     result = CliRunner().invoke(main, ["status", "--server", address, "--json"])
     assert json.loads(result.output) == STATUS
-    result = CliRunner().invoke(main, ["status", address, "--server", address])
-    assert result.exit_code == 2
-    assert "not both" in result.stderr
-
-
-def test_where_a_token_is_needed_the_one_of_a_file_is_shown(tmp_path: Path) -> None:
-    file = tmp_path / "mine"
-    file.write_text("secret\n")
-
-    def answer(_: str, __: str, headers: dict[str, str], ___: bytes) -> tuple[int, bytes]:
-        if headers.get("authorization") == "Bearer secret":
-            return 200, json.dumps(STATUS).encode()
-        return 401, b'{"error":{"code":"token","message":"a token is needed"}}'
-
-    with answering(answer) as address:
-        result = CliRunner().invoke(main, ["status", address])
-        assert result.exit_code == ExitCode.REFUSED
-        assert "--token-file" in result.stderr
-        result = CliRunner().invoke(main, ["status", address, "--token-file", str(file)])
-        assert (result.exit_code, "1,234,567" in result.output) == (0, True)
-
-
-def test_json_is_the_answer_itself(address: str) -> None:
-    result = CliRunner().invoke(main, ["status", address, "--json"])
-    assert json.loads(result.output) == STATUS
-
-
-def test_nobody_there_is_one_sentence_and_a_code_of_its_own() -> None:
-    result = CliRunner().invoke(main, ["status", "127.0.0.1:1"])
-    assert result.exit_code == ExitCode.NETWORK
-    assert result.stderr.startswith("Error: no delay server answers at 127.0.0.1:1")
-    assert len(result.stderr.splitlines()) == 1
-
-
-def test_an_address_that_is_none_is_a_wrong_option() -> None:
-    result = CliRunner().invoke(main, ["status", "here"])
-    assert result.exit_code == ExitCode.USAGE
-    assert "'here' is not an address" in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("answer", "words"),
-    [
-        ((200, b"<html>"), "is no delay server"),
-        ((200, b'{"a":' + b"[" * 100_000), "is no delay server"),
-        ((200, b'{"a":"\xff"}'), "is no delay server"),
-        ((404, b"Not Found"), "is no delay server that tells its status"),
-        (
-            (503, b'{"error":{"code":"starting","message":"not \\u001b yet"}}'),
-            r"answered 503: not \\x1b yet",
-        ),
-    ],
-)
-def test_what_is_no_status_is_told(answer: tuple[int, bytes], words: str) -> None:
-    with serving(*answer) as address, pytest.raises(Failure, match=words) as told:
-        fetch(address)
-    assert told.value.exit_code == ExitCode.NETWORK
-
-
-def test_a_fault_of_the_server_is_told_from_somebody_else() -> None:
-    with serving(503, b"{}") as address, pytest.raises(Failure, match="HTTP 503") as told:
-        fetch(address)
-    assert told.value.exit_code == ExitCode.REFUSED
 
 
 def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     body = json.dumps(STATUS | {"more": "x" * 100_000}).encode()
     with serving(200, body) as address:
-        assert len(fetch(address)["more"]) == 100_000
+        asked = ["status", "--server", address, "--json"]
+        assert len(json.loads(CliRunner().invoke(main, asked).output)["more"]) == 100_000
         monkeypatch.setattr(http_exchange, "ANSWER_BYTES_MAX", 100_000)
-        with pytest.raises(Failure, match="is no delay server"):
-            fetch(address)
+        result = CliRunner().invoke(main, asked)
+        assert (result.exit_code, "is no delay server" in result.stderr) == (ExitCode.NETWORK, True)
 
 
 def test_figures_and_rows_that_matter_are_shown() -> None:

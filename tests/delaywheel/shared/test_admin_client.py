@@ -76,7 +76,7 @@ def test_at_what_is_no_address_nobody_is_asked(address: str) -> None:
 @pytest.mark.parametrize("command", ["topology", "admin broker-group list", "controls", "status"])
 def test_a_command_with_no_address_is_one_sentence(command: str) -> None:
     words = command.split()
-    at = ["x..y:5"] if command == "status" else ["--meta", "x..y:5"]
+    at = ["--server" if command == "status" else "--meta", "x..y:5"]
     result = CliRunner().invoke(
         main, [words[0], *at, *words[1:]] if words[0] == "admin" else [*words, *at]
     )

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,8 +10,6 @@ import pytest
 from click.testing import CliRunner, Result
 
 from delaywheel.main import main
-from spark_tools.judge.account import TaskResult
-from spark_tools.run.reconcile import Engine, Task
 from storage.disk.disk import DirectoryDisk
 from storage.readers.manifest import encode_manifest, read_manifest
 from tests.spark_tools.s3_server import Store
@@ -67,32 +64,6 @@ def test_what_is_overdue_is_a_finding_and_lost_if_nothing_runs(tmp_path: Path) -
     found = invoke("--root", str(data), "--final")
     assert found.exit_code == 1
     assert "lost: 5" in found.output
-
-
-def test_books_that_do_not_balance_are_an_error_and_no_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def crooked(processes: int) -> Engine:
-        assert processes == 1
-
-        def run(tasks: Sequence[Task]) -> Iterator[TaskResult]:
-            for task in tasks:
-                result = task()
-                result.account.totals["delivered"] += 1
-                yield result
-
-        return run
-
-    monkeypatch.setattr("spark_tools.run.local.local_engine", crooked)
-    names = [tmp_path / name for name in ("result.json", "page.html", "details")]
-    options = ["--output", str(names[0]), "--page", str(names[1]), "--details", str(names[2])]
-    found = invoke("--root", str(directory(tmp_path / "data")), *options)
-    assert found.exit_code == 3
-    assert "the books of group" in found.output
-    assert "do not balance, a defect of this program: rows by state: " in found.output
-    assert "clean" not in found.output
-    assert not any(name.exists() for name in names[:2])
-    assert not names[2].exists() or not any(names[2].iterdir())
 
 
 def test_a_manifest_names_the_files_of_another_directory(tmp_path: Path) -> None:
@@ -169,20 +140,6 @@ def test_every_error_is_3_and_no_verdict(options: list[str]) -> None:
     found = invoke(*options)
     assert found.exit_code == 3, found.output
     assert "Error" in found.output
-
-
-def test_nodes_that_are_no_replicas_and_directories_named_twice_are_errors(tmp_path: Path) -> None:
-    data = directory(tmp_path / "data")
-    assert invoke("--root", str(data), "--root", str(data)).exit_code == 3
-    manifest = read_manifest(DirectoryDisk(data), now_ms=1)
-    other = msgspec.structs.replace(
-        manifest, log_uuid="00000000-0000-4000-8000-000000000001", storage_uuid="x"
-    )
-    file = tmp_path / "m.json"
-    file.write_bytes(encode_manifest(other))
-    found = invoke("--root", str(data), "--manifest", f"{file}={data}")
-    assert found.exit_code == 3
-    assert "not copies of each other" in found.output
 
 
 def test_a_defect_is_an_error_with_its_traceback_and_never_a_verdict(

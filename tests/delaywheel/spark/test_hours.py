@@ -7,18 +7,12 @@ from uuid import uuid4
 import msgspec
 import pytest
 from click.testing import CliRunner, Result
-from pyspark.sql import SparkSession
 
 from delaywheel.main import main
 from spark_tools.run.plan import Source
-from storage.disk.disk import DirectoryDisk
 from storage.readers.manifest import encode_manifest
 from tests.delaywheel.spark.test_commands import directory
 from tests.spark_tools.growing_worlds import Life
-from tests.spark_tools.hours.test_hour_repairs import audited, lines_of
-from tests.spark_tools.hours_rig import Watcher
-from tests.spark_tools.run.test_plan import with_damaged_item
-from tests.spark_tools.s3_server import Store
 
 
 def invoke(*options: str) -> Result:
@@ -56,24 +50,6 @@ def test_each_hour_is_told_of_once_and_the_summary_tells_of_all(tmp_path: Path) 
     # Findings of hours before are no news.
     found = invoke("--state", str(state), "--manifest", given, "--max-late", "0")
     assert (found.exit_code, "in all of them: late " in found.output) == (0, True)
-
-
-def test_hours_of_a_copy_in_an_object_store_are_those_of_its_directory(
-    s3: Store, tmp_path: Path
-) -> None:
-    source = Life(1).at(190).written(s3.root / "hours" / "a")
-    hours: list[tuple[str, bytes]] = []
-    (s3.root / "hours" / "a.json").write_bytes(encode_manifest(source.manifest))
-    for root in (s3.root / "hours", "s3://hours"):
-        state = tmp_path / str(len(hours))
-        found = invoke("--state", str(state), "--manifest", f"{root}/a.json={root}/a")
-        assert found.exit_code == 0, found.output
-        hours.append((found.output, (state / "summary.json").read_bytes()))
-    assert hours[0] == hours[1]
-    assert b'"done_until": "2013-11-27T03:00Z"' in hours[0][1]
-    found = invoke("--state", str(tmp_path / "none"), "--root", "s3://hour/a")
-    assert found.exit_code == 3
-    assert "s3://hour/a is nowhere" in found.output
 
 
 def test_what_is_quiet_says_something_only_if_something_is_wrong(tmp_path: Path) -> None:
@@ -131,16 +107,6 @@ def test_every_error_is_3_and_says_what_is_wrong(
     assert said in found.output
 
 
-def test_a_damaged_state_directory_is_an_error(tmp_path: Path) -> None:
-    state = tmp_path / "state"
-    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
-    assert invoke("--state", str(state), "--manifest", given).exit_code == 0
-    (state / "ledger.json").write_bytes(b"{}")
-    found = invoke("--state", str(state), "--manifest", given)
-    assert found.exit_code == 3
-    assert "ledger.json cannot be read" in found.output
-
-
 def test_hours_in_which_nothing_is_due_have_one_line(tmp_path: Path) -> None:
     source, state = Life(1).at(70).written(tmp_path / "a"), tmp_path / "state"
     manifest = msgspec.structs.replace(
@@ -171,73 +137,3 @@ def test_logs_of_another_cluster_are_refused_once(tmp_path: Path) -> None:
     assert found.output.startswith("Error: the state directory is of group g of cluster c, and ")
     assert found.output.count("\n") == 1
     assert (state / "ledger.json").read_bytes() == ledger
-
-
-def test_what_was_sent_again_is_no_finding_any_more(tmp_path: Path) -> None:
-    life, state, watcher = Life(2, frozenset({"no_fact"}), share=0.4), tmp_path / "state", Watcher()
-    source = life.at(130).written(tmp_path / "a")
-    given = manifest_of(source, tmp_path / "a.json")
-    options = ("--state", str(state), "--manifest", given, "--max-late", "1000")
-    assert invoke(*options).exit_code == 1
-    before = json.loads((state / "summary.json").read_bytes())
-    assert before["findings"]["lost"]
-    # What was sent past due is not late: nobody could have delivered it in time.
-    assert before["groups"][0]["sent_past_due"]
-    audited(tmp_path / "audit", list(lines_of(watcher, watcher.run(source), source)))
-    with (tmp_path / "audit").open("ab") as audit:
-        audit.write(b"{damaged}\n")
-    found = invoke(*options, "--repairs", str(tmp_path / "audit"))
-    assert found.exit_code == 0, found.output
-    assert "2013-11-27T01:00Z: repaired since: lost 4\n" in found.output
-    assert "1 line(s) of the audits cannot be read" in found.output
-    after = json.loads((state / "summary.json").read_bytes())
-    assert after["findings"]["lost"] == 0
-    assert before["hours"] == {"findings": 2, "final": 2}
-    assert after["hours"] == {"clean": 1, "findings": 1, "final": 2}
-    assert [one["repaired"] for one in after["with_findings"]] == [{"lost": 5}]
-    states, were = after["groups"][0]["states"], before["groups"][0]["states"]
-    assert states == {**were, "lost": 0, "repaired": were["lost"]}
-    found = invoke(*options, "--repairs", str(tmp_path / "audit"), "--quiet")
-    assert (found.exit_code, found.output) == (0, "")
-
-
-@pytest.mark.parametrize(("prefix", "code"), [("schedule_log", 2), ("message_log", 0)])
-def test_payload_of_the_hours_segments_is_checked_if_asked_for(
-    prefix: str, code: int, tmp_path: Path
-) -> None:
-    world = Life(1).at(70)
-    with_damaged_item(world, prefix)
-    given = manifest_of(world.written(tmp_path / "a"), tmp_path / "a.json")
-    options = ("--manifest", given, "--check-payload")
-    found = invoke("--state", str(tmp_path / "state"), *options)
-    assert found.exit_code == code, found.output
-    assert ("the batch's blob part fails its CRC" in found.output) == (code == 2)
-    assert invoke("--state", str(tmp_path / "blind"), *options[:-1]).exit_code == 0
-
-
-@pytest.mark.spark
-@pytest.mark.long
-def test_hours_work_in_spark_as_in_processes(spark: SparkSession, tmp_path: Path) -> None:
-    assert spark.sparkContext.defaultParallelism == 2
-    given = manifest_of(Life(1).at(190).written(tmp_path / "a"), tmp_path / "a.json")
-    told = []
-    for engine in ("local", "spark"):
-        state = tmp_path / engine
-        found = invoke("--state", str(state), "--manifest", given, "--engine", engine)
-        assert found.exit_code == 0, found.output
-        assert found.output.endswith(f"{engine}: clean\n")
-        told.append((state / "summary.json").read_bytes())
-    assert told[0] == told[1]
-    found = invoke("--state", str(tmp_path / "x"), "--manifest", given, "--master", "local[1]")
-    assert found.exit_code == 3
-    assert "--master is for --engine spark" in found.output
-
-
-def test_two_runs_at_once_are_told_so(tmp_path: Path) -> None:
-    given = manifest_of(Life(1).at(70).written(tmp_path / "a"), tmp_path / "a.json")
-    state = tmp_path / "state"
-    state.mkdir()
-    with DirectoryDisk(state).lock("lock"):
-        found = invoke("--state", str(state), "--manifest", given)
-    assert found.exit_code == 3
-    assert found.output == (f"Error: another run is at work in {state}: wait until it has ended\n")

@@ -1,6 +1,5 @@
 """`delaywheel spark repair` says what it would do, does it only when told to, and keeps books."""
 
-import shutil
 import signal
 import subprocess
 import sys
@@ -19,7 +18,6 @@ from tests.delay_client.conftest import ScriptedServer
 from tests.delay_client.fake_meta import FakeMeta, group
 from tests.processes.real_processes import ROOT
 from tests.spark_tools.repair_worlds import run, sealed_builder
-from tests.spark_tools.s3_server import Store
 from tests.spark_tools.worlds import Builder
 
 
@@ -55,23 +53,6 @@ def test_without_send_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     found = invoke(*options, "--missing")
     assert "5 messages to send" in found.output
     assert "2 missing" in found.output
-
-
-def test_messages_are_read_again_from_an_object_store(
-    node: ScriptedServer, s3: Store, tmp_path: Path
-) -> None:
-    source, options = lost(tmp_path)
-    shutil.copytree(source.root, s3.root / "repair" / "data")
-    shutil.copy(tmp_path / "manifest.json", s3.root / "repair" / "m.json")
-    copied = (*options[:2], "--manifest", "s3://repair/m.json=s3://repair/data")
-    assert invoke(*copied).output == invoke(*options).output
-    audit = tmp_path / "audit"
-    found = invoke(*copied, "--node", node.address, "--audit", str(audit), "--send")
-    assert found.exit_code == 0, found.output
-    assert "3 accepted" in found.output
-    found = invoke(*options[:2], "--root", "s3://repai/data")
-    assert found.exit_code == 3
-    assert "s3://repai/data is nowhere" in found.output
 
 
 def test_it_sends_each_message_once_and_reconciles_to_nothing(
@@ -135,31 +116,6 @@ def test_what_cannot_be_read_is_named_and_ends_with_2(node: ScriptedServer, tmp_
     assert node.requests == []
 
 
-def test_what_a_node_still_owes_ends_with_1(tmp_path: Path) -> None:
-    builder = sealed_builder(lost=3)
-    builder.sealed.clear()
-    source = builder.build().written(tmp_path / "data")
-    file = tmp_path / "manifest.json"
-    file.write_bytes(encode_manifest(source.manifest))
-    manifest, details = ("--manifest", f"{file}={source.root}"), str(tmp_path / "details")
-    found = invoke(*manifest, "--final", "--details", details, command="reconcile")
-    assert found.exit_code == 1
-    found = invoke(*manifest, "--details", details)
-    assert found.exit_code == 1, found.output
-    assert "3 are still owed by their node" in found.output
-    found = invoke(*manifest, "--details", details, "--final")
-    assert found.exit_code == 0, found.output
-    assert "3 messages to send" in found.output
-
-
-def test_what_was_due_too_long_ago_is_left_out(tmp_path: Path) -> None:
-    _, options = lost(tmp_path)
-    found = invoke(*options, "--max-age", "2d")
-    assert found.exit_code == 0, found.output
-    assert "0 messages to send" in found.output
-    assert "left out: 3 were due too long ago" in found.output
-
-
 @pytest.mark.parametrize(
     ("more", "said"),
     [
@@ -193,24 +149,6 @@ def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
     assert found.exit_code == 3
     (tmp_path / "details" / "findings.parquet").unlink()
     assert invoke(*options).exit_code == 3
-
-
-def test_a_damaged_line_is_told_and_what_it_tells_of_is_sent_again(
-    node: ScriptedServer, tmp_path: Path
-) -> None:
-    _, options = lost(tmp_path)
-    audit = tmp_path / "audit.jsonl"
-    to = ("--node", node.address, "--audit", str(audit), "--send")
-    assert invoke(*options, *to).exit_code == 0
-    data = audit.read_bytes()
-    at = data.index(b'"accepted"')
-    audit.write_bytes(data[:at] + b'"accEpted"' + data[at + 10 :])
-    found = invoke(*options, *to)
-    assert found.exit_code == 0, found.output
-    assert "1 lines of" in found.output
-    assert "1 accepted" in found.output
-    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
-    assert "damaged lines 1" in found.output
 
 
 @pytest.mark.process

@@ -9,7 +9,7 @@ from meta_server.admin.pages import (
     page_of,
     slices_of,
 )
-from tests.delay_server.conftest import run_in_virtual_time
+from tests.kit.virtual_time import run_in_virtual_time
 
 
 @given(

@@ -17,7 +17,7 @@ from delay_protocol.receivers import masters
 from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
 from meta_server.known.model import GroupKind
 from meta_server.server import MetaServer
-from meta_server.settings.config import AdminConfig, MetaServerConfig, RegistrationConfig
+from meta_server.settings.config import MetaServerConfig, RegistrationConfig
 from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import Peer, World, broker, make_config, names, node, until
@@ -348,26 +348,6 @@ async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_
         assert (await registered(receiver)).waits == ""
 
 
-async def test_no_other_group_joins_a_receiver_in_a_route(
-    world: World, server: MetaServer, operator: Operator
-) -> None:
-    receiver, client = await world.connect(), await world.connect()
-    await registered(receiver)
-    await client.broker(broker("g1"))
-    assert names((await client.register("a", SERVER)).groups) == ["g1"]
-    # A route that the meta server chose goes on being its own, when an operator adds to it.
-    await operator.extend_routes("g1", "mail")
-    assert server.registry.routes["a"].is_chosen
-    assert names((await client.pushed()).groups) == ["g1", "mail"]
-    await operator.add_group("g2", address="10.0.0.2:1")
-    assert names((await client.register("a", SERVER)).groups) == ["g1", "mail"]
-    assert names((await client.register("a", PRODUCER)).groups) == ["g1"]
-    # Nor does a subject that is new get one that nobody set.
-    await operator.retire_group("g1", lose_messages=True)
-    await operator.retire_group("g2", lose_messages=True)
-    assert (await client.register("b", SERVER)).groups == ()
-
-
 async def test_one_peer_takes_few_names_at_once_and_is_told_so(
     world: World, server: MetaServer
 ) -> None:
@@ -377,20 +357,6 @@ async def test_one_peer_takes_few_names_at_once_and_is_told_so(
     assert len(server.registry.groups) < 60
     await trio.sleep(60)
     assert (await registered(receiver, name="good")).waits == ""
-
-
-async def test_what_exceeds_a_limit_is_said_and_the_rest_is_told() -> None:
-    world = World()
-    config = make_config(
-        admin=AdminConfig(prefix_routes_max=1), registration=RegistrationConfig(groups_max=1)
-    )
-    async with world.serving(config):
-        receiver = await world.connect()
-        told = await registered(receiver, "a.*", "b.*")
-        assert told.waits == "there are 1 prefix routes, which is the limit"
-        assert (await registered(receiver, "a.*")).waits == ""
-        told = await registered(receiver, name="other")
-        assert told.waits == "there are 1 groups, which is the limit"
 
 
 async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(

@@ -1,10 +1,9 @@
 """`spark.read.format("delaywheel")` is there by being installed, and says what the readers say."""
 
-import shutil
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException, PythonException
+from pyspark.errors import AnalysisException, PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -15,7 +14,6 @@ from spark_tools.run.source_options import read_options
 from spark_tools.source.source import spark_schema
 from storage.readers.arrow import COLUMNS, Kind
 from storage.readers.manifest import encode_manifest
-from tests.spark_tools.s3_server import Store
 from tests.spark_tools.source.test_reader import hurt, read
 from tests.spark_tools.worlds import FAULTS, T0, builder_of, world_of
 
@@ -80,22 +78,6 @@ def test_directories_are_read_as_they_are_now(spark: SparkSession, tmp_path: Pat
     reader = spark.read.format("delaywheel").option("kind", "schedule")
     assert reader.load(str(data)).count() == 5
     assert reader.option("roots", str(data)).load().where("subject is not null").count() == 5
-
-
-def test_a_copy_in_an_object_store_is_read_as_its_directory_is(
-    spark: SparkSession, source: Source, s3: Store
-) -> None:
-    shutil.copytree(source.root, s3.root / "copied" / "node")
-    asked = {"kind": "schedule", "payload": "true", "partition_bytes": "1"}
-    reader = spark.read.format("delaywheel").options(**asked)
-    copied = reader.option("manifests", "s3://copied/manifest.json=s3://copied/node").load
-    with pytest.raises(PySparkException, match="No such file or directory: 's3://copied/manifest"):
-        copied().count()
-    (s3.root / "copied" / "manifest.json").write_bytes(encode_manifest(source.manifest))
-    found = copied()
-    assert rows_of(found) == rows_of(loaded(spark, source, **asked))
-    assert found.rdd.getNumPartitions() > 2
-    assert s3.asked["GET"] > 2
 
 
 @pytest.mark.long

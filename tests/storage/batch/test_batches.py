@@ -16,15 +16,15 @@ from storage.batch.batches import (
     HEADER_SIZE,
     BatchHeader,
     Codec,
-    Damage,
     ItemFormat,
-    ScannedBatch,
+    View,
     check_blob,
     check_columns,
     contents_fault,
     decode_batch,
     decode_header,
     encode_batch,
+    find_batch,
     log_seed,
     walk_batches,
 )
@@ -100,18 +100,23 @@ def chain(count: int, *, size: int = 100) -> tuple[list[BatchHeader], list[bytes
     return headers, parts
 
 
-def scan(
-    data: bytes, *, end: int | None = None, sequence_min: int = 0
-) -> list[ScannedBatch | Damage]:
-    return list(
-        walk_batches(
-            lambda position, size: memoryview(data)[position : position + size],
-            start=0,
-            end=len(data) if end is None else end,
-            seed=SEED,
-            path="log",
-            sequence_min=sequence_min,
-        )
+def view_of(data: bytes) -> View:
+    return lambda position, size: memoryview(data)[position : position + size]
+
+
+def scan(data: bytes, *, end: int | None = None) -> list[tuple[int, BatchHeader]]:
+    end = len(data) if end is None else end
+    return list(walk_batches(view_of(data), start=0, end=end, seed=SEED, path="log"))
+
+
+def find(data: bytes, start: int = 0, *, sequence_min: int = 0) -> int:
+    return find_batch(
+        view_of(data),
+        start=start,
+        end=len(data),
+        seed=SEED,
+        path="log",
+        sequence_min=sequence_min,
     )
 
 
@@ -287,95 +292,48 @@ def test_a_block_that_is_not_what_its_header_says_is_damage(packed: bytes) -> No
 
 def test_a_walk_yields_every_batch_in_its_place() -> None:
     headers, parts = chain(4)
-    found = scan(b"".join(parts))
     positions = np.cumsum([0, *map(len, parts)])[:-1].tolist()
-    assert found == [
-        ScannedBatch(position, header, chained=True)
-        for position, header in zip(positions, headers, strict=True)
-    ]
+    assert scan(b"".join(parts)) == list(zip(positions, headers, strict=True))
 
 
-def test_a_walk_hops_over_an_unreadable_header_and_says_what_it_left_out() -> None:
-    headers, parts = chain(4)
-    data = b"".join(parts)
-    for bad in range(4):
-        position = sum(map(len, parts[:bad]))
-        found = scan(flipped(data, position * 8 + 200))
-        assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [
-            header for number, header in enumerate(headers) if number != bad
-        ]
-        [damage] = [entry for entry in found if isinstance(entry, Damage)]
-        assert (damage.position, damage.size) == (position, len(parts[bad]))
-        assert "CRC" in damage.reason
-
-
-def test_a_walk_hops_over_a_bad_blob() -> None:
+def test_a_walk_ends_with_what_is_no_batch_or_does_not_follow() -> None:
     _, parts = chain(3)
-    data = bytearray(b"".join(parts))
-    data[len(parts[0]) + len(parts[1]) - 1] ^= 1
-    assert [type(entry) for entry in scan(bytes(data))] == [ScannedBatch] * 3
-
-
-def test_a_walk_tells_a_batch_that_does_not_follow_the_one_before_it() -> None:
-    _, first = make([b"a"])
-    _, second = make([b"b"], base=2, previous=12_345)
-    assert [entry.chained for entry in scan(first + second) if isinstance(entry, ScannedBatch)] == [
-        True,
-        False,
-    ]
-
-
-@given(st.binary(min_size=1, max_size=300), st.integers(0, 3))
-def test_garbage_between_batches_is_one_damage(garbage: bytes, place: int) -> None:
-    headers, parts = chain(3)
-    found = scan(b"".join([*parts[:place], garbage, *parts[place:]]))
-    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == headers
-    [damage] = [entry for entry in found if isinstance(entry, Damage)]
-    assert damage.position == sum(map(len, parts[:place]))
-    assert damage.size == len(garbage)
-
-
-def test_a_batch_that_runs_over_the_end_is_damage_up_to_the_end() -> None:
-    headers, parts = chain(2)
     data = b"".join(parts)
-    for end in range(len(parts[0]) + HEADER_SIZE, len(data)):
-        found = scan(data, end=end)
-        damage = found[1]
-        assert isinstance(damage, Damage)
-        assert damage.position + damage.size == end
-        assert damage.header == headers[1]
+    with pytest.raises(DamagedError, match="fails its CRC") as caught:
+        scan(flipped(data, len(parts[0]) * 8 + 200))
+    assert caught.value.position == len(parts[0])
+    with pytest.raises(DamagedError, match="does not follow"):
+        scan(parts[0] + parts[2])
+    for end in range(len(parts[0]) + HEADER_SIZE, len(parts[0] + parts[1])):
+        with pytest.raises(DamagedError, match="cut off after"):
+            scan(data, end=end)
+
+
+@given(st.binary(min_size=1, max_size=300))
+def test_a_search_finds_the_next_batch_behind_garbage(garbage: bytes) -> None:
+    _, parts = chain(3)
+    assert find(garbage + b"".join(parts)) == len(garbage)
 
 
 def test_the_image_of_an_older_batch_in_a_message_is_not_taken_for_one() -> None:
     old_header, old = make([b"old"])
     image = old + old[:HEADER_SIZE]
     header, carrier = make([b"new " + image], base=2, previous=old_header.crc)
-    last_header, last = make([b"last"], base=3, previous=header.crc)
-    data = old + flipped(carrier, 100) + last
-    found = scan(data)
-    assert isinstance(found[1], Damage)
-    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [
-        old_header,
-        last_header,
-    ]
-    # Also where nothing was seen before it.
-    found = scan(flipped(carrier, 100) + last, sequence_min=2)
-    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [last_header]
+    _, last = make([b"last"], base=3, previous=header.crc)
+    assert find(carrier + last, 1, sequence_min=2) == len(carrier)
 
 
 def test_the_image_of_a_batch_of_another_log_is_hopped_over_wherever_it_is() -> None:
     _, image = make([b"foreign"], base=50, seed=log_seed(OTHER_UUID, LogKind.MESSAGE_LOG))
     _, carrier = make([b"new " + image])
-    last_header, last = make([b"last"], base=60)
-    found = scan(flipped(carrier, 100) + last)
-    assert [entry.header for entry in found if isinstance(entry, ScannedBatch)] == [last_header]
+    _, last = make([b"last"], base=60)
+    assert find(carrier + last, 1) == len(carrier)
 
 
 def test_a_search_finds_a_batch_across_the_edge_of_its_pieces() -> None:
-    header, data = make([b"found"])
+    _, data = make([b"found"])
     for distance in (65_535, 65_536, 65_537, 65_539, 131_070):
-        found = scan(bytes(distance) + data)
-        assert found[1:] == [ScannedBatch(distance, header, chained=True)]
+        assert find(bytes(distance) + data) == distance
 
 
 def test_a_newer_batch_stops_a_walk() -> None:

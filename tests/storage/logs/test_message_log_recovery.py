@@ -392,7 +392,6 @@ def lost(data: bytes, how: str) -> bytes | None:
         "zeros": bytes(1024),
         "short": data[:512],
         "a slot cut": data[:560],
-        "a slot of zeros": data[:512] + bytes(512),
         "bad slots": flipped(flipped(data, 90), 512 * 8 + 90),
         "other bytes": bytes(range(256)) * 4,
     }
@@ -405,7 +404,6 @@ LOST = [
     "zeros",
     "short",
     "a slot cut",
-    "a slot of zeros",
     "bad slots",
     "other bytes",
 ]
@@ -539,22 +537,6 @@ def test_a_power_cut_at_any_operation_of_the_first_start_leaves_a_log_without_da
                 log, report = recover(disk, had_checkpoint=had_checkpoint)
                 assert report.damages == []
                 assert len(records_of(log)) >= acknowledged
-
-
-def test_with_something_else_in_the_place_of_a_slot_nothing_is_cut() -> None:
-    # Such as a sector of the log, which has that of the durable end.
-    files = dict(ONE_FILE.files[-1])
-    end = files[END]
-    slot = max((0, 512), key=lambda at: int.from_bytes(end[at + 8 : at + 16], "little"))
-    files[END] = end[:slot] + files[ONE_FILE.last_path][-512:] + end[slot + 512 :]
-    log, report = recover(disk_of(files))
-    assert [(damage.path, damage.position) for damage in report.damages] == [(END, slot)]
-    assert records_of(log) == ONE_FILE.records[-1]
-    files[ONE_FILE.last_path] = files[ONE_FILE.last_path][:-1]
-    disk = disk_of(files)
-    with pytest.raises(LogStateError, match=r"cannot tell whether that was acknowledged"):
-        recover(disk)
-    assert disk.contents() == files
 
 
 def test_a_log_of_which_nothing_can_be_read_is_refused() -> None:
@@ -696,62 +678,7 @@ def test_a_crash_during_recovery_is_recovered_from(seeds: range) -> None:
         assert starts_with(ONE_FILE.records[-1], records_of(log))
 
 
-def test_durable_batches_in_each_others_places_are_read_and_never_cut() -> None:
-    disk = new_disk()
-    log, _ = recover(disk)
-    for number in range(8):
-        log.append([messages([bytes([number]) * 50])], append_ms=NOW_MS)
-    log.sync_durable_end()
-    expected = records_of(log)
-    files = disk.contents()
-    [path] = [name for name in files if name.endswith(".log")]
-    data = files[path]
-    places = [found.start() for found in re.finditer(b"DWB1", data)]
-    size = places[2] - places[1]
-    for first, second in ((1, 8), (3, 4), (2, 7)):
-        swapped = bytearray(data)
-        for here, there in ((first, second), (second, first)):
-            batch = data[places[there] : places[there] + size]
-            swapped[places[here] : places[here] + size] = batch
-        disk = disk_of(files | {path: bytes(swapped)})
-        again, report = recover(disk)
-        assert report.cut == []
-        assert report.damages
-        assert disk.contents()[path] == swapped
-        assert records_of(again) == expected
-        again.append([messages([b"new"])], append_ms=NOW_MS)
-        assert disk.contents()[path].startswith(swapped)
-        assert len(records_of(again)) == len(expected) + 1
-
-
 STRAY_CONTENTS = [b"", b"DWLG", bytes(500), ONE_FILE.files[-1][ONE_FILE.last_path][:64]]
-
-
-@pytest.mark.parametrize("content", STRAY_CONTENTS)
-@pytest.mark.parametrize("grown", [ONE_FILE, SEVERAL_FILES])
-@pytest.mark.parametrize("checkpoint", [0, 3])
-def test_a_file_without_records_amid_those_of_another_is_named_and_costs_nothing(
-    content: bytes, grown: Grown, checkpoint: int
-) -> None:
-    files = grown.files[-1]
-    host = min(path for path in files if path != END)
-    stray = log_file("message_log", 2).path
-    assert stray not in files
-    for _start in range(2):
-        disk = disk_of(files | {stray: content})
-        log, report = recover(disk, checkpoint_sequence=checkpoint)
-        [damage] = report.damages
-        assert (damage.path, damage.position, damage.size) == (stray, 0, len(content))
-        assert host in damage.reason
-        assert damage.reason.endswith("move it away")
-        assert damage.next_sequence is None
-        assert records_of(log) == grown.records[-1]
-        assert damages_of(log) == []
-        log.append([messages([b"more"])], append_ms=NOW_MS)
-        assert len(records_of(log)) == len(grown.records[-1]) + 1
-        assert disk.contents()[stray] == content
-        files = {path: data for path, data in disk.contents().items() if path != stray}
-        grown = SimpleGrown(files, records_of(log))
 
 
 class SimpleGrown(Grown):

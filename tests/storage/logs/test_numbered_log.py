@@ -316,60 +316,6 @@ def with_batch(data: bytes, positions: list[int], source: int, target: int) -> b
     return data[: positions[target]] + batch + data[positions[target] + size :]
 
 
-def test_batches_that_changed_places_count_where_they_belong() -> None:
-    files, path, positions = one_file()
-    data = files[path]
-    moved = with_batch(with_batch(data, positions, 2, 5), positions, 5, 5)
-    moved = with_batch(data, positions, 5, 2)
-    size = positions[3] - positions[2]
-    first = data[positions[2] : positions[2] + size]
-    moved = moved[: positions[5]] + first + moved[positions[5] + size :]
-    found = walk(files | {path: moved}, until=16)
-    assert sound(found) == [1, 2, 4, 6, 8, 10, 12, 14]
-    # Reported where they lie, but nothing is lost.
-    assert all(first == after for first, after in lost(found))
-    assert lost(found)
-
-
-def test_the_beginning_of_a_later_batch_in_a_wrong_place_does_not_hide_the_batch() -> None:
-    files, path, positions = one_file()
-    data = files[path]
-    # The header of the batch of 12, without its items, behind bytes that cannot be read.
-    head = data[positions[6] : positions[6] + 100]
-    begin = positions[2] - 5
-    found = walk(
-        files | {path: data[:begin] + bytes(20) + head + data[begin + 20 + len(head) :]}, until=16
-    )
-    assert sound(found) == [1, 6, 8, 10, 12, 14]
-    assert [part for part in lost(found) if part[0] != part[1]] == [(2, 4), (4, 6)]
-
-
-def test_a_stray_that_fills_a_part_of_a_gap_does_not_hide_what_lies_behind_the_gap() -> None:
-    files, path, positions = one_file()
-    data = files[path]
-    # The batches of 10 and 12 are gone from their places; the former lies over 4 and 6.
-    begin, size = positions[2] + 150, positions[6] - positions[5]
-    stray = data[positions[5] : positions[6]]
-    data = data[:begin] + stray + data[begin + size :]
-    data = data[: positions[5]] + bytes(2 * size) + data[positions[7] :]
-    found = walk(files | {path: data}, until=16)
-    assert sound(found) == [1, 2, 8, 10, 14]
-    assert [part for part in lost(found) if part[0] != part[1]] == [(4, 6), (6, 8), (12, 14)]
-
-
-def test_the_beginning_of_a_batch_in_a_wrong_place_does_not_hide_the_last_one() -> None:
-    files, path, positions = one_file()
-    data = files[path]
-    # The batch of 10 begins twenty bytes late, so that it seems to end within the last one.
-    head = data[positions[5] : positions[5] + 200]
-    begin = positions[6] + 30
-    data = data[: positions[5]] + bytes(begin - positions[5]) + head + data[begin + 200 :]
-    found = walk(files | {path: data}, until=16)
-    assert sound(found) == [1, 2, 4, 6, 8, 14]
-    # Nothing is taken from behind what was durable.
-    assert sound(walk(files | {path: data}, until=14)) == [1, 2, 4, 6, 8]
-
-
 def test_a_batch_of_another_history_is_not_put_in_the_place_of_one_that_is_missing() -> None:
     files, path, positions = one_file()
     other = one_file()[0][path]

@@ -6,7 +6,6 @@ The rig holds every single deletion against what is durable in its moment (`_che
 import random
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from storage.disk.errors import StorageFullError
@@ -14,8 +13,6 @@ from storage.disk.spans import MINUTE_MS, Span, key_of_code, key_of_minute
 from storage.limits import StorageLimits
 from storage.node.retention import AgedFile, Hold, hold_on, leaves_at_ms
 from storage.node.store import QUARANTINE_DIRECTORY, StoreSettings
-from storage.schedule.seals import read_live, seals_end
-from storage.state.checkpoint import read_checkpoint
 from tests.seeds import first_of
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.store_rig import SETTINGS, START_MS, SWEPT, StoreRig, limited
@@ -675,17 +672,3 @@ def test_where_the_log_lost_records_what_may_hold_their_rows_is_put_aside(named:
 
 
 # -- figures ---------------------------------------------------------------------------------------
-
-
-def test_live_seals_are_what_the_checkpoint_and_the_log_say() -> None:
-    rig = delivered()
-    wait(rig, KEEP_MS)
-    live, damages = read_live(
-        rig.disk, rig.store.identity.log_uuid, seals_end(rig.store.checkpoint)
-    )
-    assert not damages
-    assert np.array_equal(live.code, rig.store.seals_log.live.code)
-    alive = {name for name, seal in rig.seals().items() if not seal.deleted}
-    assert len(live) == len(alive)
-    found = read_checkpoint(rig.disk, rig.store.identity.log_uuid)
-    assert found == rig.store.checkpoint

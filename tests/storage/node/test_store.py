@@ -578,7 +578,7 @@ def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     rig.reopen()
     rig.checkpoint()
     assert rig.store.checkpoint.quarantined == (coarse,)
-    search = FindRow(rig.store.schedule, 10**6, rows_max=10**6)
+    search = FindRow(rig.store.schedule, 10**6)
     while not search.step(100):
         pass
     # It may be in there.

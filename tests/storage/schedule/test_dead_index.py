@@ -31,12 +31,13 @@ from storage.logs.message_log import Draft
 from storage.node.store import StoreSettings
 from storage.schedule import dead_index
 from storage.schedule.dead_index import DeadRow
-from storage.schedule.seals import read_seals, seals_end
+from storage.schedule.seals import seals_end
 from storage.schedule.segment import SegmentBatch
 from storage.tools.inspect import dump_files, verify_disk, verify_files
 from storage.tools.salvage import DEAD_LETTER, PENDING, Salvage
 from tests.golden.directory import written
 from tests.kit.dumped import records_of
+from tests.kit.seals import read_seals
 from tests.seeds import each_seed
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.dead_rig import DeadRig

@@ -225,21 +225,6 @@ def test_a_message_due_in_the_past_is_filed_in_the_floors_minute() -> None:
     assert entries["due_ms"].tolist() == [START_MS - 5 * MINUTE_MS, 1]
 
 
-def test_crossed_off_rows_are_not_loaded() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS + place for place in range(10)])
-    bench.load_all(START_MS + 2 * MINUTE_MS)
-    bench.cross_off([1, 2, 3])
-    assert bench.log.pending == 7
-    bench.log.file_facts(bench.now_ms)
-    bench.cross_off([4])
-    segment = next(iter(bench.log.segments.values()))
-    crossed_off = bench.log.crossed_off(segment)
-    assert crossed_off is not None
-    assert sorted(crossed_off.tolist()) == [1, 2, 3, 4]
-
-
 def test_a_row_that_found_no_space_enters_the_wheel_once_there_is_some() -> None:
     bench = Bench()
     bench.split_all()
@@ -337,19 +322,6 @@ def test_live_segments_never_overlap_and_the_hour_mark_stays_at_or_before_the_da
                 Span.DAY: bench.log.splits.day_mark,
             }
             assert segment.key.start >= marks[segment.key.span]
-
-
-def test_a_load_of_a_minute_with_more_rows_than_there_is_room_takes_a_slice() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS + place for place in range(100)])
-    job = bench.handout.begin_load(START_MS + MINUTE_MS, rows_max=10, now_ms=bench.now_ms)
-    assert job is not None
-    entries, done = job.step(1000)
-    assert done
-    assert bench.handout.lanes.loading == (START_MS + 10, 0)
-    assert len(entries) == 10
-    assert bench.handout.begin_load(START_MS + MINUTE_MS, rows_max=0, now_ms=bench.now_ms) is None
 
 
 def test_a_fact_told_again_after_its_segment_was_sealed_is_dropped() -> None:

@@ -21,9 +21,8 @@ from storage.schedule.seals import (
     columns_of_seals,
     marked_deleted,
     read_last_seals,
-    read_live,
-    read_seals,
 )
+from tests.kit.seals import read_seals
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import HARSH, Action, Trap
 from tests.storage.small_logs import LOG_UUID, NOW_MS
@@ -58,7 +57,6 @@ def seal(place: int) -> Seal:
         facts_digest=(number(), number()),
         outcomes=tuple(chance.getrandbits(30) for _ in Outcome),
         sealed_ms=NOW_MS + place,
-        archived=chance.random() < 0.5,
     )
 
 
@@ -200,8 +198,6 @@ def test_live_are_the_segments_whose_last_seal_does_not_say_deleted() -> None:
     assert live_keys(again) == keys
     assert again.live.number.tolist() == [1, 3, 4, 6]
     assert again.live.sealed_ms.tolist() == [NOW_MS, NOW_MS + 2, NOW_MS + 3, NOW_MS + 5]
-    live, damages = read_live(disk, LOG_UUID, log.end)
-    assert [key_of_code(code) for code in live.code.tolist()] == keys
     deleted = [seal for seal in read(disk, log) if isinstance(seal, Seal) and seal.deleted]
     assert [replace(seal, deleted=False) for seal in deleted] == [seals(6)[1], seals(6)[4]]
 
