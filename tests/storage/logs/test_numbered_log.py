@@ -1,6 +1,5 @@
 """A walk over a numbered log yields what is in its place, and says what records the rest cost."""
 
-import re
 import struct
 import zlib
 
@@ -294,46 +293,3 @@ def test_no_file_begins_with_a_sequence_that_cannot_be() -> None:
 def test_only_files_named_by_20_digits_belong_to_a_log() -> None:
     disk = disk_of(FILES | {"message_log/7.log": b"", "message_log/0000000000000000000a.log": b""})
     assert [file.path for file in list_log_files(disk, "message_log")] == PATHS
-
-
-def one_file() -> tuple[dict[str, bytes], str, list[int]]:
-    """Return a log in one file, its path, and the positions of its batches: 1, 2, 4, 6 ... 14."""
-    disk = new_disk()
-    log, _ = recover(disk)
-    for number in range(7):
-        log.append([messages([bytes([number]) * 100, b"b"])], append_ms=number)
-    log.sync_durable_end()
-    files = disk.contents()
-    [path] = [path for path in files if path.endswith(".log")]
-    positions = [found.start() for found in re.finditer(b"DWB1", files[path])]
-    return files, path, positions
-
-
-def with_batch(data: bytes, positions: list[int], source: int, target: int) -> bytes:
-    """Return a file in which one batch lies over another of its size."""
-    size = positions[3] - positions[2]
-    batch = data[positions[source] : positions[source] + size]
-    return data[: positions[target]] + batch + data[positions[target] + size :]
-
-
-def test_a_batch_of_another_history_is_not_put_in_the_place_of_one_that_is_missing() -> None:
-    files, path, positions = one_file()
-    other = one_file()[0][path]
-    # The same sequences once more, written behind other batches: their chain is another one.
-    disk = new_disk()
-    log, _ = recover(disk)
-    for number in range(7):
-        log.append([messages([bytes([number + 50]) * 100, b"b"])], append_ms=number)
-    strange = disk.contents()[path]
-    assert len(strange) == len(other) == len(files[path])
-    size = positions[3] - positions[2]
-    data = files[path][: positions[2]] + b"X" * size + files[path][positions[3] :]
-    data = (
-        data[: positions[6]]
-        + strange[positions[2] : positions[2] + size]
-        + data[positions[6] + size :]
-    )
-    found = walk(files | {path: data}, until=16)
-    assert sound(found) == [1, 2, 6, 8, 10, 14]
-    assert (4, 6) in lost(found)
-    assert (12, 14) in lost(found)
