@@ -364,6 +364,18 @@ def test_a_batch_that_contradicts_itself_is_refused_and_the_log_goes_on() -> Non
     assert records_of(log) == expected_of([[b"one", b"two"]], first=3)
 
 
+def test_a_sector_that_cannot_be_read_costs_its_batch_and_no_others() -> None:
+    disk = new_disk()
+    log, _ = recover(disk)
+    for number in range(3):
+        log.append([messages([bytes([number]) * 20_000])], append_ms=NOW_MS)
+    disk.arm(
+        Trap(action=Action.EIO, kinds={"read"}), Trap(action=Action.EIO, kinds={"read"}, skip=6)
+    )
+    found = list(log.read(1))
+    assert [type(entry) for entry in found] == [LogBatch, LogBatch, Damage, LogBatch]
+
+
 def test_it_works_on_a_real_directory(tmp_path: Path) -> None:
     log, _ = recover(DirectoryDisk(tmp_path), file_bytes_max=10_000)
     batches = [[bytes([number]) * 100] * 30 for number in range(10)]

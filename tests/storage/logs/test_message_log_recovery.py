@@ -80,18 +80,6 @@ def starts_with(whole: list[Record], part: list[Record]) -> bool:
     return whole[: len(part)] == part
 
 
-def test_a_log_that_was_stopped_well_is_left_alone() -> None:
-    for grown in (ONE_FILE, SEVERAL_FILES):
-        disk = disk_of(grown.files[-1])
-        log, report = recover(disk)
-        assert (report.damages, report.cut, report.kept_batches) == ([], [], 0)
-        assert report.durable_sequence == report.last_sequence == grown.next_sequence - 1
-        assert records_of(log) == grown.records[-1]
-        assert log.last_floor_minute == NOW_MS // 60_000
-        logs = {path: data for path, data in disk.contents().items() if path != END}
-        assert logs == {path: data for path, data in grown.files[-1].items() if path != END}
-
-
 @st.composite
 def spoilt_tails(draw: st.DrawFn) -> tuple[int, dict[str, bytes]]:
     """Draw how much was known to be durable, and what a crash left of the rest."""
@@ -219,27 +207,6 @@ def test_a_file_that_was_just_being_made_is_removed(left: bytes) -> None:
     assert not disk.exists(path)
     log.append([messages([b"after"])], append_ms=NOW_MS)
     assert records_of(log)[:-1] == ONE_FILE.records[-1]
-
-
-def test_a_file_with_a_header_only_is_made_anew() -> None:
-    other = SEVERAL_FILES.files[-1][SEVERAL_FILES.last_path]
-    files = {path: data for path, data in SEVERAL_FILES.files[-1].items() if path != END}
-    known = next(
-        append
-        for append, files_then in enumerate(SEVERAL_FILES.files)
-        if SEVERAL_FILES.last_path in files_then
-    )
-    files |= {
-        SEVERAL_FILES.last_path: other[:64],
-        END: SEVERAL_FILES.files[known - 1][END],
-    }
-    disk = disk_of(files)
-    log, report = recover(disk)
-    assert (report.damages, report.cut) == ([], [])
-    assert records_of(log) == SEVERAL_FILES.records[known - 1]
-    log.append([messages(BATCHES[known - 1])], append_ms=NOW_MS)
-    assert records_of(log) == SEVERAL_FILES.records[known]
-    assert log.files()[-1].path == SEVERAL_FILES.last_path
 
 
 def test_a_lost_durable_header_does_not_hide_where_the_tail_begins() -> None:

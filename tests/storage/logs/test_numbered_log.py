@@ -3,6 +3,8 @@
 import struct
 import zlib
 
+import pytest
+
 from storage.batch.batches import BatchHeader, Damage, decode_batch, log_seed
 from storage.batch.file_header import LogKind
 from storage.logs.numbered_log import (
@@ -99,24 +101,16 @@ def test_a_whole_log_is_walked_without_a_word() -> None:
     assert walk(FILES) == BASES
 
 
-def test_a_bad_header_costs_its_records_and_no_others() -> None:
+@pytest.mark.parametrize("byte", [20, 84], ids=["header", "columns"])
+def test_a_bad_part_of_a_batch_costs_its_records_and_no_others(byte: int) -> None:
     for place, base in enumerate(BASES):
-        found = walk(spoilt(base, 20))
+        found = walk(spoilt(base, byte))
         after = BASES[place + 1] if place + 1 < len(BASES) else 14
         assert lost(found) == [(base, after)]
         assert sound(found) == [other for other in BASES if other != base]
-        [index] = [index for index, entry in enumerate(found) if isinstance(entry, Damage)]
-        assert index == place
-
-
-def test_bad_columns_or_a_bad_blob_cost_their_batch_and_no_others() -> None:
-    for place, base in enumerate(BASES):
-        found = walk(spoilt(base, 84))
-        after = BASES[place + 1] if place + 1 < len(BASES) else 14
-        assert lost(found) == [(base, after)]
-        assert sound(found) == [other for other in BASES if other != base]
-        [damage] = [entry for entry in found if isinstance(entry, Damage)]
-        assert damage.header is not None
+        damage = found[place]
+        assert isinstance(damage, Damage)
+        assert (damage.header is not None) == (byte == 84)
 
 
 def test_neighbouring_bad_headers_are_one_loss() -> None:

@@ -168,17 +168,6 @@ def rig_of_spoilt(rig: StoreRig, paths: list[str]) -> StoreRig:
     return rig
 
 
-def test_the_first_file_that_is_kept_and_lost_is_damage() -> None:
-    rig = delivered(damage_expected=True)
-    files = names(rig, "message_log")
-    rig.disk.unlink(files[0])
-    [damage, *_] = rig.store.message_log.read(1)
-    assert (damage.first_sequence, damage.next_sequence) == (  # type: ignore[union-attr]
-        1,
-        int(files[1].rpartition("/")[2].removesuffix(".log")),
-    )
-
-
 def test_nothing_leaves_while_a_restart_would_replay_it() -> None:
     rig = delivered()
     for _ in range(60):
@@ -341,20 +330,6 @@ def test_a_full_disk_at_any_write_of_deleting_marks_and_deletes_nothing_twice() 
 
 
 # -- a disk that is short --------------------------------------------------------------------------
-
-
-def test_a_short_disk_ends_the_grace_at_once_and_takes_the_oldest_first() -> None:
-    rig = delivered()
-    rig.now_ms += KEEP_MS
-    rig.checkpoint()
-    retired = {file.path for file in rig.store.checkpoint.retired}
-    assert retired <= rig.disk.contents().keys()
-    free = rig.disk.free_bytes()[0]
-    rig.prepare_checkpoint(free + 1)
-    rig.write_checkpoint()
-    assert not retired & rig.disk.contents().keys()
-    assert rig.disk.free_bytes()[0] > free
-    rig.finish()
 
 
 def test_no_more_leaves_early_than_a_short_disk_asks_for() -> None:

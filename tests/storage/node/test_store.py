@@ -32,7 +32,7 @@ from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_che
 from storage.state.controls_file import controls_file
 from storage.state.identity import read_identity
 from storage.state.promise_file import Promised, PromiseFile
-from tests.seeds import each_seed, seeds_in_parts
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, PowerCut, Trap
 from tests.storage.copying_rig import (
@@ -323,38 +323,6 @@ def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) ->
 # -- damage ----------------------------------------------------------------------------------------
 
 
-@seeds_in_parts(200, quick=20, part=20)
-def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(seeds: range) -> None:
-    for seed in seeds:
-        rig = populated(damage_expected=True)
-        rig.disk.power_cut()
-        rig.disk = rig.disk.revive()
-        rig.disk.medium.chance.seed(seed)
-        files = [path for path, data in sorted(rig.disk.contents().items()) if data]
-        path, _ = rig.disk.flip_bit(files[seed % len(files)])
-        # They may be sent again, but not in secret.
-        durable, rig.memory.durable_facts = rig.memory.durable_facts, set()
-        before = Counter(rig.memory.deliveries)
-        try:
-            rig.open()
-        except StorageError:
-            continue
-        for _ in range(400):
-            rig.split(100)
-            rig.load(ahead_ms=MINUTE_MS, steps=100)
-            rig.deliver()  # The rig holds every entry and item against what was accepted.
-            times = [rig.handout.next_load_ms(), rig.store.schedule.splits.next_ms()]
-            known = [time for time in times if time is not None]
-            rig.now_ms = max(rig.now_ms + MINUTE_MS, min(known, default=0))
-        missing = rig.memory.accepted.keys() - rig.memory.deliveries.keys()
-        again = {seq for seq in durable if rig.memory.deliveries[seq] > before[seq]}
-        if missing:
-            assert rig.damages, f"{missing} lost in secret after a flip in {path}"
-            assert len(missing) <= 6, f"{missing} not served after a flip in {path}"
-        if again:
-            assert rig.damages, f"{again} sent again after a flip in {path}"
-
-
 def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
     rig = StoreRig(1, damage_expected=True)
     rig.open()
@@ -541,19 +509,6 @@ def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
     assert schedule.splits.deadline_ms(day) < day_ms
 
 
-def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
-    rig = populated(damage_expected=True)
-    sealed = [seal.key.path for seal in rig.seals().values()]
-    assert sealed
-    rig.disk = rig.disk.revive()
-    rig.disk.unlink(SEALS_PATH)
-    rig.open()
-    assert [damage.path for damage in rig.damages] == [SEALS_PATH]
-    rig.checkpoint()
-    rig.reopen()
-    assert set(sealed) <= rig.disk.contents().keys()
-
-
 def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() -> None:
     rig = populated(damage_expected=True)
     due_ms = rig.now_ms + MINUTE_MS
@@ -580,25 +535,6 @@ def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() ->
     rig.reopen()
     assert rig.summary.orphans == []
     assert {key.path, key.facts_path} <= rig.disk.contents().keys()
-
-
-def test_a_missing_segment_file_is_damage_and_the_others_are_served() -> None:
-    rig = StoreRig(1, damage_expected=True)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS, START_MS + MINUTE_MS])
-    rig.file()
-    rig.checkpoint()
-    rig.disk = rig.disk.revive()
-    rig.disk.unlink(key_of_minute(START_MS // MINUTE_MS, Span.MINUTE).path)
-    rig.open()
-    assert [damage.reason for damage in rig.damages] == ["the file is gone"]
-    rig.now_ms += MINUTE_MS
-    rig.load(steps=10)
-    rig.deliver()
-    assert list(rig.memory.deliveries) == [3]
-    rig.cross_off()
-    assert rig.store.schedule.pending == 1
 
 
 def lose_the_last_but_one(rig: StoreRig, *, of: bytes = b"") -> None:

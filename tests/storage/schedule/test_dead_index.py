@@ -124,31 +124,6 @@ def test_a_crash_at_every_single_write_forgets_no_record_and_doubles_none(action
     assert skip > 40
 
 
-def with_one_buried() -> DeadRig:
-    """Return a rig in which one message, due, was recorded as dead, and that was not filed."""
-    rig = DeadRig(3)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury()
-    return rig
-
-
-def test_a_record_settles_what_it_names_in_the_step_that_applies_it() -> None:
-    rig = with_one_buried()
-    assert rig.store.schedule.pending == 1
-    rig.file()
-    assert (rig.store.schedule.pending, rig.store.schedule.dead_pending) == (0, 1)
-    rig.checkpoint()
-    [record] = rig.dead.rows
-    [minute] = [one for one in rig.store.checkpoint.segments if one.span == Span.MINUTE]
-    assert (minute.facts, minute.last_fact) == (1, record)
-    assert rig.store.checkpoint.sequence == record
-
-
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
     rig = buried(5)
     rig.settle(2, requeue=True)
@@ -181,20 +156,6 @@ def test_what_stands_for_a_dead_segment_is_no_minute_of_any_message(day: int) ->
     assert dead_key(dead_minute(key)) == key
     assert key_of_code(key.code) == key
     assert key_of_name(key.name) == key
-
-
-def test_facts_about_dead_letters_are_not_counted_for_the_minutes_of_their_day() -> None:
-    rig = buried(4)
-    schedule = rig.store.schedule
-    before = {segment.key: segment.facts_seen for segment in schedule.of_time()}
-    pending = schedule.pending
-    rig.settle(4, requeue=False)
-    rig.file()
-    rig.cross_off()
-    rig.checkpoint()
-    assert {segment.key: segment.facts_seen for segment in schedule.of_time()} == before
-    assert schedule.pending == pending
-    assert schedule.dead_pending == 0
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -392,25 +353,6 @@ def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
     assert len(blob) + len(reason) < found.columns.arrays["size"][0] < len(blob) + NOTE_BYTES_MAX
 
 
-def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
-    rig = with_one_buried()
-
-    def inside_dead(_kind: str, path: str, _label: str) -> bool:
-        return path.endswith(".dead")
-
-    full = Trap(action=Action.FULL, kinds={"write", "create"}, when=inside_dead)
-    rig.disk.arm(*[full] * 9)
-    rig.file()
-    rig.cross_off()
-    schedule = rig.store.schedule
-    assert (schedule.full, schedule.dead_pending) == (True, 1)
-    rig.checkpoint()
-    assert rig.store.checkpoint.sequence < min(rig.dead.rows)
-    rig.disk.disarm()
-    rig.check_dead()
-    assert not schedule.full
-
-
 # -- looking into the files -----------------------------------------------------------------------
 
 
@@ -453,22 +395,6 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
             assert states[settled or 0] == PENDING
     assert sum(item.is_wanted for item in found.values()) == 1
     assert all(item.is_served for item in found.values() if item.state == DEAD_LETTER)
-
-
-def test_salvage_knows_of_records_that_were_not_applied() -> None:
-    rig = buried(4)
-    rig.settle(1, requeue=True)
-    rig.settle(1, requeue=False)
-    rig.commit([rig.now_ms])
-    rig.file(5)
-    rig.load(steps=10)
-    rig.bury()
-    found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
-    for sequence, row in rig.dead.rows.items():
-        assert found[row.old].state == "dead"
-        settled = rig.dead.settled.get(sequence)
-        expected = "moved" if settled in rig.memory.accepted else "dropped"
-        assert found[sequence].state == (DEAD_LETTER if settled is None else expected)
 
 
 def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:

@@ -9,7 +9,6 @@ import numpy as np
 from storage.batch.batches import Damage
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import StorageFullError
 from storage.disk.spans import MINUTE_MS
 from storage.limits import StorageLimits
@@ -22,6 +21,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import facts_batch, log_batch
+from tests.storage.store_rig import facts_of
 
 LOG_UUID = UUID(int=7)
 START_MINUTE = 29_000_000
@@ -97,19 +97,10 @@ class Bench:
     def cross_off(self, sequences: list[int]) -> None:
         entries = np.concatenate(self.wheel)
         picked = entries[np.isin(entries["sequence"], sequences)]
-        count = len(picked)
-        facts = FactBlock(
-            sequence=picked["sequence"].copy(),
-            minute=picked["minute"].copy(),
-            at_ms=np.full(count, self.now_ms, np.int64),
-            target=np.zeros(count, np.uint16),
-            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-            record=np.zeros(count, np.int64),
-            targets=[b"g1"],
-        )
+        facts = facts_of(picked, self.now_ms)
         self.log.apply(facts_batch(self.next_sequence, facts), now_ms=self.now_ms)
         self.handout.settle(held_rows(picked))
-        self.next_sequence += count
+        self.next_sequence += len(picked)
 
 
 @each_seed(80)

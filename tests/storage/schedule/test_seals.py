@@ -76,16 +76,6 @@ def live_keys(log: SealsLog) -> list[SegmentKey]:
     return [key_of_code(code) for code in log.live.code.tolist()]
 
 
-def test_seals_come_back_as_they_were() -> None:
-    disk = segment_disk()
-    log = opened(disk)
-    append(log, seals(5))
-    append(log, seals(2, first=5))
-    assert log.end.count == 7
-    assert read(disk, log) == seals(5) + seals(2, first=5)
-    assert list(read_seals(disk, LOG_UUID, SealsEnd())) == []
-
-
 @pytest.mark.parametrize(
     ("start", "span"), [(0, Span.NONE), (61, Span.HOUR), (2**32 - 1, Span.MINUTE)]
 )
