@@ -16,7 +16,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.file_header import LogKind
 from storage.disk.disk import DirectoryDisk
 from storage.disk.errors import FatalDiskError, StorageFullError
-from storage.logs.message_log import Draft, MessageLog
+from storage.logs.message_log import Draft
 from storage.state.durable_end import DurableEndFile
 from tests.seeds import examples, seeds_in_parts
 from tests.simulation.disk import SimDisk
@@ -31,6 +31,7 @@ from tests.storage.small_logs import (
     new_disk,
     records_of,
     recover,
+    unbegun,
 )
 from tests.storage.worked_examples import worked_examples
 
@@ -49,10 +50,8 @@ FLOOR = Draft(kind=RecordKind.FLOOR, count=1)
 
 def test_a_new_log_begins_with_its_first_epoch() -> None:
     disk = new_disk()
-    log, report = MessageLog.recover(
-        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
-    assert (log.next_sequence, log.last_epoch, report.damages, report.cut) == (1, 0, [], [])
+    log = unbegun(disk)
+    assert (log.next_sequence, log.last_epoch) == (1, 0)
     assert log.files() == ()
     header = log.start_epoch(1, append_ms=NOW_MS).header
     assert (header.kind, header.base_sequence, header.epoch) == (RecordKind.EPOCH_START, 1, 1)
@@ -60,9 +59,7 @@ def test_a_new_log_begins_with_its_first_epoch() -> None:
 
 
 def test_nothing_may_come_before_the_first_epoch_and_epochs_only_grow() -> None:
-    log, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    log = unbegun(new_disk())
     with pytest.raises(AssertionError, match="EPOCH_START"):
         log.append([messages([b"a"])], append_ms=NOW_MS)
     log.start_epoch(3, append_ms=NOW_MS)
@@ -488,9 +485,7 @@ def test_the_crc_before_a_record_is_that_of_the_batch_that_ends_there() -> None:
     log.drop_before(first)
     for sequence in range(log.next_sequence + 3):
         assert log.crc_before(sequence) == (ends.get(sequence) if sequence >= first else None)
-    empty, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    empty = unbegun(new_disk())
     assert [empty.crc_before(sequence) for sequence in range(3)] == [None, 0, None]
 
 
@@ -502,9 +497,7 @@ def test_the_epochs_of_a_log_are_told_by_appends_copies_cuts_and_starts() -> Non
         log.start_epoch(epoch, append_ms=NOW_MS)
     assert log.epoch_starts == ((1, 1), (4, 7), (9, 13))
     assert recover(disk)[0].epoch_starts == log.epoch_starts
-    copied, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    copied = unbegun(new_disk())
     copied.append_copied(log.read_raw(1, bytes_max=1 << 20).data)
     assert copied.epoch_starts == log.epoch_starts
     assert log.cut_to(4, 13, not_below=1)

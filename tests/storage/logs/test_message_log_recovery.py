@@ -38,6 +38,7 @@ from tests.storage.small_logs import (
     new_disk,
     records_of,
     recover,
+    unbegun,
 )
 
 END = "message_log/durable_end"
@@ -417,13 +418,7 @@ def test_a_power_cut_at_any_operation_of_the_first_start_leaves_a_log_without_da
                 acknowledged = 0
                 had_checkpoint = False
                 try:
-                    log, _ = MessageLog.recover(
-                        disk,
-                        log_uuid=LOG_UUID,
-                        checkpoint_sequence=0,
-                        known_sequence=0,
-                        had_checkpoint=False,
-                    )
+                    log = unbegun(disk)
                     # The first checkpoint is written now.
                     had_checkpoint = True
                     log.start_epoch(1, append_ms=NOW_MS)

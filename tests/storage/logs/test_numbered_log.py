@@ -41,21 +41,28 @@ def check(header: BatchHeader, data: memoryview, path: str, position: int) -> in
     return header.base_sequence
 
 
-def walk(
-    files: dict[str, bytes], *, first: int = 1, until: int = 14, skip_below: int = 0
-) -> list[int | Damage]:
-    """Return base sequences and damages in the order of the walk."""
+def entries(
+    files: dict[str, bytes], *, until: int = 14, skip_below: int = 0
+) -> list[PlacedBatch[int] | Damage]:
+    """Return batches and damages in the order of the walk."""
     disk = disk_of(files)
-    found = LogWalk(
-        disk,
-        list_log_files(disk, "message_log"),
-        log_uuid=LOG_UUID,
-        kind=LogKind.MESSAGE_LOG,
-        first_sequence=first,
-        until=until,
-        check=check,
-        skip_below=skip_below,
+    return list(
+        LogWalk(
+            disk,
+            list_log_files(disk, "message_log"),
+            log_uuid=LOG_UUID,
+            kind=LogKind.MESSAGE_LOG,
+            first_sequence=1,
+            until=until,
+            check=check,
+            skip_below=skip_below,
+        )
     )
+
+
+def walk(files: dict[str, bytes], *, until: int = 14, skip_below: int = 0) -> list[int | Damage]:
+    """Return base sequences and damages in the order of the walk."""
+    found = entries(files, until=until, skip_below=skip_below)
     return [entry.content if isinstance(entry, PlacedBatch) else entry for entry in found]
 
 
@@ -69,25 +76,13 @@ def sound(found: list[int | Damage]) -> list[int]:
     return [entry for entry in found if isinstance(entry, int)]
 
 
-def places() -> list[tuple[int, str, int]]:
-    """Return base sequence, path and position of every batch."""
-    disk = disk_of(FILES)
-    return [
-        (entry.content, entry.file.path, entry.position)
-        for entry in LogWalk(
-            disk,
-            list_log_files(disk, "message_log"),
-            log_uuid=LOG_UUID,
-            kind=LogKind.MESSAGE_LOG,
-            first_sequence=1,
-            until=14,
-            check=check,
-        )
-        if isinstance(entry, PlacedBatch)
-    ]
+PLACES = [
+    (entry.content, entry.file.path, entry.position)
+    for entry in entries(FILES)
+    if isinstance(entry, PlacedBatch)
+]
+"""Base sequence, path and position of every batch."""
 
-
-PLACES = places()
 BASES = [1, 2, 4, 6, 8, 10, 12]
 
 

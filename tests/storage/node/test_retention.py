@@ -272,11 +272,6 @@ def test_a_clock_that_was_ahead_when_a_file_was_retired_does_not_keep_it_for_so_
 # -- crashes ---------------------------------------------------------------------------------------
 
 
-def until_everything_left(rig: StoreRig) -> None:
-    """Follow the timer until all that can leave has left."""
-    rig.see_files_leave()
-
-
 @pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL, Action.EIO])
 @pytest.mark.parametrize("part", first_of(range(3), 1))
 def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
@@ -289,7 +284,7 @@ def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
 
     rig = ready(1)
     before = rig.disk.operations
-    until_everything_left(rig)
+    rig.see_files_leave()
     total = rig.disk.operations - before
     struck = 0
     kinds = {"write", "sync", "rename", "unlink", "sync_directory", "create"}
@@ -298,7 +293,7 @@ def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
         rig.disk.plan = HARSH
         only = kinds if action is Action.EIO else None
         rig.disk.arm(Trap(action=action, kinds=only, skip=skip))
-        rig.survive([lambda rig=rig: until_everything_left(rig)])  # type: ignore[misc]
+        rig.survive([rig.see_files_leave])
         if not rig.disk.fired:
             break
         struck += 1
@@ -318,7 +313,7 @@ def test_a_full_disk_at_any_write_of_deleting_marks_and_deletes_nothing_twice() 
         rig.seal_everything()
         kinds = {"write", "create", "rename"}
         rig.disk.arm(Trap(action=Action.FULL, kinds=kinds, skip=skip))
-        until_everything_left(rig)  # The rig fails if a seal or a mark is there twice.
+        rig.see_files_leave()  # The rig fails if a seal or a mark is there twice.
         if not rig.disk.fired:
             break
         struck += 1

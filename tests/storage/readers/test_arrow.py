@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.batch.entries import SubjectTable
-from storage.batch.facts import FactBlock, Outcome
 from storage.batch.item_formats import qmq_item_fault
 from storage.batch.rows import RowBlock
 from storage.disk.disk import Disk, ReadableFile
@@ -488,17 +487,8 @@ def test_names_that_are_no_utf8_are_shown_and_those_that_are_stay_as_they_are() 
 
 def test_an_outcome_that_nobody_knows_is_shown_by_its_number() -> None:
     segment = Segment.new(segment_disk(), LOG_UUID, KEY)
-    facts = delivered([1, 2, 3], outcome=Outcome.EXPIRED, target=b"g\xff")
-    outcomes = np.array([6, 9, 1], np.uint8)
-    told = FactBlock(
-        sequence=facts.sequence,
-        minute=facts.minute,
-        at_ms=facts.at_ms,
-        target=facts.target,
-        outcome=outcomes,
-        record=facts.record,
-        targets=facts.targets,
-    )
+    told = delivered([1, 2, 3], target=b"g\xff")
+    told.outcome[:] = 6, 9, 1
     segment.append_facts(told, epoch=2**64 - 1, append_ms=NOW_MS)
     reader = reader_on(segment.file.disk, Kind.DISPATCH, ["outcome", "target", "record"])
     rows = rows_in(reader.filed_facts(KEY.facts_path, length=segment.facts_file.length))

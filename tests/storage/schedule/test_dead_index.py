@@ -15,6 +15,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import NOTE_BYTES_MAX
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FILE_HEADER_SIZE
+from storage.batch.rows import Int64s
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MAX,
@@ -288,19 +289,15 @@ def test_the_index_is_bounded_and_the_others_are_counted_and_found_later(
 # -- filing ------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_order() -> None:
-    rig = DeadRig(1)
-    rig.open()
-    rig.split()
-    item = qmq_item(START_MS, b"boarding", b"UA-1523", body=bytes(2000))
-    count = 1500
-    reason = b'{"code":3,"group":"%s"}' % (b"g" * 1500)
-    draft = Draft(
+def given_up(old: Int64s, item: bytes, *, names: list[bytes]) -> Draft:
+    """Return records about these messages, all of one item; names: its subject and the reason."""
+    count = len(old)
+    return Draft(
         kind=RecordKind.DEAD,
         count=count,
-        names=[b"boarding", reason],
+        names=names,
         arrays={
-            "old_sequence": np.arange(count),
+            "old_sequence": old,
             "due_ms": np.full(count, START_MS),
             "id_hash": np.zeros(count, np.uint64),
             "size": np.full(count, len(item), np.uint32),
@@ -310,6 +307,16 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
         },
         blob=[item] * count,
     )
+
+
+def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_order() -> None:
+    rig = DeadRig(1)
+    rig.open()
+    rig.split()
+    item = qmq_item(START_MS, b"boarding", b"UA-1523", body=bytes(2000))
+    count = 1500
+    reason = b'{"code":3,"group":"%s"}' % (b"g" * 1500)
+    draft = given_up(np.arange(count), item, names=[b"boarding", reason])
     schedule = rig.store.schedule
     floor = START_MS // MINUTE_MS
     [batch] = rig.store.message_log.append([draft], floor_minute=floor, append_ms=START_MS)
@@ -326,21 +333,8 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
 def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
     reason = b'"' * 1024
     blob = bytes(4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
-    draft = Draft(
-        kind=RecordKind.DEAD,
-        count=1,
-        names=[b"s" * 523, reason],
-        arrays={
-            "old_sequence": np.array([2**62]),
-            "due_ms": np.array([START_MS]),
-            "id_hash": np.zeros(1, np.uint64),
-            "size": np.array([len(blob)], np.uint32),
-            "old_minute": np.array([MINUTE_MAX], np.uint32),
-            "subject": np.zeros(1, np.uint16),
-            "reason": np.ones(1, np.uint16),
-        },
-        blob=[blob],
-    )
+    draft = given_up(np.array([2**62]), blob, names=[b"s" * 523, reason])
+    draft.arrays["old_minute"][:] = MINUTE_MAX
     rig = DeadRig(1)
     rig.open()
     [batch] = rig.store.message_log.append(

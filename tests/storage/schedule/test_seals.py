@@ -108,16 +108,6 @@ def test_a_log_opened_again_goes_on_where_a_checkpoint_says() -> None:
     assert len(again.live) == 4
 
 
-def test_an_append_is_durable_when_it_returns() -> None:
-    disk = SimDisk(random.Random(1), plan=HARSH)
-    disk.make_directory("seals")
-    disk.sync_directory("")
-    log = opened(disk)
-    append(log, seals(3))
-    disk.power_cut()
-    assert list(read_seals(disk.revive(), LOG_UUID, log.end)) == seals(3)
-
-
 def test_seals_that_found_no_space_are_not_there() -> None:
     disk = segment_disk()
     log = opened(disk)

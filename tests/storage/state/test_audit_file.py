@@ -7,8 +7,9 @@ import pytest
 from storage.state.audit_file import audit_path, encode_audit_line
 from storage.state.controls_file import CONTROLS_PATH, controls_file
 from storage.tools.inspect import dump_files, verify_files
+from tests.golden.directory import written
 from tests.storage.store_rig import StoreRig
-from tests.storage.tools.test_inspect import damage_in, written
+from tests.storage.tools.test_inspect import damage_in
 
 LINES = [
     encode_audit_line(
