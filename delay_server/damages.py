@@ -6,7 +6,7 @@
     more                         was wiped does; what it had lies aside until that is done
     a node that is alone         goes on: the rest is delivered
 
-The audit and the controls are no copies of what others have: their damage is told, and that is all.
+The controls are no copy of what others have: their damage is told, and that is all.
 What was damaged at the master when it was copied is no fault of this node, while this process
 remembers it: another copy would be no better.
 """
@@ -19,7 +19,6 @@ import trio
 
 from storage.batch.batches import Damage
 from storage.node.store import Store
-from storage.state.audit_file import AUDIT_DIRECTORY
 from storage.state.controls_file import CONTROLS_PATH
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -64,7 +63,7 @@ class Damages:
         if len(self._places) < _PLACES_KEPT:
             self._places.add(place)
         self.count += 1
-        is_told_alone = damage.path.startswith((f"{AUDIT_DIRECTORY}/", CONTROLS_PATH))
+        is_told_alone = damage.path == CONTROLS_PATH
         if self._own is None and not is_told_alone and damage.path not in self._copied:
             self._own = damage
         if len(self.first) < _DAMAGES_KEPT:

@@ -24,7 +24,6 @@ from delay_server.dead.recorder import DeadLetterRecorder
 from delay_server.filing.loader import Loader
 from delay_server.holding.wheel import Wheel
 from delay_server.lanes.lanes import Lanes
-from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Node
@@ -103,16 +102,14 @@ class Mastership:
             node.controls,
             lane_rules=self.lane_rules,
             lanes=self.lanes,
-            rate_limits=self.rate_limits,
             sender=self.sender,
             loader=self.loader,
             executor=runtime.executor,
             set_weights=self.targets.set_weights,
             on_room=self._room_has_grown,
             on_barred=partial(_give_up_barred, self, runtime.clock),
-            taking=node.taking_controls,
         )
-        self.lanes.on_changed = self.outlet.lanes_changed
+        self.lanes.on_changed = self.sender.routes_changed
         self.sender.take_stranded = self.outlet.take_stranded
         node.take_controls = self.outlet.take
         node.flush = self._flush
@@ -125,7 +122,6 @@ class Mastership:
             name_of=subjects.names.__getitem__,
             routes=self.targets.routes,
             groups=tuple(config.brokers),
-            buffer_s=config.controls.buffer_seconds,
         )
         self.lanes = Lanes(
             self.lane_rules,
@@ -135,7 +131,6 @@ class Mastership:
             unrouted_max=config.unrouted_max,
         )
         self.lane_rules.attach(self.lanes)
-        self.rate_limits = RateLimits(burst_s=config.controls.burst_seconds)
 
     def _make_committer(self) -> None:
         """Make what appends to the log."""
@@ -320,7 +315,6 @@ class Mastership:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self.dispatch.run)
                 nursery.start_soon(self.backlog_reader.run)
-                nursery.start_soon(self.outlet.run)
 
     async def _flush(self) -> None:
         """Make durable the outcomes that are left, once all tasks have ended."""
@@ -348,7 +342,7 @@ class Mastership:
     def _room(self) -> int:
         """How much more should be given to the sender.
 
-        What waits for its rate counts as held, and so does what the sender has given up.
+        What the sender has given up counts as held.
         """
         return max(self.sender.room - self._beside_sender, 0)
 
@@ -359,7 +353,7 @@ class Mastership:
 
     @property
     def _beside_sender(self) -> int:
-        return self.rate_limits.count + self.dead_recorder.count + self.moves.unfiled.count
+        return self.dead_recorder.count + self.moves.unfiled.count
 
     def _offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
         self.outlet.offer(entries, lane=lane, late=late)
@@ -377,7 +371,6 @@ class Mastership:
 
     def _room_has_grown(self) -> None:
         """Have everybody look who waits for room in the sender, or for less to be held."""
-        self.outlet.sender_has_room()
         self.dispatch.room_has_grown()
         self.loader.wheel_has_shrunk()
         self._wake_backlog_reader()

@@ -11,6 +11,7 @@ import dataclasses
 import random
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
+from pathlib import Path
 from uuid import UUID
 
 import msgspec
@@ -23,8 +24,9 @@ from delay_protocol.nodes.registration import NodeRegister, Stands, Told
 from delay_protocol.wire.hello import Hello
 from delay_server.accepting.disk_budget import DiskBudget
 from delay_server.clock.pace import Pacer
-from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
+from delay_server.controls.controls_store import ControlsStore
 from delay_server.controls.meta_sync import ControlsSync
+from delay_server.controls.rules_file import read_rules
 from delay_server.damages import Damages
 from delay_server.filing.checkpoints import SCHEDULE_WORKER, Checkpoints
 from delay_server.filing.filer import Filer
@@ -40,6 +42,8 @@ from delay_server.settings.errors import FencedError
 from delay_server.upkeep import Intervals, Upkeep
 from delay_transport.http.metric_families import installed_version
 from delay_transport.http.shared_secret import SharedSecret
+from delay_transport.http.tokens import LOOK_S
+from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.runtime import Runtime
 from replication.commit_queue import CommitQueue
 from replication.core.commit_point import CommitPoint
@@ -116,9 +120,8 @@ class Node:
         self.controls_sync: ControlsSync | None = None
         """The controls of the meta server, likewise."""
         self.taking_controls = trio.Lock()
-        """Held while controls are taken that a meta server has told, and while a mastership that
-        goes by them is made."""
-        self.take_controls: Callable[[Controls, AuditEntry], Awaitable[None]] | None = None
+        """Held while controls are taken, and while a mastership that goes by them is made."""
+        self.take_controls: Callable[[Controls], Awaitable[None]] | None = None
         """Set by a mastership: makes controls durable and has them hold."""
         self.replica: Replica | None = None
         """Its part in the group; None where there is no meta server."""
@@ -305,21 +308,10 @@ class Node:
                 # Nobody else has a say in what is committed.
                 with self._telling_where_space_is_missing():
                     store.apply_tail(store.message_log.next_sequence, now_ms=now_ms)
-            admin = config.admin
-            audit = Audit(
-                self._disk,
-                file_bytes_max=admin.audit_file_bytes_max,
-                files_max=admin.audit_files_max,
-                on_damage=self.damages.note,
-            )
-            # Nothing needs it, so nobody else would say that it is damaged.
-            audit.look(0)
-            controls = ControlsStore(
-                self._disk,
-                log_uuid=store.identity.log_uuid,
-                audit=audit,
-                on_damage=self.damages.note,
-            )
+            controls = ControlsStore(self._disk, log_uuid=store.identity.log_uuid)
+            if config.node.rules_file:
+                with self._telling_where_space_is_missing():
+                    controls.take(read_rules(Path(config.node.rules_file), controls.controls))
         except BaseException:
             store.close()
             raise
@@ -433,9 +425,7 @@ class Node:
         return secret.secrets[0]
 
     def _make_registration(self, replica: Replica) -> Registration:
-        self.controls_sync = ControlsSync(
-            self.controls, take=self._take_controls, clock=self._runtime.clock
-        )
+        self.controls_sync = ControlsSync(self.controls, take=self.have_controls)
         return Registration(
             self.config.meta,
             identity=self.store.identity,
@@ -551,20 +541,42 @@ class Node:
         self.queue.hand_on()
         self.on_committed()
 
-    async def _take_controls(self, told: Controls, entry: AuditEntry) -> None:
-        """Store controls of a meta server; apply them now, or when the mastership starts."""
+    async def have_controls(self, told: Controls) -> None:
+        """Store controls; apply them now, or when the mastership starts.
+
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
+        """
         async with self.taking_controls:
             if self.take_controls is not None:
-                await self.take_controls(told, entry)
+                await self.take_controls(told)
                 return
             with trio.CancelScope(shield=True):
-                await self._runtime.executor.run(CONTROLS_WORKER, self.controls.take, told, entry)
+                await self._runtime.executor.run(CONTROLS_WORKER, self.controls.take, told)
+
+    async def _watch_rules(self, path: Path) -> None:
+        """Go by what the file of rules says, whenever it changes, until cancelled."""
+        fault = ""
+        while True:
+            await trio.sleep(LOOK_S)
+            before, now = self.controls.controls, ""
+            try:
+                told = await self._runtime.executor.run(CONTROLS_WORKER, read_rules, path, before)
+                if told is not before:
+                    await self.have_controls(told)
+                    _log.info("applied the file of rules", version=told.version)
+            except (ConfigError, StorageFullError) as error:
+                now = str(error)
+                if now != fault:
+                    _log.error("the last rules stay in force", reason=now)
+            fault = now
 
     async def keep(self, nursery: trio.Nursery) -> None:
         """Look after directory and secret until cancelled; starts with a look at the disk."""
         await self.upkeep.begin(nursery)
         if self._outside.secret.is_set:
             nursery.start_soon(self._watch_secret)
+        if self.config.node.rules_file:
+            nursery.start_soon(self._watch_rules, Path(self.config.node.rules_file))
         if self.replica is not None:
             nursery.start_soon(self._remove_aside, self.replica)
             self.scrub = Scrub(

@@ -1,4 +1,4 @@
-"""What an operator has closed or narrowed: pauses and rates of subjects, the same of broker groups.
+"""What an operator has closed or narrowed: pauses of subjects; pauses, rates, weights of groups.
 
 One document, `Controls`, holds all of it; whoever has the say (a delay server, or a meta server for
 all of its own) stores and hands on the document as a whole. Its `version` counts changes, so that
@@ -11,16 +11,12 @@ Which rule of `subjects` counts for a subject:
    `order.`, those that nobody has sent yet included; `*` for all;
 3. else none.
 
-It is one rule, and nothing is added up: a rule for `order.paid` that neither pauses nor limits lets
-that subject leave while `order.*` is paused. It is there only for as long as such a pause is: then
-the subject is narrowed with all others, whatever is said of them next. A `*` elsewhere than at the
-end stands for itself.
-
-The rate of a prefix is one for all of its subjects together, but for those with a rule of their
-own.
+It is one rule, and nothing is added up: a rule for `order.paid` that does not pause lets that
+subject leave while `order.*` is paused. It is there only for as long as such a pause is: then the
+subject is closed with all others, whatever is said of them next. A `*` elsewhere than at the end
+stands for itself.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
@@ -68,14 +64,6 @@ class SubjectControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     """What holds for the subjects of a rule."""
 
     paused: Annotated[bool, Meta(description="Nothing of them is sent; they wait.")] = False
-    rate_per_s: Annotated[
-        Rate | None, Meta(description="Messages a second at the most; null: as many as there are.")
-    ] = None
-
-    @property
-    def is_open(self) -> bool:
-        """Whether it neither pauses nor limits."""
-        return not self.paused and self.rate_per_s is None
 
 
 class GroupControl(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -109,7 +97,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     def with_subject(self, pattern: str, rule: SubjectControl | None) -> "Controls":
         """Return the next version, with this rule or (None) without it; raise ControlsError.
 
-        Rules that are open are left out, this one or others, unless they except from a pause.
+        Rules that do not pause are left out, this one or others, unless they except from a pause.
         """
         check_pattern(pattern)
         subjects = {name: found for name, found in self.subjects.items() if name != pattern}
@@ -119,7 +107,7 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         subjects = {
             name: found
             for name, found in subjects.items()
-            if not found.is_open or _is_exception(name, pauses)
+            if found.paused or _is_exception(name, pauses)
         }
         if len(subjects) > SUBJECT_RULES_MAX:
             raise ControlsError("subjects", f"more than {SUBJECT_RULES_MAX} rules; remove some")
@@ -170,39 +158,6 @@ class SubjectRules:
             if length <= len(stem) and (prefix := stem[:length] + ANY_END) in self._rules:
                 return prefix
         return None
-
-    def rule_over(self, pattern: str) -> SubjectControl | None:
-        """Return that rule itself."""
-        found = self.pattern_over(pattern)
-        return None if found is None else self._rules[found]
-
-
-def opened_by(before: Controls, after: Controls) -> list[str]:
-    """Return what may leave faster by the rules of `after` than by those of `before`.
-
-    Subjects, prefixes and `group NAME`: each that is paused before and not after, or has a higher
-    rate. Weights let nothing leave that could not.
-    """
-    old, new = SubjectRules(before.subjects), SubjectRules(after.subjects)
-    # Of a subject's rules before and after one has the longer pattern, at which both are looked up.
-    found = [
-        pattern
-        for pattern in sorted({*before.subjects, *after.subjects})
-        if _rate_of(new.rule_over(pattern)) > _rate_of(old.rule_over(pattern))
-    ]
-    return found + [
-        f"group {name}"
-        for name, rule in sorted(before.groups.items())
-        if _rate_of(after.groups.get(name)) > _rate_of(rule)
-    ]
-
-
-def _rate_of(rule: SubjectControl | GroupControl | None) -> float:
-    if rule is None:
-        return math.inf
-    if rule.paused:
-        return 0.0
-    return math.inf if rule.rate_per_s is None else rule.rate_per_s
 
 
 def check_pattern(pattern: str) -> None:

@@ -1,45 +1,33 @@
-"""HTTP endpoints for operators: pauses, limits, a planned stop, and explanations.
+"""HTTP endpoints for operators: the rules in force, a planned stop, and explanations.
 
 GET    /controls                    all rules, and how it stands with the broker groups
-PUT    /controls/subjects/{rule}    set the rule of a subject, or of a prefix with a * at its end
-PATCH  /controls/subjects/{rule}    change some fields of it
-DELETE /controls/subjects/{rule}    remove it
-PUT, PATCH, DELETE /controls/groups/{name}    the same for a broker group
-GET    /controls/audit?limit=       who changed what, the newest first
-POST   /controls/follow             apply the meta server's controls, even if they are less strict
+POST   /controls/follow             apply the meta server's controls, whatever holds here
 POST   /drain                       {"seconds": 30}: stop the node as SIGTERM does, within so long
 GET    /explain?subject= | ?id=    where messages are, and why they were not delivered
 
-With a meta server the rules are changed there, and this node refuses changes.
-
-A change may name the version that it is based on (?version=); the answer is 409 if the current
-version is another one. A change is answered when it is stored and applied. Access: `access.py`.
+Rules are set at the meta server, or in the file of rules. Access: `access.py`. Who stopped the node
+or had it follow is in the log.
 """
 
-from collections.abc import Callable
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final
 
 import msgspec
+import structlog
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, decode_rule
-from delay_server.admin.access import Endpoint, Guard, RequestError, peer_of, read_body
+from delay_protocol.nodes.controls import decode_rule
+from delay_server.admin.access import Guard, RequestError, peer_of, read_body
 from delay_server.admin.explain import Explained, explain_subject, find
 from delay_server.admin.parts import Administered
 from delay_server.admin.status import following_of
-from delay_server.controls.controls_store import AuditEntry
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
 from storage.disk.spans import MINUTE_MAX
 from storage.readers.find_row import FindRow
 
-_AUDIT_MAX: Final = 1000
-_AUDIT_SHOWN: Final = 100
-
-T = TypeVar("T", bound=msgspec.Struct)
-
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 _DRAIN_SECONDS_MAX: Final = 3600.0
 """Seconds. The longest time that a planned stop may have for work in flight."""
@@ -52,22 +40,10 @@ class _DrainRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def admin_routes(administered: Administered, guard: Guard) -> list[Route]:
     """Return the routes of one server's administration."""
     admin = _Admin(administered)
-    subjects: _Rules[SubjectControl] = _Rules(
-        administered, SubjectControl, "subject", "rule", Controls.with_subject
-    )
-    groups: _Rules[GroupControl] = _Rules(
-        administered, GroupControl, "group", "name", Controls.with_group
-    )
     return [
         guard.route("/controls", {"GET": admin.controls}),
-        guard.route("/controls/audit", {"GET": admin.audit}),
         guard.route("/controls/follow", {"POST": admin.follow}),
-        guard.route("/controls/subjects/{rule:path}", subjects.endpoints),
-        guard.route("/controls/groups/{name:path}", groups.endpoints),
-        guard.route(
-            "/drain",
-            {"POST": admin.drain},
-        ),
+        guard.route("/drain", {"POST": admin.drain}),
         guard.route("/explain", {"GET": admin.explain}),
     ]
 
@@ -81,101 +57,8 @@ def _number(request: Request, name: str, default: int | None, most: int) -> int 
     return int(text)
 
 
-class _Rules(Generic[T]):
-    """PUT, PATCH and DELETE of the rules of one kind."""
-
-    def __init__(
-        self,
-        administered: Administered,
-        kind: type[T],
-        word: str,
-        parameter: str,
-        plan: Callable[[Controls, str, T | None], Controls],
-    ) -> None:
-        self._administered = administered
-        self._kind = kind
-        self._word = word
-        self._parameter = parameter
-        self._plan = plan
-        self.endpoints: dict[str, Endpoint] = {
-            "PUT": self._put,
-            "PATCH": self._patch,
-            "DELETE": self._delete,
-        }
-
-    def _of(self, controls: Controls, name: str) -> T | None:
-        rules: Any = controls.subjects if self._word == "subject" else controls.groups
-        found: T | None = rules.get(name)
-        return found
-
-    async def _put(self, request: Request, caller: Caller) -> Response:
-        rule = decode_rule(await read_body(request), self._kind)
-        return await self._change(request, caller, lambda _: rule)
-
-    async def _patch(self, request: Request, caller: Caller) -> Response:
-        fields = decode_rule(await read_body(request), dict[str, Any])
-
-        def patched(before: T | None) -> T | None:
-            known = before if before is not None else self._kind()
-            merged = msgspec.to_builtins(known) | fields
-            after = decode_rule(msgspec.json.encode(merged), self._kind)
-            # To take a limit away where there is none is no exception from anybody's pause.
-            return None if before is None and after == known and "paused" not in fields else after
-
-        return await self._change(request, caller, patched)
-
-    async def _delete(self, request: Request, caller: Caller) -> Response:
-        return await self._change(request, caller, lambda _: None)
-
-    async def _change(
-        self, request: Request, caller: Caller, change: Callable[[T | None], T | None]
-    ) -> Response:
-        name = str(request.path_params[self._parameter])
-        if self._administered.config.has_meta:
-            raise RequestError(
-                409,
-                "meta",
-                "rules are set at the meta server, for all nodes of the cluster: "
-                f"give --meta {self._administered.config.meta.addresses.partition(',')[0].strip()} "
-                "instead of --server",
-            )
-        based_on = _number(request, "version", None, 2**62)
-        at_ms = self._administered.runtime.clock.now_ms()
-
-        def plan(before: Controls) -> Controls:
-            if based_on is not None and based_on != before.version:
-                raise RequestError(
-                    409, "conflict", f"the current version is {before.version}, not {based_on}"
-                )
-            rule = self._of(before, name)
-            if request.method == "DELETE" and rule is None:
-                raise RequestError(404, "not-found", f"there is no rule for {name!a}")
-            return self._plan(before, name, change(rule))
-
-        def entry(before: Controls, after: Controls) -> AuditEntry:
-            return AuditEntry(
-                at_ms=at_ms,
-                who=caller.name,
-                peer=peer_of(request),
-                action=f"{'remove' if request.method == 'DELETE' else 'set'} {self._word}",
-                target=name,
-                version=after.version,
-                before=msgspec.Raw(msgspec.json.encode(self._of(before, name))),
-                after=msgspec.Raw(msgspec.json.encode(self._of(after, name))),
-            )
-
-        after = await self._administered.parts().master.outlet.change(plan, entry)
-        rule = self._of(after, name)
-        answer = {"version": after.version, self._word: name, "rule": rule}
-        if self._word == "group":
-            answer["is_known"] = any(
-                name == group.name for group in self._administered.parts().master.sender.status()
-            )
-        return json_response(answer)
-
-
 class _Admin:
-    """The other endpoints."""
+    """The endpoints."""
 
     def __init__(self, administered: Administered) -> None:
         self._administered = administered
@@ -206,21 +89,12 @@ class _Admin:
         controls_sync = self._administered.parts().node.controls_sync
         if controls_sync is None:
             raise RequestError(409, "no-meta", "this node has no meta server to follow")
-        if not await controls_sync.follow(who=caller.name, peer=peer_of(request)):
+        _log.warning("follow the meta server", who=caller.name, peer=peer_of(request))
+        if not await controls_sync.follow():
             raise RequestError(
                 409, "not-told", "this node has received no controls since it started"
             )
         return json_response({"version": self._administered.parts().master.outlet.applied.version})
-
-    async def audit(self, request: Request, _caller: Caller) -> Response:
-        count = _number(request, "limit", _AUDIT_SHOWN, _AUDIT_MAX)
-        assert count is not None
-        page = await self._administered.parts().master.outlet.audit(count)
-        damages = [
-            {"path": one.path, "position": one.position, "bytes": one.size, "reason": one.reason}
-            for one in page.damages
-        ]
-        return json_response({"items": page.items, "damages": damages})
 
     async def drain(self, request: Request, caller: Caller) -> Response:
         parts = self._administered.parts()
@@ -228,18 +102,9 @@ class _Admin:
         most = _DRAIN_SECONDS_MAX
         if not 0 <= wanted.seconds <= most:
             raise RequestError(400, "bad-value", f"seconds must be 0 to {most:g}")
-        await parts.master.outlet.note(self._noted(request, caller, "drain"))
+        _log.warning("drain", who=caller.name, peer=peer_of(request))
         self._administered.begin_stop(wanted.seconds)
         return json_response({"stops": True, "in_flight": parts.master.sender.unsent().in_flight})
-
-    def _noted(self, request: Request, caller: Caller, action: str) -> AuditEntry:
-        return AuditEntry(
-            at_ms=self._administered.runtime.clock.now_ms(),
-            who=caller.name,
-            peer=peer_of(request),
-            action=action,
-            target="node",
-        )
 
     async def explain(self, request: Request, _caller: Caller) -> Response:
         asked = [name for name in ("subject", "id") if name in request.query_params]

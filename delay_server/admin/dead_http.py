@@ -9,8 +9,8 @@ POST /dead/drop         have some never sent
 A change names dead letters by `sequences`, or means all of a `subject`, or of a `group`. An answer
 says which of `sequences` were `missing`. Errors are {"error": {"code": word, "message": sentence}}.
 
-Access: `access.py`. Each change has two entries in the audit (controls_store.py): one before it
-with the request, and one after it with the number of dead letters changed.
+Access: `access.py`. Each change has two lines in the log: one before it with who asked, from where
+and for what, and one after it with the number of dead letters changed.
 """
 
 import base64
@@ -27,12 +27,10 @@ from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.controls import decode_rule
 from delay_server.admin.access import Guard, RequestError, peer_of, read_body
 from delay_server.admin.parts import Administered
-from delay_server.controls.controls_store import AuditEntry
 from delay_server.dead.dead_letters import DEAD_WORKER, Change, DeadLetters
 from delay_server.dead.reason import code_name, decode_reason
 from delay_transport.http.access import Caller
 from delay_transport.http.server import json_response
-from storage.disk.errors import StorageFullError
 from storage.readers.dead_reader import DeadItem
 from storage.schedule.dead_index import DeadRow
 
@@ -42,10 +40,10 @@ SEQUENCES_MAX: Final = 10_000
 """Dead letters that a request may name."""
 _LISTED: Final = "100"
 """Dead letters of a list, if the request does not say."""
-_AUDITED_SEQUENCES: Final = 20
-"""Dead letters that the audit names of a request; of the others it says how many they were."""
-_AUDITED_CHARACTERS: Final = 200
-"""Characters of a subject or a group that the audit keeps."""
+_LOGGED_SEQUENCES: Final = 20
+"""Dead letters that the log names of a request; of the others it says how many they were."""
+_LOGGED_CHARACTERS: Final = 200
+"""Characters of a subject or a group that the log keeps."""
 _INTEGER_MAX: Final = 2**63 - 1
 
 Json = dict[str, Any]
@@ -136,40 +134,15 @@ class _Dead:
         letters = await self._letters()
         if letters.is_closed:
             raise RequestError(503, "stopping", "the server takes no more changes")
-        entry = AuditEntry(
-            at_ms=self._administered.runtime.clock.now_ms(),
-            who=caller.name,
-            peer=peer_of(request),
-            action=f"{verb} dead letters",
-            target=_text_of_request(meant),
-        )
-        await self._administered.parts().master.outlet.note(entry)
+        asked = {"who": caller.name, "peer": peer_of(request), "meant": _text_of_request(meant)}
+        _log.warning(f"{verb} dead letters", **asked)
         rows = letters.listed(subject=meant.subject, group=meant.group)
         named = set(meant.sequences or ())
         if meant.sequences is not None:
             rows = [row for row in rows if row.sequence in named]
         came_to = await (letters.requeue if verb == "requeue" else letters.drop)(rows)
-        await self._note_done(entry, verb, came_to.done)
+        _log.warning(f"{_DONE[verb]} dead letters", count=came_to.done, **asked)
         return _answer(came_to, missing=sorted(named.difference(row.sequence for row in rows)))
-
-    async def _note_done(self, asked: AuditEntry, verb: str, count: int) -> None:
-        """Record in the audit how many were changed; the request is there already."""
-        entry = msgspec.structs.replace(
-            asked,
-            at_ms=self._administered.runtime.clock.now_ms(),
-            action=f"{_DONE[verb]} dead letters",
-            count=count,
-        )
-        try:
-            await self._administered.parts().master.outlet.note(entry)
-        except StorageFullError as error:
-            _log.warning(
-                "the audit could not record how many dead letters were changed",
-                action=entry.action,
-                who=entry.who,
-                count=count,
-                reason=str(error),
-            )
 
 
 def _answer(came_to: Change, *, missing: list[int]) -> Response:
@@ -188,12 +161,12 @@ _DONE: Final = {"requeue": "requeued", "drop": "dropped"}
 
 
 def _text_of_request(meant: _Meant) -> str:
-    """Return which dead letters are meant, for the audit."""
+    """Return which dead letters are meant, for the log."""
     if meant.sequences is None:
         name = "group" if meant.subject is None else "subject"
-        return f"{name} {getattr(meant, name)[:_AUDITED_CHARACTERS]}"
-    named = " ".join(map(str, meant.sequences[:_AUDITED_SEQUENCES]))
-    more = len(meant.sequences) - _AUDITED_SEQUENCES
+        return f"{name} {getattr(meant, name)[:_LOGGED_CHARACTERS]}"
+    named = " ".join(map(str, meant.sequences[:_LOGGED_SEQUENCES]))
+    more = len(meant.sequences) - _LOGGED_SEQUENCES
     return f"{named} and {more} more" if more > 0 else named
 
 

@@ -150,7 +150,6 @@ def counts(parts: Parts) -> dict[str, int]:
 
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
                                                   clock is again where it was when they were sent
-        rate_limited                              held for their rate
         being_recorded, dead                      given up
         being_moved                               put off by a receiver
         damaged                                   due, on disk for good
@@ -166,7 +165,6 @@ def counts(parts: Parts) -> dict[str, int]:
         "retrying": unsent.retrying,
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
-        "rate_limited": master.rate_limits.count,
         "being_recorded": master.dead_recorder.count,
         "being_moved": master.moves.unfiled.count,
         "damaged": master.undeliverable.count,

@@ -6,9 +6,8 @@
     new_subjects    bounds first-seen subjects
     own_lanes       lanes of single subjects
     parked          subjects whose messages wait on disk
-    rate_limits     token buckets of limited subjects
     routes          broker groups of subjects, from the meta server
-    subject_rules   pauses and limits of subjects
+    subject_rules   pauses of subjects
 
 Imported by filing and sending.
 """

@@ -2,8 +2,8 @@
 
 One for whom something has changed is looked at soon; one who waits for a time, when it has come.
 What may have changed something for all (there is room for more in the sender) leads to a look at
-each of them in turn, a few every `turn_s` seconds: a thousand cost little, however often that
-happens. And so few are due in one go that other tasks need not wait until all have been looked at.
+each of them in turn, a few at a time: a thousand cost little, however often that happens. And so
+few are due in one go that other tasks need not wait until all have been looked at.
 
 Time is an argument, in seconds.
 """
@@ -13,9 +13,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
 from itertools import islice
-from typing import Final, Generic, TypeVar
-
-K = TypeVar("K", int, str)
+from typing import Final
 
 _MOST: Final = 64
 """Looks due in one go of those that are wanted soon, and of those whose time has come."""
@@ -23,43 +21,39 @@ _TURNS: Final = 32
 """The same of those in turn."""
 
 
-class Agenda(Generic[K]):
+class Agenda:
     """Keeps who is to be looked at, by key.
 
     Invariant: of each key in `_planned` that time is in the heap; what else is there is outdated.
     """
 
-    def __init__(self, *, everyone: Callable[[], Iterable[K]], turn_s: float) -> None:
+    def __init__(self, everyone: Callable[[], Iterable[int]]) -> None:
         """`everyone` says who is looked at in turn."""
-        self._everyone: Callable[[], Iterable[K]] = everyone
-        self._turn_s = turn_s
-        self._soon: dict[K, None] = {}
+        self._everyone = everyone
+        self._soon: dict[int, None] = {}
         """In the order in which they were asked for."""
-        self._planned: dict[K, float] = {}
-        self._times: list[tuple[float, K]] = []
-        self._turns: deque[K] = deque()
+        self._planned: dict[int, float] = {}
+        self._times: list[tuple[float, int]] = []
+        self._turns: deque[int] = deque()
         """Who is still to be looked at in this round."""
         self._round_wanted = False
         """Whether there is to be another one, after this."""
-        self._turn_at = -math.inf
 
-    def soon(self, key: K) -> None:
+    def soon(self, key: int) -> None:
         """Have one be looked at as soon as may be."""
         self._soon[key] = None
 
-    def at(self, key: K, time: float) -> None:
+    def at(self, key: int, time: float) -> None:
         """Have one be looked at by this time; an earlier one that was planned stays."""
         if time < self._planned.get(key, math.inf):
             self._planned[key] = time
             heappush(self._times, (time, key))
 
-    def all_in_turn(self) -> bool:
-        """Have everyone be looked at in turn; say whether `next_at` may be earlier by it."""
-        was_asleep = not (self._round_wanted or self._turns)
+    def all_in_turn(self) -> None:
+        """Have everyone be looked at in turn."""
         self._round_wanted = True
-        return was_asleep
 
-    def due(self, now: float) -> list[K]:
+    def due(self, now: float) -> list[int]:
         """Return whom to look at now, each once; who is to be looked at again has to be told."""
         due = dict.fromkeys(islice(self._soon, _MOST))
         for key in due:
@@ -70,16 +64,13 @@ class Agenda(Generic[K]):
             if self._planned.get(key) == time:
                 del self._planned[key]
                 due[key] = None
-        if now >= self._turn_at:
-            due.update(dict.fromkeys(self._next_turns(now)))
+        due.update(dict.fromkeys(self._next_turns()))
         return list(due)
 
-    def _next_turns(self, now: float) -> list[K]:
+    def _next_turns(self) -> list[int]:
         if not self._turns and self._round_wanted:
             self._round_wanted = False
             self._turns.extend(self._everyone())
-        if self._turns:
-            self._turn_at = now + self._turn_s
         return [self._turns.popleft() for _ in range(min(_TURNS, len(self._turns)))]
 
     def next_at(self, now: float) -> float:
@@ -87,9 +78,6 @@ class Agenda(Generic[K]):
 
         It may be that in the end nobody is.
         """
-        if self._soon:
+        if self._soon or self._turns or self._round_wanted:
             return now
-        at = self._times[0][0] if self._times else math.inf
-        if self._turns or self._round_wanted:
-            at = min(at, self._turn_at)
-        return max(at, now)
+        return max(self._times[0][0], now) if self._times else math.inf

@@ -4,8 +4,7 @@ A *lane* is a number; in the sender lanes take turns. Which one a subject has:
 
     0                    that of all others, where every subject goes to any group
     1 to lanes_max       its own, while more than a little of it is held for delivery
-    below base           those of rules (subject_rules.py): what an operator has narrowed, and
-                         (base - 1) what comes back from disk of subjects that belong in lane 0
+    base - 1             what comes back from disk of subjects that belong in lane 0
     base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
     base + BARRED        while the meta server refuses it for good: dead letters are made of it
     base + route         that of all others which go to the same broker groups (routes.py)
@@ -35,14 +34,11 @@ from storage.batch.entries import Entries
 from storage.disk.sorting import each_once
 
 NO_ROUTE: Final = 0
-"""The route of subjects that have none or are paused; the lanes of rules are routes below it."""
+"""The route of subjects that have none or are paused."""
 
 BARRED: Final = 1
 """The route of subjects that will never have one; those that lead to broker groups are numbered
 from 2."""
-
-_GATED_MAX: Final = 4096
-"""Lanes of subjects that are limited in rate: one for each limit and set of groups."""
 
 _ASKED_AT_ONCE: Final = 2048
 """Entries looked at in one step; a subject that is new takes some 3 us."""
@@ -56,9 +52,6 @@ class RouteNumbers(Protocol):
     @property
     def directs(self) -> bool:
         """Whether any subject has another lane than 0 by it; else it need not be asked."""
-
-    def entries_max(self, lane: int) -> int:
-        """Return how many entries should be held at most of a lane of a rule."""
 
     def look(self, subjects: Subjects) -> npt.NDArray[np.int32]:
         """Return the route of each; those that were not seen yet are asked for."""
@@ -109,7 +102,7 @@ class Lanes:
         self._lane_entries_min = lane_entries_min
         self.lanes_max = lanes_max
         self._routes = routes
-        self.base = lanes_max + _GATED_MAX + 2
+        self.base = lanes_max + 2
         """The lane of the route 0."""
         self.barred = self.base + BARRED
         """The lane whose entries become dead letters."""
@@ -191,10 +184,6 @@ class Lanes:
         """Return what waits because it is paused, with the numbers of so many subjects."""
         return self.backlog.of(self._blocked(paused=True), shown)
 
-    def is_idle(self, lane: int) -> bool:
-        """Whether nothing is held of a lane and nobody waits for it."""
-        return not self.held_in(lane) and lane not in self.parked.waiting_in
-
     def place_known(self, subjects: npt.NDArray[np.intp]) -> None:
         """Put subjects into the lanes where they belong now, but for those not known any more."""
         known = self._held[subjects] > 0
@@ -228,10 +217,7 @@ class Lanes:
             return 0
         # Those of single subjects are few; with a least share each, routes could take all room.
         least = self._lane_entries_min if lane <= self.lanes_max else 1
-        share = max(least, room // 2)
-        if self.lanes_max < lane < self.base and self._routes is not None:
-            return max(min(share, self._routes.entries_max(lane)), 1)
-        return share
+        return max(least, room // 2)
 
     # -- what comes and goes -----------------------------------------------------------------
 

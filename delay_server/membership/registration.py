@@ -456,7 +456,7 @@ class Registration:
             timeout_s = REQUEST_S + (0 if is_first else HOLD_S)
             try:
                 body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
-                await controls_sync.hear(decode_node_controls_reply(body), talk.connection.peer)
+                await controls_sync.hear(decode_node_controls_reply(body))
                 is_first = False
             except TransportError as error:
                 talk.connection.close(str(error))

@@ -71,7 +71,7 @@ class BacklogReader:
         self._on_unreserved = on_unreserved
         self._more = Wakeup()
         # The pause is made between any two passes.
-        self._looks = Agenda[int](everyone=self._waiting_lanes, turn_s=0.0)
+        self._looks = Agenda(self._waiting_lanes)
         self._rests_until: dict[int, float] = {}
         """For each lane of which all that was due has been taken: when it is read again."""
         self._rest_s: dict[int, float] = {}

@@ -1,4 +1,4 @@
-"""Applies the controls: pauses and rate limits take effect in the lanes and in the sender.
+"""Applies the controls: pauses, limits and weights take effect in the lanes and in the sender.
 
 A change is stored first, then applied, then answered. Once a pause is answered, the sender starts
 no request with messages of its subjects; requests in flight may still succeed. The sender drops its
@@ -13,12 +13,10 @@ import numpy.typing as npt
 import trio
 
 from delay_protocol.nodes.controls import Controls
-from delay_server.controls.controls_store import AuditEntry, AuditPage, ControlsStore
+from delay_server.controls.controls_store import ControlsStore
 from delay_server.filing.loader import Loader
 from delay_server.lanes.lanes import Lanes
-from delay_server.lanes.rate_limits import RateLimits
 from delay_server.lanes.subject_rules import LaneRules
-from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
 from sender.groups.group_rules import GroupRule
 from sender.sender import Sender
@@ -28,7 +26,7 @@ CONTROLS_WORKER = "controls"
 
 
 class Outlet:
-    """Stores and applies the controls; its task releases rate-limited messages."""
+    """Stores and applies the controls, and offers due messages to the sender."""
 
     def __init__(
         self,
@@ -36,83 +34,43 @@ class Outlet:
         *,
         lane_rules: LaneRules,
         lanes: Lanes,
-        rate_limits: RateLimits,
         sender: Sender,
         loader: Loader,
         executor: Executor,
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
         on_barred: Callable[[Entries], None],
-        taking: trio.Lock,
     ) -> None:
         """Have the controls that are stored hold from the start; nothing was offered yet.
 
         on_room: there may be more room in the sender, and for what is held at all. on_barred: for
-        what the meta server refuses for good. taking: held while controls change, and while another
-        mastership is made that goes by them.
+        what the meta server refuses for good.
         """
         self._store = store
         self._lane_rules = lane_rules
         self._lanes = lanes
-        self._rate_limits = rate_limits
         self._sender = sender
         self._loader = loader
         self._executor = executor
         self._set_weights = set_weights
         self._on_room = on_room
         self._on_barred = on_barred
-        self._more = Wakeup()
-        self._taking = taking
-        self._changing = trio.Lock()
-        self._stale: set[int] = set()
-        """Lanes of which something belongs elsewhere, as far as rate limits have not followed."""
         self.applied = Controls()
         """What holds; a change that is being made durable is not in it."""
-        self.changes = 0
-        """Changes since the start."""
         self._follow()
 
     # -- changes -----------------------------------------------------------------------------
 
-    async def change(
-        self,
-        plan: Callable[[Controls], Controls],
-        entry: Callable[[Controls, Controls], AuditEntry],
-    ) -> Controls:
-        """Make what `plan` makes of the controls durable, and have it hold; return it.
+    async def take(self, told: Controls) -> None:
+        """Store and apply other controls, holding `taking`.
 
-        Raises what `plan` does, StorageFullError (nothing has changed then) or FatalDiskError.
+        Raises StorageFullError (nothing has changed then) or FatalDiskError.
         """
         # Whoever asked may go away meanwhile: half a change would be worse than none.
         with trio.CancelScope(shield=True):
-            async with self._taking, self._changing:
-                before = self._store.controls
-                after = await self._executor.run(CONTROLS_WORKER, self._store.change, plan, entry)
-                if after is not before:
-                    self.changes += 1
-                    await self._apply()
-        return after
-
-    async def take(self, told: Controls, entry: AuditEntry) -> None:
-        """Store and apply controls of a meta server, holding `taking`. Raises as `change`."""
-        with trio.CancelScope(shield=True):
-            async with self._changing:
-                before = self._store.controls
-                await self._executor.run(CONTROLS_WORKER, self._store.take, told, entry)
-                if self._store.controls is not before:
-                    self.changes += 1
-                    await self._apply()
-
-    async def note(self, entry: AuditEntry) -> None:
-        """Have something in the audit that changes no controls. Raises as `change`."""
-        with trio.CancelScope(shield=True):
-            async with self._changing:
-                await self._executor.run(CONTROLS_WORKER, self._store.audit.append, entry)
-
-    async def audit(self, count: int) -> AuditPage:
-        """Return the latest entries of the audit, at most so many, and what cannot be read."""
-        async with self._changing:
-            return await self._executor.run(CONTROLS_WORKER, self._store.audit.look, count)
+            await self._executor.run(CONTROLS_WORKER, self._store.take, told)
+            if self._store.controls is not self.applied:
+                await self._apply()
 
     async def _apply(self) -> None:
         """Bring everything that is in memory to where it belongs by the present controls."""
@@ -124,8 +82,6 @@ class Outlet:
         for lane in [*self._sender.queued_by_lane(), self._lanes.base]:
             self._take_from_sender(lane)
             await trio.lowlevel.checkpoint()
-        self._sort_limited()
-        self._more.wake()
         self._on_room()
         if self._lanes.backlog.forgotten and self._lanes.parked.has_room_for_unrouted:
             # Some of them may go now, and nothing else leads to them.
@@ -136,7 +92,6 @@ class Outlet:
         """Have all that is decided from now on go by the stored controls."""
         controls = self.applied = self._store.controls
         self._lane_rules.set_rules(controls)
-        self._rate_limits.set_rates(self._lane_rules.rates)
         self._set_weights(
             {name: rule.weight for name, rule in controls.groups.items() if rule.weight is not None}
         )
@@ -149,17 +104,9 @@ class Outlet:
         )
 
     def _take_from_sender(self, lane: int) -> None:
-        """Take back what the sender has in a lane and should not have."""
-        found = self._sender.withdraw(lane, self._is_gated)
-        for entries in reversed(found):
-            lanes = self._lanes.lanes_of(entries)
-            for place in np.unique(lanes).tolist():
-                part = entries[lanes == place]
-                narrow = self._lane_rules.narrow(place)
-                if narrow is None:
-                    self._lanes.withdrawn(part)
-                else:
-                    self._rate_limits.put_first(place, narrow.pattern, part)
+        """Leave on disk what the sender has in a lane and should not have."""
+        for entries in self._sender.withdraw(lane, self._is_gated):
+            self._lanes.withdrawn(entries)
 
     def take_stranded(self, lane: int) -> bool:
         """Leave on disk what the sender has in the lane without a route; False for other lanes."""
@@ -169,65 +116,15 @@ class Outlet:
         return lane == self._lanes.base and not self._sender.queued_in(lane)
 
     def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Say which of these may not leave, or not as they like."""
-        lanes = self._lanes.lanes_of(entries)
-        narrow = (lanes > self._lanes.lanes_max) & (lanes < self._lanes.catching_up)
-        gated: npt.NDArray[np.bool_] = narrow | (lanes == self._lanes.base)
+        """Say which of these may not leave."""
+        gated: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.base
         return gated
 
-    def lanes_changed(self, lanes: set[int]) -> None:
-        """Hear of lanes that lead elsewhere now, or of whose entries some belong elsewhere."""
-        if self._rate_limits.count:
-            self._stale |= lanes
-            self._more.wake()
-        self._sender.routes_changed(lanes)
-
-    # -- metering ----------------------------------------------------------------------------
+    # -- offers ------------------------------------------------------------------------------
 
     def offer(self, entries: Entries, *, lane: int, late: bool = False) -> None:
-        """Give entries to the sender, or have them wait for the rate of their lane.
-
-        Those of subjects that are refused for good are given up.
-        """
+        """Give entries to the sender; give up those of subjects that are refused for good."""
         if lane == self._lanes.barred:
             self._on_barred(entries)
-            return
-        narrow = self._lane_rules.narrow(lane)
-        if narrow is None or narrow.pattern not in self._lane_rules.rates:
-            self._sender.offer(entries, lane=lane, late=late)
         else:
-            self._rate_limits.put(lane, narrow.pattern, entries)
-            self._more.wake()
-
-    def sender_has_room(self) -> None:
-        """Go on if something waits until the sender has given on what it has."""
-        if self._rate_limits.room_has_grown():
-            self._more.wake()
-
-    async def run(self) -> None:
-        """Give metered entries to the sender as their tokens come, until cancelled."""
-        while True:
-            self._sort_limited()
-            now = trio.current_time()
-            for lane, entries in self._rate_limits.take(now, self._sender.queued_in):
-                self._sender.offer(entries, lane=lane)
-            with trio.move_on_at(self._rate_limits.next_at(now)):
-                await self._more.sleep()
-
-    def _sort_limited(self) -> None:
-        """Bring what waits in lanes that have changed to where it belongs, in its order."""
-        stale, self._stale = self._stale, set()
-        for lane in stale:
-            entries = self._rate_limits.take_lane(lane)
-            if len(entries):
-                self._offer_again(entries)
-
-    def _offer_again(self, entries: Entries) -> None:
-        """Offer what waited somewhere else by what its lanes are now."""
-        lanes = self._lanes.lanes_of(entries)
-        for place in np.unique(lanes).tolist():
-            part = entries[lanes == place]
-            if place == self._lanes.base:
-                self._lanes.withdrawn(part)
-            else:
-                self.offer(part, lane=place)
+            self._sender.offer(entries, lane=lane, late=late)

@@ -30,7 +30,6 @@ from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.limits import MIB, StorageLimits
 from storage.node.store import StoreSettings
-from storage.state.audit_file import AUDIT_BYTES_MAX
 
 KIB = 1024
 
@@ -63,6 +62,10 @@ class NodeConfig:
     stop_ms_max: int = 4000
     """Milliseconds from SIGTERM in which the node answers requests and waits for confirmations of
     deliveries. An unconfirmed message is delivered again after the next start."""
+
+    rules_file: str = ""
+    """File with the pauses, limits and weights of a node without a meta server (JSON); the node
+    reads it again when it changes. Empty: there are none, or the meta server has them."""
 
     def __post_init__(self) -> None:
         """Refuse names that could not be written down."""
@@ -140,42 +143,11 @@ class HttpConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdminConfig:
-    """Who may read the status, and who may pause, limit, drain and change dead letters."""
+    """Who may read the status, and who may drain and change dead letters."""
 
     token_file: str = ""
     """The token file that `delaywheel admin token add` writes; the node reloads it when it changes.
     Empty: no token is needed, and HTTP must listen on a loopback address."""
-
-    audit_file_bytes_max: int = constant(4 * MIB)
-    """Bytes. Beyond this a file of the audit is closed and the next begun."""
-
-    audit_files_max: int = constant(4)
-    """Files of the audit that are kept; the oldest goes when there would be more."""
-
-    def __post_init__(self) -> None:
-        """Refuse limits under which no request passes, and an audit that keeps nothing."""
-        require_at_least(self, 1024, "audit_file_bytes_max")
-        if self.audit_file_bytes_max > AUDIT_BYTES_MAX:
-            most = f"at most {AUDIT_BYTES_MAX}, not {self.audit_file_bytes_max}"
-            raise ValueError(f"audit_file_bytes_max must be {most}")
-        require_at_least(self, 1, "audit_files_max")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ControlsConfig:
-    """How the rate limits that an operator sets for subjects take effect."""
-
-    burst_seconds: float = constant(0.1)
-    """Seconds' worth of a subject's limit that may leave at once after a quiet time, one message at
-    least. Less is smoother; a limit far above what brokers answer in this time is not reached."""
-
-    buffer_seconds: float = constant(5.0)
-    """Seconds' worth of a subject's limit that are held in memory, at most its share of what there
-    is room for. Less means that what waits is read from disk more often."""
-
-    def __post_init__(self) -> None:
-        """Refuse times in which nothing could leave."""
-        require_at_least(self, 0.001, "burst_seconds", "buffer_seconds")
 
 
 _ALL_ADDRESSES = ("0.0.0.0", "::")  # noqa: S104 (a comparison)
@@ -344,15 +316,14 @@ class DelayServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     admin: AdminConfig = msgspec.field(default_factory=AdminConfig)
     """Tokens and limits of administration."""
 
-    controls: ControlsConfig = msgspec.field(default_factory=ControlsConfig)
-    """How rate limits of subjects take effect."""
-
     log: LogConfig = msgspec.field(default_factory=LogConfig)
     """The log."""
 
     def __post_init__(self) -> None:
         """Refuse brokers that cannot be reached, and what fits in each section but not together."""
         if self.has_meta:
+            if self.node.rules_file:
+                raise ValueError("node.rules_file is for a node without a meta server")
             self.meta.told(parse_address(self.listener.address))
         elif not self.brokers:
             raise ValueError("brokers must name at least one broker group to deliver to")

@@ -31,8 +31,6 @@ _LOOK_S: Final = 0.1
 _NAMED_MAX: Final = 5
 """Rules that are named where there are more."""
 
-_META: Final = "the meta server"
-
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
@@ -62,7 +60,26 @@ def of_node(command: Command) -> Command:
 
 
 def of_rules(command: Command) -> Command:
-    """Add `door`: where the rules of a node, or of all nodes of a meta server, are kept."""
+    """Add `rules`: those that a meta server keeps for all delay servers of a cluster."""
+
+    @functools.wraps(command)
+    def run(
+        *args: object,
+        meta: str,
+        cluster: str | None,
+        token_file: Path | None,
+        as_json: bool,
+        **options: object,
+    ) -> object:
+        rules = rules_of(meta, cluster, token_file, as_json=as_json)
+        return command(*args, rules=rules, **options)
+
+    shown = click.option("--json", "as_json", is_flag=True, help="Print the answer as it came.")
+    return cast("Command", at_meta(with_token_file(shown(run)), required=True))
+
+
+def of_node_or_rules(command: Command) -> Command:
+    """Add `door`: where a node is asked, or the rules of all nodes of a meta server."""
 
     @functools.wraps(command)
     def run(
@@ -77,34 +94,48 @@ def of_rules(command: Command) -> Command:
         if meta is None:
             if cluster is not None:
                 raise click.UsageError("--cluster goes with --meta")
-            session = session_of(server or _NODE, token_file, as_json=as_json)
-            return command(*args, door=NodeRules(session), **options)
-        if server is not None:
+            door: Session | Rules = session_of(server or _NODE, token_file, as_json=as_json)
+        elif server is not None:
             raise click.UsageError("give --server or --meta: a node, or all nodes of a meta server")
-        address = meta.removeprefix("http://").rstrip("/")
-        session = Session(address=address, token_file=token_file, as_json=as_json)
-        return command(*args, door=ClusterRules(session, cluster), **options)
+        else:
+            door = rules_of(meta, cluster, token_file, as_json=as_json)
+        return command(*args, door=door, **options)
 
     for option in (
         click.option("--json", "as_json", is_flag=True, help="Print the answer as it came."),
         with_token_file,
+        functools.partial(at_meta, required=False),
+        click.option(
+            "--server",
+            metavar="HOST:PORT",
+            help=f"A delay server's HTTP address. [default: {_NODE}]",
+        ),
+    ):
+        run = option(run)
+    return cast("Command", run)
+
+
+def at_meta(command: Command, *, required: bool) -> Command:
+    """Add `meta` and `cluster`: whose rules are meant."""
+    for option in (
         click.option(
             "--cluster", metavar="NAME", help="Which one, if the meta server has several."
         ),
         click.option(
             "--meta",
             metavar="HOST:PORT",
+            required=required,
             help="A meta server's HTTP address: for all delay servers of a cluster.",
         ),
-        click.option(
-            "--server",
-            metavar="HOST:PORT",
-            help="A delay server's HTTP address; without a meta server it keeps rules of its own. "
-            f"[default: {_NODE}]",
-        ),
     ):
-        run = option(run)
-    return cast("Command", run)
+        command = option(command)
+    return command
+
+
+def rules_of(meta: str, cluster: str | None, token_file: Path | None, *, as_json: bool) -> "Rules":
+    """Return the rules that a meta server keeps."""
+    address = meta.removeprefix("http://").rstrip("/")
+    return Rules(Session(address=address, token_file=token_file, as_json=as_json), cluster)
 
 
 def on_one(command: Command) -> Command:
@@ -140,55 +171,7 @@ class InFlight:
         return not self.messages and not self.unknown
 
 
-class NodeRules:
-    """The rules of one node, which keeps them itself."""
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-    def show(self) -> Mapping[str, Any]:
-        """Return all rules, and how broker groups do."""
-        return self.session.ask("GET", "controls")
-
-    def audit(self, limit: int) -> Mapping[str, Any]:
-        """Return who changed what, the newest first."""
-        return self.session.ask("GET", "controls", "audit", query={"limit": limit})
-
-    def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
-        """Change the rule of a subject, or of a group, and say what it is then."""
-        kind, name = _one_of(subject, group)
-        answer = self.session.ask("PATCH", "controls", f"{kind}s", name, body=body)
-        if self.session.as_json:
-            print_json(answer)
-        elif kind == "subject":
-            self._say_subject(name)
-        else:
-            _say_group(name, answer.get("rule"), is_known=answer["is_known"], by="the node")
-
-    def remove(self, subject: str) -> None:
-        """Take the rule of a subject, or prefix, away, and say what holds then."""
-        answer = self.session.ask("DELETE", "controls", "subjects", subject)
-        if self.session.as_json:
-            print_json(answer)
-        else:
-            self._say_subject(subject)
-
-    def _say_subject(self, name: str) -> None:
-        _say_subject(name, self.show()["subjects"])
-
-    def pause_group(self, name: str, *, paused: bool) -> bool:
-        """Pause a broker group, or have it go on; return whether the node knows it."""
-        answer = self.session.ask("PATCH", "controls", "groups", name, body={"paused": paused})
-        return bool(answer["is_known"])
-
-    def in_flight_to(self, group: str) -> InFlight:
-        """Return what is in flight to a broker group."""
-        states: Mapping[str, Any] = self.session.ask("GET", "controls")["group_states"]
-        messages = int(states.get(group, {}).get("in_flight", 0))
-        return InFlight(messages=messages, nodes=1, is_known=group in states)
-
-
-class ClusterRules:
+class Rules:
     """The rules of a cluster, which a meta server keeps for all of its nodes."""
 
     def __init__(self, session: Session, cluster: str | None) -> None:
@@ -198,13 +181,6 @@ class ClusterRules:
     def show(self) -> Mapping[str, Any]:
         """Return all rules, and which nodes go by them."""
         return self.session.ask("GET", "controls", self._name())
-
-    def audit(self, limit: int) -> Mapping[str, Any]:
-        """Return who changed what, the newest first."""
-        query = {"action": "controls", "limit": limit}
-        rows = self.session.ask("GET", "audit", query=query)["items"]
-        shown = [{**row, "who": row["actor"], "peer": ""} for row in rows]
-        return {"items": shown}
 
     def change(self, subject: str | None, group: str | None, body: Mapping[str, object]) -> None:
         """Change a rule, say what it is then, and wait until all nodes apply it.
@@ -218,7 +194,7 @@ class ClusterRules:
                 _say_subject(name, answer["subjects"])
             else:
                 is_known = _is_known(answer, name)
-                _say_group(name, answer["groups"].get(name), is_known=is_known, by=_META)
+                _say_group(name, answer["groups"].get(name), is_known=is_known)
         self._have_followed(answer)
 
     def remove(self, subject: str) -> None:
@@ -308,9 +284,6 @@ class ClusterRules:
                 )
             self._cluster = str(found[0]["cluster"])
         return self._cluster
-
-
-Rules = NodeRules | ClusterRules
 
 
 class _Broker(msgspec.Struct, frozen=True):
@@ -442,17 +415,14 @@ def _pattern_over(name: str, rules: Mapping[str, Mapping[str, Any]]) -> str | No
     return SubjectRules(dict.fromkeys(rules, SubjectControl())).pattern_over(name)
 
 
-def _say_group(name: str, rule: Mapping[str, Any] | None, *, is_known: bool, by: str) -> None:
-    """Print what holds for a broker group after a change.
-
-    is_known: whether it is, by whom it was changed.
-    """
+def _say_group(name: str, rule: Mapping[str, Any] | None, *, is_known: bool) -> None:
+    """Print what holds for a broker group after a change; is_known: to the meta server."""
     from delay_protocol.basics.printable import printable
 
     click.echo(printable(f"group {name}: {text_of_rule(rule or {})}"))
     if rule and not is_known:
-        note = f"{by} knows no broker group {name} at present: it holds where there is one"
-        click.echo(printable(note))
+        note = f"the meta server knows no broker group {name} at present"
+        click.echo(printable(f"{note}: it holds where there is one"))
 
 
 def text_of_rule(rule: Mapping[str, Any]) -> str:

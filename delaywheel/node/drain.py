@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from delaywheel.cluster.node_client import TIMEOUT_S, NodeRules, Rules, of_rules, print_json
+from delaywheel.cluster.node_client import TIMEOUT_S, Rules, of_node_or_rules, print_json
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.options import with_node_token_file
@@ -25,38 +25,41 @@ _LOOK_S = 0.2
 )
 @click.option("--undo", is_flag=True, help="Resume the group.")
 @with_node_token_file
-@of_rules
+@of_node_or_rules
 def drain(
-    *, group: str | None, seconds: float, undo: bool, node_token_file: Path | None, door: Rules
+    *,
+    group: str | None,
+    seconds: float,
+    undo: bool,
+    node_token_file: Path | None,
+    door: Session | Rules,
 ) -> None:
     """Stop a node, or bring a broker group to rest before it is stopped.
 
     The node does the same as at SIGTERM: it sends clients elsewhere, accepts nothing more, and
     waits until messages in flight are answered, --seconds at most; then its process ends. The node
-    itself is asked (--server), with a meta server too. A broker group (--group) is paused until
-    nothing is in flight to it; resume it after its stop. With a meta server use --meta: all nodes
-    then pause the group. Ends with exit code 0 if the node has stopped or the group is at rest,
-    else with 7 and what is left.
+    itself is asked (--server). A broker group (--group) is paused at the meta server (--meta) until
+    nothing is in flight to it from any node; resume it after its stop. Ends with exit code 0 if the
+    node has stopped or the group is at rest, else with 7 and what is left.
 
     \b
     Examples:
       delaywheel drain --seconds 60
-      delaywheel drain --group g1 --seconds 60
-      delaywheel drain --group g1 --undo
-      delaywheel drain --meta 127.0.0.1:8080 --group g1
+      delaywheel drain --meta 127.0.0.1:8080 --group g1 --seconds 60
+      delaywheel drain --meta 127.0.0.1:8080 --group g1 --undo
     """
-    door.session.node_token_file = node_token_file
-    if group is not None:
-        _drain_group(door, group, seconds, undo=undo)
-    elif undo:
+    if undo and group is None:
         raise click.UsageError("--undo goes with --group: a node that has stopped is started again")
-    elif isinstance(door, NodeRules):
-        _drain_node(door.session, seconds)
-    else:
+    if isinstance(door, Rules) is (group is None):
         raise click.UsageError(
             "a node is stopped at the node itself: give --server HOST:PORT, its http.address; "
-            "--meta goes with --group"
+            "a broker group is paused at the meta server: --meta and --group go together"
         )
+    if isinstance(door, Rules) and group is not None:
+        door.session.node_token_file = node_token_file
+        _drain_group(door, group, seconds, undo=undo)
+    elif isinstance(door, Session):
+        _drain_node(door, seconds)
 
 
 def _drain_node(session: Session, seconds: float) -> None:
@@ -82,15 +85,15 @@ def _drain_node(session: Session, seconds: float) -> None:
     )
 
 
-def _drain_group(door: Rules, group: str, seconds: float, *, undo: bool) -> None:
-    is_known = door.pause_group(group, paused=not undo)
+def _drain_group(rules: Rules, group: str, seconds: float, *, undo: bool) -> None:
+    is_known = rules.pause_group(group, paused=not undo)
     deadline = time.monotonic() + seconds
-    left = door.in_flight_to(group)
+    left = rules.in_flight_to(group)
     while not (undo or left.is_none) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        left = door.in_flight_to(group)
+        left = rules.in_flight_to(group)
     is_known = is_known or left.is_known
-    if door.session.as_json:
+    if rules.session.as_json:
         found = {"in_flight": left.messages, "nodes": left.nodes, "unknown": left.unknown}
         done = is_known and left.is_none
         answer = {"group": group, "is_known": is_known, "paused": not undo, "done": done}

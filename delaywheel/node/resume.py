@@ -8,17 +8,16 @@ from delaywheel.cluster.node_client import Rules, of_rules, on_one
 @click.command(short_help="Resume a paused subject or broker group.")
 @on_one
 @of_rules
-def resume(*, subject: str | None, group: str | None, door: Rules) -> None:
+def resume(*, subject: str | None, group: str | None, rules: Rules) -> None:
     """Resume a paused subject, the subjects with a prefix, or a broker group.
 
-    The backlog leaves oldest first, as fast as brokers take it and a rate limit allows. A single
-    subject of a paused prefix can be resumed alone, after the prefix was paused: a later pause of
-    the prefix holds for the subject too.
+    The backlog leaves oldest first, as fast as brokers take it. A single subject of a paused prefix
+    can be resumed alone, after the prefix was paused: a later pause of the prefix holds for the
+    subject too.
 
     \b
     Examples:
-      delaywheel resume --subject 'report.*'
-      delaywheel resume --group g1
       delaywheel resume --meta 127.0.0.1:8080 --subject 'report.*'
+      delaywheel resume --meta 127.0.0.1:8080 --group g1
     """
-    door.change(subject, group, {"paused": False})
+    rules.change(subject, group, {"paused": False})

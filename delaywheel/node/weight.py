@@ -17,19 +17,18 @@ from delaywheel.shared.parameters import FiniteRange
 )
 @click.option("--none", "no_weight", is_flag=True, help="Use the weight of the settings again.")
 @of_rules
-def weight(*, group: str, weight: float | None, no_weight: bool, door: Rules) -> None:
+def weight(*, group: str, weight: float | None, no_weight: bool, rules: Rules) -> None:
     """Set a broker group's share of messages among the groups of the same subjects.
 
     The weight applies at once and after restarts. A group that fails or is slow gets less.
 
     \b
     Examples:
-      delaywheel weight --group g1 --weight 3
       delaywheel weight --meta 127.0.0.1:8080 --group g1 --weight 3
-      delaywheel weight --group g1 --none
+      delaywheel weight --meta 127.0.0.1:8080 --group g1 --none
     """
     if (weight is None) != no_weight:
         raise click.UsageError("give --weight N, or --none")
     # As it is: what is None would be left out, and mean "as before".
     value: object = msgspec.Raw(b"null") if weight is None else weight
-    door.change(None, group, {"weight": value})
+    rules.change(None, group, {"weight": value})

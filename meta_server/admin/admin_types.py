@@ -707,15 +707,11 @@ class GroupRuleQuery(Request, frozen=True, kw_only=True):
 
 
 class SubjectRuleChange(Request, frozen=True, kw_only=True):
-    """Changes of the rule of a subject; fields that are left out stay."""
+    """The rule of a subject."""
 
     subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
     version: ExpectedControls = None
-    paused: Annotated[bool | UnsetType, about("Whether nothing of it is sent.")] = UNSET
-    rate_per_s: Annotated[
-        Rate | UnsetType | None,
-        about("Messages a second that are sent at the most; null: as many as there are."),
-    ] = UNSET
+    paused: Annotated[bool, about("Whether nothing of it is sent.")]
 
 
 class GroupRuleChange(Request, frozen=True, kw_only=True):
@@ -755,7 +751,7 @@ class ControlsAtNode(Answer, frozen=True, kw_only=True):
 
 
 class ControlsShown(Answer, frozen=True, kw_only=True):
-    """The rules of a cluster: pauses, rate limits and weights of its delay servers."""
+    """The rules of a cluster: pauses of subjects; pauses, rate limits and weights of groups."""
 
     cluster: Annotated[str, about("Its name.")]
     version: Annotated[int, about("Counts changes; 0: there never was one.")]

@@ -1016,12 +1016,7 @@ def change_subject_control(
 ) -> tuple[Change, ...]:
     """Change the rule of a subject, or prefix, in a cluster."""
     before = _controls_for(desk, cluster, change.version)
-    rule = before.subjects.get(change.subject, SubjectControl())
-    given = {name: value for name, value in _given(change) if name != "subject"}
-    rule = msgspec.structs.replace(rule, **given)
-    if change.subject not in before.subjects and rule.is_open and "paused" not in given:
-        # To take a limit away where there is none is no exception from anybody's pause.
-        return _save_subject(desk, cluster, before, change.subject, None)
+    rule = SubjectControl(paused=change.paused)
     return _save_subject(desk, cluster, before, change.subject, rule)
 
 

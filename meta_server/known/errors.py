@@ -15,7 +15,7 @@
           retry would fail again. A bug in the code that made the row.
         * StoreUnusableError: the store is damaged, or is not the one that was opened. Report it and
           stop.
-            * NewerSchemaError: it was written by a newer version. Start that one.
+            * OtherSchemaError: it was written by another version. Start that one.
 """
 
 _SHOWN_MAX = 100
@@ -81,13 +81,13 @@ class StoreUnusableError(StoreError):
     """The store is damaged, or not the one that was opened; nothing in it was changed."""
 
 
-class NewerSchemaError(StoreUnusableError):
-    """The store was written by a newer version; nothing in it was changed."""
+class OtherSchemaError(StoreUnusableError):
+    """The store was written by another version; nothing in it was changed."""
 
     def __init__(self, *, found: int, known: int) -> None:
         super().__init__(
-            f"the store has version {found} and this delaywheel knows up to {known}: "
-            "run the newer delaywheel that wrote it"
+            f"the store has version {found} and this delaywheel knows version {known} alone: "
+            "run the delaywheel that wrote it, or begin with a new store"
         )
         self.found = found
         self.known = known

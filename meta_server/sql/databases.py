@@ -31,7 +31,7 @@ from meta_server.known.errors import (
 )
 
 _ADVISORY_LOCK: Final = 0x64656C6179  # "delay"
-"""Of PostgreSQL: shared by every transaction, held alone by a migration."""
+"""Of PostgreSQL: shared by every transaction, held alone by who makes tables."""
 
 _READS: Final = "delaywheel_reads"
 
@@ -353,7 +353,7 @@ class PostgresqlDatabase(Database):
         return self._engine.connect().execution_options(isolation_level=level)
 
     def _prepare(self, connection: Connection, *, alone: bool) -> None:
-        """Wait for a migration that goes on, or for everybody else."""
+        """Wait for who makes tables, or for everybody else."""
         suffix = "" if alone else "_shared"
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{suffix}({_ADVISORY_LOCK})")
 

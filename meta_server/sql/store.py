@@ -5,7 +5,7 @@ of one kind go to the database together; if a run does not find every row as exp
 tried once more one change at a time, to say which one it was.
 
 Every transaction begins with a look at which store, of which version, this is: a server may be
-replaced by another one, and another meta server may have migrated it meanwhile.
+replaced by another one.
 """
 
 import json
@@ -38,7 +38,7 @@ from sqlalchemy.exc import NoResultFound
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import decode_controls, encode_controls
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
-from meta_server.known.errors import ConflictError, NewerSchemaError, StoreUnusableError
+from meta_server.known.errors import ConflictError, StoreUnusableError
 from meta_server.known.model import (
     Audit,
     AuditEntry,
@@ -70,7 +70,7 @@ from meta_server.known.model import (
     Subject,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
-from meta_server.sql.migrations.runner import MIGRATIONS, known_state, migrate_one
+from meta_server.sql.schema import make_tables, store_of
 from meta_server.sql.tables import (
     AUDIT,
     BROKER,
@@ -89,21 +89,19 @@ Values = dict[str, Any]
 
 
 def open_store(settings: DatabaseSettings, *, now_ms: int, chance: random.Random) -> "SqlStore":
-    """Return the store, looked through for damage, its tables made or migrated as needed.
+    """Return the store, looked through for damage, its tables made if there are none.
 
-    now_ms: wall clock, for the record of migrations. chance: names a store that is new. Raises
-    StoreUnavailableError, StoreUnusableError, NewerSchemaError.
+    now_ms: wall clock; chance: names a store that is new. Raises StoreUnavailableError,
+    StoreUnusableError, OtherSchemaError.
     """
     database = open_database(settings)
     store_uuid = UUID(int=chance.getrandbits(128), version=4)
     try:
         with database.begin(alone=True) as connection:
             database.check(connection)
-        while True:
-            with database.begin(alone=True) as connection:
-                state = migrate_one(connection, now_ms=now_ms, store_uuid=store_uuid)
-            if state.version == len(MIGRATIONS) and state.store_uuid is not None:
-                return SqlStore(database, store_uuid=state.store_uuid)
+        with database.begin(alone=True) as connection:
+            make_tables(connection, now_ms=now_ms, store_uuid=store_uuid)
+            return SqlStore(database, store_uuid=store_of(connection))
     except BaseException:
         database.close()
         raise
@@ -191,13 +189,11 @@ class SqlStore:
     def _begin(self, *, reads: bool = False) -> Iterator[Connection]:
         """Begin a transaction in the very store that was opened."""
         with self._database.begin(reads=reads) as connection:
-            state = known_state(connection)
-            if state.store_uuid != self._store_uuid:
+            found = store_of(connection)
+            if found != self._store_uuid:
                 raise StoreUnusableError(
-                    f"the store is {state.store_uuid}, but the one opened was {self._store_uuid}"
+                    f"the store is {found}, but the one opened was {self._store_uuid}"
                 )
-            if state.version != len(MIGRATIONS):
-                raise NewerSchemaError(found=state.version, known=len(MIGRATIONS))
             yield connection
 
     def _name_conflict(self, changes: Sequence[Change]) -> None:

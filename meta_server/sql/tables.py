@@ -1,4 +1,4 @@
-"""The tables of the meta server's store, as the newest migration leaves them.
+"""The tables of the meta server's store.
 
 Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
 bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
@@ -73,10 +73,8 @@ SCHEMA_VERSION = Table(
     "schema_version",
     TABLES,
     Column("version", Number, primary_key=True, autoincrement=False),
-    Column("name", Text, nullable=False),
-    _number("applied_ms"),
 )
-"""A row for each migration; the highest version is that of the schema."""
+"""One row: the version of the tables."""
 
 STORE_IDENTITY = Table(
     "store_identity",

@@ -5,11 +5,14 @@
     answer   what became of that
     end      how a run ended
 
-Each line has a CRC of its own (storage/state/audit_file.py). What a crash has left of the last line
-is cut off when the file is opened again: nothing was done yet that it would tell of.
+Each line ends with a CRC of its own (zlib.crc32, eight hex digits, of all that stands before
+`,"crc"`). What a crash has left of the last line is cut off when the file is opened again: nothing
+was done yet that it would tell of.
 """
 
 import contextlib
+import re
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -20,7 +23,6 @@ import msgspec
 from spark_tools.files.errors import ReconcileError
 from storage.disk.disk import DirectoryDisk, File
 from storage.disk.errors import DataDirectoryError
-from storage.state.audit_file import audit_lines, encode_audit_line
 
 AUDIT_SCHEMA: Final = 1
 """Counted up when a reader of an older version would misunderstand a newer one."""
@@ -32,6 +34,7 @@ _PIECE: Final = 4 * 1024 * 1024
 """Read at a time."""
 _LINE_MAX: Final = 16 * 1024 * 1024
 """Longer than any line, and than what a crash may leave of some."""
+_CRC: Final = re.compile(rb',"crc":"([0-9a-f]{8})"\}\Z')
 
 
 class _Line(msgspec.Struct, kw_only=True):
@@ -167,7 +170,7 @@ class Audit:
         if not lines:
             return
         assert self._file is not None
-        data = b"".join(map(encode_audit_line, lines))
+        data = b"".join(map(_encoded, lines))
         self._file.write_at(self._end, [data])
         self._file.sync()
         self._end += len(data)
@@ -192,13 +195,23 @@ def read_audit(path: Path) -> Iterator[Line | None]:
             whole, newline, rest = (rest + piece).rpartition(b"\n")
             if len(rest) > _LINE_MAX:
                 raise ReconcileError(f"{path} is no audit of repairs: it has no lines")
-            for line in audit_lines(whole + newline):
-                counts[line.is_whole] += 1
-                yield _decoded(line.text, path) if line.is_whole else None
+            for line in whole.split(b"\n") if newline else ():
+                counts[is_whole := _is_whole(line)] += 1
+                yield _decoded(line, path) if is_whole else None
         if counts[False] and not counts[True]:
             raise ReconcileError(f"{path} is no audit of repairs: no line of it can be read as one")
     finally:
         file.close()
+
+
+def _encoded(line: _Line) -> bytes:
+    body = msgspec.json.encode(line)[:-1]
+    return b'%b,"crc":"%08x"}\n' % (body, zlib.crc32(body))
+
+
+def _is_whole(line: bytes) -> bool:
+    found = _CRC.search(line)
+    return found is not None and zlib.crc32(line[: found.start()]) == int(found[1], 16)
 
 
 def _decoded(text: bytes, path: Path) -> Line:

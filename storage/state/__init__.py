@@ -1,6 +1,5 @@
 """Small files beside the logs, each written whole.
 
-    audit_file      JSON lines with a CRC each
     checkpoint      the manifest of what is derived from the message_log
     document_file   a document that counts as a whole
     controls_file   the document of pauses and limits

@@ -6,15 +6,12 @@ last outcomes and the last records that give messages up, requeue or drop them. 
 and is the same for the same seed.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from uuid import UUID
 
-from delay_protocol.nodes.controls import Controls, SubjectControl
-from delay_server.controls.controls_store import Audit, AuditEntry, ControlsStore
-from storage.batch.batches import Damage
-from storage.disk.disk import Disk
+from delay_protocol.nodes.controls import SubjectControl
+from delay_server.controls.controls_store import ControlsStore
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute
 from storage.limits import StorageLimits
 from storage.node.store import StoreSettings
@@ -24,7 +21,6 @@ from tests.storage.dead_rig import Dead, DeadRig
 from tests.storage.store_rig import GRACE_MS
 
 HOUR_MS = 60 * MINUTE_MS
-AUDIT_FILE_BYTES = 1500
 SETTINGS = StoreSettings(
     limits=StorageLimits(
         minute_horizon_minutes=4,
@@ -98,35 +94,12 @@ def populated(seed: int) -> Populated:
     )
 
 
-def controls_on(disk: Disk, log_uuid: UUID, on_damage: Callable[[Damage], None]) -> ControlsStore:
-    """Return the controls and the audit, as a server opens them; DamagedError."""
-    audit = Audit(disk, file_bytes_max=AUDIT_FILE_BYTES, files_max=4, on_damage=on_damage)
-    audit.look(0)
-    return ControlsStore(disk, log_uuid=log_uuid, audit=audit, on_damage=on_damage)
-
-
 def _operate(rig: DeadRig, count: int) -> None:
     """Change rules, as an operator does."""
-
-    def refuse(damage: Damage) -> None:
-        raise AssertionError(damage)
-
-    def pausing(before: Controls) -> Controls:
-        return before.with_subject(f"s{before.version}", SubjectControl(paused=True))
-
-    def entry(_before: Controls, after: Controls) -> AuditEntry:
-        return AuditEntry(
-            at_ms=rig.now_ms,
-            who="alice",
-            peer="127.0.0.1",
-            action="set subject",
-            target=f"s{after.version - 1}",
-            version=after.version,
-        )
-
-    store = controls_on(rig.disk, rig.store.identity.log_uuid, refuse)
+    store = ControlsStore(rig.disk, log_uuid=rig.store.identity.log_uuid)
     for _ in range(count):
-        store.change(pausing, entry)
+        name = f"s{store.controls.version}"
+        store.take(store.controls.with_subject(name, SubjectControl(paused=True)))
 
 
 def _others(past: list[bytes], present: bytes | None) -> list[bytes]:

@@ -36,7 +36,6 @@ _WEIGHTS = {
     "durable end": 1,
     "retired": 1,
     "controls": 1,
-    "audit": 1,
 }
 """How often files of a kind are struck, 4 for all others; these hold little that counts."""
 

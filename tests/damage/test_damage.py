@@ -31,7 +31,6 @@ from tests.seeds import day
 from tests.simulation import independent_reader as reader
 
 FILE_KINDS = {
-    "audit",
     "checkpoint",
     "controls",
     "day segment",

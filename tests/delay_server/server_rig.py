@@ -5,7 +5,7 @@ tested what the server does, and in tests/simulation what it does whatever happe
 """
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from delay_protocol.messages.items import (
     scan_items,
 )
 from delay_protocol.messages.send_message import decode_send_reply
+from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_frame
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, NodeConfig
@@ -275,3 +276,14 @@ async def until(
     with trio.fail_after(seconds):
         while not condition():  # noqa: ASYNC110 (any condition, and waiting costs nothing)
             await trio.sleep(step_s)
+
+
+async def have_rules(
+    server: DelayServer, *paused: str, groups: Mapping[str, GroupControl] | None = None
+) -> None:
+    """Have the server go by these rules, as a file or a meta server tells them."""
+    rules = dict.fromkeys(paused, SubjectControl(paused=True))
+    version = server.master.outlet.applied.version + 1
+    await server.node.have_controls(
+        Controls(version=version, subjects=rules, groups=dict(groups or {}))
+    )

@@ -5,7 +5,6 @@ from typing import Final
 import msgspec
 import numpy as np
 
-from delay_server.controls.controls_store import AuditEntry
 from delay_server.dead.reason import code_name, decode_reason
 from storage.batch.batches import Damage, file_seed
 from storage.batch.columns import RecordKind
@@ -17,7 +16,6 @@ from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.readers.dead_reader import read_dead_item
 from storage.schedule.dead_index import DeadIndex
 from storage.schedule.segment import Segment
-from storage.state.audit_file import audit_lines, audit_path, encode_audit_line, read_audit_file
 from tests.fuzz.memory_disk import MemoryDisk
 from tests.fuzz.mending import log_image
 from tests.fuzz.target import byte_at, target
@@ -73,20 +71,3 @@ def dead_reason(data: bytes) -> None:
     if found is not None:
         assert decode_reason(msgspec.json.encode(found)) == found
         assert code_name(found.code)
-
-
-@target(decoders=(read_audit_file, audit_lines), packages=("storage.state.audit_file",))
-def audit_file(data: bytes) -> None:
-    """All bytes of an audit are told of once; a line that was written is found behind any line."""
-    size = byte_at(data, 0)
-    before, after = data[1 : 1 + size], data[1 + size :]
-    entry = AuditEntry(
-        at_ms=1, who=after[:50].decode(errors="replace"), peer="", action="", target=""
-    )
-    written = encode_audit_line(entry)
-    for image in (data, before + b"\n" + written + after):
-        disk = MemoryDisk({audit_path(1): image})
-        lines = list(audit_lines(read_audit_file(disk, audit_path(1))))
-        assert b"".join(line.text + b"\n" * (not line.is_tail) for line in lines) == image
-        assert all(image[line.position :].startswith(line.text) for line in lines)
-        assert image is data or written[:-1] in [line.text for line in lines if line.is_whole]

@@ -70,7 +70,6 @@ from storage.batch.file_header import FileHeader, LogKind, encode_file_header
 from storage.disk.spans import SegmentKey, Span
 from storage.node.snapshot import checkpoint_of_copy, encode_copy
 from storage.readers.manifest import encode_manifest, read_manifest
-from storage.state.audit_file import encode_audit_line
 from storage.state.checkpoint import Checkpoint, EpochStart, RetiredFile, SegmentState
 from storage.state.durable_end import DurableEnd, encode_slot
 from storage.state.identity import Identity, encode_identity
@@ -615,8 +614,8 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b"{}",
     ],
     "controls": [
-        b'\x00{"version":3,"groups":{"g1":{"paused":true}},"subjects":{"a.*":{"rate_per_s":5}}}',
-        b'\x01{"paused":true,"rate_per_s":null}',
+        b'\x00{"version":3,"groups":{"g1":{"paused":true}},"subjects":{"a.*":{"paused":true}}}',
+        b'\x01{"paused":true}',
         b'\x02{"weight":2.5,"rate_per_s":0.01}',
         b"\x03order.*",
     ],
@@ -649,10 +648,6 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         ),
         b'{"more":' + b"[" * 500,
         b"subject_not_assigned",
-    ],
-    "audit_file": [
-        bytes([40]) + encode_audit_line({"at_ms": 1, "who": "al"}) * 2,
-        bytes([7]) + encode_audit_line({"at_ms": 1, "who": "al"})[:-3],
     ],
     "manifest": [
         _manifest(),
@@ -733,7 +728,6 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "meta_address": [*_ADDRESS_WORDS, b"HTTP/1.1 200", b"HTTP/1.1 100 Go on\r\n\r\n"],
     "dead_letters": [b"DWB1", b"DWLG"],
     "dead_reason": [b'"code":', b'"group":', b'"refusals":', b"null", b"1e999"],
-    "audit_file": [b'{"at_ms":', b',"crc":"', b'"}\n'],
     "manifest": [b'"schema":2', b'"span":"minute"', b'"segments":[', b'"faults":[', b'"sealed":['],
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,

@@ -51,6 +51,7 @@ EXEMPT: Final = {
     "meta_server.admin.plans.check_subject": "the same",
     "meta_server.admin.plans.check_version": "compares two numbers",
     "meta_server.groups.broker_groups.check_place": "compares addresses that are checked",
+    "delay_server.controls.rules_file.read_rules": "reads the file that decode_controls decodes",
     "delay_transport.http.tokens.read_tokens": "reads the file that decode_tokens takes apart",
     "storage.disk.disk.read_small": "hands on the bytes that decoders with targets take apart",
     "storage.readers.manifest.read_manifest": "puts together what decoders with targets read",

@@ -185,7 +185,7 @@ class MetaGating(GateJudge):
                 f"told: the server goes by {now}, after {before}; it may by {self._possible}"
             )
         elif now != before and taken + 1 == following.taken and not self._forced:
-            self._check_opened(before, now)
+            self._check_newer(before, now)
         if self._forced:
             # What it is told to go by may be long on its way to the disk.
             return
@@ -209,13 +209,11 @@ class MetaGating(GateJudge):
         stores = [one.store for one in self._stored]
         return later.store in stores and stores.index(later.store) > stores.index(present.store)
 
-    def _check_opened(self, before: Controls, now: Controls) -> None:
-        """Nothing is let go by rules of which nobody can say that they are newer."""
-        if before.store == now.store and now.version > before.version:
-            return
-        opened = _opened(before, now, self.groups)
-        if opened:
-            self.witness.complain(f"told: {now} was taken after {before}, and opens {opened}")
+    def _check_newer(self, before: Controls, now: Controls) -> None:
+        """Rules give way to newer ones of the same store alone."""
+        is_newer = before.store == now.store and now.version > before.version
+        if not is_newer and (before.groups or before.subjects):
+            self.witness.complain(f"told: {now} was taken after {before}")
 
     def _check_weights(self, server: DelayServer, controls: Controls) -> None:
         """Groups have the weights of the document; there are none in the settings."""
@@ -372,7 +370,7 @@ class MetaGating(GateJudge):
         self._forced = True
         self.faults["operator: follow"] += 1
         with contextlib.suppress(StorageFullError, FatalDiskError):
-            await server.node.controls_sync.follow(who="operator", peer="")
+            await server.node.controls_sync.follow()
         if server is self._serving:
             self._look(server)
         self._forced = False
@@ -411,15 +409,6 @@ _AT_ABSENCE = 0.3
 """Chance that he changes something when he sees that the server is away."""
 _FOLLOWS = 0.6
 """Chance that he has a node follow that has newer rules than the store."""
-
-
-def _opened(before: Controls, now: Controls, groups: Iterable[str]) -> list[str]:
-    """Return what may leave faster by one document than by another."""
-    old, new = Standing(before), Standing(now)
-    ends = (name.removesuffix("*") for name in (*before.subjects, *now.subjects))
-    return [name for name in {*_NAMES, *ends} if new.rate_of(name) > old.rate_of(name)] + [
-        name for name in groups if new.rate_of_group(name) > old.rate_of_group(name)
-    ]
 
 
 def _is_open(controls: Controls) -> bool:

@@ -1,4 +1,4 @@
-"""An operator who pauses, limits and resumes at random, and what has to be true meanwhile.
+"""An operator who pauses and resumes at random, and what has to be true meanwhile.
 
 `GateJudge` knows of each moment which rules may hold; who has them hold tells it. `Gating` is an
 operator who asks the server itself, in its life; what he was answered is what counts: the rules of
@@ -7,11 +7,9 @@ a meta server has the say it is cluster_gating.py. Judged by what brokers got:
 
     paused      nothing of a paused subject arrives that was not under way when the pause was
                 answered, crashes and starts or not
-    limited     no more of a limited rule arrives than its rate and its burst allow
     group       the same of a paused broker group
 """
 
-import math
 import random
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -23,17 +21,11 @@ import trio
 
 from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl, SubjectRules
-from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer
 from storage.disk.errors import StorageFullError
 from tests.simulation.witness import Witness
 
 _PATTERNS = ("orders", "orders*", "*", "flights", "%*", "g*", "orders.paid", "hot*")
-_RATES = (0.05, 1.0, 20.0)
-_BURST_S = 0.1
-_RATE_WINDOW_S = 20.0
-_SLACK = 2
-"""Messages more than the arithmetic allows: what was refused before comes again."""
 _AT_BACKLOG = 0.25
 """Chance that he pauses everything when he sees that something waits for a broker."""
 _PAUSES_MAX = 8
@@ -75,42 +67,10 @@ class Standing:
         """Whether a broker group is limited."""
         return any(rule.rate_per_s is not None for rule in self.controls.groups.values())
 
-    @property
-    def limits(self) -> bool:
-        """Whether any rule limits."""
-        subjects = self.controls.subjects.values()
-        return self.limits_groups or any(rule.rate_per_s is not None for rule in subjects)
-
     def is_paused(self, subject: str) -> bool:
         """Say whether a subject is paused."""
         pattern = self._rules.pattern_of(subject)
         return pattern is not None and self._rules.rule(pattern).paused
-
-    def is_limited(self, subject: str) -> bool:
-        """Say whether a subject is limited."""
-        return self.limit_of(subject) is not None
-
-    def limit_of(self, subject: str) -> tuple[str, float] | None:
-        """Return by which rule a subject is limited, and its rate; None if it is not."""
-        pattern = self._rules.pattern_of(subject)
-        rule = None if pattern is None else self._rules.rule(pattern)
-        if pattern is None or rule is None or rule.paused or rule.rate_per_s is None:
-            return None
-        return pattern, rule.rate_per_s
-
-    def rate_of(self, subject: str) -> float:
-        """Return how many messages of a subject may leave in a second; infinity: all."""
-        if self.is_paused(subject):
-            return 0.0
-        limit = self.limit_of(subject)
-        return math.inf if limit is None else limit[1]
-
-    def rate_of_group(self, name: str) -> float:
-        """Return how many messages may leave to a broker group in a second; infinity: all."""
-        rule = self.controls.groups.get(name)
-        if rule is None or (not rule.paused and rule.rate_per_s is None):
-            return math.inf
-        return 0.0 if rule.paused or rule.rate_per_s is None else rule.rate_per_s
 
     def is_group_paused(self, name: str) -> bool:
         """Say whether a broker group is paused."""
@@ -187,7 +147,7 @@ class GateJudge(ABC):
                 for controls in (*before, *epoch.documents):
                     rules = SubjectRules(controls.subjects)
                     pattern = rules.pattern_of(subject)
-                    if pattern is not None and not rules.rule(pattern).is_open:
+                    if pattern is not None and rules.rule(pattern).paused:
                         return True
             before = epoch.documents
         return False
@@ -197,8 +157,6 @@ class GateJudge(ABC):
         found: list[str] = []
         subjects = subjects_of(self.witness.items)
         margin_s = self.witness.under_way_s + 1
-        seen: set[bytes] = set()
-        arrivals: dict[tuple[int, str, float], list[float]] = {}
         standing = [tuple(map(Standing, epoch.documents)) for epoch in self.epochs]
         for receipt in self.witness.receipts:
             subject = subjects.get(receipt.message_id)
@@ -218,26 +176,7 @@ class GateJudge(ABC):
                         f"paused: {receipt.message_id!r} of {subject} arrived at "
                         f"{receipt.at_s:.3f}, paused at {epoch.from_s:.3f}"
                     )
-                limit = possible[0].limit_of(subject) if len(possible) == 1 else None
-                seen_s = [at_s for at_s, _ in self.witness.sightings.get(receipt.message_id, ())]
-                is_first = min(seen_s, default=receipt.at_s) >= receipt.at_s
-                if limit is not None and receipt.message_id not in seen and is_first:
-                    arrivals.setdefault((number, *limit), []).append(receipt.at_s)
-            seen.add(receipt.message_id)
-        for (_, pattern, rate), times in arrivals.items():
-            found += self._too_many(pattern, rate, sorted(times))
         return found[:5]
-
-    def _too_many(self, pattern: str, rate: float, times: list[float]) -> list[str]:
-        most = rate * _RATE_WINDOW_S + 2 * max(1.0, rate * _BURST_S) + _SLACK
-        for first, at_s in enumerate(times):
-            until_s = at_s + _RATE_WINDOW_S
-            if self.witness.any_trouble(at_s, until_s):
-                continue
-            count = sum(at_s <= other <= until_s for other in times[first:])
-            if count > most:
-                return [f"limited: {count} of {pattern} within {_RATE_WINDOW_S} s, rate {rate}"]
-        return []
 
 
 @dataclass(slots=True)
@@ -292,18 +231,10 @@ class Gating(GateJudge):
         await self._change(server, lambda controls: controls.with_subject("*", None))
 
     async def _disturb(self, server: DelayServer) -> None:
-        chance = self.chance
+        chance, paused = self.chance, SubjectControl(paused=True)
         if chance.random() < 0.7:
             pattern = chance.choice(self.patterns)
-            rule = chance.choice(
-                (
-                    None,
-                    SubjectControl(),
-                    SubjectControl(paused=True),
-                    SubjectControl(paused=True),
-                    SubjectControl(rate_per_s=chance.choice(_RATES)),
-                )
-            )
+            rule = chance.choice((None, SubjectControl(), paused, paused))
             await self._change(server, lambda controls: controls.with_subject(pattern, rule))
             return
         group = chance.choice(self.groups)
@@ -323,14 +254,9 @@ class Gating(GateJudge):
         self._end_epoch()
         self._awaited = after
         self._note_groups(before, after, from_s=trio.current_time())
-
-        def entry(_before: Controls, now: Controls) -> AuditEntry:
-            return AuditEntry(
-                at_ms=0, who="operator", peer="", action="set", target="", version=now.version
-            )
-
         try:
-            answered = await server.master.outlet.change(lambda _: after, entry)
+            await server.node.have_controls(after)
+            answered = after
         except StorageFullError:
             # Nothing has changed, or nobody knows; the next start tells.
             answered = server.master.outlet.applied

@@ -36,17 +36,7 @@ _OF_SUBJECTS = 0.6
 
 _Fields = dict[str, object]
 
-_SUBJECT_FIELDS: tuple[_Fields | None, ...] = (
-    {"paused": True},
-    {"paused": True},
-    {"paused": True},
-    {"paused": False},
-    {"rate_per_s": 0.05},
-    {"rate_per_s": 1.0},
-    {"rate_per_s": 20.0},
-    {"rate_per_s": None, "paused": False},
-    None,
-)
+_PAUSES: tuple[bool | None, ...] = (True, True, True, False, False, None)
 """What is drawn for a rule of a subject; None: that it goes."""
 _GROUP_FIELDS: tuple[_Fields | None, ...] = (
     {"paused": True},
@@ -129,12 +119,12 @@ class RuleChange:
     """Whether controls are as they are after it."""
 
 
-def subject_change(cluster: str, pattern: str, **fields: object) -> RuleChange:
-    """Return the change of fields of the rule of a subject, or prefix."""
-    change = msgspec.structs.replace(SubjectRuleChange(subject=pattern), **fields)
+def subject_change(cluster: str, pattern: str, *, paused: bool) -> RuleChange:
+    """Return the change of the rule of a subject, or prefix."""
+    change = SubjectRuleChange(subject=pattern, paused=paused)
 
     def fits(controls: Controls) -> bool:
-        return _has(controls.subjects.get(pattern), fields)
+        return _has(controls.subjects.get(pattern), {"paused": paused})
 
     plan = partial(change_subject_control, cluster=cluster, change=change)
     return RuleChange(f"subject {'prefix' if pattern.endswith('*') else 'rule'}", plan, fits)
@@ -168,10 +158,10 @@ def draw_rule_change(
 ) -> RuleChange:
     """Draw what an operator may do: pause, resume, limit, weigh, or take a rule away."""
     if chance.random() < _OF_SUBJECTS:
-        pattern, fields = chance.choice(patterns), chance.choice(_SUBJECT_FIELDS)
-        if fields is None:
+        pattern, paused = chance.choice(patterns), chance.choice(_PAUSES)
+        if paused is None:
             return no_subject_rule(cluster, pattern)
-        return subject_change(cluster, pattern, **fields)
+        return subject_change(cluster, pattern, paused=paused)
     group, fields = chance.choice(groups), chance.choice(_GROUP_FIELDS)
     return (
         no_group_rule(cluster, group) if fields is None else group_change(cluster, group, **fields)

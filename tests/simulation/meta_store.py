@@ -498,8 +498,8 @@ def _foreign(changes: Sequence[model.Change]) -> model.Change | None:
         if isinstance(change, model.SaveRoute) and change.route.version == 1:
             return change
         if isinstance(change, model.SaveControls):
-            # Another meta server, whose operator limits something.
-            rule = SubjectControl(rate_per_s=change.row.version)
+            # Another meta server, whose operator pauses something.
+            rule = SubjectControl(paused=bool(change.row.version % 2))
             subjects = change.row.controls.subjects | {"theirs": rule}
             controls = msgspec.structs.replace(change.row.controls, subjects=subjects)
             return model.SaveControls(replace(change.row, controls=controls))

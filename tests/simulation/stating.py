@@ -10,7 +10,7 @@ else of the server is looked at. What a reason has to fit:
     paused                  the operator has paused its subject (gating.py), or a group; and nothing
                             else is said of one whose subject is paused and that is due, but of what
                             was under way
-    rate_limited            he has limited its subject or a group
+    rate_limited            he has limited a group
     group_down              no group has done its work for a while, and been given some; if none did
                             for a while, nothing is said to be queued or to be loaded
     in_flight               a broker got it, or could not be reached, at about that time
@@ -67,7 +67,6 @@ _SETTLED_S = 20.0
 _WHILE_PAUSED = {Reason.IN_FLIGHT, Reason.RETRYING, Reason.CLOCK_HELD, Reason.WAITING}
 """What may be said of a message whose subject is paused, but that it is."""
 _WHY_THERE = {
-    "rate_limited": Reason.RATE_LIMITED,
     "set_back": Reason.CLOCK_HELD,
     "damaged": Reason.DAMAGED,
     "being_recorded": Reason.DEAD,
@@ -287,7 +286,7 @@ class Stating:
         if standing is not None:
             if not (standing.pauses_subjects or standing.pauses_groups):
                 none.add(Reason.PAUSED)
-            if not standing.limits:
+            if not standing.limits_groups:
                 none.add(Reason.RATE_LIMITED)
         if not self.is_routed:
             none.add(Reason.NO_ROUTE)
@@ -425,8 +424,7 @@ class Stating:
         if reason is Reason.PAUSED:
             return "" if is_paused or standing.pauses_groups else "its subject is not paused"
         if reason is Reason.RATE_LIMITED:
-            is_limited = standing.is_limited(subject) or standing.limits_groups
-            return "" if is_limited else "neither it nor a group is limited"
+            return "" if standing.limits_groups else "no group is limited"
         if is_paused and reason not in _WHILE_PAUSED:
             return "its subject is paused"
         return ""

@@ -48,7 +48,7 @@ def _as_if(place: str, other: str) -> Callable[[_Counts], _Counts]:
             (_without("dead"), _POISONED),
             (_as_if("on_disk", "on_disk_due"), _QUIET),
             (_as_if("on_disk", "damaged"), _QUIET),
-            (_as_if("on_disk", "rate_limited"), _QUIET),
+            (_as_if("on_disk", "set_back"), _QUIET),
             (_as_if("in_wheel", "set_back"), _QUIET),
             (_as_if("in_flight", "dead"), _QUIET),
             (lambda found: found | {"queued": 1000}, _QUIET),

@@ -13,9 +13,7 @@ from delay_protocol.nodes.controls import (
     ControlsError,
     GroupControl,
     SubjectControl,
-    SubjectRules,
     encode_controls,
-    opened_by,
 )
 from delay_protocol.nodes.controls_exchange import (
     ASKED_BYTES_MAX,
@@ -33,7 +31,7 @@ from delay_protocol.nodes.controls_exchange import (
 A = UUID(int=0xA)
 PAUSED = SubjectControl(paused=True)
 NAMES = st.text("ab*", min_size=1, max_size=4)
-RULES = st.builds(SubjectControl, paused=st.booleans(), rate_per_s=st.sampled_from([None, 1, 2]))
+RULES = st.builds(SubjectControl, paused=st.booleans())
 GROUPS = st.builds(
     GroupControl,
     paused=st.booleans(),
@@ -102,57 +100,3 @@ def test_a_document_that_no_node_would_take_is_not_told() -> None:
     subjects = {f"{number:03}{'x' * 1000}": PAUSED for number in range(300)}
     with pytest.raises(ControlsError, match=f"at most {TOLD_BYTES_MAX}"):
         document_of(Controls(version=1, subjects=subjects), A)
-
-
-def allowed(controls: Controls, subject: str) -> float:
-    """Return the rate at which a subject may leave."""
-    rules = SubjectRules(controls.subjects)
-    pattern = rules.pattern_of(subject)
-    return rate_of(None if pattern is None else rules.rule(pattern))
-
-
-def rate_of(rule: SubjectControl | GroupControl | None) -> float:
-    if rule is not None and rule.paused:
-        return 0
-    return float("inf") if rule is None or rule.rate_per_s is None else rule.rate_per_s
-
-
-SUBJECTS = [
-    a + b + c + d for a in "ab" for b in ("", *"ab") for c in ("", *"ab") for d in ("", *"abc")
-]
-
-
-@given(CONTROLS, CONTROLS)
-def test_what_one_document_opens_of_another_is_what_some_subject_or_group_gains(
-    before: Controls, after: Controls
-) -> None:
-    gains = {name for name in SUBJECTS if allowed(after, name) > allowed(before, name)}
-    opened = opened_by(before, after)
-    # Each gain is of a named rule; what has a `*` within may be gained by subjects that have one.
-    named = [name for name in opened if not name.startswith("group ")]
-    for gained in gains:
-        assert any(gained == name or gained.startswith(name.removesuffix("*")) for name in named)
-    if not any("*" in name[:-1] for name in (*before.subjects, *after.subjects)) and named:
-        assert any(
-            allowed(after, name) > allowed(before, name)
-            for pattern in named
-            for name in [
-                pattern if not pattern.endswith("*") else pattern[:-1] + end
-                for end in ("", "a", "b", "c", "cc", "ac", "bc", "aac", "abc", "bac", "bbc")
-            ]
-        )
-    groups = {
-        f"group {name}"
-        for name in {*before.groups, *after.groups}
-        if rate_of(after.groups.get(name)) > rate_of(before.groups.get(name))
-    }
-    assert {name for name in opened if name.startswith("group ")} == groups
-
-
-def test_an_exception_from_a_paused_prefix_opens_it() -> None:
-    before = Controls(subjects={"order.*": PAUSED})
-    assert opened_by(before, before) == []
-    assert opened_by(before, Controls(subjects={"*": PAUSED})) == []
-    assert opened_by(before, before.with_subject("order.paid", SubjectControl())) == ["order.paid"]
-    assert opened_by(before, Controls()) == ["order.*"]
-    assert opened_by(Controls(), before) == []

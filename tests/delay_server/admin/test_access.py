@@ -1,12 +1,10 @@
-"""One rule for the port: who may do what, and what the audit says of it."""
+"""One rule for the port: who may do what, and what the log says of it."""
 
 from pathlib import Path
-from typing import Any
 
-import pytest
+from structlog.testing import capture_logs
 
 from delay_server.admin.http import application
-from storage.disk.errors import StorageFullError
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, tokens
 from tests.delay_server.server_rig import World, make_config
@@ -31,13 +29,12 @@ async def test_every_endpoint_but_health_wants_a_token_for_what_it_does(tmp_path
             ("GET", "/status", None, reads),
             ("GET", "/metrics", None, reads),
             ("GET", "/controls", None, reads),
-            ("GET", "/controls/audit", None, reads),
             ("GET", "/dead", None, reads),
             ("GET", "/explain?id=m1", None, reads),
             ("POST", "/dead/requeue", {"subject": "s"}, changes),
             ("POST", "/dead/drop", {"subject": "s"}, changes),
             ("POST", "/clock/accept", {}, changes),
-            ("PUT", "/controls/subjects/s", {"paused": True}, changes),
+            ("POST", "/controls/follow", {}, (401, 401, 403, 409)),
             ("POST", "/drain", {"seconds": 0}, changes),
         ):
             found = [(await caller.ask(method, target, body))[0] for caller in callers.values()]
@@ -49,7 +46,7 @@ async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place
         app = application(server.administered())
         page = Caller(app, origin="http://evil.example")
         for stranger in (Caller(app, peer="10.0.0.9"), Caller(app, host="evil.example"), page):
-            assert (await stranger.ask("PUT", "/controls/subjects/a", {"paused": True}))[0] == 403
+            assert (await stranger.ask("POST", "/controls/follow", {}))[0] == 403
             assert (await stranger.ask("POST", "/clock/accept"))[0] == 403
             assert (await stranger.ask("GET", "/readyz"))[0] == 200
         form = Caller(app, content_type="text/plain")
@@ -57,65 +54,29 @@ async def test_without_tokens_only_this_machine_may_and_no_page_of_another_place
         assert not server.stopping
 
 
-async def test_the_audit_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:
+async def test_the_log_says_who_requeued_and_dropped_what_and_how_many(tmp_path: Path) -> None:
     world = World()
-    async with world.serving(make_config(admin=tokens(tmp_path / "tokens"))) as server:
-        server.tokens.read()
-        await bury(world, server, *(f"m{number}" for number in range(30)))
-        operator = Caller(
-            application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
-        )
-        first = (await operator.ask("GET", "/dead", None))[1]["items"][0]["sequence"]
-        sequences = [first, *range(1000, 1198)]
-        _, answer = await operator.ask("POST", "/dead/requeue", {"sequences": sequences})
-        assert (answer["done"], answer["missing"]) == (1, sequences[1:])
-        assert (await operator.ask("POST", "/dead/drop", {"subject": "s"}))[1]["done"] == 29
-        _, audit = await operator.ask("GET", "/controls/audit")
-        named = " ".join(map(str, sequences[:20])) + " and 179 more"
-        assert [
-            (row["who"], row["peer"], row["action"], row["target"], row.get("count"))
-            for row in reversed(audit["items"])
-        ] == [
-            ("adam", "10.0.0.9", "requeue dead letters", named, None),
-            ("adam", "10.0.0.9", "requeued dead letters", named, 1),
-            ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
-            ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
-        ]
-        assert all(row["at_ms"] <= world.now_ms for row in audit["items"])
-
-
-async def test_nothing_is_done_about_dead_letters_that_the_audit_cannot_tell(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = await bury(world, server, "m")
-
-        def full(_entry: object) -> None:
-            raise StorageFullError("audit/1.log", "there is no space")
-
-        with monkeypatch.context() as patch:
-            patch.setattr(server.node.controls.audit, "append", full)
-            code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, answer["error"]["code"]) == (503, "store")
-        assert server.master.dead_letters.pending == 1
-        code, _ = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, server.master.dead_letters.pending) == (200, 0)
-
-
-async def test_what_was_done_is_answered_though_the_audit_has_no_space_for_how_many() -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = await bury(world, server, "m")
-        append, entries = server.node.controls.audit.append, []
-
-        def once(entry: Any) -> None:  # noqa: ANN401 (whatever comes)
-            entries.append(entry.action)
-            if len(entries) > 1:
-                raise StorageFullError("audit/1.log", "there is no space")
-            append(entry)
-
-        server.node.controls.audit.append = once  # type: ignore[method-assign]
-        code, answer = await operator.ask("POST", "/dead/drop", {"subject": "s"})
-        assert (code, answer["done"]) == (200, 1)
-        assert entries == ["drop dead letters", "dropped dead letters"]
+    config = make_config(admin=tokens(tmp_path / "tokens"))
+    with capture_logs() as lines:
+        async with world.serving(config) as server:
+            server.tokens.read()
+            await bury(world, server, *(f"m{number}" for number in range(30)))
+            operator = Caller(
+                application(server.administered()), peer="10.0.0.9", authorization="Bearer a"
+            )
+            first = (await operator.ask("GET", "/dead", None))[1]["items"][0]["sequence"]
+            sequences = [first, *range(1000, 1198)]
+            _, answer = await operator.ask("POST", "/dead/requeue", {"sequences": sequences})
+            assert (answer["done"], answer["missing"]) == (1, sequences[1:])
+            assert (await operator.ask("POST", "/dead/drop", {"subject": "s"}))[1]["done"] == 29
+    named = " ".join(map(str, sequences[:20])) + " and 179 more"
+    assert [
+        (line["who"], line["peer"], line["event"], line["meant"], line.get("count"))
+        for line in lines
+        if "who" in line
+    ] == [
+        ("adam", "10.0.0.9", "requeue dead letters", named, None),
+        ("adam", "10.0.0.9", "requeued dead letters", named, 1),
+        ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
+        ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
+    ]

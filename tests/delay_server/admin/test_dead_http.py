@@ -100,7 +100,6 @@ async def test_a_change_that_makes_no_sense_is_refused_with_a_sentence(body: obj
             code, answer = await operator.ask("POST", f"/dead/{verb}", body)
             assert code == 400
             assert len(answer["error"]["message"]) > 10
-        assert (await operator.ask("GET", "/controls/audit"))[1]["items"] == []
 
 
 @pytest.mark.parametrize(

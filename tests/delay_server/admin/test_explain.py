@@ -16,7 +16,7 @@ from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
-from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.server_rig import World, have_rules, make_config, make_item, until
 
 
 async def test_a_dead_letter_is_explained_by_its_id() -> None:
@@ -140,7 +140,7 @@ async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> No
             _, about = await operator.ask("GET", f"/explain?subject={subject}")
             found[subject] = (about["reason"], about["damaged"])
         assert found == {"a": ("damaged", 1), "b": (None, 0)}
-        await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
+        await have_rules(server, "a")
         _, about = await operator.ask("GET", "/explain?subject=a")
         assert (about["reason"], about["damaged"]) == ("paused", 1)
 
@@ -148,8 +148,7 @@ async def test_damaged_messages_of_a_subject_are_why_nothing_of_it_comes() -> No
 async def test_what_is_delivered_has_no_reason_before_the_schedule_log_hears_of_it() -> None:
     world = World()
     async with world.serving() as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/held", {"paused": True})
+        await have_rules(server, "held")
         producer = await world.connect()
         now_ms = world.now_ms
         await producer.send(make_item("held", now_ms, subject="held"))
@@ -237,7 +236,7 @@ async def test_a_subject_all_of_which_is_dead_says_so() -> None:
         await until(lambda: len(server.master.wheel))
         _, about = await operator.ask("GET", "/explain?subject=s")
         assert (about["reason"], about["in_wheel"], about["dead"]) == ("waiting", 1, 3)
-        await operator.ask("PUT", "/controls/subjects/s", {"paused": True})
+        await have_rules(server, "s")
         _, about = await operator.ask("GET", "/explain?subject=s")
         assert (about["reason"], about["dead"]) == ("paused", 3)
 
@@ -262,28 +261,11 @@ async def test_a_subject_that_still_has_a_lane_and_nothing_in_it_waits_for_nothi
         assert found == {"bad": ("dead", 0, 300), "good": (None, 0, 0)}
 
 
-async def test_a_broker_that_is_away_is_named_though_there_is_a_limit() -> None:
-    world = World()
-    async with world.serving(has_broker=False) as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/s", {"rate_per_s": 10_000})
-        due_ms = world.now_ms + 500
-        producer = await world.connect()
-        for first in range(0, 4000, 500):
-            items = [make_item(f"m{n}", due_ms, subject="s") for n in range(first, first + 500)]
-            await producer.send(*items)
-        await trio.sleep(600)
-        found = sum(counts(server.administered().parts()).values())
-        reasons = [(await explained(operator, f"id={one}"))[0]["reason"] for one in ("m0", "m3999")]
-        assert (reasons, found) == (["group_down"] * 2, 4000)
-
-
 async def test_what_is_due_on_disk_is_counted_so_whatever_else_is_held() -> None:
     world = World()
     wheel = WheelConfig(entries_max=80, lane_entries_min=1, lanes_max=2)
     async with world.serving(make_config(wheel=wheel)) as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PUT", "/controls/subjects/a", {"paused": True})
+        await have_rules(server, "a")
         producer = await world.connect()
         now_ms = world.now_ms
         await producer.send(*(make_item(f"m{n}", now_ms + 1000, subject="a") for n in range(10)))

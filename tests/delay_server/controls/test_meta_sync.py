@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import trio
 
-from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
+from delay_protocol.nodes.controls import Controls, SubjectControl
 from delay_server.admin.http import application
 from delay_server.admin.status import status_of
 from delay_server.controls.controls_store import read_controls
@@ -18,7 +18,7 @@ from meta_server.server import MetaServer
 from storage.disk.errors import StorageFullError
 from tests.delay_server.admin.test_admin_http import Caller
 from tests.delay_server.meta_stub import FakeMeta, RealMeta, meta_config
-from tests.delay_server.server_rig import World, make_config, make_item, until
+from tests.delay_server.server_rig import World, have_rules, make_config, make_item, until
 from tests.kit.operator import Operator, refusal_of
 from tests.simulation.faults import Kill
 
@@ -37,35 +37,16 @@ def controls(version: int, *paused: str, store: UUID | None = None) -> Controls:
     [
         (controls(7, "a", store=A), controls(8, store=A), ""),
         (controls(7, "a", store=A), controls(7, "a", store=A), ""),
-        (controls(7, store=A), controls(6, store=A), "is older"),
-        (controls(7, "a", store=A), controls(7, "b", store=A), "stricter: a;"),
-        (controls(7, "a", store=A), controls(0, store=B), "since the meta server has none"),
-        (controls(7, "a", store=A), controls(1, store=B), "another store's rules stay in force"),
-        (controls(7, store=A), controls(0, store=B), ""),
-        (controls(7, "a", store=A), controls(1, "*", store=B), ""),
+        (controls(7, store=A), controls(6, store=A), "told version 6, which is not newer"),
+        (controls(7, "a", store=A), controls(7, "a", "b", store=A), "which is not newer"),
+        (controls(7, "a", store=A), controls(0, store=B), "another store's rules stay in force"),
+        (controls(7, "a", store=A), controls(9, "*", store=B), "another store's rules stay"),
+        (controls(7, store=A), controls(1, "a", store=B), ""),
         (controls(0), controls(0, store=B), ""),
-        (controls(3, "a", "b", "c", "d", "e"), controls(9, "b", store=B), "a, c, d and 1 more;"),
-        (controls(3, "a*"), controls(1, "a*", "ab", store=B), ""),
-        (
-            Controls(version=1, groups={"g": GroupControl(rate_per_s=2)}),
-            msgspec.structs.replace(
-                Controls(version=1, groups={"g": GroupControl(rate_per_s=3)}), store=B
-            ),
-            "the node's own rules stay in force, since they are stricter: group g;",
-        ),
-        (
-            Controls(version=1, groups={"g": GroupControl(weight=3)}),
-            controls(0, store=B),
-            "the node's own rules stay in force, since the meta server has none yet",
-        ),
-        (
-            Controls(version=1, groups={"g": GroupControl(weight=3)}),
-            controls(1, store=B),
-            "",
-        ),
+        (controls(3, "a"), controls(9, "a", store=B), "the node's own rules stay in force"),
     ],
 )
-def test_what_is_told_is_believed_unless_it_is_older_or_opens_what_another_has_closed(
+def test_what_is_told_is_believed_if_it_is_newer_or_there_are_no_rules_yet(
     present: Controls, told: Controls, reason: str
 ) -> None:
     found = why_kept(present, told)
@@ -122,23 +103,6 @@ async def test_weights_and_pauses_of_groups_reach_the_sender() -> None:
         assert server.master.sender.status()[0].rule.paused
 
 
-async def test_rules_are_changed_at_the_meta_server_only_and_still_read_at_the_node() -> None:
-    world = World()
-    async with both(world) as (meta, server):
-        operator = Caller(application(server.administered()))
-        for method, path in (("PUT", "subjects/a"), ("PATCH", "groups/g"), ("DELETE", "groups/g")):
-            code, answer = await operator.ask(method, f"/controls/{path}", {"paused": True})
-            assert (code, answer["error"]["code"]) == (409, "meta")
-            assert "give --meta 127.0.0.1:8080 instead of --server" in answer["error"]["message"]
-        await pause(meta, "s")
-        await until(lambda: server.master.outlet.applied.version == 1)
-        _, answer = await operator.ask("GET", "/controls")
-        assert (answer["version"], answer["meta"]["keeps"]) == (1, "")
-        entry = (await operator.ask("GET", "/controls/audit"))[1]["items"][0]
-        assert (entry["who"], entry["action"]) == ("meta server", "follow meta server")
-        assert (await operator.ask("POST", "/drain", {"seconds": 1}))[0] == 200
-
-
 async def test_what_was_paused_while_a_node_was_down_holds_before_it_delivers_anything() -> None:
     world = World()
     async with RealMeta(world).running() as meta:
@@ -163,9 +127,9 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
     world = World()
     hear = ControlsSync.hear
 
-    async def hear_late(controls_sync: ControlsSync, told: Controls | None, peer: str) -> None:
+    async def hear_late(controls_sync: ControlsSync, told: Controls | None) -> None:
         await trio.sleep(late_s)
-        await hear(controls_sync, told, peer)
+        await hear(controls_sync, told)
 
     async with RealMeta(world).running() as meta:
         async with world.serving(meta_config()):
@@ -199,12 +163,19 @@ async def test_a_pause_survives_a_crash_and_a_meta_server_that_tells_no_controls
         assert world.broker.ids == []
 
 
-async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_told_them() -> None:
+async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_told_to_follow() -> (
+    None
+):
     world = World()
     async with world.serving() as server:
+        await have_rules(server, "s")
         operator = Caller(application(server.administered()))
-        await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
+        assert (await operator.ask("POST", "/controls/follow", {}))[0] == 409
         await send(world, "m")
+    async with FakeMeta(world).running(), world.serving(meta_config()) as server:
+        operator = Caller(application(server.administered()))
+        code, answer = await operator.ask("POST", "/controls/follow", {})
+        assert (code, answer["error"]["code"]) == (409, "not-told")
     async with both(world) as (meta, server):
         await pause(meta, "t")
         await trio.sleep(60)
@@ -212,16 +183,15 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
         assert server.master.outlet.applied.subjects == {"s": PAUSED}
         [node] = (await Operator(meta).controls("delaywheel"))["nodes"]
         assert node["version"] is None
-        assert node["note"].startswith(
-            "the node's own rules stay in force, since they are stricter: s;"
-        )
-        version = await pause(meta, "s")
-        await until(lambda: server.master.outlet.applied.version == version, seconds=1)
-        await pause(meta, "s", paused=False)
+        operator = Caller(application(server.administered()))
+        assert (await operator.ask("POST", "/controls/follow", {})) == (200, {"version": 1})
         await until(lambda: world.broker.ids == ["m"], seconds=1)
+        await until(lambda: not meta.telling.said or meta.telling.waiting)
+        await pause(meta, "s")
+        await until(lambda: server.master.outlet.applied.version == 2, seconds=1)
 
 
-async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_somebody_says_so() -> (
+async def test_a_store_that_takes_the_place_of_another_ends_no_pause_until_somebody_says_so() -> (
     None
 ):
     world = World()
@@ -233,39 +203,15 @@ async def test_a_store_that_takes_the_place_of_another_opens_nothing_until_someb
     real.medium.uuid = B
     async with real.running() as meta, world.serving(meta_config()) as server:
         await until(lambda: server.node.controls_sync and server.node.controls_sync.told)
-        await pause(meta, "t")
+        await pause(meta, "s")
+        await pause(meta, "s", paused=False)
         await trio.sleep(60)
         assert world.broker.ids == []
         keeps = status_of(server.observe())["controls"]["meta"]["keeps"]
-        assert keeps.startswith("another store's rules stay in force, since they are stricter: s;")
-        version = await pause(meta, "s")
-        await until(lambda: server.master.outlet.applied.version == version, seconds=1)
-        assert server.master.outlet.applied.store == B
-        await pause(meta, "s", paused=False)
+        assert keeps.startswith("another store's rules stay in force: run")
+        operator = Caller(application(server.administered()))
+        assert (await operator.ask("POST", "/controls/follow", {})) == (200, {"version": 2})
         await until(lambda: world.broker.ids == ["m"], seconds=1)
-
-
-async def test_an_operator_can_have_a_node_go_by_what_it_is_told_whatever_that_opens() -> None:
-    world = World()
-    async with world.serving() as server:
-        operator = Caller(application(server.administered()))
-        await operator.ask("PATCH", "/controls/subjects/s", {"paused": True})
-        assert (await operator.ask("POST", "/controls/follow", {}))[0] == 409
-        await send(world, "m")
-    async with FakeMeta(world).running(), world.serving(meta_config()) as server:
-        operator = Caller(application(server.administered()))
-        code, answer = await operator.ask("POST", "/controls/follow", {})
-        assert (code, answer["error"]["code"]) == (409, "not-told")
-    async with both(world) as (meta, server):
-        operator = Caller(application(server.administered()))
-        await trio.sleep(10)
-        assert world.broker.ids == []
-        assert (await operator.ask("POST", "/controls/follow", {})) == (200, {"version": 0})
-        await until(lambda: world.broker.ids == ["m"], seconds=1)
-        assert (await operator.ask("GET", "/controls/audit"))[1]["items"][0]["who"] == "loopback"
-        await until(lambda: not meta.telling.said or meta.telling.waiting)
-        await pause(meta, "s")
-        await until(lambda: server.master.outlet.applied.version == 1, seconds=1)
 
 
 async def test_a_store_that_was_set_back_is_not_believed() -> None:
@@ -293,9 +239,7 @@ async def test_a_store_that_was_set_back_is_not_believed() -> None:
 async def test_a_node_that_keeps_its_own_rules_asks_no_more_often_than_any_other() -> None:
     world = World()
     async with world.serving() as server:
-        await Caller(application(server.administered())).ask(
-            "PATCH", "/controls/subjects/s", {"paused": True}
-        )
+        await have_rules(server, "s")
     async with both(world) as (meta, _):
         await trio.sleep(300)
         assert meta.handlers.requests["NODE_CONTROLS"] < 30

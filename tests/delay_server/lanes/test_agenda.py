@@ -5,8 +5,8 @@ import math
 from delay_server.lanes.agenda import Agenda
 
 
-def looks_at(*everyone: int, turn_s: float = 0.5) -> Agenda[int]:
-    return Agenda[int](everyone=lambda: everyone, turn_s=turn_s)
+def looks_at(*everyone: int) -> Agenda:
+    return Agenda(lambda: everyone)
 
 
 def test_who_is_wanted_soon_is_due_at_once_and_once() -> None:
@@ -35,21 +35,19 @@ def test_who_is_planned_is_due_at_the_earliest_time_and_once() -> None:
 
 def test_all_are_due_in_turn_a_few_at_a_time_and_again_if_it_was_asked_for_meanwhile() -> None:
     looks = looks_at(*range(80))
-    assert looks.all_in_turn()
-    assert not looks.all_in_turn()
+    looks.all_in_turn()
     first = looks.due(1.0)
-    assert (0 < len(first) < 40, looks.due(1.4), looks.next_at(1.4)) == (True, [], 1.5)
-    assert not looks.all_in_turn()
+    assert (0 < len(first) < 40, looks.next_at(1.4)) == (True, 1.4)
+    looks.all_in_turn()
     rest = [looks.due(1.5 + n) for n in range(2)]
     assert [*first, *rest[0], *rest[1]] == list(range(80))
     again = [looks.due(5.0 + n) for n in range(4)]
     assert [key for keys in again for key in keys] == list(range(80))
     assert looks.next_at(10.0) == math.inf
-    assert looks.all_in_turn()
 
 
 def test_in_one_go_few_are_due_and_none_is_passed_over_for_ever() -> None:
-    looks = looks_at(turn_s=0.0)
+    looks = looks_at()
     for key in range(1000):
         looks.soon(key)
         looks.at(1000 + key, 1.0)

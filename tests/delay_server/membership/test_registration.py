@@ -585,11 +585,11 @@ async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_
     async with FakeMeta(world, again_ms=90_000).running() as meta, world.serving(meta_config()):
         await until(lambda: meta.brokers)
         await trio.sleep(1)
-        asked = len(meta.nodes)
+        asked, told = len(meta.nodes), len(meta.brokers)
         meta.kill()
         await trio.sleep(1)
         async with meta.running():
-            await until(lambda: len(meta.nodes) > asked, seconds=4)
+            await until(lambda: len(meta.nodes) > asked and len(meta.brokers) > told, seconds=4)
 
 
 async def test_a_refusal_to_tell_clients_is_shown_and_tried_again() -> None:

@@ -24,7 +24,6 @@ from delay_protocol.receivers.attaching import (
 from delay_protocol.receivers.delivering import Settled, Verdict, encode_settle
 from delay_protocol.wire.frames import encode_one_way, encode_request
 from delay_server.admin.explain import explain_subject
-from delay_server.controls.controls_store import AuditEntry
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import (
     DelayServerConfig,
@@ -262,21 +261,12 @@ async def test_an_attempt_begins_anew_when_the_subject_was_paused_meanwhile() ->
     async with serving(world) as server:
         async with attached_to(world) as first:
             await deliver(world, first, 1)
-        await pause(server, paused)
+        await server.node.have_controls(paused)
         await trio.sleep(5)
-        await pause(server, Controls(version=2))
+        await server.node.have_controls(Controls(version=2))
         async with attached_to(world) as second:
             await until(lambda: second.delivered)
             assert [one.attempt for _, one in second.delivered] == [1]
-
-
-async def pause(server: DelayServer, controls: Controls) -> None:
-    """Have the server do by these controls."""
-
-    def entry(_before: Controls, now: Controls) -> AuditEntry:
-        return AuditEntry(at_ms=0, who="", peer="", action="set", target="", version=now.version)
-
-    await server.master.outlet.change(lambda _: controls, entry)
 
 
 async def test_later_comes_again_at_its_time_also_after_a_crash() -> None:

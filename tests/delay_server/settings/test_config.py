@@ -178,8 +178,7 @@ def test_the_smaller_floor_counts_and_it_is_never_less_than_a_start_needs() -> N
 
 def test_every_field_of_the_whole_is_a_section_or_the_brokers() -> None:
     names = {field.name for field in msgspec.structs.fields(DelayServerConfig)}
-    # Of `controls` all are constants.
-    assert names == {*sections(), "brokers", "controls"}
+    assert names == {*sections(), "brokers"}
 
 
 @pytest.mark.parametrize(

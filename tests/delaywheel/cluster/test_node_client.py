@@ -9,41 +9,31 @@ from click.testing import CliRunner
 from delaywheel.main import main
 from tests.delaywheel.json_servers import answering
 
+CLUSTER = ["--cluster", "c", "--meta"]
 NOTE = "knows no broker group nope at present"
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize("door", ["--server", "--meta"])
-def test_a_rule_for_a_group_that_is_not_there_says_so(door: str, *, is_known: bool) -> None:
+def test_a_rule_for_a_group_that_is_not_there_says_so(*, is_known: bool) -> None:
     rule = {"paused": True}
     answer = {
         "version": 1,
-        "rule": rule,
-        "is_known": is_known,
         "groups": {"nope": rule},
         "unknown_groups": [] if is_known else ["nope"],
         "nodes": [],
     }
     with answering(lambda *_: (200, msgspec.json.encode(answer))) as address:
-        cluster = ["--cluster", "c"] if door == "--meta" else []
-        result = CliRunner().invoke(main, ["pause", "--group", "nope", door, address, *cluster])
+        words = ["pause", "--group", "nope", "--meta", address, "--cluster", "c"]
+        result = CliRunner().invoke(main, words)
     assert result.exit_code == 0
     assert "group nope: paused" in result.output
     assert (NOTE in result.output) is not is_known
 
 
-def test_damage_to_the_audit_is_said_below_it() -> None:
-    damage = {"path": "audit/1.log", "position": 7, "bytes": 9, "reason": "no\x1b JSON"}
-    answer = {"items": [], "damages": [damage]}
-    with answering(lambda *_: (200, msgspec.json.encode(answer))) as address:
-        result = CliRunner().invoke(main, ["controls", "--audit", "--server", address])
-    assert result.exit_code == 0
-    assert r"damaged: audit/1.log at 7, 9 bytes: no\x1b JSON" in result.output
-
-
 def test_a_rule_is_for_a_subject_or_for_a_group() -> None:
-    both = CliRunner().invoke(main, ["pause", "--subject", "a", "--group", "g"])
-    neither = CliRunner().invoke(main, ["pause"])
+    pause = ["pause", "--meta", "127.0.0.1:1"]
+    both = CliRunner().invoke(main, [*pause, "--subject", "a", "--group", "g"])
+    neither = CliRunner().invoke(main, pause)
     assert (both.exit_code, neither.exit_code) == (2, 2)
     assert "not both" in both.stderr
     assert "not both" not in neither.stderr
@@ -80,13 +70,8 @@ def test_it_is_said_in_one_way_which_dead_letters_are_meant(verb: str, words: li
         ("a.b", {"a.b": {"paused": True}}, "subject a.b: paused\n"),
         (
             "a.b",
-            {"a.*": {"rate_per_s": 5.0}, "*": {"paused": True}},
-            "subject a.b: at most 5 messages/s, by the rule of a.*\n",
-        ),
-        (
-            "a.b",
-            {"a.b": {"rate_per_s": 50.0}, "a.*": {"paused": True}},
-            "subject a.b: at most 50 messages/s, an exception: a.* is paused\n",
+            {"a.*": {}, "*": {"paused": True}},
+            "subject a.b: open, by the rule of a.*\n",
         ),
         (
             "a.b",
@@ -108,12 +93,11 @@ def test_it_is_said_in_one_way_which_dead_letters_are_meant(verb: str, words: li
         ),
     ],
 )
-@pytest.mark.parametrize("door", ["--server", "--meta"])
 @pytest.mark.parametrize("words", [["pause", "--subject"], ["controls", "--remove"]])
 def test_it_is_said_what_counts_for_a_subject_after_a_change(
-    words: list[str], door: str, name: str, rules: Mapping[str, object], said: str
+    words: list[str], name: str, rules: Mapping[str, object], said: str
 ) -> None:
-    answer = {"version": 3, "rule": rules.get(name), "subjects": rules, "nodes": []}
+    answer = {"version": 3, "subjects": rules, "nodes": []}
     methods: list[str] = []
 
     def reply(method: str, *_: object) -> tuple[int, bytes]:
@@ -121,35 +105,44 @@ def test_it_is_said_what_counts_for_a_subject_after_a_change(
         return 200, msgspec.json.encode(answer)
 
     with answering(reply) as address:
-        cluster = ["--cluster", "c"] if door == "--meta" else []
-        result = CliRunner().invoke(main, [*words, name, door, address, *cluster])
+        result = CliRunner().invoke(main, [*words, name, "--meta", address, "--cluster", "c"])
     assert result.exit_code == 0
     assert result.output.startswith(said)
     assert methods[0] == ("PATCH" if words[0] == "pause" else "DELETE")
 
 
-@pytest.mark.parametrize("other", ["--audit", "--follow"])
-def test_controls_do_one_thing_at_a_time(other: str) -> None:
-    assert CliRunner().invoke(main, ["controls", "--remove", "a", other]).exit_code == 2
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--remove", "a"], "--remove goes with --meta"),
+        (["--follow", "--meta", "127.0.0.1:1"], "--follow goes with --server"),
+        (["--server", "a:1", "--meta", "b:1"], "give --server or --meta"),
+    ],
+)
+def test_rules_are_changed_at_the_meta_server_and_followed_at_a_node(
+    words: list[str], said: str
+) -> None:
+    result = CliRunner().invoke(main, ["controls", *words])
+    assert (result.exit_code, said in result.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
-    "words",
+    ("words", "door"),
     [
-        ["pause", "--subject"],
-        ["limit", "--rate", "5", "--group"],
-        ["explain", "--id"],
-        ["dead", "list", "--subject"],
-        ["dead", "requeue", "--group"],
-        ["controls", "--remove"],
+        (["pause", "--subject"], CLUSTER),
+        (["limit", "--rate", "5", "--group"], CLUSTER),
+        (["explain", "--id"], ["--server"]),
+        (["dead", "list", "--subject"], ["--server"]),
+        (["dead", "requeue", "--group"], ["--server"]),
+        (["controls", "--remove"], CLUSTER),
     ],
 )
-def test_what_is_no_utf_8_is_said_to_be_none(words: list[str]) -> None:
+def test_what_is_no_utf_8_is_said_to_be_none(words: list[str], door: list[str]) -> None:
     def reply(*_: object) -> tuple[int, bytes]:
         raise AssertionError("it was asked")
 
     with answering(reply) as address:
-        result = CliRunner().invoke(main, [*words, "a\udcff", "--server", address])
+        result = CliRunner().invoke(main, [*words, "a\udcff", *door, address])
     assert result.exit_code == 2
     assert r"'a\udcff' is no UTF-8" in result.stderr
 
@@ -179,35 +172,7 @@ def test_what_cannot_be_taken_back_is_asked_about_and_nobody_is_no(
 
 
 def test_a_subject_that_no_address_could_hold_is_refused_before_it_is_sent() -> None:
-    words = ["pause", "--subject", "x" * 40_000, "--server", "127.0.0.1:1"]
+    words = ["explain", "--subject", "x" * 40_000, "--server", "127.0.0.1:1"]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2
     assert "at most 2048 bytes" in result.stderr
-
-
-def test_the_audit_says_what_there_was_and_which_version_came_of_it() -> None:
-    at = {"at_ms": 0, "who": "w", "peer": "", "target": "t"}
-    rows = [
-        at | {"action": "follow meta server", "version": 17},
-        at | {"action": "set subject", "version": 16, "before": None, "after": {}},
-        at | {"action": "set subject", "version": 15, "before": {"paused": True}, "after": None},
-        at | {"action": "drop dead letters", "count": 12},
-    ]
-    with answering(lambda *_: (200, msgspec.json.encode({"items": rows}))) as server:
-        shown = CliRunner().invoke(main, ["controls", "--audit", "--server", server]).stdout
-    lines = [line.split("│") for line in shown.splitlines() if " w " in line]
-    assert [[part.strip() for part in line[6:10]] for line in lines] == [
-        ["-", "-", "17", "-"],
-        ["-", "open", "16", "-"],
-        ["paused", "-", "15", "-"],
-        ["-", "-", "-", "12"],
-    ]
-
-
-def test_the_audit_of_a_meta_server_names_no_versions_that_it_does_not_tell() -> None:
-    row = {"number": 9, "at_ms": 0, "actor": " w ", "action": "controls.set", "target": "t"}
-    rows = [row | {"before": None, "after": {"paused": True}}]
-    with answering(lambda *_: (200, msgspec.json.encode({"items": rows}))) as server:
-        result = CliRunner().invoke(main, ["controls", "--audit", "--meta", server])
-    (line,) = [line.split("│") for line in result.stdout.splitlines() if " w " in line]
-    assert [part.strip() for part in line[6:10]] == ["-", "paused", "-", "-"]

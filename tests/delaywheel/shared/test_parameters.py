@@ -42,9 +42,7 @@ def test_what_is_no_delay_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "command",
     [
-        ("limit", "--subject", "a", "--rate"),
         ("limit", "--meta", "127.0.0.1:1", "--group", "g", "--rate"),
-        ("weight", "--group", "g", "--weight"),
         ("weight", "--meta", "127.0.0.1:1", "--group", "g", "--weight"),
         ("drain", "--seconds"),
         ("status", "--every"),

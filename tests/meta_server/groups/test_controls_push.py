@@ -94,7 +94,6 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
 ) -> None:
     await registered(world)
     for kind, key, name in (
-        ("subjects", "subject", "rate_per_s"),
         ("groups", "group", "rate_per_s"),
         ("groups", "group", "weight"),
     ):
@@ -160,8 +159,8 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited(
     code, _ = await refusal_of(operator.remove_rule(*rule, group="g2"))
     assert code == 404
     assert (await operator.remove_rule(*rule, group="g1", version=3))["groups"] == {}
-    await operator.change_rule("c1", "subjects", subject="a", rate_per_s=5, paused=True)
-    await operator.change_rule("c1", "subjects", subject="a", rate_per_s=None)
+    for _ in range(2):
+        await operator.change_rule("c1", "subjects", subject="a", paused=True)
     shown = await operator.remove_rule("c1", "subjects", subject="a")
     assert (shown["version"], shown["subjects"]) == (7, {})
     rows = (await operator.audit(action="controls"))["items"]
@@ -174,8 +173,7 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited(
         ("controls.subject.set", "c1/a"),
         ("controls.subject.remove", "c1/a"),
     ]
-    assert rows[1]["before"] == {"paused": True, "rate_per_s": 5}
-    assert rows[1]["after"] == {"paused": True, "rate_per_s": None}
+    assert (rows[1]["before"], rows[1]["after"]) == ({"paused": True}, {"paused": True})
     assert (await operator.clusters())["items"] == [{"cluster": "c1", "version": 7, "rules": 0}]
     assert server.registry.controls_of("c1") == Controls(version=7)
 
@@ -193,17 +191,6 @@ async def test_a_pause_that_is_there_already_is_answered_once_the_store_has_said
         world.medium.next_faults = [Fault.LOST]
         assert (await refusal_of(operator.change_rule("c1", kind, **body)))[0] == 503
         await until(lambda: not server.committer.is_stale)
-
-
-async def test_to_take_away_a_limit_that_is_none_excepts_from_no_pause(
-    world: World, operator: Operator
-) -> None:
-    await registered(world)
-    await operator.change_rule("c1", "subjects", subject="b.*", paused=True)
-    shown = await operator.change_rule("c1", "subjects", subject="b.c", rate_per_s=None)
-    assert (shown["version"], list(shown["subjects"])) == (2, ["b.*"])
-    shown = await operator.change_rule("c1", "subjects", subject="b.c", paused=False)
-    assert (shown["version"], sorted(shown["subjects"])) == (3, ["b.*", "b.c"])
 
 
 async def test_a_cluster_that_nobody_knows_is_a_slip_of_the_pen(

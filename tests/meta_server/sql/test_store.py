@@ -14,14 +14,13 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
-from sqlalchemy import Boolean, LargeBinary, Text, Uuid, event, inspect, text
+from sqlalchemy import event, inspect, text
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls, SubjectControl
@@ -29,13 +28,13 @@ from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known import model
 from meta_server.known.errors import (
     ConflictError,
-    NewerSchemaError,
+    OtherSchemaError,
     StoreRefusedError,
     StoreUnavailableError,
     StoreUnusableError,
 )
 from meta_server.sql.databases import Database, DatabaseSettings, open_database
-from meta_server.sql.migrations import runner
+from meta_server.sql.schema import SCHEMA
 from meta_server.sql.store import SqlStore, open_store
 from meta_server.sql.tables import TABLES
 from tests.meta_server.memory_store import Medium, MemoryStore
@@ -543,7 +542,7 @@ def test_stores_that_are_opened_at_once_make_the_tables_once(place: Place) -> No
     assert len({store._store_uuid for store in opened}) == 1
     for store in opened:
         store.close()
-    assert place.execute("SELECT count(*) FROM schema_version") == [(len(runner.MIGRATIONS),)]
+    assert place.execute("SELECT version FROM schema_version") == [(SCHEMA,)]
 
 
 def child(*arguments: str) -> subprocess.Popen[str]:
@@ -1088,158 +1087,38 @@ def test_a_password_is_in_no_error() -> None:
         assert "secret" not in str(unknown.value)
 
 
-# Migrations
+# Tables
 
 
 def database_of(place: Place) -> Database:
     return open_database(place.settings())
 
 
-def migration(*statements: str) -> ModuleType:
-    module = ModuleType("meta_server.sql.migrations.m9999_of_a_test")
-    module.STATEMENTS = statements  # type: ignore[attr-defined]
-    return module
-
-
-@on_both
-def test_the_tables_that_migrations_make_are_those_that_the_store_uses(place: Place) -> None:
-    place.open().close()
-    with closing(database_of(place)) as database, database.begin(reads=True) as connection:
-        found = inspect(connection)
-        assert set(found.get_table_names()) - {"sqlite_sequence"} == set(TABLES.tables)
-        for table in TABLES.sorted_tables:
-            columns = {column["name"]: column for column in found.get_columns(table.name)}
-            assert list(columns) == [column.name for column in table.columns]
-            for column in table.columns:
-                there = columns[column.name]
-                if not column.primary_key:
-                    assert there["nullable"] is column.nullable, (table.name, column.name)
-                assert _is_like(place, there["type"], column.type), (table.name, column.name)
-            keys = found.get_pk_constraint(table.name)["constrained_columns"]
-            assert keys == [column.name for column in table.primary_key]
-            indexes = {
-                (index["name"], tuple(index["column_names"]), bool(index["unique"]))
-                for index in found.get_indexes(table.name)
-            }
-            assert indexes == {
-                (index.name, tuple(column.name for column in index.columns), bool(index.unique))
-                for index in table.indexes
-            }
-            foreign = {key["referred_table"] for key in found.get_foreign_keys(table.name)}
-            assert foreign == {key.column.table.name for key in table.foreign_keys}
-
-
-def _is_like(place: Place, found: object, expected: object) -> bool:
-    for kind, words in (
-        (Boolean, {"BOOLEAN"}),
-        (Uuid, {"UUID", "CHAR(32)"}),
-        (LargeBinary, {"BYTEA", "BLOB"}),
-    ):
-        if isinstance(expected, kind):
-            return str(found) in words
-    is_text = isinstance(getattr(expected, "impl", expected), Text)
-    number = "INTEGER" if place.kind == "sqlite" else "BIGINT"
-    return str(found) == ("TEXT" if is_text else number)
-
-
-def test_what_was_migrated_is_written_down(place: Place) -> None:
-    place.open().close()
-    place.open(seed=1).close()
-    assert place.execute("SELECT version, name, applied_ms FROM schema_version") == [
-        (1, "m0001_first_tables", NOW_MS),
-        (2, "m0002_boot_of_a_node", NOW_MS),
-        (3, "m0003_audit_by_age_and_limits", NOW_MS),
-        (4, "m0004_controls", NOW_MS),
-        (5, "m0005_roles_follow_from_records", NOW_MS),
-        (6, "m0006_groups_of_receivers", NOW_MS),
-        (7, "m0007_routes_that_receivers_brought", NOW_MS),
-        (8, "m0008_tables_that_go", NOW_MS),
-    ]
-    assert place.execute("SELECT id, created_ms FROM store_identity") == [(1, NOW_MS)]
-
-
-def test_a_store_of_an_older_version_is_migrated_and_keeps_its_rows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("version", [SCHEMA - 1, SCHEMA + 1])
+def test_a_store_of_another_version_is_refused_and_left_as_it_is(
+    version: int, place: Place
 ) -> None:
     with closing(place.open()) as store:
-        store.commit(EVERYTHING)
-        newer = migration(
-            "ALTER TABLE subject_info ADD COLUMN owner TEXT NOT NULL DEFAULT 'nobody'",
-            "CREATE TABLE owner (id {row_number}, since {number}, mark {octets}, who {uuid})",
-        )
-        monkeypatch.setattr(runner, "MIGRATIONS", (*runner.MIGRATIONS, newer))
-        monkeypatch.setattr("meta_server.sql.store.MIGRATIONS", runner.MIGRATIONS)
-        with closing(place.open()) as migrated:
-            assert migrated.load() == ALL_OF_IT
-        assert place.execute("SELECT owner FROM subject_info") == [("nobody",)]
-        newest = len(runner.MIGRATIONS)
-        assert place.execute("SELECT max(version) FROM schema_version") == [(newest,)]
-        # Whoever knows only the older version does not touch it any more.
-        monkeypatch.undo()
+        place.execute(f"UPDATE schema_version SET version = {version}")  # noqa: S608
         for use in (store.load, lambda: store.commit([model.SaveSubject(SUBJECT)]), place.open):
-            with pytest.raises(
-                NewerSchemaError,
-                match=f"version {newest} and this delaywheel knows up to {newest - 1}",
-            ):
+            with pytest.raises(OtherSchemaError, match=f"version {version} and"):
                 use()
-
-
-def test_a_node_of_version_1_has_a_start_that_nobody_knows(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = runner.MIGRATIONS[:1]
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "MIGRATIONS", first)
-        patch.setattr("meta_server.sql.store.MIGRATIONS", first)
-        place.open().close()
-        place.execute(
-            "INSERT INTO delay_node (cluster, group_name, node_id, role, log_uuid, storage_uuid, "
-            "incarnation, last_sequence, last_epoch, address, http_address, "
-            "software, registered_ms, version) VALUES ('c', 'g', 'n', 'master', "
-            "'00000000000000000000000000000009', '00000000000000000000000000000009', "
-            "3, 7, 2, 'h:1', '', '', 0, 1)"
-        )
-    with closing(place.open()) as store:
-        [row] = store.load().delay_nodes
-        assert (row.boot_id, row.incarnation, row.last_sequence) == (model.NO_BOOT, 3, 7)
-        store.commit([model.SaveDelayNode(replace(row, boot_id=UUID(int=5), version=2))])
-        assert store.load().delay_nodes[0].boot_id == UUID(int=5)
-
-
-@on_both
-def test_a_migration_that_fails_leaves_the_store_as_it_was(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with closing(place.open()) as store:
-        store.commit(EVERYTHING)
-    bad = migration(
-        "CREATE TABLE half (id {row_number})",
-        "ALTER TABLE broker ADD COLUMN half TEXT",
-        "INSERT INTO nowhere VALUES (1)",
-    )
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "MIGRATIONS", (*runner.MIGRATIONS, bad))
-        with pytest.raises(StoreUnusableError, match="nowhere"):
-            place.open()
-    with closing(place.open()) as store:
-        assert store.load() == ALL_OF_IT
-        assert not _has_table(store, "half")
-
-
-def _has_table(store: SqlStore, name: str) -> bool:
-    with store._begin(reads=True) as connection:
-        return inspect(connection).has_table(name)
-
-
-def test_a_first_migration_that_fails_leaves_an_empty_database(
-    place: Place, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as patch:
-        patch.setattr(runner, "MIGRATIONS", (migration("CREATE TABLE t (id", "x"),))
-        with pytest.raises(StoreUnusableError):
-            place.open()
-    with closing(place.open()) as store:
+        place.execute(f"UPDATE schema_version SET version = {SCHEMA}")  # noqa: S608
         assert store.load() == model.Contents()
+
+
+def test_tables_that_cannot_be_made_leave_an_empty_database(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def store_of(_connection: object) -> UUID:
+        raise StoreUnusableError("it dies")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("meta_server.sql.store.store_of", store_of)
+        with pytest.raises(StoreUnusableError, match="it dies"):
+            place.open()
+    with closing(database_of(place)) as database, database.begin(reads=True) as connection:
+        assert inspect(connection).get_table_names() == []
 
 
 def test_a_database_that_is_somebody_elses_is_refused_and_left_as_it_is(place: Place) -> None:

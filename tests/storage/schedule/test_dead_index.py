@@ -167,20 +167,6 @@ def note_at(row: DeadRow) -> int:
     return row.position + row.size
 
 
-def test_a_damaged_batch_is_reported_and_the_others_are_found() -> None:
-    rig = buried(3, damage_expected=True)
-    rig.commit([rig.now_ms])
-    bury_what_is_due(rig)
-    rig.checkpoint()
-    first = rig.listed()[0]
-    path = dead_key(first.minute).path
-    rig.disk.damage(path, FILE_HEADER_SIZE + 90, b"\xff")
-    schedule = rig.store.schedule
-    schedule.read_dead()
-    assert [row.sequence for row in rig.listed()] == [max(rig.dead.rows)]
-    assert schedule.dead_pending == 4, "what cannot be listed is counted"
-
-
 @given(
     sizes=st.lists(st.integers(1, 4), min_size=2, max_size=6),
     data=st.data(),

@@ -4,36 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from storage.state.audit_file import audit_path, encode_audit_line
 from storage.state.controls_file import CONTROLS_PATH, controls_file
-from storage.tools.inspect import dump_files, verify_files
+from storage.tools.inspect import dump_files
 from tests.golden.directory import written
 from tests.storage.store_rig import StoreRig
 from tests.storage.tools.test_inspect import damage_in
 
-LINES = [
-    encode_audit_line(
-        {"at_ms": number, "who": "al", "action": "set subject", "target": "t", "version": number}
-    )
-    for number in range(1, 7)
-]
-
 
 def operated() -> dict[str, bytes]:
-    """Return the files of a node whose operator has changed rules, and the log of a crash."""
+    """Return the files of a node that was told rules."""
     rig = StoreRig(1)
     rig.open()
     controls_file(rig.disk, rig.store.identity.log_uuid).write(b'{"version":6}')
-    return rig.disk.contents() | {
-        audit_path(4): b"".join(LINES[:3]),
-        audit_path(5): b"".join(LINES[3:]) + LINES[0][:20],
-    }
+    return rig.disk.contents()
 
 
-def test_whole_rules_are_looked_at_and_shown_and_the_audit_is_not(tmp_path: Path) -> None:
+def test_whole_rules_are_looked_at_and_shown(tmp_path: Path) -> None:
     root = written(operated(), tmp_path)
     assert damage_in(root) == {}
-    assert audit_path(4) not in {report["file"] for report in verify_files(root)}
     shown = [record for record in dump_files(root) if record["file"] == CONTROLS_PATH]
     assert [one["content"] for one in shown] == ['{"version":6}']
 
