@@ -354,11 +354,16 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return directories
 
 
-def test_the_names_of_a_new_data_directory_and_its_parents_are_durable(
-    tmp_path: Path, synced: list[Path]
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_names_of_a_data_directory_and_its_parents_are_durable(
+    tmp_path: Path, synced: list[Path], *, is_there: bool
 ) -> None:
-    make_data_directory(tmp_path / "a" / "b" / "data")
-    assert (tmp_path / "a" / "b" / "data").is_dir()
+    data = tmp_path / "a" / "b" / "data"
+    if is_there:
+        # Whoever made it may have died, or lost power, before its fsync.
+        data.mkdir(parents=True)
+    make_data_directory(data)
+    assert data.is_dir()
     assert synced[:3] == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
 
 
@@ -384,15 +389,6 @@ def test_a_data_directory_that_cannot_be_made_says_why_and_how_bad_that_is(
         monkeypatch.setattr(Path, "mkdir", failing(number))
         with pytest.raises(kind, match=r"data cannot be made: .*another directory"):
             make_data_directory(tmp_path / "data")
-
-
-def test_the_names_of_a_directory_that_is_there_are_made_durable_too(
-    tmp_path: Path, synced: list[Path]
-) -> None:
-    # Whoever made it may have died, or lost power, before its fsync.
-    (tmp_path / "a" / "data").mkdir(parents=True)
-    make_data_directory(tmp_path / "a" / "data")
-    assert synced[:2] == [tmp_path / "a", tmp_path]
 
 
 def test_a_parent_that_cannot_be_made_durable_is_fatal_but_one_that_may_not_be_read_is_not(

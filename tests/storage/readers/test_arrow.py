@@ -383,13 +383,6 @@ def test_facts_of_a_range_of_the_message_log_are_those_of_its_records(begin: int
     assert {row["record"]: row["sequence"] for row in rows_in(found)} == wanted
 
 
-def test_records_of_facts_are_no_messages_and_not_missing() -> None:
-    disk, path, length = facts_disk()
-    reader = reader_on(disk, Kind.MESSAGE)
-    found = rows_in(reader.messages(path, length=length, first_sequence=1, next_sequence=20))
-    assert [row["sequence"] for row in found] == [1, 6, 7, 12, 13, 18, 19]
-
-
 @pytest.mark.parametrize("kind", [Kind.MESSAGE, Kind.DISPATCH])
 @pytest.mark.parametrize(("batch", "gone"), [(3, (8, 12)), (4, (12, 14))])
 def test_records_that_are_damaged_or_missing_are_told_to_who_reads_facts_or_messages(

@@ -40,7 +40,7 @@ from tests.golden.directory import written
 from tests.kit.dumped import records_of
 from tests.kit.seals import read_seals
 from tests.seeds import each_seed
-from tests.simulation.faults import HARSH, Action, Trap
+from tests.simulation.faults import HARSH
 from tests.storage.dead_rig import DeadRig
 from tests.storage.node.test_store import live
 from tests.storage.qmq_items import qmq_item
@@ -84,45 +84,6 @@ def buried(count: int = 6, *, damage_expected: bool = False) -> DeadRig:
     rig.commit([START_MS + place for place in range(count)])
     bury_what_is_due(rig)
     return rig
-
-
-def steps_of(rig: DeadRig) -> list[object]:
-    """Return the steps of a short story: given up, some requeued, given up again, some dropped."""
-    return [
-        lambda: rig.commit([START_MS + place for place in range(5)]),
-        rig.file,
-        lambda: rig.load(steps=10),
-        lambda: setattr(rig, "now_ms", rig.now_ms + 1000),
-        rig.bury,
-        rig.file,
-        rig.checkpoint,
-        lambda: rig.settle(3, requeue=True),
-        rig.file,
-        rig.checkpoint,
-        rig.bury,
-        lambda: rig.settle(1, requeue=False),
-        lambda: rig.file(5),
-        rig.checkpoint,
-        rig.checkpoint,
-    ]
-
-
-@pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL])
-def test_a_crash_at_every_single_write_forgets_no_record_and_doubles_none(action: Action) -> None:
-    skip, struck = 0, True
-    while struck:
-        rig = DeadRig(7, plan=HARSH)
-        rig.open()
-        rig.split()
-        rig.disk.arm(Trap(action=action, kinds={"write", "sync", "rename"}, skip=skip))
-        struck = not rig.survive(steps_of(rig))  # type: ignore[arg-type]
-        rig.reopen()
-        rig.check_dead()
-        rig.check_rows()
-        rig.see_all_settled()
-        rig.seal_everything()
-        skip += 1
-    assert skip > 40
 
 
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
