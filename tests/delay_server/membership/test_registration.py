@@ -571,7 +571,8 @@ async def test_a_state_that_changes_before_the_last_one_is_answered_is_told_next
 
 async def test_a_disk_that_is_full_from_the_start_is_never_called_writable() -> None:
     world = World()
-    full = StorageConfig(disk_free_bytes_min=1 << 60, disk_free_share_min=1 - 1e-8)
+    world.disk.medium.used = world.disk.capacity_bytes - (1 << 20)
+    full = StorageConfig(disk_free_bytes_min=1 << 21, disk_free_share_min=0.9999)
     async with FakeMeta(world).running() as meta, world.serving(meta_config(storage=full)):
         await trio.sleep(12)
         assert len(meta.brokers) == 2
