@@ -55,20 +55,17 @@ async def test_an_empty_offer_sends_nothing() -> None:
         assert rig.brokers[0].requests == []
 
 
-async def test_a_connection_begins_with_the_hello() -> None:
-    async with rig_of() as rig:
-        rig.offer(1)
-        await trio.sleep(1)
-        assert rig.brokers[0].hellos == [HELLO]
-
-
-async def test_a_broker_that_knows_hello_is_sent_to_as_well() -> None:
+@pytest.mark.parametrize("hello_code", [ResponseCode.UNKNOWN_CODE, ResponseCode.SUCCESS])
+async def test_a_connection_begins_with_the_hello_whatever_a_broker_knows_of_it(
+    hello_code: int,
+) -> None:
     def setup(rig: Rig) -> None:
-        rig.brokers[0].hello_code = ResponseCode.SUCCESS
+        rig.brokers[0].hello_code = hello_code
 
     async with rig_of(setup=setup) as rig:
         rig.offer(1)
         await trio.sleep(1)
+        assert rig.brokers[0].hellos == [HELLO]
         rig.assert_all_settled()
 
 
@@ -413,13 +410,6 @@ async def test_a_broker_that_dies_without_a_word_is_found_out_while_idle() -> No
         assert len(rig.facts) >= 500
         await trio.sleep(10)
         rig.assert_all_settled()
-
-
-async def test_heartbeats_keep_an_idle_connection() -> None:
-    async with rig_of() as rig:
-        await trio.sleep(100)
-        assert len(rig.brokers[0].heartbeats) == 6
-        assert len(rig.brokers[0].connects) == 1
 
 
 # Damage.
