@@ -144,6 +144,7 @@ class Link(Plug, Generic[RequestT]):
         """While it has not said who it is: when it was asked."""
         self._clock = ServerClock(server)
         self._clock_asked_at = 0.0
+        self._clock_asked_ms = 0
         self._foreign: str | None = None
         self.is_missed = False
         """Whether messages went elsewhere for lack of a connection, so that one is made again."""
@@ -202,7 +203,7 @@ class Link(Plug, Generic[RequestT]):
         self._say_hello(now)
 
     def _say_hello(self, now: float) -> None:
-        self._clock_asked_at = now
+        self._clock_asked_at, self._clock_asked_ms = now, self._clock.asked_ms()
         self._outgoing.append(_HELLO)
 
     def lost(self, reason: str, now: float, chance: random.Random) -> list[RequestT]:
@@ -254,7 +255,7 @@ class Link(Plug, Generic[RequestT]):
         self._decoder.feed(data)
         for frame in self._decoder.frames():
             if frame.is_response and frame.opaque == _HELLO_OPAQUE:
-                self._take_hello(frame, now)
+                self._take_hello(frame)
                 continue
             found = self._in_flight.pop(frame.opaque, None) if frame.is_response else None
             if found is None:
@@ -281,7 +282,7 @@ class Link(Plug, Generic[RequestT]):
                 else f"is not a delay server ({error})"
             )
 
-    def _take_hello(self, frame: Frame, now: float) -> None:
+    def _take_hello(self, frame: Frame) -> None:
         """Take who it is: a delay server refuses the HELLO, and says which one it is."""
         self._asked_at = None
         if frame.code == ResponseCode.BROKER_ERROR:
@@ -298,7 +299,7 @@ class Link(Plug, Generic[RequestT]):
                 "and the listener of a meta server do)"
             )
         else:
-            self._clock.heard(hello.now_ms, now - self._clock_asked_at)
+            self._clock.heard(hello.now_ms, self._clock_asked_ms)
 
     def _refuse(self, text: str) -> None:
         self._foreign = self.condemned = text

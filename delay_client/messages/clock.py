@@ -5,7 +5,6 @@ it is due. The server says what its clock shows when a connection begins, and ag
 """
 
 import logging
-import math
 import time
 from typing import Final
 
@@ -40,7 +39,8 @@ class ServerClock:
     """The wall clock of a delay server, as far as its answers tell; before one, that of here.
 
     Between two answers it goes on with `boot_ms()`, so that a wall clock that is set changes
-    nothing. It is never behind the server's, and ahead of it by no more than an answer took.
+    nothing. It is not behind the server's, but for what ms round off, and ahead of it by no more
+    than an answer took.
     """
 
     def __init__(self, server: str) -> None:
@@ -58,17 +58,25 @@ class ServerClock:
         ahead_ms = self.now_ms() - wall_ms()
         return ahead_ms if abs(ahead_ms) >= DIFFERS_MS else 0
 
-    def heard(self, server_ms: int | None, waited_s: float) -> None:
-        """Take what an answer says that came so long after the question; None: it says nothing.
+    def asked_ms(self) -> int:
+        """Return the moment at which a question is asked, for `heard`."""
+        return boot_ms()
 
-        The server looked at its clock meanwhile. What that explains is no difference.
+    def heard(self, server_ms: int | None, asked_ms: int) -> None:
+        """Take what an answer says; None: it says nothing.
+
+        asked_ms: when the question was asked. The server looked at its clock since.
+        What that explains is no difference.
         """
         if server_ms is None:
             return
-        known_ms, latest_ms = self.now_ms(), server_ms + math.ceil(waited_s * 1000)
+        # One look, at the end of what was waited: a process may stand still between two.
+        now_ms = boot_ms()
+        known_ms = wall_ms() if self._lead_ms is None else now_ms + self._lead_ms
+        latest_ms = server_ms + now_ms - asked_ms
         is_right = server_ms <= known_ms <= latest_ms
         if self._lead_ms is None or not is_right:
-            self._lead_ms = (known_ms if is_right else latest_ms) - boot_ms()
+            self._lead_ms = (known_ms if is_right else latest_ms) - now_ms
         if (ahead_ms := self.ahead_ms()) and not self._has_logged:
             self._has_logged = True
             logger.warning(_DIFFERS, self._server, ahead_ms / 1000)

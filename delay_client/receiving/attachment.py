@@ -20,7 +20,7 @@ import random
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from delay_client.exchange.circuits import pause_s
 from delay_client.exchange.links import LinkState, Plug
@@ -106,6 +106,15 @@ class _Waiting:
         return max(self.hold_until, self.flush_at)
 
 
+class _Asked(NamedTuple):
+    """A request with verdicts that is not answered yet."""
+
+    rows: list[Settled]
+    at: float
+    asked_ms: int
+    """By `boot_ms()`."""
+
+
 @dataclass
 class Shared:
     """What the attachments of a receiver have in common."""
@@ -161,6 +170,7 @@ class Attachment(Plug):
     def _clear(self) -> None:
         """Forget what was of the connection."""
         self._attach_by = self._attached_at = math.inf
+        self._attach_asked_ms = 0
         self._flow: Flow | None = None
         # So many verdicts go at once: the server has little left to send.
         self._full = self._config.settle_items_max
@@ -171,7 +181,7 @@ class Attachment(Plug):
         self._unsettled_bytes = 0
         self._unbegun = 0
         self._verdicts, self._laters = _Waiting(), _Waiting()
-        self._in_flight: dict[int, tuple[list[Settled], float]] = {}
+        self._in_flight: dict[int, _Asked] = {}
         self._outgoing.clear()
         most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
         self._decoder = FrameDecoder(frame_bytes_max=FRAME_OVERHEAD + most)
@@ -204,13 +214,16 @@ class Attachment(Plug):
     def connected(self, now: float) -> None:
         """Note that the connection stands, and attach."""
         self._move(LinkState.CONNECTING, LinkState.UP)
-        self._attach_by = now + self._config.answer_timeout_s
+        self._attach_by, self._attach_asked_ms = (
+            now + self._config.answer_timeout_s,
+            self._clock.asked_ms(),
+        )
         self._request(CommandCode.ATTACH, encode_attach(self._shared.attach))
 
     def lost(self, reason: str, now: float) -> None:
         """Note that there is no connection: what came by it comes again, elsewhere."""
         dropped = len(self._verdicts.rows) + len(self._laters.rows)
-        dropped += sum(len(rows) for rows, _ in self._in_flight.values())
+        dropped += sum(len(asked.rows) for asked in self._in_flight.values())
         if self.is_attached:
             self._shared.attached -= 1
             count = dropped + len(self._unsettled)
@@ -243,9 +256,8 @@ class Attachment(Plug):
                     if frame.code == CommandCode.DELIVER:
                         self._deliver(frame.body, now)
                 elif self._attach_by < math.inf:
-                    waited_s = now - self._attach_by + self._config.answer_timeout_s
                     self._attach_by = math.inf
-                    self._take_attach_reply(frame, now, waited_s)
+                    self._take_attach_reply(frame, now)
                 elif (found := self._in_flight.pop(frame.opaque, None)) is not None:
                     self._answered_at = now
                     self._take_settle_reply(found, frame, now)
@@ -372,7 +384,7 @@ class Attachment(Plug):
 
     # Frames.
 
-    def _take_attach_reply(self, frame: Frame, now: float, waited_s: float) -> None:
+    def _take_attach_reply(self, frame: Frame, now: float) -> None:
         epochs, code, body = self._shared.epochs, frame.code, frame.body
         reply = decode_attach_reply(body) if code == ResponseCode.SUCCESS else None
         if reply is None:
@@ -387,24 +399,22 @@ class Attachment(Plug):
         else:
             epochs[reply.group] = reply.epoch
             self.group, self._epoch, self._lease_s = reply.group, reply.epoch, reply.lease_s
-            self._clock.heard(reply.now_ms, waited_s)
+            self._clock.heard(reply.now_ms, self._attach_asked_ms)
             # The lease begins now; the FLOW goes out when this is polled.
             self._attached_at = self._flow_said_at = now
             self._shared.attached += 1
             self.trouble = None
             self._log(logging.INFO, f"attached, group {reply.group}")
 
-    def _take_settle_reply(
-        self, asked: tuple[list[Settled], float], frame: Frame, now: float
-    ) -> None:
-        (rows, sent_at), code, body = asked, frame.code, frame.body
+    def _take_settle_reply(self, asked: _Asked, frame: Frame, now: float) -> None:
+        rows, code, body = asked.rows, frame.code, frame.body
         counts = self._shared.counts
         are_laters = bool(rows) and rows[0].verdict == Verdict.LATER
         waiting = self._laters if are_laters else self._verdicts
         if code == ResponseCode.SUCCESS:
             unknown, now_ms = decode_settle_reply(body)
             counts.unknown += unknown
-            self._clock.heard(now_ms, now - sent_at)
+            self._clock.heard(now_ms, asked.asked_ms)
             waiting.setbacks = 0
         elif code == ResponseCode.BROKER_ERROR:
             level = logging.DEBUG if waiting.setbacks else logging.WARNING
@@ -448,7 +458,7 @@ class Attachment(Plug):
         if (is_time and not self._in_flight) or now >= self._ask_at():
             # It is answered at once, since it says nothing: so a server that is silent is left.
             self._asked_at = now
-            self._in_flight[self._request(CommandCode.SETTLE, encode_settle([]))] = ([], now)
+            self._settle([], now)
         if is_time or is_news:
             self._flow, self._flow_said_at = flow, now
             self._full = min(self._config.settle_items_max, max(flow.items // 2, 1))
@@ -473,9 +483,14 @@ class Attachment(Plug):
                 if size > config.settle_bytes_max:
                     break
                 rows.append(verdicts.popleft())
-            self._in_flight[self._request(CommandCode.SETTLE, encode_settle(rows))] = (rows, now)
+            self._settle(rows, now)
         if not verdicts:
             waiting.flush_at = math.inf
+
+    def _settle(self, rows: list[Settled], now: float) -> None:
+        """Put a request with verdicts on the wire."""
+        opaque = self._request(CommandCode.SETTLE, encode_settle(rows))
+        self._in_flight[opaque] = _Asked(rows, now, self._clock.asked_ms())
 
     def _answer_by(self) -> float:
         """Return when the server must have answered something since it was asked."""
@@ -489,7 +504,7 @@ class Attachment(Plug):
         return self._unanswered_since() + self._config.answer_timeout_s / 2
 
     def _unanswered_since(self) -> float:
-        oldest = min((sent_at for _, sent_at in self._in_flight.values()), default=math.inf)
+        oldest = min((asked.at for asked in self._in_flight.values()), default=math.inf)
         return max(oldest, self._answered_at)
 
     def _flow_s(self) -> float:

@@ -81,33 +81,6 @@ def test_more_damage_is_named_or_harmless_and_has_every_kind() -> None:
     assert ledger.salvaged.total() > 40
 
 
-def last_log(judge: Judge) -> str:
-    """Return the path of the message_log's last file."""
-    return max(path for path in judge.directory.files if path.startswith("message_log/0"))
-
-
-LOST = {"gone": None, "empty": b"", "zeros": bytes(1024), "short": b"DWDE", "other": b"x" * 1024}
-
-
-@pytest.mark.parametrize("how", LOST)
-def test_a_lost_durable_end_and_a_bad_byte_in_the_log_are_named_and_cut_nothing(how: str) -> None:
-    judge = Judge(populated(1000))
-    end, log = "message_log/durable_end", last_log(judge)
-    data = judge.directory.files[log]
-    alone = judge.judge(Injection(Kind.GONE, {end: LOST[how]}, f"{end} {how}"), full=True)
-    assert (alone.named, alone.refused, alone.lost) == (True, False, 0)
-    refused = 0
-    for position in range(64, len(data), 293):
-        struck = data[:position] + bytes([data[position] ^ 0x55]) + data[position + 1 :]
-        verdict = judge.judge(
-            Injection(Kind.WITH_END, {end: LOST[how], log: struck}, f"{end} {how}, {position}"),
-            full=True,
-        )
-        assert verdict.named
-        refused += verdict.refused
-    assert refused
-
-
 def test_a_directory_as_it_is_has_nothing_to_report_but_what_is_quarantined() -> None:
     directory = populated(1000)
     disk = OverlayDisk(directory.files, {})

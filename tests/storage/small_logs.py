@@ -72,6 +72,20 @@ def facts_batch(base_sequence: int, facts: FactBlock, *, floor_minute: int = 0) 
     return log_batch(RecordKind.FACTS, base_sequence, floor_minute=floor_minute, columns=columns)
 
 
+def unbegun(disk: Disk, *, log_uuid: UUID = LOG_UUID, file_bytes_max: int = 1 << 20) -> MessageLog:
+    """Return an empty log, without its first epoch."""
+    log, report = MessageLog.recover(
+        disk,
+        log_uuid=log_uuid,
+        checkpoint_sequence=0,
+        known_sequence=0,
+        had_checkpoint=False,
+        file_bytes_max=file_bytes_max,
+    )
+    assert (report.damages, report.cut) == ([], [])
+    return log
+
+
 def recover(
     disk: Disk,
     *,

@@ -3,6 +3,8 @@
 It is the message of message_log.md's example: sequence 2, due at NOW_MS, on subject `boarding`.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from storage.batch.entries import SubjectTable
@@ -77,13 +79,16 @@ def rows_of(
 def delivered(
     sequences: list[int],
     *,
-    minute: int = KEY.start,
+    minute: int | Sequence[int] = KEY.start,
     at_ms: int = NOW_MS + 3,
     outcome: Outcome = Outcome.DELIVERED,
     target: bytes = b"g1",
     first_record: int = 3,
 ) -> FactBlock:
-    """Return one fact for each sequence; the records that state them follow each other."""
+    """Return one fact for each sequence; the records that state them follow each other.
+
+    minute: of all of them, or of each.
+    """
     count = len(sequences)
     return FactBlock(
         sequence=np.array(sequences, np.int64),

@@ -17,7 +17,7 @@ import numpy as np
 from storage.batch.batches import Damage, LogBatch
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import ENTRY, Entries
-from storage.batch.facts import FactBlock, Outcome, facts_stated, join_facts
+from storage.batch.facts import FactBlock, facts_stated, join_facts
 from storage.batch.file_header import decode_file_header
 from storage.disk.errors import DamagedError, FatalDiskError, StorageFullError
 from storage.disk.spans import MINUTE_MS, Span, key_of_minute, key_of_name
@@ -33,6 +33,7 @@ from tests.kit.seals import read_seals
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Death, FaultPlan
 from tests.storage.qmq_items import qmq_item
+from tests.storage.small_segments import delivered
 from tests.storage.starting import start
 
 START_MS = 29_000_000 * MINUTE_MS
@@ -763,13 +764,5 @@ def _seals_in(files: dict[str, bytes], end: SealsEnd) -> dict[str, bool]:
 
 def facts_of(entries: Entries, at_ms: int) -> FactBlock:
     """Return the facts that these entries were delivered."""
-    count = len(entries)
-    return FactBlock(
-        sequence=entries["sequence"].copy(),
-        minute=entries["minute"].copy(),
-        at_ms=np.full(count, at_ms, np.int64),
-        target=np.zeros(count, np.uint16),
-        outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-        record=np.zeros(count, np.int64),
-        targets=[b"g1"],
-    )
+    minutes: list[int] = entries["minute"].tolist()
+    return delivered(entries["sequence"].tolist(), minute=minutes, at_ms=at_ms)

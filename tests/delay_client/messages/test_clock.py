@@ -37,28 +37,28 @@ def new_clock() -> ServerClock:
 
 
 @pytest.mark.parametrize(
-    ("server_ms", "waited_s", "ahead_ms"),
+    ("server_ms", "waited_ms", "ahead_ms"),
     [
-        (NOON_MS, 0.0, 0),
+        (NOON_MS, 0, 0),
         # The server said it up to a second ago.
-        (NOON_MS - 1000, 1.0, 0),
-        (NOON_MS - 999, 1.0, 0),
+        (NOON_MS - 1000, 1000, 0),
+        (NOON_MS - 999, 1000, 0),
         # The answer came at once, so that it is behind, or ahead.
-        (NOON_MS - 1000, 0.0, -1000),
-        (NOON_MS + HOUR_MS, 0.0, HOUR_MS),
+        (NOON_MS - 1000, 0, -1000),
+        (NOON_MS + HOUR_MS, 0, HOUR_MS),
         # Never behind the server's: all of the wait may have been after it looked.
-        (NOON_MS + HOUR_MS, 0.25, HOUR_MS + 250),
-        (NOON_MS - HOUR_MS, 0.25, -HOUR_MS + 250),
+        (NOON_MS + HOUR_MS, 250, HOUR_MS + 250),
+        (NOON_MS - HOUR_MS, 250, -HOUR_MS + 250),
         # Too little to be made up for.
-        (NOON_MS + 99, 0.0, 0),
-        (NOON_MS + 100, 0.0, 100),
+        (NOON_MS + 99, 0, 0),
+        (NOON_MS + 100, 0, 100),
     ],
 )
 def test_what_a_delay_explains_is_no_difference(
-    clocks: Clocks, server_ms: int, waited_s: float, ahead_ms: int
+    clocks: Clocks, server_ms: int, waited_ms: int, ahead_ms: int
 ) -> None:
     server = new_clock()
-    server.heard(server_ms, waited_s)
+    server.heard(server_ms, clocks.boot_ms - waited_ms)
     assert server.ahead_ms() == ahead_ms
     clocks.pass_ms(10_000)
     assert server.ahead_ms() == ahead_ms
@@ -66,7 +66,7 @@ def test_what_a_delay_explains_is_no_difference(
 
 def test_before_an_answer_and_by_one_without_a_time_it_is_the_clock_of_here(clocks: Clocks) -> None:
     server = new_clock()
-    server.heard(None, 0.0)
+    server.heard(None, clocks.boot_ms)
     clocks.wall_ms += HOUR_MS
     assert (server.now_ms(), server.ahead_ms()) == (clocks.wall_ms, 0)
 
@@ -74,7 +74,7 @@ def test_before_an_answer_and_by_one_without_a_time_it_is_the_clock_of_here(cloc
 @pytest.mark.parametrize("by_ms", [HOUR_MS, -HOUR_MS])
 def test_a_wall_clock_that_is_set_later_changes_nothing(clocks: Clocks, by_ms: int) -> None:
     server = new_clock()
-    server.heard(NOON_MS, 0.0)
+    server.heard(NOON_MS, clocks.boot_ms)
     clocks.pass_ms(1000)
     clocks.wall_ms += by_ms
     assert (server.now_ms(), server.ahead_ms()) == (NOON_MS + 1000, -by_ms)
@@ -82,17 +82,17 @@ def test_a_wall_clock_that_is_set_later_changes_nothing(clocks: Clocks, by_ms: i
 
 def test_what_was_known_well_outlives_a_slow_answer(clocks: Clocks) -> None:
     server = new_clock()
-    server.heard(NOON_MS + HOUR_MS, 0.001)
+    server.heard(NOON_MS + HOUR_MS, clocks.boot_ms - 1)
     clocks.pass_ms(10_000)
-    server.heard(NOON_MS + HOUR_MS + 6_000, 5.0)
+    server.heard(NOON_MS + HOUR_MS + 6_000, clocks.boot_ms - 5_000)
     assert server.ahead_ms() == HOUR_MS + 1
 
 
 def test_a_server_whose_clock_is_set_is_followed(clocks: Clocks) -> None:
     server = new_clock()
-    server.heard(NOON_MS, 0.0)
+    server.heard(NOON_MS, clocks.boot_ms)
     clocks.pass_ms(10_000)
-    server.heard(NOON_MS + HOUR_MS, 0.0)
+    server.heard(NOON_MS + HOUR_MS, clocks.boot_ms)
     assert server.ahead_ms() == HOUR_MS - 10_000
 
 
@@ -102,7 +102,7 @@ def test_a_difference_is_logged_once(
 ) -> None:
     server = new_clock()
     for _ in range(3):
-        server.heard(clocks.wall_ms + by_ms, 0.0)
+        server.heard(clocks.wall_ms + by_ms, clocks.boot_ms)
     [record] = caplog.records
     assert record.getMessage() == (
         f"h:1: its clock is {shown} from that of this machine: delays count by it"

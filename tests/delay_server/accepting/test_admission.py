@@ -12,7 +12,7 @@ from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.errors import IndivisibleBodyError, TooManyItemsError
-from delay_protocol.messages.items import Item, encode_item, walk_attributes
+from delay_protocol.messages.items import walk_attributes
 from delay_protocol.messages.send_message import decode_send_reply, encode_send_reply
 from delay_server.accepting import admission as admission_module
 from delay_server.accepting.admission import Admission, AdmissionConfig, Admitted
@@ -199,12 +199,6 @@ def test_a_bad_item_is_refused_by_its_own_code_and_its_neighbours_go_on(
     assert remark in failed_remark
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_a_bad_item_alone_leaves_nothing_in_the_intake(name: str) -> None:
-    admitted, data, _ = admit([REFUSED[name][0]])
-    assert (admitted.count_accepted, len(admitted.failures), data) == (0, 1, [])
-
-
 @pytest.mark.parametrize("name", ACCEPTED)
 @pytest.mark.parametrize("neighbour", [[], [GOOD], [REFUSED["slash"][0]]])
 def test_a_good_item_is_kept_byte_for_byte(name: str, neighbour: list[bytes]) -> None:
@@ -231,10 +225,6 @@ def test_columns_tell_what_the_items_say() -> None:
     assert [batch.subjects[number] for number in batch.subject] == [b"a.b", b"a.b"]
 
 
-def test_a_request_without_items_is_legal() -> None:
-    assert admit([]) == (Admitted(0, []), [], [])
-
-
 @pytest.mark.parametrize("rest", [GOOD[:-1], b"\0", GOOD + b"x"])
 def test_a_body_that_cannot_be_divided_leaves_the_intake_as_it_was(rest: bytes) -> None:
     intake = Intake()
@@ -259,20 +249,15 @@ def test_a_due_time_in_the_past_stays_as_it_was_asked_for() -> None:
     assert admit([raw_item(due_ms=5), REFUSED["slash"][0]])[2] == [5]
 
 
-def test_items_beyond_the_limit_of_a_request_are_refused() -> None:
-    items = [raw_item(message_id=b"%d" % number) for number in range(53)]
-    admitted, data, _ = admit(items)
-    assert data == items[:50]
-    assert [failure.message_id for failure in admitted.failures] == [b"50", b"51", b"52"]
-    assert {failure.code for failure in admitted.failures} == {ItemCode.BLOCK}
-    assert "more than 50 items" in admitted.failures[0].remark
-
-
-def test_more_than_twice_as_many_items_are_refused_as_one() -> None:
+def test_items_beyond_the_limit_are_refused_each_and_more_than_twice_as_many_as_one() -> None:
     items = [raw_item(message_id=b"%d" % number) for number in range(100)]
     admitted, data, _ = admit(items)
     assert data == items[:50]
-    assert len(admitted.failures) == 50
+    assert [failure.message_id for failure in admitted.failures] == [
+        b"%d" % number for number in range(50, 100)
+    ]
+    assert {failure.code for failure in admitted.failures} == {ItemCode.BLOCK}
+    assert "more than 50 items" in admitted.failures[0].remark
     intake = Intake()
     with pytest.raises(TooManyItemsError):
         Admission(LIMITS).admit(b"".join(items) + GOOD, NOW, intake)
@@ -319,12 +304,36 @@ def test_an_item_is_refused_for_a_tag_that_is_not_utf_8(tags: list[list[bytes]])
     assert data == kept
 
 
-def test_a_lower_limit_for_the_number_of_attributes_is_looked_for_in_smaller_bodies() -> None:
-    admission = Admission(AdmissionConfig(attributes_max=3))
-    items = [raw_item(body=attribute(b"k", b"v") * count) for count in (1, 2, 3, 4)]
-    admitted, data, _ = admit(items, admission)
-    assert data == items[:3]
-    assert "limit 3" in admitted.failures[0].remark
+@pytest.mark.parametrize(
+    ("limits", "good", "bad", "limit"),
+    [
+        (
+            AdmissionConfig(attributes_max=3),
+            raw_item(body=attribute(b"k", b"v") * 3),
+            raw_item(body=attribute(b"k", b"v") * 4),
+            "limit 3",
+        ),
+        (
+            AdmissionConfig(attribute_bytes_max=10),
+            raw_item(body=attribute(b"k", b"v" * 10)),
+            raw_item(body=attribute(b"k", b"v" * 11)),
+            "10",
+        ),
+        (
+            AdmissionConfig(item_bytes_max=100),
+            GOOD,
+            raw_item(flag=DELAY | TAGS, tags=[b"t" * 100]),
+            "limit 100",
+        ),
+    ],
+    ids=["attributes", "bytes of an attribute", "bytes of an item"],
+)
+def test_a_lower_limit_is_looked_for_in_smaller_items(
+    limits: AdmissionConfig, good: bytes, bad: bytes, limit: str
+) -> None:
+    admitted, data, _ = admit([good, bad], Admission(limits))
+    assert data == [good]
+    assert limit in admitted.failures[0].remark
 
 
 def test_attributes_of_one_request_beyond_those_looked_at_are_to_be_sent_again(
@@ -411,33 +420,6 @@ def test_verdicts_on_subjects_are_remembered_up_to_a_bound(
     assert len(asked) == 100
 
 
-def test_a_lower_limit_for_attributes_is_looked_for_in_smaller_bodies() -> None:
-    admission = Admission(AdmissionConfig(attribute_bytes_max=10))
-    small = raw_item(body=attribute(b"k", b"v" * 10))
-    large = raw_item(body=attribute(b"k", b"v" * 11))
-    assert admit([small], admission)[1] == [small]
-    assert admit([large], admission)[1] == []
-
-
-def test_an_item_too_large_by_anything_but_its_attributes_is_refused_too() -> None:
-    admission = Admission(AdmissionConfig(item_bytes_max=100))
-    tagged = raw_item(flag=DELAY | TAGS, tags=[b"t" * 100])
-    admitted, data, _ = admit([GOOD, tagged], admission)
-    assert data == [GOOD]
-    assert "limit 100" in admitted.failures[0].remark
-
-
-def test_a_body_larger_than_a_batch_is_admitted_in_several() -> None:
-    admission = Admission(AdmissionConfig())
-    large = attribute(b"k", b"v" * 30_000) * 30
-    items = [raw_item(message_id=b"%d" % number, body=large) for number in range(12)]
-    intake = Intake()
-    assert admission.admit(b"".join(items), NOW, intake).count_accepted == 12
-    batches = intake.batches()
-    assert [len(batch) for batch in batches] == [4, 4, 4]
-    assert b"".join(b"".join(batch.pieces) for batch in batches) == b"".join(items)
-
-
 def test_the_largest_item_allowed_fits_into_a_batch() -> None:
     limits = AdmissionConfig(item_bytes_max=4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
     subject = b"%DEAD_RETRY%" + b"s" * 255 + b"%" + b"g" * 255
@@ -449,11 +431,6 @@ def test_the_largest_item_allowed_fits_into_a_batch() -> None:
     assert admit([item], Admission(limits))[1] == [item]
     with pytest.raises(ValueError, match="item_bytes_max"):
         AdmissionConfig(item_bytes_max=limits.item_bytes_max + 1)
-
-
-def test_what_clients_encode_is_admitted() -> None:
-    item = Item(DELAY, NOW, NOW + 5, "gate.change", "id", (), {"flight": "LH 400"})
-    assert admit([encode_item(item)])[0] == Admitted(1, [])
 
 
 corpus = [

@@ -212,19 +212,6 @@ async def test_what_a_commit_kept_survives_a_power_cut() -> None:
     assert read_log(store.message_log) == [(RecordKind.MESSAGE, 2, 20, b"".join(items))]
 
 
-async def test_a_commit_for_which_there_is_no_room_beyond_the_floor_writes_nothing() -> None:
-    bench = Bench()
-    before = bench.log()
-    writes = bench.disk.counts["write"]
-    bench.floor_bytes = bench.disk.capacity_bytes - bench.disk.used_bytes - 100_000
-    assert not await bench.commit(intake_of(*some_items(400)))
-    assert bench.disk.counts["write"] == writes
-    assert bench.log() == before
-    assert not bench.desk.submitted
-    bench.floor_bytes = 0
-    assert not await bench.commit(intake_of(*some_items(1))), "nobody has looked again"
-
-
 async def test_a_commit_is_one_write_and_one_fsync_whatever_it_holds() -> None:
     bench = Bench()
     assert await bench.commit(intake_of(*some_items(1)))

@@ -46,11 +46,6 @@ def items_of(batch: MessageBatch) -> list[tuple[bytes, bytes]]:
     return list(zip(datas, names, strict=True))
 
 
-def test_an_empty_intake_makes_no_batch() -> None:
-    assert Intake().batches() == []
-    assert len(Intake()) == 0
-
-
 def test_a_request_that_fits_is_one_piece_and_not_a_copy() -> None:
     intake = Intake()
     body = add(intake, [(b"aa", b"s"), (b"bbb", b"t"), (b"c", b"s")])
@@ -84,15 +79,6 @@ def test_a_request_that_does_not_fit_any_more_begins_the_next_batch_whole() -> N
     assert one.pieces[0] is first
     assert two.pieces[0] is second
     assert two.subjects == [b"s"]
-
-
-def test_a_request_larger_than_a_batch_is_cut_between_items() -> None:
-    intake = Intake(batch_bytes_max=1024 + 200)
-    items = [(bytes([65 + i]) * 50, b"s") for i in range(8)]
-    add(intake, items)
-    batches = intake.batches()
-    assert [len(batch) for batch in batches] == [2, 2, 2, 2]
-    assert [item for batch in batches for item in items_of(batch)] == items
 
 
 def test_an_item_that_no_batch_can_hold_is_the_callers_mistake() -> None:

@@ -107,18 +107,6 @@ async def test_where_all_places_are_taken_the_address_with_most_gives_one() -> N
         assert (server.open_connections, server.counts.refused) == (8, 0)
 
 
-async def test_who_waits_for_an_answer_goes_for_nobody() -> None:
-    limits = ConnectionLimits(connections_max=2)
-    handler = Recorder(hold_all)
-    async with serving(handler, limits) as (server, network):
-        waiting = [await come(network, CROWD) for _ in range(2)]
-        for opaque, peer in enumerate(waiting):
-            await peer.send_all(request_bytes(opaque))
-        await trio.testing.wait_all_tasks_blocked()
-        assert await receive_until_closed(await come(network, OTHER)) == []
-        assert (server.counts.refused, handler.ended) == (1, [])
-
-
 @pytest.mark.parametrize(
     ("host", "where"),
     [
@@ -151,18 +139,6 @@ async def test_busy_connections_do_not_hide_the_silent_ones_behind_them() -> Non
         assert server.counts.closed[CloseReason.CROWDED] >= 17
         assert handler.reasons == [CloseReason.CROWDED] * server.counts.closed.total()
         assert await receive_until_closed(idle[0]) == []
-
-
-async def test_a_connection_that_asks_now_and_then_outlives_a_flood_of_idle_ones() -> None:
-    limits = ConnectionLimits(connections_per_address_max=200)
-    async with serving(Recorder(answer_all), limits) as (server, network):
-        good = await come(network, CROWD)
-        for number in range(1000):
-            await come(network, CROWD)
-            await trio.sleep(0.01)
-            if not number % 10:
-                await ask(good, number)
-        assert server.counts.closed[CloseReason.CROWDED] == 801
 
 
 async def test_accepting_pauses_while_many_evicted_connections_are_not_closed() -> None:

@@ -12,40 +12,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import delay_transport.http.server
-from delay_transport.http.server import HEADER_BYTES_MAX, make_application, serve_application
-from delay_transport.seams.runtime import parse_address
+from delay_transport.http.server import HEADER_BYTES_MAX
+from delay_transport.seams.runtime import Address
+from tests.delay_transport.http.rig import CONNECTIONS_MAX, answer_to, read_all, serving
 
-CONNECTIONS_MAX = 10
 WHOLE = b"GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 HALF = b"GET /hello HTTP/1.1\r\nHost: x\r\nX-Half: "
-Address = tuple[str, int]
-
-
-@asynccontextmanager
-async def serving() -> AsyncIterator[tuple[Address, trio.Event]]:
-    """Serve on a free port; return where, and what slow answers wait for."""
-    release = trio.Event()
-
-    async def hello(request: Request) -> Response:
-        return PlainTextResponse(f"hello {len(await request.body())}")
-
-    async def slow(_: Request) -> Response:
-        await release.wait()
-        return PlainTextResponse("at last")
-
-    routes = [Route("/hello", hello, methods=["GET", "POST"]), Route("/slow", slow)]
-    with trio.fail_after(30):
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(
-                lambda task_status: serve_application(
-                    make_application(routes),
-                    "127.0.0.1:0",
-                    connections_max=CONNECTIONS_MAX,
-                    task_status=task_status,
-                )
-            )
-            yield parse_address(address), release
-            nursery.cancel_scope.cancel()
 
 
 class Flood:
@@ -75,25 +47,6 @@ async def flooding() -> AsyncIterator[Flood]:
         await flood.aclose()
 
 
-async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
-    """Return what comes until the connection is closed, or reset."""
-    answer = b""
-    with contextlib.suppress(trio.BrokenResourceError):
-        while data := await stream.receive_some():
-            answer += data
-    return answer
-
-
-async def answer_to(address: Address, *parts: bytes, ends: bool = False) -> bytes:
-    async with await trio.open_tcp_stream(*address) as stream:
-        for part in parts:
-            await stream.send_all(part)
-            await trio.sleep(0.002 if len(parts) > 1 else 0)
-        if ends:
-            await stream.send_eof()
-        return await read_all(stream)
-
-
 @pytest.mark.parametrize(
     "said",
     [
@@ -109,24 +62,22 @@ async def test_at_the_cap_a_request_waits_until_a_time_out_gives_it_a_place(
 ) -> None:
     monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.5)
     monkeypatch.setattr(delay_transport.http.server, "_READ_S", 0.5)
-    async with serving() as (address, _), flooding() as flood:
+    async with serving() as address, flooding() as flood:
         await flood.open(address, 2 * CONNECTIONS_MAX, said)
         began = trio.current_time()
         assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
         assert 0.8 < trio.current_time() - began < 5
 
 
-async def test_below_the_cap_half_requests_keep_nobody_waiting() -> None:
-    async with serving() as (address, _), flooding() as flood:
-        await flood.open(address, CONNECTIONS_MAX - 1, HALF)
-        began = trio.current_time()
-        assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
-        assert trio.current_time() - began < 3
-
-
 async def test_where_all_are_being_answered_one_more_waits_and_the_log_says_so_once() -> None:
+    release = trio.Event()
+
+    async def slow(_: Request) -> Response:
+        await release.wait()
+        return PlainTextResponse("at last")
+
     with structlog.testing.capture_logs() as lines:
-        async with serving() as (address, release), flooding() as flood:
+        async with serving(Route("/slow", slow)) as address, flooding() as flood:
             await flood.open(address, 2 * CONNECTIONS_MAX, WHOLE.replace(b"/hello", b"/slow"))
             with trio.move_on_after(0.5):
                 await answer_to(address, WHOLE)
@@ -149,7 +100,7 @@ async def test_a_trickle_of_bytes_does_not_hold_a_connection(
 ) -> None:
     monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.4)
     monkeypatch.setattr(delay_transport.http.server, "_REQUEST_S", 0.6)
-    async with serving() as (address, _):
+    async with serving() as address:
         began = trio.current_time()
         async with await trio.open_tcp_stream(*address) as stream:
             with contextlib.suppress(trio.BrokenResourceError):
@@ -160,17 +111,9 @@ async def test_a_trickle_of_bytes_does_not_hold_a_connection(
         assert 0.35 < trio.current_time() - began < 4
 
 
-async def test_half_a_header_is_over_in_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.3)
-    async with serving() as (address, _):
-        began = trio.current_time()
-        assert await answer_to(address, HALF) == b""
-        assert 0.25 < trio.current_time() - began < 3
-
-
 @pytest.mark.parametrize("size", [1, 7])
 async def test_headers_may_come_in_any_pieces(size: int) -> None:
-    async with serving() as (address, _):
+    async with serving() as address:
         for request in (WHOLE, WHOLE.replace(b"\r\n", b"\n")):
             pieces = [request[i : i + size] for i in range(0, len(request), size)]
             assert (await answer_to(address, *pieces)).endswith(b"hello 0")
@@ -188,30 +131,23 @@ async def test_headers_may_come_in_any_pieces(size: int) -> None:
     ids=["TLS", "an end", "a frame", "other words", "no end"],
 )
 async def test_what_is_no_request_is_told_so_at_once(said: bytes, ends: bool, code: bytes) -> None:
-    async with serving() as (address, _):
+    async with serving() as address:
         began = trio.current_time()
         assert (await answer_to(address, said, ends=ends)).startswith(b"HTTP/1.1 " + code)
         assert trio.current_time() - began < 2
 
 
-async def test_whoever_resets_leaves_nothing_behind() -> None:
-    async with serving() as (address, _):
+@pytest.mark.parametrize(
+    ("is_reset", "seconds_max"), [(False, 2), (True, 10)], ids=["closes", "resets"]
+)
+async def test_whoever_is_gone_keeps_no_place(is_reset: bool, seconds_max: float) -> None:
+    async with serving() as address:
         for said in (b"", HALF, WHOLE):
             for _ in range(3 * CONNECTIONS_MAX):
-                stream = await trio.open_tcp_stream(*address)
-                # SO_LINGER of 0 s: the end is a reset.
-                stream.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")
-                await stream.send_all(said) if said else None
-                await trio.aclose_forcefully(stream)
-        assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
-
-
-async def test_connections_that_their_peers_have_closed_keep_no_places() -> None:
-    async with serving() as (address, _):
-        for said in (b"", HALF):
-            for _ in range(3 * CONNECTIONS_MAX):
                 async with await trio.open_tcp_stream(*address) as stream:
-                    if said:
-                        await stream.send_all(said)
-            with trio.fail_after(2):
-                assert (await answer_to(address, WHOLE)).startswith(b"HTTP/1.1 200")
+                    if is_reset:
+                        # SO_LINGER of 0 s: the end is a reset.
+                        stream.setsockopt(1, 13, b"\1\0\0\0\0\0\0\0")
+                    await stream.send_all(said)
+            with trio.fail_after(seconds_max):
+                assert (await answer_to(address, WHOLE)).endswith(b"hello 0")

@@ -1,7 +1,5 @@
 """The HTTP port over real sockets: its limits, its protocols, and peers that take nothing."""
 
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
 from urllib.parse import quote
 
 import h2.connection
@@ -18,16 +16,8 @@ import delay_transport.http.server
 from delay_transport.http.server import (
     HEADER_BYTES_MAX,
     json_response,
-    make_application,
-    serve_application,
 )
-from delay_transport.seams.runtime import parse_address
-
-CONNECTIONS_MAX = 10
-
-
-async def _hello(request: Request) -> Response:
-    return PlainTextResponse(f"hello {len(await request.body())}")
+from tests.delay_transport.http.rig import CONNECTIONS_MAX, answer_to, read_all, serving
 
 
 async def _named(request: Request) -> Response:
@@ -42,56 +32,9 @@ async def _much(_: Request) -> Response:
     return PlainTextResponse(b"x" * 50_000_000)
 
 
-@asynccontextmanager
-async def serving() -> AsyncIterator[tuple[str, int]]:
-    """Serve on a free port; return where."""
-    application = make_application(
-        [
-            Route("/hello", _hello, methods=["GET", "POST"]),
-            Route("/much", _much),
-            Route("/named/{name:path}", _named),
-            Route("/number/{name:int}", _named),
-            Route("/faulty", _faulty),
-        ]
-    )
-    async with trio.open_nursery() as nursery:
-        address = await nursery.start(
-            lambda task_status: serve_application(
-                application,
-                "127.0.0.1:0",
-                connections_max=CONNECTIONS_MAX,
-                task_status=task_status,
-            )
-        )
-        yield parse_address(address)
-        nursery.cancel_scope.cancel()
-
-
-async def read_all(stream: trio.abc.ReceiveStream) -> bytes:
-    """Return what comes until the connection is closed, or reset."""
-    answer = b""
-    try:
-        while data := await stream.receive_some():
-            answer += data
-    except trio.BrokenResourceError:
-        pass
-    return answer
-
-
-def run(scenario: Callable[[tuple[str, int]], Coroutine[object, object, None]]) -> None:
-    """Run a scenario against a server."""
-
-    async def main() -> None:
-        with trio.fail_after(20):
-            async with serving() as address:
-                await scenario(address)
-
-    trio.run(main)
-
-
-def request_of(size: int, *, filler: bytes = b"x", more: bytes = b"") -> bytes:
+def request_of(size: int, *, filler: bytes = b"x") -> bytes:
     """Return a request whose line and headers, and the empty line, have so many bytes."""
-    head = b"GET /hello HTTP/1.1\r\nHost: x\r\n" + more + b"Connection: close\r\nX-Long: "
+    head = b"GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX-Long: "
     tail = b"y\r\n\r\n"
     return head + filler * (size - len(head) - len(tail)) + tail
 
@@ -102,10 +45,10 @@ def request_of(size: int, *, filler: bytes = b"x", more: bytes = b"") -> bytes:
     ("size", "code"),
     [(HEADER_BYTES_MAX, b"200"), (2 * HEADER_BYTES_MAX, b"431"), (160_000, b"431")],
 )
-def test_headers_that_grow_beyond_the_limit_are_answered_431(
+async def test_headers_that_grow_beyond_the_limit_are_answered_431(
     size: int, code: bytes, piece: int, filler: bytes
 ) -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+    async with serving() as address:
         request = request_of(size, filler=filler)
         assert len(request) == size
         async with await trio.open_tcp_stream(*address) as stream:
@@ -126,11 +69,9 @@ def test_headers_that_grow_beyond_the_limit_are_answered_431(
         # Of one that goes on sending the answer may be lost with the connection.
         assert answer.startswith(b"HTTP/1.1 " + code) or (code != b"200" and not answer)
 
-    run(scenario)
 
-
-def test_a_body_is_no_header() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+async def test_a_body_is_no_header() -> None:
+    async with serving() as address:
         body = b"z" * 100_000
         async with await trio.open_tcp_stream(*address) as stream:
             head = f"POST /hello HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
@@ -140,23 +81,18 @@ def test_a_body_is_no_header() -> None:
             await stream.send_all(head.encode() + b"Connection: close\r\n\r\n" + body)
             assert (await read_all(stream)).count(b"hello 100000") == 4
 
-    run(scenario)
+
+async def test_a_wish_for_a_websocket_is_refused() -> None:
+    async with serving() as address, await trio.open_tcp_stream(*address) as stream:
+        await stream.send_all(
+            b"GET /hello HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+            b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        )
+        assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
 
 
-def test_a_wish_for_a_websocket_is_refused() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
-        async with await trio.open_tcp_stream(*address) as stream:
-            await stream.send_all(
-                b"GET /hello HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-                b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-            )
-            assert (await stream.receive_some()).startswith(b"HTTP/1.1 403")
-
-    run(scenario)
-
-
-def test_http_2_is_answered_as_http_1_1_is() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
+async def test_http_2_is_answered_as_http_1_1_is() -> None:
+    async with serving() as address:
         peer = h2.connection.H2Connection()
         peer.initiate_connection()
         fields = [(":method", "GET"), (":path", "/hello"), (":scheme", "http")]
@@ -170,8 +106,6 @@ def test_http_2_is_answered_as_http_1_1_is() -> None:
                         body += event.data
         assert body == b"hello 0"
 
-    run(scenario)
-
 
 @pytest.mark.parametrize(
     "noise",
@@ -182,89 +116,74 @@ def test_http_2_is_answered_as_http_1_1_is() -> None:
         b"GET / HTTP/1.1\r\nHost: x\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n\0\0",
     ],
 )
-def test_noise_behind_another_protocol_ends_its_connection_and_no_other(
+async def test_noise_behind_another_protocol_ends_its_connection_and_no_other(
     noise: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(delay_transport.http.server, "_REQUEST_S", 0.5)
 
-    async def scenario(address: tuple[str, int]) -> None:
+    async with serving() as address:
         # More than the cap: each gives its place back.
         for _ in range(CONNECTIONS_MAX + 1):
-            async with await trio.open_tcp_stream(*address) as stream:
-                await stream.send_all(noise)
-                await stream.send_eof()
-                await read_all(stream)
+            await answer_to(address, noise, ends=True)
         monkeypatch.undo()
-        async with await trio.open_tcp_stream(*address) as stream:
-            await stream.send_all(request_of(600))
-            assert (await read_all(stream)).startswith(b"HTTP/1.1 200")
-
-    run(scenario)
+        assert (await answer_to(address, request_of(600))).startswith(b"HTTP/1.1 200")
 
 
-def test_who_takes_no_answer_is_left_and_keeps_nobody_from_stopping(
+async def test_who_takes_no_answer_is_left_and_keeps_nobody_from_stopping(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(delay_transport.http.server, "_REQUEST_S", 0.2)
 
-    async def main() -> None:
-        with trio.fail_after(20):
-            async with serving() as address:
-                stream = await trio.open_tcp_stream(*address)
-                await stream.send_all(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
-                await trio.sleep(1)
-                # Whatever was sent by then comes, and then the connection ends.
-                assert len(await read_all(stream)) < 50_000_000
-                await stream.aclose()
-                deaf = await trio.open_tcp_stream(*address)
-                await deaf.send_all(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
-                await trio.sleep(0.1)
-        await deaf.aclose()
-
-    trio.run(main)
+    async with serving(Route("/much", _much)) as address:
+        stream = await trio.open_tcp_stream(*address)
+        await stream.send_all(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(1)
+        # Whatever was sent by then comes, and then the connection ends.
+        assert len(await read_all(stream)) < 50_000_000
+        await stream.aclose()
+        deaf = await trio.open_tcp_stream(*address)
+        await deaf.send_all(b"GET /much HTTP/1.1\r\nHost: x\r\n\r\n")
+        await trio.sleep(0.1)
+    await deaf.aclose()
 
 
-def test_what_is_nearly_a_path_is_not_found_and_leads_nowhere() -> None:
-    async def scenario(address: tuple[str, int]) -> None:
-        async with await trio.open_tcp_stream(*address) as stream:
-            await stream.send_all(
-                b"GET /hello/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
-            )
-            answer = await read_all(stream)
+async def test_what_is_nearly_a_path_is_not_found_and_leads_nowhere() -> None:
+    async with serving() as address:
+        answer = await answer_to(
+            address, b"GET /hello/ HTTP/1.1\r\nHost: evil.example\r\nConnection: close\r\n\r\n"
+        )
         assert answer.startswith(b"HTTP/1.1 404")
         assert b"evil.example" not in answer
 
-    run(scenario)
 
-
-def answers_to(*targets: str) -> list[tuple[int, object]]:
+async def answers_to(*targets: str) -> list[tuple[int, object]]:
     """Return status and JSON of the answers to requests for these targets, one after another."""
     found: list[tuple[int, object]] = []
-
-    async def scenario(address: tuple[str, int]) -> None:
+    routes = (
+        Route("/named/{name:path}", _named),
+        Route("/number/{name:int}", _named),
+        Route("/faulty", _faulty),
+    )
+    async with serving(*routes) as address:
         for target in targets:
             line = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-            async with await trio.open_tcp_stream(*address) as stream:
-                await stream.send_all(line.encode())
-                head, _, body = (await read_all(stream)).partition(b"\r\n\r\n")
+            head, _, body = (await answer_to(address, line.encode())).partition(b"\r\n\r\n")
             value = msgspec.json.decode(body) if b"application/json" in head else None
             found.append((int(head.split()[1]), value))
-
-    run(scenario)
     return found
 
 
 @pytest.mark.parametrize("name", ["a", "\n", "\0\n", "a\nb", "a\n\n", "a/b/", "\r", "\u2028", "ä%"])
-def test_names_in_paths_and_queries_come_through_exactly(name: str) -> None:
+async def test_names_in_paths_and_queries_come_through_exactly(name: str) -> None:
     escaped = quote(name, safe="")
-    assert answers_to(f"/named/{escaped}?q={escaped}") == [(200, [name, name])]
+    assert await answers_to(f"/named/{escaped}?q={escaped}") == [(200, [name, name])]
 
 
-def test_what_is_no_text_or_only_almost_a_path_is_refused() -> None:
+async def test_what_is_no_text_or_only_almost_a_path_is_refused() -> None:
     """Otherwise it would be taken for another name: a rule for it would be set."""
     codes = [
         code
-        for code, _ in answers_to(
+        for code, _ in await answers_to(
             "/named/%ff",
             "/named/a?q=%ff",
             "/named/%ed%a0%80",
@@ -276,9 +195,9 @@ def test_what_is_no_text_or_only_almost_a_path_is_refused() -> None:
     assert codes == [400, 400, 400, 404, 404, 200]
 
 
-def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() -> None:
+async def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() -> None:
     with structlog.testing.capture_logs() as logged:
-        [(code, answer)] = answers_to("/faulty?token=secret")
+        [(code, answer)] = await answers_to("/faulty?token=secret")
     assert (code, answer) == (
         500,
         {"error": {"code": "internal", "message": "an unexpected error: see the server's log"}},

@@ -12,10 +12,9 @@ from delay_transport.meta.address import (
     MetaLocator,
 )
 from delay_transport.seams.errors import TransportError
-from delay_transport.seams.runtime import Address, TcpNetwork
+from delay_transport.seams.runtime import Address
 from tests.delay_transport.peers import Pair, StreamNetwork
 from tests.kit.virtual_time import virtual_time
-from tests.odd_addresses import ODD_HOSTS
 
 ONE: Address = ("meta1.test", 8080)
 TWO: Address = ("meta2.test", 8080)
@@ -207,19 +206,3 @@ async def test_who_asks_again_is_told_by_the_next_server_first() -> None:
 def test_nobody_to_ask_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one HTTP address"):
         MetaLocator(StreamNetwork(), [])
-
-
-@pytest.mark.real_time
-@pytest.mark.parametrize("host", ODD_HOSTS, ids=range(len(ODD_HOSTS)))
-async def test_at_what_is_no_address_no_meta_server_is_found(host: str) -> None:
-    with pytest.raises(MetaAddressError, match="cannot connect to"):
-        await MetaLocator(TcpNetwork(), [(host, 5)]).locate()
-
-
-@pytest.mark.parametrize("told", ["x..y:5", "127.0.0.1:0", "a\0b:5", "x" * 100 + ":5"])
-def test_no_odd_address_is_one_of_a_meta_server(told: str) -> None:
-    @virtual_time
-    async def run() -> None:
-        assert "not an address" in await why_not(saying(ok(told.encode())))
-
-    run()

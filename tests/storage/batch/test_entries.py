@@ -38,32 +38,6 @@ def test_the_numbers_of_a_batch_s_table_come_in_its_order() -> None:
     assert table.numbers([]).tolist() == []
 
 
-def test_a_number_that_nothing_holds_is_given_again_once_it_was_swept() -> None:
-    table = SubjectTable()
-    table.numbers([b"a", b"b", b"c", b"d"])
-    table.condemn(held(table, [0, 3]))
-    assert not table.sweep(1)
-    assert table.sweep(1)
-    assert table.names == [b"a", b"", b"", b"d"]
-    assert table.ids == {b"a": 0, b"d": 3}
-    assert table.bytes_held == 2 * (1 + SUBJECT_BYTES)
-    assert sorted(table.numbers([b"x", b"y", b"z"]).tolist()) == [1, 2, 4]
-
-
-def test_a_number_that_was_given_since_the_collection_began_stays() -> None:
-    table = SubjectTable()
-    table.numbers([b"a", b"b", b"c"])
-    table.condemn(held(table))
-    assert table.numbers([b"b"]).tolist() == [1]
-    assert table.number(b"c") == 2
-    assert table.sweep(10)
-    assert table.ids == {b"b": 1, b"c": 2}
-    # In the next one they are like all others.
-    table.condemn(held(table))
-    assert table.sweep(10)
-    assert not table.ids
-
-
 def test_the_empty_name_is_one_like_any_other() -> None:
     table = SubjectTable()
     table.numbers([b"a", b""])

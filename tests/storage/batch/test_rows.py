@@ -4,7 +4,6 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.batch.batches import BATCH_BYTES_MAX
 from storage.batch.columns import RecordKind, row_size
 from storage.batch.entries import SubjectTable
 from storage.batch.rows import (
@@ -110,17 +109,6 @@ def test_pieces_fit_a_batch_whatever_the_mixture_of_subjects_and_sizes(
         if len(piece) > 1:
             assert len(piece.blob) + ROW_COLUMNS_BYTES * len(piece) <= bytes_max
             assert sum(len(name) + 2 for name in names) <= names_bytes_max
-
-
-def test_many_small_subjects_before_large_items_do_not_make_a_batch_too_large() -> None:
-    table = SubjectTable()
-    subjects = [b"%05d" % place for place in range(6000)]
-    bodies = [b""] * 5000 + [bytes(30_000)] * 1000
-    block = rows_of([0] * 6000, table, subjects=subjects, bodies=bodies)
-    for piece in block.batches(
-        bytes_max=BATCH_BYTES_MAX - 65_536, names_bytes_max=32_768, subjects=table
-    ):
-        assert len(piece.blob) + ROW_COLUMNS_BYTES * len(piece) <= BATCH_BYTES_MAX - 65_536
 
 
 def test_a_block_with_more_subjects_than_an_index_can_tell_apart_is_cut() -> None:

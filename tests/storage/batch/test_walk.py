@@ -1,9 +1,7 @@
 """The walk yields every batch that lies where it belongs, and tells of all else as damage."""
 
-import errno
 import random
 import zlib
-from unittest import mock
 
 import pytest
 
@@ -14,7 +12,6 @@ from storage.batch.entries import SubjectTable
 from storage.batch.file_header import FILE_HEADER_SIZE, FileHeader, LogKind, encode_file_header
 from storage.batch.walk import walk_file, walk_headers
 from storage.disk.errors import DamagedError, DataDirectoryError, UnsupportedFormatError
-from storage.disk.read_ahead import READ_BLOCK_SIZE
 from storage.disk.spans import Span
 from storage.schedule.segment import Segment
 from tests.fuzz.memory_disk import MemoryDisk
@@ -176,34 +173,6 @@ def test_a_batch_that_was_repeated_over_another_is_read_once_and_reported(
     found = numbers(disk, file.length)
     assert good(found) == left
     assert "the batch does not follow the one before it" in found
-
-
-def test_a_sector_that_cannot_be_read_costs_its_batches_only() -> None:
-    disk, file, positions = written(60)
-    opened = disk.open_read(PATH)
-
-    class BadSector:
-        """The file, with an unreadable block."""
-
-        def __init__(self) -> None:
-            self.path = PATH
-
-        def size(self) -> int:
-            return opened.size()
-
-        def close(self) -> None:
-            opened.close()
-
-        def read_at(self, position: int, size: int) -> bytes:
-            if position < READ_BLOCK_SIZE < position + size or position == READ_BLOCK_SIZE:
-                raise OSError(errno.EIO, "Input/output error")
-            return opened.read_at(position, size)
-
-    struck = [place for place in positions if 4096 - 200 < place < 8192]
-    with mock.patch.object(disk, "open_read", return_value=BadSector()):
-        found = numbers(disk, file.length)
-    assert len(positions) - len(struck) <= len(good(found)) < len(positions)
-    assert any("(the disk cannot read it)" in str(entry) for entry in found)
 
 
 def test_any_single_flipped_bit_is_noticed() -> None:

@@ -247,17 +247,11 @@ def test_a_data_directory_that_is_moved_away_is_a_disk_error_and_not_made_again(
 def test_whatever_a_broken_disk_says_of_a_name_or_a_lock_is_typed(
     disk: DirectoryDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(*_: object, **__: object) -> None:
-        raise OSError(errno.EIO, os.strerror(errno.EIO))
-
-    def no_locks(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
-
-    monkeypatch.setattr(os, "lstat", broken)
+    monkeypatch.setattr(os, "lstat", failing(errno.EIO))
     monkeypatch.setattr(os.path, "lexists", lambda _: False)
     with pytest.raises(OpenError, match="cannot be looked for: Input/output error"):
         disk.exists("log")
-    monkeypatch.setattr("fcntl.flock", no_locks)
+    monkeypatch.setattr("fcntl.flock", failing(errno.ENOLCK))
     with pytest.raises(FatalDiskError, match="cannot be locked: No locks"), disk.lock("lock"):
         pass
 
@@ -360,11 +354,16 @@ def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     return directories
 
 
-def test_the_names_of_a_new_data_directory_and_its_parents_are_durable(
-    tmp_path: Path, synced: list[Path]
+@pytest.mark.parametrize("is_there", [False, True])
+def test_the_names_of_a_data_directory_and_its_parents_are_durable(
+    tmp_path: Path, synced: list[Path], *, is_there: bool
 ) -> None:
-    make_data_directory(tmp_path / "a" / "b" / "data")
-    assert (tmp_path / "a" / "b" / "data").is_dir()
+    data = tmp_path / "a" / "b" / "data"
+    if is_there:
+        # Whoever made it may have died, or lost power, before its fsync.
+        data.mkdir(parents=True)
+    make_data_directory(data)
+    assert data.is_dir()
     assert synced[:3] == [tmp_path / "a" / "b", tmp_path / "a", tmp_path]
 
 
@@ -387,22 +386,9 @@ def test_a_data_directory_that_cannot_be_made_says_why_and_how_bad_that_is(
         (errno.ENOSPC, StorageFullError),
         (errno.EDQUOT, StorageFullError),
     ):
-
-        def refuse(*_: object, number: int = number, **__: object) -> None:
-            raise OSError(number, os.strerror(number))
-
-        monkeypatch.setattr(Path, "mkdir", refuse)
+        monkeypatch.setattr(Path, "mkdir", failing(number))
         with pytest.raises(kind, match=r"data cannot be made: .*another directory"):
             make_data_directory(tmp_path / "data")
-
-
-def test_the_names_of_a_directory_that_is_there_are_made_durable_too(
-    tmp_path: Path, synced: list[Path]
-) -> None:
-    # Whoever made it may have died, or lost power, before its fsync.
-    (tmp_path / "a" / "data").mkdir(parents=True)
-    make_data_directory(tmp_path / "a" / "data")
-    assert synced[:2] == [tmp_path / "a", tmp_path]
 
 
 def test_a_parent_that_cannot_be_made_durable_is_fatal_but_one_that_may_not_be_read_is_not(
@@ -417,11 +403,7 @@ def test_a_parent_that_cannot_be_made_durable_is_fatal_but_one_that_may_not_be_r
 
     monkeypatch.setattr(os, "open", refused)
     make_data_directory(tmp_path / "data")
-
-    def broken(_descriptor: int) -> None:
-        raise OSError(errno.EIO, "broken")
-
-    monkeypatch.setattr(os, "fsync", broken)
+    monkeypatch.setattr(os, "fsync", failing(errno.EIO))
     with pytest.raises(FatalDiskError, match="fsync directory"):
         make_data_directory(tmp_path / "data")
 

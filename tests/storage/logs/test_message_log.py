@@ -1,6 +1,5 @@
 """What append returned for is durable and is read back exactly; a failed append leaves no trace."""
 
-import errno
 import itertools
 import random
 from collections.abc import Sequence
@@ -15,9 +14,9 @@ from hypothesis import strategies as st
 from storage.batch.batches import Damage, LogBatch, decode_header, log_seed
 from storage.batch.columns import RecordKind
 from storage.batch.file_header import LogKind
-from storage.disk.disk import Bytes, DirectoryDisk, DirectoryFile
+from storage.disk.disk import DirectoryDisk
 from storage.disk.errors import FatalDiskError, StorageFullError
-from storage.logs.message_log import Draft, MessageLog
+from storage.logs.message_log import Draft
 from storage.state.durable_end import DurableEndFile
 from tests.seeds import examples, seeds_in_parts
 from tests.simulation.disk import SimDisk
@@ -32,6 +31,7 @@ from tests.storage.small_logs import (
     new_disk,
     records_of,
     recover,
+    unbegun,
 )
 from tests.storage.worked_examples import worked_examples
 
@@ -50,10 +50,8 @@ FLOOR = Draft(kind=RecordKind.FLOOR, count=1)
 
 def test_a_new_log_begins_with_its_first_epoch() -> None:
     disk = new_disk()
-    log, report = MessageLog.recover(
-        disk, log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
-    assert (log.next_sequence, log.last_epoch, report.damages, report.cut) == (1, 0, [], [])
+    log = unbegun(disk)
+    assert (log.next_sequence, log.last_epoch) == (1, 0)
     assert log.files() == ()
     header = log.start_epoch(1, append_ms=NOW_MS).header
     assert (header.kind, header.base_sequence, header.epoch) == (RecordKind.EPOCH_START, 1, 1)
@@ -61,9 +59,7 @@ def test_a_new_log_begins_with_its_first_epoch() -> None:
 
 
 def test_nothing_may_come_before_the_first_epoch_and_epochs_only_grow() -> None:
-    log, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    log = unbegun(new_disk())
     with pytest.raises(AssertionError, match="EPOCH_START"):
         log.append([messages([b"a"])], append_ms=NOW_MS)
     log.start_epoch(3, append_ms=NOW_MS)
@@ -97,19 +93,6 @@ def test_what_was_appended_is_read_in_order_over_all_files(
         assert records == expected[len(expected) - len(records) :]
         assert {record for record in expected if record[0] >= sequence} <= set(records)
         assert not records or records[-1][0] >= sequence
-
-
-def test_reading_begins_with_the_batch_that_holds_the_record() -> None:
-    log, _ = recover(new_disk())
-    for number in range(4):
-        log.append([messages([bytes([number]), b"b", b"c"])], append_ms=NOW_MS)
-    bases = []
-    for batch in log.read(6):
-        assert isinstance(batch, LogBatch)
-        bases.append(batch.header.base_sequence)
-    assert bases == [5, 8, 11]
-    assert list(log.read(14)) == []
-    assert list(log.read(99)) == []
 
 
 def test_reading_ends_with_what_was_durable_when_it_began() -> None:
@@ -175,21 +158,6 @@ def test_an_empty_append_does_nothing() -> None:
     before = disk.operations
     assert log.append([], append_ms=1) == []
     assert disk.operations == before
-
-
-@seeds_in_parts(60)
-def test_what_was_appended_survives_any_power_cut(seeds: range) -> None:
-    for seed in seeds:
-        disk = new_disk(seed)
-        disk.plan = HARSH
-        log, _ = recover(disk, file_bytes_max=500)
-        batches = [[bytes([number]) * 50, b"x"] for number in range(seed % 9)]
-        for items in batches:
-            log.append([messages(items)], append_ms=NOW_MS)
-        disk.power_cut()
-        log, report = recover(disk.revive())
-        assert records_of(log) == expected_of(batches)
-        assert report.damages == []
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -313,28 +281,6 @@ def test_a_durable_end_that_finds_no_space_is_written_later() -> None:
     assert records_of(log) == expected_of([[b"kept"]])
 
 
-def test_a_full_real_disk_leaves_nothing_of_an_append(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log, _ = recover(DirectoryDisk(tmp_path))
-    log.append([messages([b"before"])], append_ms=NOW_MS)
-    write = DirectoryFile.write_at
-
-    def full(file: DirectoryFile, position: int, buffers: Sequence[Bytes]) -> int:
-        write(file, position, [b"".join(buffers)[:100]])
-        raise StorageFullError("write") from OSError(errno.ENOSPC, "no space")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(DirectoryFile, "write_at", full)
-        with pytest.raises(StorageFullError):
-            log.append([messages([b"refused" * 9])], append_ms=NOW_MS)
-    log.append([messages([b"after"])], append_ms=NOW_MS)
-    log.close()
-    log, report = recover(DirectoryDisk(tmp_path))
-    assert records_of(log) == expected_of([[b"before"], [b"after"]])
-    assert (report.damages, report.cut) == ([], [])
-
-
 @pytest.mark.parametrize("kind", ["write", "sync", "create", "sync_directory"])
 def test_after_a_failed_write_or_fsync_it_refuses_everything(kind: str) -> None:
     disk = new_disk()
@@ -413,17 +359,6 @@ def test_a_batch_that_contradicts_itself_is_refused_and_the_log_goes_on() -> Non
         log.append([good], floor_minute=1, append_ms=NOW_MS)
     log.append([good], append_ms=NOW_MS)
     assert records_of(log) == expected_of([[b"one", b"two"]], first=3)
-
-
-def test_a_file_that_vanishes_under_a_reader_is_damage() -> None:
-    disk = new_disk()
-    log, _ = recover(disk, file_bytes_max=300)
-    for number in range(4):
-        log.append([messages([bytes([number]) * 100])], append_ms=NOW_MS)
-    disk.unlink(log.files()[1].path)
-    [damage] = damages_of(log)
-    gone = [file.first_sequence for file in log.files()][1:3]
-    assert [damage.first_sequence, damage.next_sequence] == gone
 
 
 def test_a_sector_that_cannot_be_read_costs_its_batch_and_no_others() -> None:
@@ -550,9 +485,7 @@ def test_the_crc_before_a_record_is_that_of_the_batch_that_ends_there() -> None:
     log.drop_before(first)
     for sequence in range(log.next_sequence + 3):
         assert log.crc_before(sequence) == (ends.get(sequence) if sequence >= first else None)
-    empty, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    empty = unbegun(new_disk())
     assert [empty.crc_before(sequence) for sequence in range(3)] == [None, 0, None]
 
 
@@ -564,9 +497,7 @@ def test_the_epochs_of_a_log_are_told_by_appends_copies_cuts_and_starts() -> Non
         log.start_epoch(epoch, append_ms=NOW_MS)
     assert log.epoch_starts == ((1, 1), (4, 7), (9, 13))
     assert recover(disk)[0].epoch_starts == log.epoch_starts
-    copied, _ = MessageLog.recover(
-        new_disk(), log_uuid=LOG_UUID, checkpoint_sequence=0, known_sequence=0, had_checkpoint=False
-    )
+    copied = unbegun(new_disk())
     copied.append_copied(log.read_raw(1, bytes_max=1 << 20).data)
     assert copied.epoch_starts == log.epoch_starts
     assert log.cut_to(4, 13, not_below=1)

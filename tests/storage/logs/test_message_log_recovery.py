@@ -38,6 +38,7 @@ from tests.storage.small_logs import (
     new_disk,
     records_of,
     recover,
+    unbegun,
 )
 
 END = "message_log/durable_end"
@@ -78,18 +79,6 @@ SEVERAL_FILES = Grown(file_bytes_max=600)
 
 def starts_with(whole: list[Record], part: list[Record]) -> bool:
     return whole[: len(part)] == part
-
-
-def test_a_log_that_was_stopped_well_is_left_alone() -> None:
-    for grown in (ONE_FILE, SEVERAL_FILES):
-        disk = disk_of(grown.files[-1])
-        log, report = recover(disk)
-        assert (report.damages, report.cut, report.kept_batches) == ([], [], 0)
-        assert report.durable_sequence == report.last_sequence == grown.next_sequence - 1
-        assert records_of(log) == grown.records[-1]
-        assert log.last_floor_minute == NOW_MS // 60_000
-        logs = {path: data for path, data in disk.contents().items() if path != END}
-        assert logs == {path: data for path, data in grown.files[-1].items() if path != END}
 
 
 @st.composite
@@ -165,58 +154,9 @@ def test_what_is_kept_beyond_the_durable_end_is_written_again_and_fsynced() -> N
     assert disk.counts["sync"] - before["sync"] == 3
 
 
-def test_bytes_that_the_disk_never_got_are_durable_after_recovery() -> None:
-    disk = new_disk()
-    log, _ = recover(disk)
-    log.append([messages([b"known"])], append_ms=NOW_MS)
-    log.sync_durable_end()
-    # The fsync fails, and the disk forgets that it has to write these bytes.
-    disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
-    disk.plan = FaultPlan(sync_reverts=0)
-    with pytest.raises(FatalDiskError):
-        log.append([messages([b"uncertain"])], append_ms=NOW_MS)
-    disk.kill()
-    disk = disk.revive(HARSH)
-    log, report = recover(disk)
-    assert report.kept_batches == 1
-    expected = records_of(log)
-    assert [item for _, _, item in expected] == [b"known", b"uncertain"]
-    disk.power_cut()
-    log, report = recover(disk.revive())
-    assert records_of(log) == expected
-    assert report.damages == []
-
-
 def batch_at(append: int) -> int:
     """Return where the batch of an append begins in the one file."""
     return ONE_FILE.ends[append - 1]
-
-
-@pytest.mark.parametrize("byte", [20, 85, -1], ids=["header", "columns", "blob"])
-def test_damage_below_the_durable_end_is_reported_and_its_neighbours_are_read(byte: int) -> None:
-    for append in range(1, len(BATCHES) + 1):
-        files = dict(ONE_FILE.files[-1])
-        place = batch_at(append) + byte if byte >= 0 else ONE_FILE.ends[append] + byte
-        files[ONE_FILE.last_path] = flipped(files[ONE_FILE.last_path], place * 8)
-        disk = disk_of(files)
-        log, report = recover(disk)
-        lost = (2 * append, 2 * append + 2)
-        assert [
-            (damage.path, damage.position, damage.first_sequence, damage.next_sequence)
-            for damage in report.damages
-        ] == [(ONE_FILE.last_path, batch_at(append), *lost)]
-        assert report.cut == []
-        assert disk.contents()[ONE_FILE.last_path] == files[ONE_FILE.last_path]
-        expected = [record for record in ONE_FILE.records[-1] if record[0] not in range(*lost)]
-        assert records_of(log) == expected
-        # Numbered as if nothing had happened, and readable after the next start.
-        [batch] = log.append([messages([b"after"])], append_ms=NOW_MS)
-        assert batch.header.base_sequence == ONE_FILE.next_sequence
-        expected.append((batch.header.base_sequence, b"boarding", b"after"))
-        assert records_of(log) == expected
-        log, report = recover(disk_of(disk.contents()))
-        assert records_of(log) == expected
-        assert [damage.first_sequence for damage in report.damages] == [lost[0]]
 
 
 def test_records_that_anything_on_the_disk_speaks_of_are_not_cut() -> None:
@@ -268,27 +208,6 @@ def test_a_file_that_was_just_being_made_is_removed(left: bytes) -> None:
     assert not disk.exists(path)
     log.append([messages([b"after"])], append_ms=NOW_MS)
     assert records_of(log)[:-1] == ONE_FILE.records[-1]
-
-
-def test_a_file_with_a_header_only_is_made_anew() -> None:
-    other = SEVERAL_FILES.files[-1][SEVERAL_FILES.last_path]
-    files = {path: data for path, data in SEVERAL_FILES.files[-1].items() if path != END}
-    known = next(
-        append
-        for append, files_then in enumerate(SEVERAL_FILES.files)
-        if SEVERAL_FILES.last_path in files_then
-    )
-    files |= {
-        SEVERAL_FILES.last_path: other[:64],
-        END: SEVERAL_FILES.files[known - 1][END],
-    }
-    disk = disk_of(files)
-    log, report = recover(disk)
-    assert (report.damages, report.cut) == ([], [])
-    assert records_of(log) == SEVERAL_FILES.records[known - 1]
-    log.append([messages(BATCHES[known - 1])], append_ms=NOW_MS)
-    assert records_of(log) == SEVERAL_FILES.records[known]
-    assert log.files()[-1].path == SEVERAL_FILES.last_path
 
 
 def test_a_lost_durable_header_does_not_hide_where_the_tail_begins() -> None:
@@ -363,25 +282,6 @@ def test_any_flipped_bit_is_reported_or_leaves_everything_as_it_was() -> None:
             assert found == [record for record in grown.records[-1] if record[0] not in lost]
             assert report.damages or path == END
             assert damages_of(log) == report.damages
-
-
-def test_a_bit_flipped_after_recovery_is_reported_by_reading() -> None:
-    disk = disk_of(ONE_FILE.files[-1])
-    log, _ = recover(disk)
-    size = len(ONE_FILE.files[-1][ONE_FILE.last_path])
-    for position in range(0, size, 5):
-        before = ONE_FILE.files[-1][ONE_FILE.last_path][position : position + 1]
-        disk.damage(ONE_FILE.last_path, position, bytes([before[0] ^ 4]))
-        damages = damages_of(log)
-        lost = {
-            sequence
-            for damage in damages
-            for sequence in range(damage.first_sequence or 0, damage.next_sequence or 0)
-        }
-        assert damages
-        expected = [record for record in ONE_FILE.records[-1] if record[0] not in lost]
-        assert records_of(log) == expected
-        disk.damage(ONE_FILE.last_path, position, before)
 
 
 def lost(data: bytes, how: str) -> bytes | None:
@@ -518,13 +418,7 @@ def test_a_power_cut_at_any_operation_of_the_first_start_leaves_a_log_without_da
                 acknowledged = 0
                 had_checkpoint = False
                 try:
-                    log, _ = MessageLog.recover(
-                        disk,
-                        log_uuid=LOG_UUID,
-                        checkpoint_sequence=0,
-                        known_sequence=0,
-                        had_checkpoint=False,
-                    )
+                    log = unbegun(disk)
                     # The first checkpoint is written now.
                     had_checkpoint = True
                     log.start_epoch(1, append_ms=NOW_MS)
@@ -676,17 +570,6 @@ def test_a_crash_during_recovery_is_recovered_from(seeds: range) -> None:
         assert report.damages == []
         assert starts_with(records_of(log), records)
         assert starts_with(ONE_FILE.records[-1], records_of(log))
-
-
-STRAY_CONTENTS = [b"", b"DWLG", bytes(500), ONE_FILE.files[-1][ONE_FILE.last_path][:64]]
-
-
-class SimpleGrown(Grown):
-    """A log as a later start finds it."""
-
-    def __init__(self, files: dict[str, bytes], records: list[Record]) -> None:
-        self.files = [files]
-        self.records = [records]
 
 
 def test_a_file_that_was_damaged_where_the_one_before_it_ends_is_still_one_of_the_log() -> None:

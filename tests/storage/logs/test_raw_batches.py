@@ -30,7 +30,7 @@ from storage.logs import sparse_index
 from storage.logs.message_log import MessageLog
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, PowerCut, Trap
-from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, messages, recover
+from tests.storage.small_logs import LOG_UUID, NOW_MS, OTHER_UUID, messages, recover, unbegun
 
 SMALL = 1200
 """Bytes of a file: a few batches."""
@@ -43,16 +43,8 @@ def _many_entries(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def new_log(disk: SimDisk, *, uuid: UUID = LOG_UUID) -> MessageLog:
-    """Return an empty log, without its first epoch."""
-    log, _ = MessageLog.recover(
-        disk,
-        log_uuid=uuid,
-        checkpoint_sequence=0,
-        known_sequence=0,
-        had_checkpoint=False,
-        file_bytes_max=SMALL,
-    )
-    return log
+    """Return an empty log of small files, without its first epoch."""
+    return unbegun(disk, log_uuid=uuid, file_bytes_max=SMALL)
 
 
 def new_disk(*, seed: int = 1) -> SimDisk:
@@ -292,26 +284,6 @@ def test_what_is_cut_is_gone_and_another_end_takes_its_place() -> None:
     again, report = recover(disk.revive(), file_bytes_max=SMALL)
     assert (report.damages, report.cut) == ([], [])
     assert headers_of(again) == after
-
-
-def test_later_epochs_go_whatever_their_sequences_are() -> None:
-    log = new_log(new_disk())
-    for epoch in (1, 4, 9):
-        log.start_epoch(epoch, append_ms=NOW_MS)
-        log.append([messages([b"a"] * 5)], append_ms=NOW_MS)
-    assert log.cut_to(4, log.next_sequence, not_below=1)
-    assert log.last_epoch == 4
-    assert log.next_sequence == 13
-    assert not log.cut_to(9, 1000, not_below=1), "there is nothing more to cut"
-
-
-def test_a_batch_that_reaches_over_the_cut_goes() -> None:
-    log = new_log(new_disk())
-    log.start_epoch(1, append_ms=NOW_MS)
-    log.append([messages([b"a"] * 5)], append_ms=NOW_MS)
-    log.append([messages([b"b"] * 5)], append_ms=NOW_MS)
-    assert log.cut_to(1, 9, not_below=1)
-    assert log.next_sequence == 7
 
 
 def test_what_is_committed_is_never_cut() -> None:

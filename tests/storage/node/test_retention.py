@@ -15,7 +15,7 @@ from storage.node.retention import AgedFile, Hold, hold_on, leaves_at_ms
 from storage.node.store import QUARANTINE_DIRECTORY, StoreSettings
 from tests.seeds import first_of
 from tests.simulation.faults import HARSH, Action, Trap
-from tests.storage.store_rig import SETTINGS, START_MS, SWEPT, StoreRig, limited
+from tests.storage.store_rig import START_MS, SWEPT, StoreRig, limited
 
 DAY_MS = 24 * 60 * MINUTE_MS
 KEEP_MS = SWEPT.limits.segments_keep_ms
@@ -137,31 +137,6 @@ def test_segments_leave_some_time_after_they_were_sealed_and_a_grace() -> None:
     assert not {f"dispatch_log/{name}" for name in marked} & set(names(rig, "dispatch_log"))
 
 
-def test_the_log_begins_later_after_its_oldest_files_left_and_a_restart_knows_it() -> None:
-    rig = delivered()
-    rig.start_epoch()
-    rig.commit([rig.now_ms + 100 * MINUTE_MS])
-    rig.file(2)
-    rig.checkpoint()
-    before = rig.store.message_log
-    assert before.first_sequence == 1
-    wait(rig, 3 * DAY_MS)
-    log = rig.store.message_log
-    assert 1 < log.first_sequence < log.next_sequence
-    assert len(names(rig, "message_log")) == 1
-    next_sequence, floor = log.next_sequence, log.last_floor_minute
-    for _ in range(2):
-        rig.disk.power_cut()
-        rig.reopen()  # Which compares epochs, sequences and items with what was there.
-        log = rig.store.message_log
-        assert (log.next_sequence, log.last_floor_minute) == (next_sequence, floor)
-        assert log.last_epoch == rig.store.schedule.epoch == 2
-        assert log.first_sequence > 1
-        assert rig.summary.replayed == 0
-    assert [start.epoch for start in rig.store.schedule.epochs] == [1, 2]
-    rig.finish()
-
-
 def test_a_checkpoint_knows_the_epoch_where_the_only_file_left_is_spoilt() -> None:
     rig = delivered()
     rig.start_epoch()
@@ -193,26 +168,6 @@ def rig_of_spoilt(rig: StoreRig, paths: list[str]) -> StoreRig:
     return rig
 
 
-def test_reading_a_log_from_the_start_begins_where_it_is_kept_and_without_damage() -> None:
-    rig = delivered()
-    wait(rig, 3 * DAY_MS)
-    log = rig.store.message_log
-    found = list(log.read(1))
-    assert found
-    assert found[0].header.base_sequence == log.first_sequence  # type: ignore[union-attr]
-
-
-def test_the_first_file_that_is_kept_and_lost_is_damage() -> None:
-    rig = delivered(damage_expected=True)
-    files = names(rig, "message_log")
-    rig.disk.unlink(files[0])
-    [damage, *_] = rig.store.message_log.read(1)
-    assert (damage.first_sequence, damage.next_sequence) == (  # type: ignore[union-attr]
-        1,
-        int(files[1].rpartition("/")[2].removesuffix(".log")),
-    )
-
-
 def test_nothing_leaves_while_a_restart_would_replay_it() -> None:
     rig = delivered()
     for _ in range(60):
@@ -225,23 +180,6 @@ def test_nothing_leaves_while_a_restart_would_replay_it() -> None:
     rig.reopen()
     rig.check_rows()
     rig.finish()
-
-
-def test_a_quarantined_segment_stays_for_good() -> None:
-    rig = delivered(damage_expected=True)
-    rig.disk = rig.disk.revive()
-    seals = names(rig, "seals")[-1]
-    data = rig.disk.contents()[seals]
-    rig.disk.damage(seals, data.rindex(b"DWB1") + 100, b"\xff\xff")
-    rig.open()
-    rig.checkpoint()
-    quarantined = rig.store.checkpoint.quarantined
-    assert len(quarantined) == 2
-    wait(rig, 30 * DAY_MS)
-    assert set(quarantined) <= {*names(rig, "schedule_log"), *names(rig, "dispatch_log")}
-    assert set(names(rig, "schedule_log")) <= set(quarantined)
-    rig.reopen()
-    assert set(quarantined) <= set(rig.store.checkpoint.quarantined)
 
 
 def test_a_segment_whose_seal_cannot_be_read_any_more_stays_for_good() -> None:
@@ -318,21 +256,6 @@ def test_seals_of_segments_that_are_still_there_stay_however_old() -> None:
     rig.finish()
 
 
-def test_seals_leave_years_after_their_segments_and_only_whole_files_do() -> None:
-    rig = delivered()
-    files = names(rig, "seals")
-    assert len(files) > 1
-    wait(rig, SWEPT.limits.seals_keep_ms - 2 * MINUTE_MS)
-    assert not names(rig, "schedule_log")
-    assert set(files) <= set(names(rig, "seals"))
-    wait(rig, SWEPT.limits.seals_keep_ms)
-    assert len(names(rig, "seals")) == 1
-    count = rig.store.checkpoint.seals_count
-    rig.reopen()
-    assert rig.store.seals_log.end.count == count
-    rig.finish()
-
-
 def test_a_clock_that_was_ahead_when_a_file_was_retired_does_not_keep_it_for_so_long() -> None:
     rig = delivered()
     rig.now_ms += KEEP_MS + 400 * DAY_MS
@@ -349,11 +272,6 @@ def test_a_clock_that_was_ahead_when_a_file_was_retired_does_not_keep_it_for_so_
 # -- crashes ---------------------------------------------------------------------------------------
 
 
-def until_everything_left(rig: StoreRig) -> None:
-    """Follow the timer until all that can leave has left."""
-    rig.see_files_leave()
-
-
 @pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL, Action.EIO])
 @pytest.mark.parametrize("part", first_of(range(3), 1))
 def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
@@ -366,7 +284,7 @@ def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
 
     rig = ready(1)
     before = rig.disk.operations
-    until_everything_left(rig)
+    rig.see_files_leave()
     total = rig.disk.operations - before
     struck = 0
     kinds = {"write", "sync", "rename", "unlink", "sync_directory", "create"}
@@ -375,7 +293,7 @@ def test_a_death_at_any_operation_of_deleting_leaves_files_named_or_gone(
         rig.disk.plan = HARSH
         only = kinds if action is Action.EIO else None
         rig.disk.arm(Trap(action=action, kinds=only, skip=skip))
-        rig.survive([lambda rig=rig: until_everything_left(rig)])  # type: ignore[misc]
+        rig.survive([rig.see_files_leave])
         if not rig.disk.fired:
             break
         struck += 1
@@ -395,7 +313,7 @@ def test_a_full_disk_at_any_write_of_deleting_marks_and_deletes_nothing_twice() 
         rig.seal_everything()
         kinds = {"write", "create", "rename"}
         rig.disk.arm(Trap(action=Action.FULL, kinds=kinds, skip=skip))
-        until_everything_left(rig)  # The rig fails if a seal or a mark is there twice.
+        rig.see_files_leave()  # The rig fails if a seal or a mark is there twice.
         if not rig.disk.fired:
             break
         struck += 1
@@ -406,48 +324,7 @@ def test_a_full_disk_at_any_write_of_deleting_marks_and_deletes_nothing_twice() 
     assert struck > 5
 
 
-def test_a_name_that_comes_back_in_a_power_cut_is_still_listed() -> None:
-    rig = delivered()
-    rig.now_ms += DAY_MS
-    rig.checkpoint()
-    listed = {file.path for file in rig.store.checkpoint.retired}
-    assert {path.partition("/")[0] for path in listed} > {"message_log", "schedule_log"}
-    rig.now_ms += SWEPT.limits.retired_grace_ms
-    rig.checkpoint()
-    assert not listed & rig.disk.contents(durable=True).keys()
-    assert not listed & {file.path for file in rig.store.checkpoint.retired}
-
-
-def test_files_of_the_log_that_are_listed_and_partly_gone_do_not_disturb_recovery() -> None:
-    rig = delivered(messages=80)
-    rig.now_ms += DAY_MS
-    rig.checkpoint()
-    listed = [x.path for x in rig.store.checkpoint.retired if x.path.startswith("message_log/")]
-    assert len(listed) >= 3
-    rig.disk = rig.disk.revive()
-    rig.disk.unlink(listed[1])
-    rig.open()
-    assert rig.store.message_log.first_sequence > 1
-    wait(rig, DAY_MS)
-    assert not {*listed} & rig.disk.contents().keys()
-    rig.finish()
-
-
 # -- a disk that is short --------------------------------------------------------------------------
-
-
-def test_a_short_disk_ends_the_grace_at_once_and_takes_the_oldest_first() -> None:
-    rig = delivered()
-    rig.now_ms += KEEP_MS
-    rig.checkpoint()
-    retired = {file.path for file in rig.store.checkpoint.retired}
-    assert retired <= rig.disk.contents().keys()
-    free = rig.disk.free_bytes()[0]
-    rig.prepare_checkpoint(free + 1)
-    rig.write_checkpoint()
-    assert not retired & rig.disk.contents().keys()
-    assert rig.disk.free_bytes()[0] > free
-    rig.finish()
 
 
 def test_no_more_leaves_early_than_a_short_disk_asks_for() -> None:
@@ -492,27 +369,6 @@ def test_a_very_short_disk_takes_all_but_what_is_needed() -> None:
     rig.finish()
 
 
-def test_nothing_that_waits_to_be_delivered_leaves_a_disk_however_short() -> None:
-    rig = StoreRig(1, settings=SWEPT)
-    rig.open()
-    rig.split()
-    rig.commit([rig.now_ms + 10, rig.now_ms + 90 * MINUTE_MS])
-    rig.file()
-    rig.checkpoint()
-    rig.now_ms += 400 * DAY_MS
-    rig.split(100)
-    rig.commit_floor()
-    rig.file()
-    rig.prepare_checkpoint(1 << 60)
-    rig.write_checkpoint()
-    rig.prepare_checkpoint(1 << 60)
-    rig.write_checkpoint()
-    assert len(rig.store.checkpoint.segments) == 2
-    rig.reopen()
-    rig.finish()
-    assert set(rig.memory.deliveries) == {2, 3}
-
-
 def test_what_frees_space_is_done_before_what_needs_it() -> None:
     rig = delivered()
     rig.now_ms += DAY_MS
@@ -530,30 +386,6 @@ def test_what_frees_space_is_done_before_what_needs_it() -> None:
 
 
 # -- seals -----------------------------------------------------------------------------------------
-
-
-def test_seals_are_appended_once_though_their_checkpoint_found_no_space() -> None:
-    def strikes(_kind: str, path: str, _label: str) -> bool:
-        return path.startswith("checkpoint/")
-
-    rig = StoreRig(1, settings=SETTINGS)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10])
-    rig.file_and_deliver()
-    rig.now_ms += MINUTE_MS
-    rig.commit_floor()
-    rig.file()
-    for _ in range(3):
-        rig.disk.arm(Trap(action=Action.FULL, kinds={"create", "write", "rename"}, when=strikes))
-        rig.checkpoint()
-    assert len(rig.disk.fired) == 3
-    assert not rig.seals()
-    rig.checkpoint()
-    assert len(rig.seals()) == 1
-    assert rig.store.checkpoint.seals_count == 1
-    rig.reopen()
-    rig.finish()
 
 
 def test_segments_are_sealed_while_rows_wait_for_a_long_split() -> None:
@@ -575,59 +407,6 @@ def test_segments_are_sealed_while_rows_wait_for_a_long_split() -> None:
     rig.checkpoint()
     assert rig.store.checkpoint.sequence < rig.store.schedule.last_filed
     assert rig.store.sealed == 1
-    rig.reopen()
-    rig.check_rows()
-    rig.finish()
-
-
-def test_a_segment_that_a_replay_would_file_again_is_not_sealed() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 180 * MINUTE_MS])
-    rig.file()
-    rig.checkpoint()
-    rig.now_ms = START_MS + 158 * MINUTE_MS
-    assert rig.store.schedule.splits.begin(rig.now_ms) is not None
-    rig.commit([START_MS + 182 * MINUTE_MS])  # Waits, so that a replay would begin here.
-    rig.commit([rig.now_ms + 10])
-    rig.file(2)
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    assert set(rig.memory.deliveries) == {4}
-    rig.cross_off()
-    rig.now_ms += 1 * MINUTE_MS
-    rig.commit_floor()
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.sealed == 0
-    rig.reopen()
-    rig.check_rows()
-    rig.split(100)
-    rig.checkpoint()
-    assert rig.store.sealed == 1
-    rig.finish()
-
-
-def test_a_segment_one_of_whose_rows_waits_is_not_sealed() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10])
-    rig.file_and_deliver()
-    rig.checkpoint()
-    rig.commit([START_MS + 2000])
-    rig.now_ms += 2 * MINUTE_MS
-    rig.split()
-    rig.commit_floor()
-    full = Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("schedule_log/"))
-    rig.disk.arm(*[full] * 10)
-    rig.file(2)  # Its minute is loaded, so it should be written at once.
-    rig.checkpoint()
-    assert rig.store.schedule.full
-    assert rig.store.sealed == 0
-    rig.disk.disarm()
     rig.reopen()
     rig.check_rows()
     rig.finish()

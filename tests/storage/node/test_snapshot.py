@@ -142,16 +142,6 @@ def test_a_copy_that_nothing_was_added_to_is_opened_again_and_again() -> None:
     assert said(slave) == said(applied(master))
 
 
-def test_the_log_of_a_copy_refuses_what_does_not_go_on_from_the_checkpoint() -> None:
-    master = master_of(4)
-    slave = copy_of(master, SimDisk(random.Random(1), plan=CALM))
-    later = slave.message_log.next_sequence + 3
-    raw = master.message_log.read_raw(later, bytes_max=1)
-    if raw.first_sequence > slave.message_log.next_sequence:
-        with pytest.raises(CopyRefusedError):
-            slave.message_log.append_copied(raw.data)
-
-
 def crash_in(disk: SimDisk, at: int, act: Callable[[], object]) -> tuple[bool, SimDisk]:
     """Do something with a power cut at a call; return whether it came, and the disk after it."""
     disk.arm(Trap(action=Action.POWER_CUT, skip=at))

@@ -12,16 +12,13 @@ from collections.abc import Callable
 from dataclasses import replace
 from uuid import UUID
 
-import numpy as np
 import pytest
 
 from storage.batch.batches import BATCH_BYTES_MAX, LogBatch
 from storage.batch.columns import RecordKind
 from storage.batch.entries import Entries
-from storage.batch.rows import Int64s
 from storage.disk.errors import (
     DataDirectoryError,
-    FatalDiskError,
     LogStateError,
     NotRegularFileError,
     StorageError,
@@ -29,14 +26,13 @@ from storage.disk.errors import (
     UnsupportedFormatError,
 )
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span, key_of_minute, key_of_name
-from storage.logs.message_log import Draft
 from storage.node.store import Store, StoreSettings
 from storage.readers.find_row import FindRow
 from storage.state.checkpoint import CHECKPOINT_PATH, read_checkpoint, write_checkpoint
 from storage.state.controls_file import controls_file
 from storage.state.identity import read_identity
 from storage.state.promise_file import Promised, PromiseFile
-from tests.seeds import each_seed, seeds_in_parts
+from tests.seeds import each_seed
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import CALM, HARSH, Action, FaultPlan, PowerCut, Trap
 from tests.storage.copying_rig import (
@@ -49,7 +45,6 @@ from tests.storage.copying_rig import (
     unapplied,
 )
 from tests.storage.small_logs import messages
-from tests.storage.small_segments import delivered
 from tests.storage.starting import start
 from tests.storage.store_rig import GRACE_MS, SETTINGS, START_MS, SWEPT, StoreRig, limited
 
@@ -227,188 +222,6 @@ def test_recovering_twice_is_recovering_once() -> None:
 # -- one thing at a time ---------------------------------------------------------------------------
 
 
-def test_a_row_replayed_under_a_later_floor_comes_to_the_minute_where_it_lies_already() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 3 * HOUR_MS])
-    rig.file()
-    rig.flush()
-    rig.now_ms += HOUR_MS - MINUTE_MS
-    coarse = next(s for s in rig.store.schedule.segments.values() if s.key.span is Span.HOUR)
-    rig.now_ms = (coarse.key.start - 2) * MINUTE_MS
-    assert rig.store.schedule.splits.begin(rig.now_ms) is not None
-    rig.commit([START_MS + 3 * HOUR_MS + 1])  # Waits for the split, so replay begins here.
-    rig.file()
-    rig.load(steps=100)
-    rig.commit([rig.now_ms + 1])  # Written at once.
-    rig.file()
-    rig.now_ms += MINUTE_MS
-    rig.commit_floor()
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.checkpoint.sequence < rig.store.schedule.last_filed
-    rig.reopen()
-    rig.check_rows()
-    rig.finish()
-
-
-def test_a_segment_whose_facts_were_known_before_its_rows_were_written_is_sealed() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    rig.state_facts()
-    rig.reopen()  # Neither row nor fact is in a checkpoint.
-    rig.flush()
-    assert rig.store.schedule.wants_floor() == START_MS // MINUTE_MS + 1
-    rig.now_ms += 2 * MINUTE_MS
-    rig.split()
-    rig.commit_floor()
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.sealed == 1
-
-
-def test_a_segment_is_not_sealed_on_the_number_of_its_facts() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10, START_MS + 20])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver(1)
-    again = list(rig._outcomes)
-    rig.cross_off()
-    rig._outcomes = again  # One message told of twice, the other not at all.
-    rig.cross_off()
-    rig.now_ms += 2 * MINUTE_MS
-    rig.split()
-    rig.commit_floor()
-    rig.file()
-    rig.checkpoint()
-    assert rig.store.sealed == 0
-    rig.deliver()
-    rig.cross_off()
-    rig.checkpoint()
-    assert rig.store.sealed == 1
-
-
-def test_facts_of_rows_that_found_no_space_are_not_forgotten() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10])
-    rig.file()
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.deliver()
-    rig.state_facts()
-    rig.reopen()
-    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("schedule_")))
-    rig.checkpoint()
-    assert rig.disk.fired
-    assert rig.store.checkpoint.sequence < rig.store.schedule.last_filed - 1
-    rig.load(steps=100)  # The rig fails if the message enters the wheel.
-    rig.reopen()
-    rig.finish()
-
-
-def test_facts_of_a_coarse_segment_go_along_when_it_is_split() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    coarse_ms = START_MS + 3 * HOUR_MS
-    rig.commit([coarse_ms, coarse_ms + 2 * MINUTE_MS])
-    rig.file()
-    rig.checkpoint()  # Names the hour.
-    rig.now_ms = coarse_ms
-    rig.split(100)
-    rig.load(steps=100)
-    rig.deliver()
-    rig.state_facts()
-    rig.reopen()  # The split is forgotten, the fact is not.
-    rig.checkpoint()
-    state = next(s for s in rig.store.checkpoint.segments if s.span == Span.HOUR)
-    assert (state.rows, state.facts) == (2, 1)
-    rig.disk.arm(Trap(action=Action.FULL, when=lambda _k, path, _l: path.startswith("dispatch_")))
-    rig.split(3)
-    assert rig.disk.fired
-    [held] = [s.key for s in rig.store.schedule.segments.values() if s.key.span is Span.HOUR]
-    rig.split(3)
-    assert held.code not in rig.store.schedule.segments
-    assert rig.store.schedule.pending == 1
-    rig.checkpoint()
-    rig.disk.power_cut()
-    rig.reopen()
-    rig.finish()
-    assert rig.memory.deliveries == Counter({2: 1, 3: 1})
-
-
-def test_a_split_that_ends_while_a_checkpoint_is_written_does_not_disturb_it() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 3 * HOUR_MS])
-    rig.file()
-    rig.prepare_checkpoint()
-    rig.now_ms += 3 * HOUR_MS
-    rig.split(100)
-    assert not any(s.key.span is Span.HOUR for s in rig.store.schedule.segments.values())
-    rig.write_checkpoint()
-    rig.disk.power_cut()
-    rig.reopen()
-    rig.check_rows()
-    rig.finish()
-
-
-def test_what_is_on_the_disk_is_loaded_though_other_rows_find_no_space() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 10])
-    rig.file()
-    rig.flush()
-    rig.commit([START_MS + MINUTE_MS + 10])
-    rig.file()
-    full = Trap(action=Action.FULL, kinds={"write", "create"})
-    rig.disk.arm(full, full)
-    rig.load(ahead_ms=3 * MINUTE_MS, steps=10)
-    assert list(rig.wheel) == [2]
-    rig.disk.disarm()
-    rig.load(ahead_ms=3 * MINUTE_MS, steps=10)
-    assert list(rig.wheel) == [2, 3]
-
-
-def test_retired_files_stay_for_the_grace_and_across_restarts() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS + 3 * HOUR_MS])
-    rig.file()
-    rig.checkpoint()
-    coarse = rig.store.checkpoint.segments[0].key.path
-    rig.now_ms += 3 * HOUR_MS
-    rig.split(100)
-    rig.checkpoint()
-    rig.now_ms += GRACE_MS - 1
-    rig.reopen()
-    rig.checkpoint()
-    assert coarse in rig.disk.contents()
-    rig.now_ms += 1
-    assert rig.store.needs_checkpoint(rig.now_ms)
-    rig.checkpoint()
-    assert coarse not in rig.disk.contents()
-    rig.checkpoint()
-    assert rig.store.checkpoint.retired == ()
-    assert not rig.store.needs_checkpoint(rig.now_ms)
-
-
 def test_only_files_that_nothing_names_are_deleted() -> None:
     rig = populated()
     uuid = rig.store.identity.log_uuid
@@ -436,18 +249,6 @@ def test_one_directory_serves_one_process() -> None:
     rig = populated()
     with pytest.raises(DataDirectoryError, match="another process"):
         rig.open()
-
-
-def test_a_failed_fsync_of_a_checkpoint_is_fatal() -> None:
-    rig = StoreRig(1)
-    rig.open()
-    rig.commit([START_MS])
-    rig.file()
-    rig.disk.arm(Trap(action=Action.EIO, kinds={"sync"}))
-    with pytest.raises(FatalDiskError):
-        rig.checkpoint()
-    rig.reopen()
-    rig.finish()
 
 
 # -- what cannot be known is refused ---------------------------------------------------------------
@@ -520,38 +321,6 @@ def test_a_file_of_a_newer_format_is_refused_with_a_clear_sentence(kind: str) ->
 
 
 # -- damage ----------------------------------------------------------------------------------------
-
-
-@seeds_in_parts(200, quick=20, part=20)
-def test_a_flipped_bit_is_detected_or_harmless_and_the_rest_is_served(seeds: range) -> None:
-    for seed in seeds:
-        rig = populated(damage_expected=True)
-        rig.disk.power_cut()
-        rig.disk = rig.disk.revive()
-        rig.disk.medium.chance.seed(seed)
-        files = [path for path, data in sorted(rig.disk.contents().items()) if data]
-        path, _ = rig.disk.flip_bit(files[seed % len(files)])
-        # They may be sent again, but not in secret.
-        durable, rig.memory.durable_facts = rig.memory.durable_facts, set()
-        before = Counter(rig.memory.deliveries)
-        try:
-            rig.open()
-        except StorageError:
-            continue
-        for _ in range(400):
-            rig.split(100)
-            rig.load(ahead_ms=MINUTE_MS, steps=100)
-            rig.deliver()  # The rig holds every entry and item against what was accepted.
-            times = [rig.handout.next_load_ms(), rig.store.schedule.splits.next_ms()]
-            known = [time for time in times if time is not None]
-            rig.now_ms = max(rig.now_ms + MINUTE_MS, min(known, default=0))
-        missing = rig.memory.accepted.keys() - rig.memory.deliveries.keys()
-        again = {seq for seq in durable if rig.memory.deliveries[seq] > before[seq]}
-        if missing:
-            assert rig.damages, f"{missing} lost in secret after a flip in {path}"
-            assert len(missing) <= 6, f"{missing} not served after a flip in {path}"
-        if again:
-            assert rig.damages, f"{again} sent again after a flip in {path}"
 
 
 def test_a_damaged_coarse_segment_is_quarantined_and_not_deleted() -> None:
@@ -740,19 +509,6 @@ def test_a_day_that_cannot_be_split_keeps_no_hour_from_it() -> None:
     assert schedule.splits.deadline_ms(day) < day_ms
 
 
-def test_a_lost_seals_log_is_damage_and_no_sealed_file_is_taken_for_an_orphan() -> None:
-    rig = populated(damage_expected=True)
-    sealed = [seal.key.path for seal in rig.seals().values()]
-    assert sealed
-    rig.disk = rig.disk.revive()
-    rig.disk.unlink(SEALS_PATH)
-    rig.open()
-    assert [damage.path for damage in rig.damages] == [SEALS_PATH]
-    rig.checkpoint()
-    rig.reopen()
-    assert set(sealed) <= rig.disk.contents().keys()
-
-
 def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() -> None:
     rig = populated(damage_expected=True)
     due_ms = rig.now_ms + MINUTE_MS
@@ -781,25 +537,6 @@ def test_with_a_lost_seals_log_a_segment_that_is_made_again_is_not_given_up() ->
     assert {key.path, key.facts_path} <= rig.disk.contents().keys()
 
 
-def test_a_missing_segment_file_is_damage_and_the_others_are_served() -> None:
-    rig = StoreRig(1, damage_expected=True)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS, START_MS + MINUTE_MS])
-    rig.file()
-    rig.checkpoint()
-    rig.disk = rig.disk.revive()
-    rig.disk.unlink(key_of_minute(START_MS // MINUTE_MS, Span.MINUTE).path)
-    rig.open()
-    assert [damage.reason for damage in rig.damages] == ["the file is gone"]
-    rig.now_ms += MINUTE_MS
-    rig.load(steps=10)
-    rig.deliver()
-    assert list(rig.memory.deliveries) == [3]
-    rig.cross_off()
-    assert rig.store.schedule.pending == 1
-
-
 def lose_the_last_but_one(rig: StoreRig, *, of: bytes = b"") -> None:
     """Damage that batch of the message_log, of those that begin so, and begin another life."""
     path = min(p for p in rig.disk.contents() if p.startswith("message_log/0"))
@@ -810,23 +547,6 @@ def lose_the_last_but_one(rig: StoreRig, *, of: bytes = b"") -> None:
     rig.disk.damage(path, place + 90, b"\xff\xfe\xfd")
     rig.reopen()
     assert rig.damages
-
-
-def test_a_lost_part_of_the_message_log_is_reported_with_the_sequences_it_held() -> None:
-    rig = StoreRig(1, damage_expected=True)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS])
-    rig.file()
-    rig.checkpoint()
-    rig.commit([START_MS + 1])
-    rig.commit([START_MS + 2])
-    lose_the_last_but_one(rig)
-    assert {(damage.first_sequence, damage.next_sequence) for damage in rig.damages} == {(3, 4)}
-    rig.now_ms += MINUTE_MS
-    rig.load(steps=10)
-    rig.deliver()
-    assert sorted(rig.memory.deliveries) == [2, 4]
 
 
 @pytest.mark.parametrize("minutes", [0, 1])
@@ -1024,17 +744,6 @@ def test_a_log_that_is_told_its_epochs_stays_empty_until_then_and_has_a_start_fo
         store.start_epoch(8, now_ms=START_MS)
 
 
-def test_an_epoch_that_finds_no_space_has_not_begun() -> None:
-    disk = SimDisk(random.Random(1))
-    store = opened(disk)
-    disk.arm(Trap(action=Action.FULL, kinds={"write"}))
-    with pytest.raises(StorageFullError):
-        store.start_epoch(1, now_ms=START_MS)
-    assert (store.message_log.next_sequence, store.schedule.epochs) == (1, [])
-    store.start_epoch(1, now_ms=START_MS)
-    assert store.message_log.next_sequence == 2
-
-
 # -- facts of the log's tail -----------------------------------------------------------------------
 
 
@@ -1168,73 +877,6 @@ def test_facts_of_a_segment_that_find_no_space_wait_all_of_them() -> None:
 # -- facts that are durable and not committed ------------------------------------------------------
 
 
-def test_a_million_outcomes_behind_the_commit_are_not_sent_again_after_a_start() -> None:
-    count, sent, due_ms = 1_000_100, 1_000_000, START_MS + 10 * MINUTE_MS
-    disk = SimDisk(random.Random(1), plan=CALM)
-
-    def begin(committed: int | None = None) -> Store:
-        store, _ = Store.open(
-            disk,
-            StoreSettings(),
-            chance=random.Random(1),
-            now_ms=START_MS,
-            on_damage=lambda damage: pytest.fail(str(damage)),
-        )
-        end = store.message_log.next_sequence
-        store.apply_tail(end if committed is None else committed, now_ms=START_MS)
-        return store
-
-    def load(store: Store) -> Int64s:
-        schedule, found = store.schedule, [np.empty(0, np.int64)]
-        while schedule.splits.begin(START_MS) is not None:
-            pytest.fail("all is near")
-        job = schedule.hand_out().begin_load(due_ms + MINUTE_MS, rows_max=10**7, now_ms=START_MS)
-        done = job is None
-        while job is not None and not done:
-            entries, done = job.step(10**7)
-            found.append(entries["sequence"])
-        return np.concatenate(found)
-
-    store = begin()
-    store.schedule.splits.begin(START_MS)
-    part = count // 10
-    messages = Draft(
-        kind=RecordKind.MESSAGE,
-        count=part,
-        names=[b"boarding"],
-        arrays={
-            "due_ms": np.full(part, due_ms, np.int64),
-            "id_hash": np.zeros(part, np.uint64),
-            "size": np.ones(part, np.uint32),
-            "subject": np.zeros(part, np.uint16),
-        },
-        blob=[bytes(part)],
-    )
-    for batch in store.message_log.append([messages] * 10, append_ms=START_MS):
-        store.schedule.apply(batch, now_ms=START_MS)
-    committed = store.message_log.next_sequence
-    work = store.prepare_checkpoint(START_MS)
-    work.write()
-    store.finish_checkpoint(work)
-    sequences = np.arange(committed - count, committed - count + sent)
-    for told in np.array_split(sequences, 50):
-        facts = delivered(told.tolist(), minute=due_ms // MINUTE_MS, at_ms=due_ms)
-        draft = Draft(
-            kind=RecordKind.FACTS, count=len(told), names=facts.targets, arrays=facts.arrays
-        )
-        store.message_log.append([draft], append_ms=START_MS)
-    disk.power_cut()
-    disk = disk.revive()
-    store = begin(committed)
-    assert (store.recovery.known, store.schedule.pending) == (sent, count)
-    assert load(store).tolist() == list(range(committed - (count - sent), committed))
-    disk = disk.revive()
-    # When another node has them they are facts like others.
-    store = begin()
-    assert (store.recovery.known, store.schedule.pending) == (0, count - sent)
-    assert len(load(store)) == count - sent
-
-
 def test_nothing_is_sealed_before_a_start_has_applied_the_tail_of_the_log() -> None:
     rig = StoreRig(5)
     rig.open()
@@ -1324,18 +966,6 @@ def test_a_directory_whose_log_was_cut_opens_with_all_that_was_applied(seed: int
         assert log.last_epoch <= epoch
         assert not gone or gone == range(log.next_sequence, end)
         assert told_of(store)["applied"] == before["applied"]
-
-
-def test_what_is_applied_is_not_cut() -> None:
-    disk = SimDisk(random.Random(1), plan=CALM)
-    store = begun(disk, random.Random(1))
-    grow(store, random.Random(2), 9)
-    end = store.message_log.next_sequence
-    store.apply_tail(end, now_ms=START_MS)
-    before = told_of(store)
-    with pytest.raises(LogStateError, match="is committed"):
-        store.message_log.cut_to(store.message_log.last_epoch, end - 1, not_below=end)
-    assert told_of(store) == before
 
 
 @each_seed(30)

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
 from storage.batch.entries import SubjectTable
-from storage.batch.facts import FactBlock, Outcome
 from storage.batch.item_formats import qmq_item_fault
 from storage.batch.rows import RowBlock
 from storage.disk.disk import Disk, ReadableFile
@@ -384,13 +383,6 @@ def test_facts_of_a_range_of_the_message_log_are_those_of_its_records(begin: int
     assert {row["record"]: row["sequence"] for row in rows_in(found)} == wanted
 
 
-def test_records_of_facts_are_no_messages_and_not_missing() -> None:
-    disk, path, length = facts_disk()
-    reader = reader_on(disk, Kind.MESSAGE)
-    found = rows_in(reader.messages(path, length=length, first_sequence=1, next_sequence=20))
-    assert [row["sequence"] for row in found] == [1, 6, 7, 12, 13, 18, 19]
-
-
 @pytest.mark.parametrize("kind", [Kind.MESSAGE, Kind.DISPATCH])
 @pytest.mark.parametrize(("batch", "gone"), [(3, (8, 12)), (4, (12, 14))])
 def test_records_that_are_damaged_or_missing_are_told_to_who_reads_facts_or_messages(
@@ -488,17 +480,8 @@ def test_names_that_are_no_utf8_are_shown_and_those_that_are_stay_as_they_are() 
 
 def test_an_outcome_that_nobody_knows_is_shown_by_its_number() -> None:
     segment = Segment.new(segment_disk(), LOG_UUID, KEY)
-    facts = delivered([1, 2, 3], outcome=Outcome.EXPIRED, target=b"g\xff")
-    outcomes = np.array([6, 9, 1], np.uint8)
-    told = FactBlock(
-        sequence=facts.sequence,
-        minute=facts.minute,
-        at_ms=facts.at_ms,
-        target=facts.target,
-        outcome=outcomes,
-        record=facts.record,
-        targets=facts.targets,
-    )
+    told = delivered([1, 2, 3], target=b"g\xff")
+    told.outcome[:] = 6, 9, 1
     segment.append_facts(told, epoch=2**64 - 1, append_ms=NOW_MS)
     reader = reader_on(segment.file.disk, Kind.DISPATCH, ["outcome", "target", "record"])
     rows = rows_in(reader.filed_facts(KEY.facts_path, length=segment.facts_file.length))

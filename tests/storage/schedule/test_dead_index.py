@@ -15,6 +15,7 @@ from storage.batch.columns import RecordKind
 from storage.batch.dead_rows import NOTE_BYTES_MAX
 from storage.batch.facts import Outcome
 from storage.batch.file_header import FILE_HEADER_SIZE
+from storage.batch.rows import Int64s
 from storage.disk.spans import (
     DEAD_MINUTES_FROM,
     MINUTE_MAX,
@@ -39,7 +40,7 @@ from tests.golden.directory import written
 from tests.kit.dumped import records_of
 from tests.kit.seals import read_seals
 from tests.seeds import each_seed
-from tests.simulation.faults import HARSH, Action, Trap
+from tests.simulation.faults import HARSH
 from tests.storage.dead_rig import DeadRig
 from tests.storage.node.test_store import live
 from tests.storage.qmq_items import qmq_item
@@ -85,70 +86,6 @@ def buried(count: int = 6, *, damage_expected: bool = False) -> DeadRig:
     return rig
 
 
-def steps_of(rig: DeadRig) -> list[object]:
-    """Return the steps of a short story: given up, some requeued, given up again, some dropped."""
-    return [
-        lambda: rig.commit([START_MS + place for place in range(5)]),
-        rig.file,
-        lambda: rig.load(steps=10),
-        lambda: setattr(rig, "now_ms", rig.now_ms + 1000),
-        rig.bury,
-        rig.file,
-        rig.checkpoint,
-        lambda: rig.settle(3, requeue=True),
-        rig.file,
-        rig.checkpoint,
-        rig.bury,
-        lambda: rig.settle(1, requeue=False),
-        lambda: rig.file(5),
-        rig.checkpoint,
-        rig.checkpoint,
-    ]
-
-
-@pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL])
-def test_a_crash_at_every_single_write_forgets_no_record_and_doubles_none(action: Action) -> None:
-    skip, struck = 0, True
-    while struck:
-        rig = DeadRig(7, plan=HARSH)
-        rig.open()
-        rig.split()
-        rig.disk.arm(Trap(action=action, kinds={"write", "sync", "rename"}, skip=skip))
-        struck = not rig.survive(steps_of(rig))  # type: ignore[arg-type]
-        rig.reopen()
-        rig.check_dead()
-        rig.check_rows()
-        rig.see_all_settled()
-        rig.seal_everything()
-        skip += 1
-    assert skip > 40
-
-
-def with_one_buried() -> DeadRig:
-    """Return a rig in which one message, due, was recorded as dead, and that was not filed."""
-    rig = DeadRig(3)
-    rig.open()
-    rig.split()
-    rig.commit([START_MS])
-    rig.file()
-    rig.load(steps=10)
-    rig.now_ms += 1000
-    rig.bury()
-    return rig
-
-
-def test_a_record_settles_what_it_names_in_the_step_that_applies_it() -> None:
-    rig = with_one_buried()
-    assert rig.store.schedule.pending == 1
-    rig.file()
-    assert (rig.store.schedule.pending, rig.store.schedule.dead_pending) == (0, 1)
-    rig.checkpoint()
-    [record] = rig.dead.rows
-    [minute] = [one for one in rig.store.checkpoint.segments if one.span == Span.MINUTE]
-    assert (minute.facts, minute.last_fact) == (1, record)
-    assert rig.store.checkpoint.sequence == record
-
-
 def test_the_seal_of_a_settled_day_counts_what_became_of_its_rows() -> None:
     rig = buried(5)
     rig.settle(2, requeue=True)
@@ -181,20 +118,6 @@ def test_what_stands_for_a_dead_segment_is_no_minute_of_any_message(day: int) ->
     assert dead_key(dead_minute(key)) == key
     assert key_of_code(key.code) == key
     assert key_of_name(key.name) == key
-
-
-def test_facts_about_dead_letters_are_not_counted_for_the_minutes_of_their_day() -> None:
-    rig = buried(4)
-    schedule = rig.store.schedule
-    before = {segment.key: segment.facts_seen for segment in schedule.of_time()}
-    pending = schedule.pending
-    rig.settle(4, requeue=False)
-    rig.file()
-    rig.cross_off()
-    rig.checkpoint()
-    assert {segment.key: segment.facts_seen for segment in schedule.of_time()} == before
-    assert schedule.pending == pending
-    assert schedule.dead_pending == 0
 
 
 # -- reading -----------------------------------------------------------------------------------
@@ -313,19 +236,15 @@ def test_the_index_is_bounded_and_the_others_are_counted_and_found_later(
 # -- filing ------------------------------------------------------------------------------------
 
 
-def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_order() -> None:
-    rig = DeadRig(1)
-    rig.open()
-    rig.split()
-    item = qmq_item(START_MS, b"boarding", b"UA-1523", body=bytes(2000))
-    count = 1500
-    reason = b'{"code":3,"group":"%s"}' % (b"g" * 1500)
-    draft = Draft(
+def given_up(old: Int64s, item: bytes, *, names: list[bytes]) -> Draft:
+    """Return records about these messages, all of one item; names: its subject and the reason."""
+    count = len(old)
+    return Draft(
         kind=RecordKind.DEAD,
         count=count,
-        names=[b"boarding", reason],
+        names=names,
         arrays={
-            "old_sequence": np.arange(count),
+            "old_sequence": old,
             "due_ms": np.full(count, START_MS),
             "id_hash": np.zeros(count, np.uint64),
             "size": np.full(count, len(item), np.uint32),
@@ -335,6 +254,16 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
         },
         blob=[item] * count,
     )
+
+
+def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_order() -> None:
+    rig = DeadRig(1)
+    rig.open()
+    rig.split()
+    item = qmq_item(START_MS, b"boarding", b"UA-1523", body=bytes(2000))
+    count = 1500
+    reason = b'{"code":3,"group":"%s"}' % (b"g" * 1500)
+    draft = given_up(np.arange(count), item, names=[b"boarding", reason])
     schedule = rig.store.schedule
     floor = START_MS // MINUTE_MS
     [batch] = rig.store.message_log.append([draft], floor_minute=floor, append_ms=START_MS)
@@ -351,21 +280,8 @@ def test_the_rows_of_a_full_batch_of_records_fit_into_batches_and_keep_their_ord
 def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
     reason = b'"' * 1024
     blob = bytes(4 * 1024 * 1024 - 1048 - 523 - NOTE_BYTES_MAX)
-    draft = Draft(
-        kind=RecordKind.DEAD,
-        count=1,
-        names=[b"s" * 523, reason],
-        arrays={
-            "old_sequence": np.array([2**62]),
-            "due_ms": np.array([START_MS]),
-            "id_hash": np.zeros(1, np.uint64),
-            "size": np.array([len(blob)], np.uint32),
-            "old_minute": np.array([MINUTE_MAX], np.uint32),
-            "subject": np.zeros(1, np.uint16),
-            "reason": np.ones(1, np.uint16),
-        },
-        blob=[blob],
-    )
+    draft = given_up(np.array([2**62]), blob, names=[b"s" * 523, reason])
+    draft.arrays["old_minute"][:] = MINUTE_MAX
     rig = DeadRig(1)
     rig.open()
     [batch] = rig.store.message_log.append(
@@ -376,25 +292,6 @@ def test_the_largest_item_that_is_accepted_fits_with_the_longest_note() -> None:
     [found] = segment.read_rows(rig.disk, segment.file.length)
     assert isinstance(found, SegmentBatch)
     assert len(blob) + len(reason) < found.columns.arrays["size"][0] < len(blob) + NOTE_BYTES_MAX
-
-
-def test_rows_that_find_no_space_wait_and_keep_the_checkpoint_back() -> None:
-    rig = with_one_buried()
-
-    def inside_dead(_kind: str, path: str, _label: str) -> bool:
-        return path.endswith(".dead")
-
-    full = Trap(action=Action.FULL, kinds={"write", "create"}, when=inside_dead)
-    rig.disk.arm(*[full] * 9)
-    rig.file()
-    rig.cross_off()
-    schedule = rig.store.schedule
-    assert (schedule.full, schedule.dead_pending) == (True, 1)
-    rig.checkpoint()
-    assert rig.store.checkpoint.sequence < min(rig.dead.rows)
-    rig.disk.disarm()
-    rig.check_dead()
-    assert not schedule.full
 
 
 # -- looking into the files -----------------------------------------------------------------------
@@ -439,22 +336,6 @@ def test_salvage_takes_no_dead_letter_for_a_message_that_is_to_be_sent() -> None
             assert states[settled or 0] == PENDING
     assert sum(item.is_wanted for item in found.values()) == 1
     assert all(item.is_served for item in found.values() if item.state == DEAD_LETTER)
-
-
-def test_salvage_knows_of_records_that_were_not_applied() -> None:
-    rig = buried(4)
-    rig.settle(1, requeue=True)
-    rig.settle(1, requeue=False)
-    rig.commit([rig.now_ms])
-    rig.file(5)
-    rig.load(steps=10)
-    rig.bury()
-    found = {item.sequence: item for item in Salvage(rig.disk, now_ms=rig.now_ms).items()}
-    for sequence, row in rig.dead.rows.items():
-        assert found[row.old].state == "dead"
-        settled = rig.dead.settled.get(sequence)
-        expected = "moved" if settled in rig.memory.accepted else "dropped"
-        assert found[sequence].state == (DEAD_LETTER if settled is None else expected)
 
 
 def test_one_is_found_though_damaged_facts_of_others_were_told_twice() -> None:

@@ -104,43 +104,6 @@ def test_what_cannot_be_read_is_left_out_until_the_next_start_and_all_else_is_lo
     assert read == ([1, 4] if facts else [1, 3, 4])
 
 
-def test_a_lane_comes_by_rows_that_are_filed_where_the_lowered_cursor_has_not_been() -> None:
-    model = Model(random.Random(0))
-    model.now_ms = START_MS + 3 * MINUTE_MS
-    model.log.splits.begin(model.now_ms)
-    model.file([START_MS + 10, START_MS + MINUTE_MS], [1, 0])
-    wheel = run(load_of(model, ahead_ms=60_000))
-    assign(model, 1, 0)
-    model.handout.give_back(wheel[wheel["sequence"] == 2])
-    assert sequences_of(run(drain_of(model, 1))) == [2]
-    # The lane has come further than the cursor of lane 0, which is lowered to the first row.
-    model.handout.give_back(wheel[wheel["sequence"] == 1])
-    model.file([model.now_ms - 1000], [0])
-    assert not model.wheel
-    assert sequences_of(run(load_of(model, ahead_ms=60_000))) == [1]
-    assert sequences_of(run(drain_of(model, 1))) == [3]
-
-
-def test_a_subject_that_joins_a_lane_while_its_reading_is_planned_is_read() -> None:
-    """The reading began where the lane's cursor stood; it is as low when it starts."""
-    model = model_of([START_MS + place for place in range(10)], subjects=2)
-    assign(model, 1, 1)
-    model.now_ms += 1000
-    wheel = run(load_of(model))
-    assert sequences_of(wheel) == [1, 3, 5, 7, 9]
-    # More than is wanted: it counts, a batch a step, before it starts.
-    job = drain_of(model, 1, rows_max=3)
-    assert job is not None
-    assert not job.started
-    assign(model, 1, 0)
-    model.handout.give_back(wheel)
-    model.handout.heed()
-    found = sequences_of(run(job))
-    while (job := drain_of(model, 1, rows_max=3)) is not None:
-        found += sequences_of(run(job))
-    assert sorted(found) == list(range(1, 11))
-
-
 def test_a_lane_fits_where_what_is_to_come_of_it_does() -> None:
     model = model_of([START_MS + 1000 + place for place in range(100)])
     assign(model, 1, 0)
@@ -152,19 +115,6 @@ def test_a_lane_fits_where_what_is_to_come_of_it_does() -> None:
         assert (job.fits, job.until) == (fits, job.until)
     assign(model, 0, 0)
     assert len(run(load_of(model, ahead_ms=60_000))) == 100
-
-
-def test_what_is_thrown_out_caps_a_reading_under_way_and_the_rest_is_read_again() -> None:
-    model = model_of(*[[START_MS + place] for place in range(10)])
-    job = load_of(model)
-    assert job is not None
-    entries, done = job.step(3)
-    assert not done
-    # The wheel throws out what is due after the second row.
-    model.handout.give_back(entries[2:])
-    model.handout.cap((START_MS + 1, 2))
-    assert sequences_of(entries[:2]) + sequences_of(run(job)) == [1, 2]
-    assert sequences_of(run(load_of(model))) == list(range(3, 11))
 
 
 def test_a_lane_does_not_end_while_lane_0_is_behind_what_is_due() -> None:

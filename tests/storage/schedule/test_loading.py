@@ -17,7 +17,7 @@ import pytest
 from storage.batch.batches import Damage
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
+from storage.batch.facts import FactBlock
 from storage.disk.spans import MINUTE_MS
 from storage.limits import StorageLimits
 from storage.schedule.handout import Handout, held_rows
@@ -29,6 +29,7 @@ from tests.seeds import seeds_in_parts
 from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.small_logs import facts_batch, log_batch
+from tests.storage.small_segments import delivered
 
 LOG_UUID = UUID(int=7)
 START_MS = 29_000_000 * MINUTE_MS
@@ -227,16 +228,8 @@ class Model:
                 self.unnoted[sequence] = self.sender.pop(sequence)
 
     def facts_of(self, rows: list[Row]) -> FactBlock:
-        count = len(rows)
-        return FactBlock(
-            sequence=np.array([row.sequence for row in rows], np.int64),
-            minute=np.array([row.minute for row in rows], np.uint32),
-            at_ms=np.full(count, self.now_ms, np.int64),
-            target=np.zeros(count, np.uint16),
-            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-            record=np.zeros(count, np.int64),
-            targets=[b"g1"],
-        )
+        sequences = [row.sequence for row in rows]
+        return delivered(sequences, minute=[row.minute for row in rows], at_ms=self.now_ms)
 
     def note(self, share: float) -> None:
         """Apply facts, then let go of the rows."""

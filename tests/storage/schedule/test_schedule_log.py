@@ -9,11 +9,9 @@ import numpy as np
 from storage.batch.batches import Damage
 from storage.batch.columns import Columns, RecordKind
 from storage.batch.entries import Entries
-from storage.batch.facts import FactBlock, Outcome
 from storage.disk.errors import StorageFullError
-from storage.disk.spans import MINUTE_MS, Span
+from storage.disk.spans import MINUTE_MS
 from storage.limits import StorageLimits
-from storage.readers.item_reader import ItemReader
 from storage.schedule.handout import held_rows
 from storage.schedule.loading import LoadJob
 from storage.schedule.schedule_log import ScheduleLog
@@ -23,6 +21,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.faults import Action, Trap
 from tests.storage.qmq_items import qmq_item
 from tests.storage.small_logs import facts_batch, log_batch
+from tests.storage.store_rig import facts_of
 
 LOG_UUID = UUID(int=7)
 START_MINUTE = 29_000_000
@@ -98,70 +97,10 @@ class Bench:
     def cross_off(self, sequences: list[int]) -> None:
         entries = np.concatenate(self.wheel)
         picked = entries[np.isin(entries["sequence"], sequences)]
-        count = len(picked)
-        facts = FactBlock(
-            sequence=picked["sequence"].copy(),
-            minute=picked["minute"].copy(),
-            at_ms=np.full(count, self.now_ms, np.int64),
-            target=np.zeros(count, np.uint16),
-            outcome=np.full(count, Outcome.DELIVERED, np.uint8),
-            record=np.zeros(count, np.int64),
-            targets=[b"g1"],
-        )
+        facts = facts_of(picked, self.now_ms)
         self.log.apply(facts_batch(self.next_sequence, facts), now_ms=self.now_ms)
         self.handout.settle(held_rows(picked))
-        self.next_sequence += count
-
-
-def test_rows_of_all_three_spans_come_out_once_as_time_passes() -> None:
-    bench = Bench()
-    chance = random.Random(1)
-    bench.split_all()
-    bench.file([START_MS + chance.randrange(5 * 24 * 60 * MINUTE_MS) for _ in range(500)])
-    bench.log.flush(bench.now_ms)
-    spans = {segment.key.span for segment in bench.log.segments.values()}
-    assert spans >= {Span.HOUR, Span.DAY}
-    while bench.now_ms < START_MS + 6 * 24 * 60 * MINUTE_MS:
-        bench.now_ms += 30 * MINUTE_MS
-        bench.split_all()
-        bench.load_all(bench.now_ms)
-    assert bench.loaded() == sorted(bench.due)
-    assert not bench.damages
-
-
-def test_entries_point_at_their_items() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS + 1000 * place for place in range(300)])
-    bench.load_all(START_MS + 60 * MINUTE_MS)
-    bench.file([START_MS + 7, START_MS + 8])  # Straight in.
-    reader = ItemReader(bench.disk, bench.damages.append)
-    entries = np.concatenate(bench.wheel)
-    items, damaged = reader.read(entries)
-    assert damaged is None
-    assert len(items) == len(bench.due)
-    for entry, item in zip(entries, items, strict=True):
-        due = bench.due[int(entry["sequence"])]
-        assert int(entry["due_ms"]) == due
-        assert bytes(item) == qmq_item(due, b"s%d" % (due % 3), b"id")
-        assert bench.log.subjects.names[int(entry["subject"])] == b"s%d" % (due % 3)
-
-
-def test_a_row_for_a_minute_that_is_being_loaded_enters_exactly_once() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS + 500 * place for place in range(100)])
-    job = bench.handout.begin_load(START_MS + MINUTE_MS, rows_max=10**6, now_ms=bench.now_ms)
-    assert job is not None
-    # Between the cursor's move and the end of the load: same minute, and the next one.
-    bench.file([START_MS + 10, START_MS + MINUTE_MS + 10])
-    done = False
-    while not done:
-        entries, done = job.step(10)
-        bench.wheel.append(entries)
-        bench.file([START_MS + 20])
-    bench.load_all(START_MS + 2 * MINUTE_MS)
-    assert bench.loaded() == sorted(bench.due)
+        self.next_sequence += len(picked)
 
 
 @each_seed(80)
@@ -213,31 +152,6 @@ def test_any_interleaving_of_filing_loading_and_splitting_loads_each_row_once(
         bench.load_all(bench.now_ms, rows_max=chance.choice([5, 1000]))
     assert bench.loaded() == sorted(bench.due)
     assert bench.log.pending == len(bench.due)
-
-
-def test_a_message_due_in_the_past_is_filed_in_the_floors_minute() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.load_all(START_MS + 2 * MINUTE_MS)
-    bench.file([START_MS - 5 * MINUTE_MS, 1], floor=START_MINUTE)
-    entries = bench.wheel[-1]
-    assert entries["minute"].tolist() == [START_MINUTE, START_MINUTE]
-    assert entries["due_ms"].tolist() == [START_MS - 5 * MINUTE_MS, 1]
-
-
-def test_a_row_that_found_no_space_enters_the_wheel_once_there_is_some() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.load_all(START_MS + 2 * MINUTE_MS)
-    bench.disk.arm(Trap(action=Action.FULL, kinds={"write", "create"}))
-    bench.file([START_MS + 10])
-    assert bench.log.full
-    assert bench.loaded() == []
-    assert bench.log.replayed_sequence() == 0
-    bench.load_all(START_MS + 3 * MINUTE_MS)
-    bench.wheel.append(bench.log.flush_near(bench.now_ms))
-    assert bench.loaded() == [1]
-    assert bench.log.replayed_sequence() == 1
 
 
 def test_a_flush_that_finds_space_does_not_say_that_nothing_waits() -> None:
@@ -300,30 +214,6 @@ def test_the_splits_memory_stays_bounded_while_the_disk_is_full() -> None:
     assert bench.loaded() == sorted(bench.due)
 
 
-def test_live_segments_never_overlap_and_the_hour_mark_stays_at_or_before_the_day_mark() -> None:
-    chance = random.Random(3)
-    bench = Bench(StorageLimits(minute_horizon_minutes=2, hour_horizon_minutes=120))
-    for _ in range(60):
-        bench.file([bench.now_ms + chance.randrange(4000 * MINUTE_MS) for _ in range(4)])
-        bench.log.flush(bench.now_ms)
-        bench.now_ms += chance.randrange(200 * MINUTE_MS)
-        bench.split_all()
-        assert bench.log.hour_mark <= bench.log.splits.day_mark
-        minutes = [
-            minute
-            for segment in bench.log.segments.values()
-            for minute in range(segment.key.start, segment.key.end)
-        ]
-        assert len(minutes) == len(set(minutes))
-        for segment in bench.log.segments.values():
-            marks = {
-                Span.MINUTE: 0,
-                Span.HOUR: bench.log.hour_mark,
-                Span.DAY: bench.log.splits.day_mark,
-            }
-            assert segment.key.start >= marks[segment.key.span]
-
-
 def test_a_fact_told_again_after_its_segment_was_sealed_is_dropped() -> None:
     bench = Bench()
     bench.split_all()
@@ -371,28 +261,6 @@ def collect(bench: Bench) -> None:
     assert bench.log.subjects.sweep(1000)
 
 
-def test_rows_that_wait_in_memory_keep_the_names_of_their_subjects() -> None:
-    bench = Bench()
-    bench.file([START_MS + 60 * MINUTE_MS * hour for hour in range(6)])
-    collect(bench)
-    assert set(bench.log.subjects.ids) == {b"s%d" % (due % 3) for due in bench.due.values()}
-    assert bench.log.flush(bench.now_ms)
-    collect(bench)
-    assert not bench.log.subjects.ids
-
-
-def test_rows_of_loaded_minutes_that_find_no_space_keep_the_names_of_their_subjects() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS + 1])
-    bench.load_all(START_MS + MINUTE_MS)
-    bench.cross_off([1])
-    bench.disk.capacity_bytes = bench.disk.medium.used
-    bench.file([START_MS + 2])
-    collect(bench)
-    assert set(bench.log.subjects.ids) == {b"s%d" % ((START_MS + 2) % 3)}
-
-
 def test_rows_on_their_way_through_a_split_keep_the_names_of_their_subjects() -> None:
     bench = Bench()
     hour_ms = START_MS - START_MS % (60 * MINUTE_MS) + 5 * 60 * MINUTE_MS
@@ -415,32 +283,6 @@ def test_rows_on_their_way_through_a_split_keep_the_names_of_their_subjects() ->
     bench.log.flush(bench.now_ms)
     collect(bench)
     assert not bench.log.subjects.ids
-
-
-def test_a_lane_and_what_is_held_of_it_keep_its_name() -> None:
-    bench = Bench()
-    bench.split_all()
-    bench.file([START_MS, START_MS + 1, START_MS + 2])
-    first = bench.log.subjects.number(b"s%d" % (START_MS % 3))
-    names, ids = bench.log.subjects.names, bench.log.subjects.ids
-    name = names[first]
-    bench.handout.assign(np.array([first]), 1)
-    bench.log.flush(bench.now_ms)
-    collect(bench)
-    assert set(ids) == {name}
-    bench.load_all(START_MS + MINUTE_MS)
-    assert bench.loaded() == [2, 3]
-    bench.handout.assign(np.array([first]), 0)
-    bench.load_all(START_MS + MINUTE_MS)
-    assert bench.loaded() == [1, 2, 3]
-    collect(bench)
-    assert len(ids) == 3
-    bench.cross_off([1, 3])
-    collect(bench)
-    assert set(ids) == {b"s%d" % ((START_MS + 1) % 3)}
-    bench.handout.give_back(np.concatenate(bench.wheel)[[1]])
-    collect(bench)
-    assert len(ids) <= 1
 
 
 def test_what_anybody_else_holds_keeps_its_name() -> None:

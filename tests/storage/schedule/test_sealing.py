@@ -272,19 +272,3 @@ def test_a_segment_with_a_damaged_row_stays_open_and_the_checkpoint_goes_on() ->
     rig.prepare_checkpoint()
     assert rig.work is not None
     assert rig.work.candidates == []
-
-
-@pytest.mark.parametrize("action", [Action.POWER_CUT, Action.KILL])
-def test_a_death_at_any_operation_of_a_checkpoint_that_seals_loses_nothing(action: Action) -> None:
-    for skip in range(1000):
-        rig = closed_rig(minutes=2)
-        rig.disk.arm(Trap(action=action, when=running(_WRITING), skip=skip))
-        survived = rig.survive([rig.checkpoint])
-        rig.disk.disarm()
-        rig.reopen()
-        assert rig.store.schedule.pending == 0
-        rig.finish()
-        assert rig.memory.deliveries.total() == 6
-        if survived:
-            break
-    assert skip > 20

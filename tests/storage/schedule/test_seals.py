@@ -76,16 +76,6 @@ def live_keys(log: SealsLog) -> list[SegmentKey]:
     return [key_of_code(code) for code in log.live.code.tolist()]
 
 
-def test_seals_come_back_as_they_were() -> None:
-    disk = segment_disk()
-    log = opened(disk)
-    append(log, seals(5))
-    append(log, seals(2, first=5))
-    assert log.end.count == 7
-    assert read(disk, log) == seals(5) + seals(2, first=5)
-    assert list(read_seals(disk, LOG_UUID, SealsEnd())) == []
-
-
 @pytest.mark.parametrize(
     ("start", "span"), [(0, Span.NONE), (61, Span.HOUR), (2**32 - 1, Span.MINUTE)]
 )
@@ -116,16 +106,6 @@ def test_a_log_opened_again_goes_on_where_a_checkpoint_says() -> None:
     append(again, seals(3, first=1))
     assert read(disk, again) == seals(1) + seals(3, first=1)
     assert len(again.live) == 4
-
-
-def test_an_append_is_durable_when_it_returns() -> None:
-    disk = SimDisk(random.Random(1), plan=HARSH)
-    disk.make_directory("seals")
-    disk.sync_directory("")
-    log = opened(disk)
-    append(log, seals(3))
-    disk.power_cut()
-    assert list(read_seals(disk.revive(), LOG_UUID, log.end)) == seals(3)
 
 
 def test_seals_that_found_no_space_are_not_there() -> None:

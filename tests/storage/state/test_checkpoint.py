@@ -17,7 +17,6 @@ from storage.disk.errors import (
     StorageFullError,
     UnsupportedFormatError,
 )
-from storage.disk.spans import SegmentKey, Span
 from storage.state.checkpoint import (
     CHECKPOINT_PATH,
     Checkpoint,
@@ -68,15 +67,6 @@ def new_disk(seed: int = 0) -> SimDisk:
     disk.make_directory("checkpoint")
     disk.sync_directory("")
     return disk
-
-
-def test_what_was_written_is_read() -> None:
-    disk = new_disk()
-    assert read_checkpoint(disk, LOG_UUID) is None
-    for number in (0, 1, 700):
-        write_checkpoint(disk, LOG_UUID, checkpoint_of(number))
-        assert read_checkpoint(disk, LOG_UUID) == checkpoint_of(number)
-    assert checkpoint_of(1).segments[0].key == SegmentKey(0, Span.MINUTE)
 
 
 @each_seed(80)

@@ -6,8 +6,9 @@ import pytest
 
 from storage.state.controls_file import CONTROLS_PATH, controls_file
 from storage.tools.inspect import dump_files
+from tests.golden.directory import written
 from tests.storage.store_rig import StoreRig
-from tests.storage.tools.test_inspect import damage_in, written
+from tests.storage.tools.test_inspect import damage_in
 
 
 def operated() -> dict[str, bytes]:

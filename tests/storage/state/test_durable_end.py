@@ -119,10 +119,6 @@ def test_a_file_that_was_cut_short_may_have_had_a_newer_end(size: int) -> None:
     assert (again.read(), again.missing) == (end_at(11), None)
 
 
-def test_the_newest_slot_counts() -> None:
-    assert opened(disk_of({PATH: synced_twice()})).read() == end_at(9)
-
-
 def test_slots_lie_in_different_sectors() -> None:
     assert SLOT_POSITIONS == (0, 512)
     assert len(synced_twice()) == 1024

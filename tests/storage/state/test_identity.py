@@ -4,7 +4,6 @@ import random
 import struct
 import zlib
 from dataclasses import replace
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import strategies as st
 
 from storage.batch.batches import log_seed
 from storage.batch.file_header import LogKind
-from storage.disk.disk import DirectoryDisk, Disk
+from storage.disk.disk import Disk
 from storage.disk.errors import (
     DamagedError,
     DataDirectoryError,
@@ -202,13 +201,6 @@ def test_a_power_cut_at_any_operation_leaves_one_identity_that_counts_up(seeds: 
             disk = disk.revive()
         found = read_identity(disk)
         assert last is None or (found is not None and found.incarnation >= last.incarnation)
-
-
-def test_it_works_on_a_real_directory(tmp_path: Path) -> None:
-    disk = DirectoryDisk(tmp_path)
-    first = start(disk)
-    assert start(disk) == replace(first, incarnation=2)
-    assert [path.name for path in tmp_path.iterdir()] == ["identity"]
 
 
 def test_the_worked_example_is_what_the_code_writes() -> None:

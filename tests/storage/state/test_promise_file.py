@@ -11,8 +11,9 @@ from storage.state.document_file import DOCUMENT_AT
 from storage.state.promise_file import PROMISE_PATH, Promised, PromiseFile, promise_document
 from storage.tools.inspect import dump_files, verify_files
 from tests.fuzz.memory_disk import MemoryDisk
+from tests.golden.directory import written
 from tests.storage.store_rig import StoreRig
-from tests.storage.tools.test_inspect import damage_in, written
+from tests.storage.tools.test_inspect import damage_in
 from tests.storage.worked_examples import worked_examples
 
 STORAGE = UUID("0b5e3f6a-52c7-4c0e-9a41-77d2c1a0e9f3")

@@ -16,6 +16,7 @@ from storage.node.store import DURABLE_END_PATH
 from storage.state.checkpoint import CHECKPOINT_PATH
 from storage.state.identity import IDENTITY_PATH, decode_identity
 from storage.tools.inspect import dump_files, verify_files
+from tests.golden.directory import written
 from tests.kit.dumped import records_of
 from tests.seeds import each_seed
 from tests.simulation.faults import HARSH
@@ -58,13 +59,6 @@ def lived_in() -> StoreRig:
     rig.cross_off()
     rig.checkpoint()
     return rig
-
-
-def written(files: Mapping[str, bytes], root: Path) -> Path:
-    for path, data in files.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data)
-    return root
 
 
 def damage_in(root: Path) -> dict[str, list[str]]:

@@ -89,14 +89,6 @@ def test_a_directory_whose_node_refuses_to_start_is_salvaged_nevertheless(path: 
     assert salvaged(rig, left)[0].keys() == rig.memory.accepted.keys()
 
 
-def test_a_message_is_found_in_its_segment_when_the_message_log_is_gone_and_the_other_way() -> None:
-    rig, files = lived_in()
-    no_log = {path: data for path, data in files.items() if not path.startswith("message_log/0")}
-    assert salvaged(rig, no_log)[0].keys() == rig.memory.accepted.keys()
-    no_segments = {path: data for path, data in files.items() if "schedule_log" not in path}
-    assert salvaged(rig, no_segments)[0].keys() == rig.memory.accepted.keys()
-
-
 def minute_file(rig: StoreRig) -> str:
     states = [state for state in rig.store.checkpoint.segments if state.span == 1]
     return max(states, key=lambda state: state.rows).key.path
@@ -115,16 +107,6 @@ def test_items_of_a_batch_that_is_not_whole_are_found_in_another_file_only(at: i
     [gap] = work.gaps
     assert (gap.path, gap.position) == (path, begin)
     assert salvaged(rig, bad)[0].keys() == rig.memory.accepted.keys()
-
-
-def test_the_header_of_another_file_hides_no_batch_behind_it() -> None:
-    rig, files = lived_in()
-    log = next(path for path in files if path.startswith("message_log/0"))
-    # Only the message_log is left, and its header is a segment's.
-    alone = {path: data for path, data in files.items() if not path.startswith("schedule_log/")}
-    known, work = salvaged(rig, struck(alone, log, 0, files[minute_file(rig)][:64]))
-    assert undelivered(rig) <= known.keys()
-    assert any((gap.path, gap.position) == (log, 0) for gap in work.gaps)
 
 
 def last_log_file(files: dict[str, bytes]) -> str:
@@ -232,16 +214,6 @@ def test_what_is_gone_whole_is_told(log: str) -> None:
     assert named
     assert {gap.reason.partition(" ")[0] for gap in named} <= {"no", "the"}
     assert known.keys() == rig.memory.accepted.keys()
-
-
-def test_with_the_message_log_gone_what_is_due_is_in_doubt() -> None:
-    rig, files = lived_in()
-    left = {path: data for path, data in files.items() if not path.startswith("message_log/")}
-    known, _ = salvaged(rig, left)
-    # A fact that was not filed yet went with it.
-    due = {seq for seq, item in known.items() if item.due_ms <= rig.now_ms and item.is_wanted}
-    assert due > undelivered(rig) & due
-    assert {known[sequence].state for sequence in due} == {IN_DOUBT}
 
 
 def test_filed_facts_that_are_damaged_put_in_doubt_what_is_due() -> None:
