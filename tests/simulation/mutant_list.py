@@ -1253,8 +1253,7 @@ SERVER = {
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
             swap("_look_at", "group.is_trusted", "True"),
-            test="delay_server/admin/test_explain.py::"
-            "test_a_group_that_fences_the_node_is_said_to",
+            test="delay_server/admin/test_explain.py::test_a_group_that_fences_the_node_is_said_to",
         ),
         # What waits for its time on disk is not counted as due.
         "all that is on disk seems due": mutant(
