@@ -170,6 +170,19 @@ async def serving(
         nursery.cancel_scope.cancel()
 
 
+@asynccontextmanager
+async def talking(
+    handler: FrameHandler, limits: ConnectionLimits | None = None, *, is_lockstep: bool = False
+) -> AsyncIterator[tuple[Server, trio.abc.Stream]]:
+    """Serve until the block ends; yield the server and a peer of it.
+
+    In lockstep what either end sends waits until the other one receives it.
+    """
+    pairs = trio.testing.lockstep_stream_pair if is_lockstep else trio.testing.memory_stream_pair
+    async with serving(handler, limits, StreamNetwork(pairs)) as (server, network):
+        yield server, await network.connect(*ADDRESS)
+
+
 class Ear(trio.abc.HalfCloseableStream):
     """One end of a connection within the test, from an address.
 

@@ -28,6 +28,7 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
+    talking,
 )
 
 
@@ -99,8 +100,7 @@ async def test_an_accept_that_fails_otherwise_ends_the_server() -> None:
 
 async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(request_bytes(1))
         await trio.testing.wait_all_tasks_blocked()
         server.stop()
@@ -151,8 +151,7 @@ async def test_a_connection_accepted_in_the_moment_of_stopping_is_stopped_too() 
 
 async def test_cancelling_cuts_connections_off_and_tells_the_handler() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1))
         await trio.testing.wait_all_tasks_blocked()
     assert handler.reasons == [CloseReason.CANCELLED]
@@ -175,8 +174,7 @@ async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> N
     handler = Dispatch(
         {10: take_ten, 1001: take_hello}, on_closed=lambda _, reason: closed.append(reason)
     )
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         codes = [1001, 10, 10, 77, 10]
         await peer.send_all(b"".join(request_bytes(n, code=code) for n, code in enumerate(codes)))
         replies = await receive_frames(peer, 5)
