@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from delay_protocol.wire.frames import Frame, encode_frame, encode_one_way
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.limits import MIB, ConnectionLimits
-from delay_transport.connections.listener import Server, serve_connections
-from delay_transport.seams.runtime import TcpNetwork
 from tests.delay_transport.peers import (
     ADDRESS,
     HEARTBEAT,
@@ -29,6 +27,7 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
+    serving_tcp,
     talking,
 )
 from tests.seeds import examples
@@ -362,15 +361,6 @@ async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
         answered_at = trio.current_time()
         assert await receive_until_closed(peer) == []
         assert 150 <= trio.current_time() - answered_at <= 301
-
-
-async def test_heartbeats_keep_a_connection_open() -> None:
-    handler = Recorder()
-    async with talking(handler) as (_, peer):
-        for opaque in range(20):
-            await peer.send_all(request_bytes(opaque, code=HEARTBEAT))
-            await trio.sleep(15)
-        assert handler.reasons == []
 
 
 async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> None:
@@ -734,10 +724,7 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
     monkeypatch.setattr(trio.SocketStream, "receive_some", counted)
     handler = Recorder(answer_all)
     limits = ConnectionLimits(frame_bytes_per_second_min=100)
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, TcpNetwork(), ("127.0.0.1", 0), handler, limits
-        )
+    async with serving_tcp(handler, limits) as server:
         peer = await trio.open_tcp_stream(*server.address)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         data = request_bytes(1, bytes(250))
@@ -754,7 +741,6 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
             await receive_frames(peer, 1)
         assert receives == 20
         await peer.aclose()
-        nursery.cancel_scope.cancel()
 
 
 async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> None:

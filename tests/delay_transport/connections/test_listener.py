@@ -28,6 +28,7 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
+    serving_tcp,
     talking,
 )
 
@@ -196,14 +197,9 @@ async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> N
 async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, network, ("127.0.0.1", 0), handler, ConnectionLimits()
-        )
-        async with await network.connect(*server.address) as peer:
-            await peer.send_all(request_bytes(1) + b"garbage" * 50_000)
-            assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
-        server.stop()
+    async with serving_tcp(handler) as server, await network.connect(*server.address) as peer:
+        await peer.send_all(request_bytes(1) + b"garbage" * 50_000)
+        assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
     assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
@@ -211,10 +207,7 @@ async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends
 async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, network, ("127.0.0.1", 0), handler, ConnectionLimits()
-        )
+    async with serving_tcp(handler) as server:
         rude = await network.connect(*server.address)
         await rude.send_all(request_bytes(1))
         await receive_frames(rude, 1)
@@ -225,7 +218,6 @@ async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
         async with await network.connect(*server.address) as peer:
             await peer.send_all(request_bytes(2))
             await receive_frames(peer, 1)
-        server.stop()
     assert handler.reasons[0] is CloseReason.PEER_VANISHED
 
 
