@@ -63,8 +63,8 @@ async def test_at_the_cap_a_request_waits_until_a_time_out_gives_it_a_place(
     monkeypatch.setattr(delay_transport.http.server, "_IDLE_S", 0.5)
     monkeypatch.setattr(delay_transport.http.server, "_READ_S", 0.5)
     async with serving() as address, flooding() as flood:
-        await flood.open(address, 2 * CONNECTIONS_MAX, said)
         began = trio.current_time()
+        await flood.open(address, 2 * CONNECTIONS_MAX, said)
         assert (await answer_to(address, WHOLE)).endswith(b"hello 0")
         assert 0.8 < trio.current_time() - began < 5
 
