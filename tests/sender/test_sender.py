@@ -51,18 +51,6 @@ from tests.sender.broker_rig import (
 # Never early.
 
 
-async def test_an_entry_offered_early_waits_for_its_time() -> None:
-    async with rig_of() as rig:
-        rig.offer(2)
-        rig.offer(3, in_ms=5000)
-        await trio.sleep(4.9)
-        assert rig.delivered() == [0, 1]
-        assert rig.sender.unsent().early == 3
-        await trio.sleep(0.2)
-        rig.assert_all_settled()
-        assert rig.facts[-1].at_ms == EPOCH_MS + 5000
-
-
 async def test_a_millisecond_early_is_early() -> None:
     async with rig_of() as rig:
         await trio.sleep(1)
@@ -73,18 +61,6 @@ async def test_a_millisecond_early_is_early() -> None:
         assert rig.brokers[0].requests[0].at_ms == EPOCH_MS + 1001
 
 
-async def test_a_clock_set_back_delays_what_is_queued() -> None:
-    async with rig_of() as rig:
-        await trio.sleep(100)
-        rig.offer(1000)
-        rig.wall.step(-60_000)
-        await trio.sleep(59)
-        assert rig.brokers[0].requests == []
-        assert rig.sender.unsent().early == 1000
-        await trio.sleep(2)
-        rig.assert_all_settled()
-
-
 async def test_a_clock_set_forward_again_releases_what_it_held_within_the_check() -> None:
     async with rig_of() as rig:
         await trio.sleep(100)
@@ -93,22 +69,6 @@ async def test_a_clock_set_forward_again_releases_what_it_held_within_the_check(
         await trio.sleep(10)
         rig.wall.step(3_600_000)
         await trio.sleep(1.1)
-        rig.assert_all_settled()
-
-
-async def test_a_retry_is_held_too_when_the_clock_was_set_back() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(code=ResponseCode.BROKER_ERROR)
-
-    async with rig_of(config=QUICK, setup=setup) as rig:
-        await trio.sleep(100)
-        rig.offer(10)
-        await trio.sleep(0.01)
-        rig.wall.step(-30_000)
-        rig.brokers[0].script = take_all
-        await trio.sleep(29)
-        assert rig.facts == []
-        await trio.sleep(2)
         rig.assert_all_settled()
 
 
@@ -127,34 +87,10 @@ async def test_early_entries_of_a_batch_do_not_hold_its_due_ones() -> None:
 # Items refused one by one.
 
 
-async def test_only_the_items_an_answer_lists_are_tried_again() -> None:
-    refusals = [b"m3", b"m7"]
-
-    def script(request: Received) -> Reply:
-        listed = [i for i in request.ids if i in refusals]
-        return refuse(ItemCode.STORE_ERROR, *listed)
-
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = script
-
-    async with rig_of(config=QUICK, setup=setup) as rig:
-        rig.offer(10)
-        await trio.sleep(0.04)
-        assert sorted(rig.delivered()) == [0, 1, 2, 4, 5, 6, 8, 9]
-        assert rig.sender.unsent().retrying == 2
-        refusals.clear()
-        await trio.sleep(5)
-        assert sorted(rig.brokers[0].ids[10:]) == [b"m3", b"m7"]
-        rig.assert_all_settled()
-        assert rig.sender.status()[0].counts.possible_duplicates == 0
-
-
 async def test_what_is_tried_again_goes_before_what_waits() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: refuse(ItemCode.STORE_ERROR, b"m0")
-
     config = SenderConfig(batch_items=1, in_flight_requests_max=1, queue_items_max=2)
-    async with rig_of(config=config, setup=setup) as rig:
+    async with rig_of(config=config) as rig:
+        rig.brokers[0].script = lambda _request: refuse(ItemCode.STORE_ERROR, b"m0")
         await trio.sleep(0.1)
         rig.offer(1)
         await trio.sleep(0.01)
@@ -167,10 +103,8 @@ async def test_what_is_tried_again_goes_before_what_waits() -> None:
 
 
 async def test_an_item_the_broker_has_already_is_known_and_not_tried_again() -> None:
-    def setup(rig: Rig) -> None:
+    async with rig_of() as rig:
         rig.brokers[0].script = lambda _request: refuse(ItemCode.MESSAGE_DUPLICATE, b"m1")
-
-    async with rig_of(setup=setup) as rig:
         rig.offer(3)
         await trio.sleep(60)
         outcomes = {fact.sequence: fact.outcome for fact in rig.facts}
@@ -179,10 +113,8 @@ async def test_an_item_the_broker_has_already_is_known_and_not_tried_again() -> 
 
 
 async def test_an_answer_of_known_items_only_settles_them_all() -> None:
-    def setup(rig: Rig) -> None:
+    async with rig_of() as rig:
         rig.brokers[0].script = lambda request: refuse(ItemCode.MESSAGE_DUPLICATE, *request.ids)
-
-    async with rig_of(setup=setup) as rig:
         rig.offer(300)
         await trio.sleep(60)
         assert {fact.outcome for fact in rig.facts} == {Outcome.KNOWN}
@@ -200,10 +132,8 @@ async def test_a_poisonous_item_is_tried_ever_less_often_and_delays_nobody(code:
             return refuse(code, b"m5")
         return Reply()
 
-    def setup(rig: Rig) -> None:
+    async with rig_of() as rig:
         rig.brokers[0].script = script
-
-    async with rig_of(setup=setup) as rig:
         for _ in range(300):
             rig.offer(10)
             await trio.sleep(5)
@@ -222,10 +152,8 @@ async def test_a_poisonous_item_is_tried_ever_less_often_and_delays_nobody(code:
 async def test_an_answer_that_lists_an_id_we_did_not_send_leaves_nobody_delivered(
     code: ItemCode,
 ) -> None:
-    def setup(rig: Rig) -> None:
+    async with rig_of(config=QUICK) as rig:
         rig.brokers[0].script = lambda _request: refuse(code, b"m\xef\xbf\xbd")
-
-    async with rig_of(config=QUICK, setup=setup) as rig:
         rig.offer(3)
         await trio.sleep(0.05)
         assert rig.facts == []
@@ -237,19 +165,6 @@ async def test_an_answer_that_lists_an_id_we_did_not_send_leaves_nobody_delivere
         rig.brokers[0].script = take_all
         await trio.sleep(10)
         rig.assert_all_settled()
-
-
-async def test_a_request_refused_now_and_then_does_not_cost_the_connection() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: (
-            Reply(code=51) if len(rig.brokers[0].requests) % 3 == 0 else Reply()
-        )
-
-    async with rig_of(config=SenderConfig(batch_items=1, retry_base_s=0.1), setup=setup) as rig:
-        rig.offer(100)
-        await trio.sleep(60)
-        rig.assert_all_settled()
-        assert len(rig.brokers[0].connects) == 1
 
 
 # Operators.
@@ -269,11 +184,9 @@ async def test_pause_sends_nothing_until_resume() -> None:
 
 
 async def test_drain_waits_for_what_is_in_flight_and_sends_nothing_more() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(delay_s=2)
-
     config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
-    async with rig_of(config=config, setup=setup) as rig:
+    async with rig_of(config=config) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=2)
         rig.offer(100)
         await trio.sleep(0.5)
         assert await rig.sender.drain(deadline=trio.current_time() + 4) == 0
@@ -320,13 +233,11 @@ async def test_drain_of_a_sender_that_never_ran_returns_at_once() -> None:
 
 
 async def test_counts_say_what_each_entry_waits_for_and_room_is_what_is_left() -> None:
-    def setup(rig: Rig) -> None:
+    config = SenderConfig(batch_items=5, in_flight_requests_max=2, entries_max=100)
+    async with rig_of(config=config) as rig:
         rig.brokers[0].script = lambda request: (
             refuse(ItemCode.BLOCK, *request.ids) if b"m0" in request.ids else Reply(times=0)
         )
-
-    config = SenderConfig(batch_items=5, in_flight_requests_max=2, entries_max=100)
-    async with rig_of(config=config, setup=setup) as rig:
         rig.offer(5)
         await trio.sleep(0.1)
         rig.offer(20)
@@ -439,11 +350,9 @@ async def test_a_lane_that_came_late_finds_room_in_a_full_queue_and_fills_no_mor
 
 
 async def test_a_queue_shorter_than_two_batches_is_not_overfilled_by_one_lane() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = stay_silent
-
     config = SenderConfig(batch_items=16, in_flight_requests_max=1, queue_items_max=20)
-    async with rig_of(config=config, setup=setup) as rig:
+    async with rig_of(config=config) as rig:
+        rig.brokers[0].script = stay_silent
         await trio.sleep(0.1)
         for _ in range(5):
             rig.offer(50)
@@ -503,9 +412,6 @@ async def test_a_lane_of_poison_takes_no_turns_from_others_when_it_is_tried_agai
         bad = [i for i in request.ids if int(i[1:]) in poison]
         return Reply(delay_s=0.1, failures=dict.fromkeys(bad, int(ItemCode.STORE_ERROR)))
 
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = script
-
     config = SenderConfig(
         batch_items=16,
         in_flight_requests_start=2,
@@ -515,7 +421,8 @@ async def test_a_lane_of_poison_takes_no_turns_from_others_when_it_is_tried_agai
         refusals_max=10**9,
         refused_share_requests_min=10**9,
     )
-    async with rig_of(config=config, setup=setup) as rig:
+    async with rig_of(config=config) as rig:
+        rig.brokers[0].script = script
         await trio.sleep(0.1)
         rig.offer(400, lane=1)
         await trio.sleep(0.1)
@@ -549,10 +456,8 @@ async def test_a_group_that_fails_gives_back_each_lane_to_its_turns_elsewhere() 
 
 
 async def test_a_group_that_refuses_everything_for_good_gets_an_item_at_intervals() -> None:
-    def setup(rig: Rig) -> None:
+    async with rig_of(2, config=SenderConfig(batch_items=16)) as rig:
         rig.brokers[0].script = lambda request: refuse(ItemCode.SUBJECT_NOT_ASSIGNED, *request.ids)
-
-    async with rig_of(2, config=SenderConfig(batch_items=16), setup=setup) as rig:
         await trio.sleep(0.1)
         rig.offer(2_000, lane=1)
         await trio.sleep(10)
@@ -575,15 +480,13 @@ async def test_a_group_that_refuses_everything_for_good_gets_an_item_at_interval
 async def test_a_backlog_that_two_groups_refuse_goes_to_those_that_take_it() -> None:
     """Those that refuse always have room: nothing may become a dead letter for that."""
 
-    def setup(rig: Rig) -> None:
+    async with rig_of(4, config=SenderConfig(in_flight_requests_max=2)) as rig:
         rig.sender.gives_up = True
         for number, broker in enumerate(rig.brokers):
             if number < 2:
                 broker.script = lambda request: refuse(ItemCode.BLOCK, *request.ids)
             else:
                 broker.script = lambda _request: Reply(delay_s=0.2)
-
-    async with rig_of(4, config=SenderConfig(in_flight_requests_max=2), setup=setup) as rig:
         await trio.sleep(0.5)
         for number in range(20):
             rig.offer(1_000, subject=number % 7)
@@ -754,10 +657,8 @@ def check_bounds(rig: Rig) -> None:
 
 
 async def run_through(brokers: int, steps: list[Step], damaged: set[int]) -> None:
-    def setup(rig: Rig) -> None:
+    async with rig_of(brokers, config=CONFIG) as rig:
         rig.store.damaged = damaged
-
-    async with rig_of(brokers, config=CONFIG, setup=setup) as rig:
         for step in steps:
             await trio.sleep(step.after_s)
             check_bounds(rig)
@@ -827,12 +728,10 @@ async def test_each_lane_goes_to_its_own_groups_and_one_without_any_stops_no_oth
 
 
 async def test_a_group_that_comes_is_used_and_one_that_goes_gives_back_what_it_has() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(delay_s=2)
-
     routes = TableRoutes({0: ["g-b0", "g-b1"]})
     config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
-    async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
+    async with rig_of(2, config=config, routes=routes) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=2)
         rig.sender.set_groups([rig.group(0)])
         await trio.sleep(1)
         offer_of(rig, routes, 0, 100)
@@ -855,12 +754,10 @@ async def test_a_group_that_comes_is_used_and_one_that_goes_gives_back_what_it_h
 
 
 async def test_a_group_that_moves_is_reached_at_its_new_address_at_once() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(delay_s=1)
-
     config = SenderConfig(batch_items=10, in_flight_requests_start=2, in_flight_requests_max=2)
     routes = TableRoutes({0: ["g-b0"]})
-    async with rig_of(2, config=config, setup=setup, routes=routes) as rig:
+    async with rig_of(2, config=config, routes=routes) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=1)
         rig.sender.set_groups([rig.group(0)])
         offer_of(rig, routes, 0, 100)
         await trio.sleep(0.5)
@@ -890,13 +787,11 @@ async def test_a_group_that_was_not_to_be_reached_moves_without_waiting(
 
 
 async def test_what_was_refused_is_tried_again_in_the_lane_where_it_is_by_then() -> None:
-    def setup(rig: Rig) -> None:
+    routes = TableRoutes({0: ["g-b0"], 1: ["g-b1"]})
+    async with rig_of(2, routes=routes) as rig:
         rig.brokers[0].script = lambda request: refuse(
             ItemCode.SUBJECT_NOT_ASSIGNED, request.ids[0]
         )
-
-    routes = TableRoutes({0: ["g-b0"], 1: ["g-b1"]})
-    async with rig_of(2, setup=setup, routes=routes) as rig:
         first, *_ = offer_of(rig, routes, 0, 3)
         await trio.sleep(0.5)
         routes.groups[7] = ["g-b1"]
@@ -1000,16 +895,6 @@ async def test_a_message_does_not_wait_for_the_rate_of_one_group_where_another_h
             await trio.sleep(0.1)
         await trio.sleep(1)
         assert len(rig.facts) == 20
-
-
-async def test_many_lanes_do_not_wait_for_the_rate_of_one_group_where_another_has_none() -> None:
-    async with rig_of(2) as rig:
-        rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=10)})
-        await trio.sleep(1)
-        for lane in range(200):
-            rig.offer(20, lane=lane)
-        await trio.sleep(3)
-        assert len(rig.facts) == 4000
 
 
 async def test_what_waits_for_a_group_goes_to_the_others_when_its_rate_is_lowered() -> None:

@@ -73,14 +73,6 @@ def test_what_is_gone_is_named_and_ends_with_a_code(data: Path, tmp_path: Path) 
     assert decode_manifest(output.read_bytes(), path="m").faults, "written all the same"
 
 
-def test_a_damaged_checkpoint_ends_with_a_code(data: Path) -> None:
-    checkpoint = data / "checkpoint" / "checkpoint"
-    checkpoint.write_bytes(checkpoint.read_bytes()[:-1] + b"x")
-    result = CliRunner().invoke(main, ["log", "manifest", str(data)])
-    assert result.exit_code == ExitCode.LOGS
-    assert result.stdout == ""
-
-
 def test_another_directory_and_a_place_that_cannot_be_written_are_named(
     data: Path, tmp_path: Path
 ) -> None:

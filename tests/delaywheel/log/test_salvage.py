@@ -274,17 +274,6 @@ def test_what_is_in_doubt_is_sent_only_if_it_is_asked_for(
     assert len(client.sent) == both
 
 
-def test_a_log_that_is_gone_whole_is_named(data: Path, tmp_path: Path) -> None:
-    shutil.rmtree(data / "message_log")
-    result = salvage(data, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    assert "damaged: message_log at 0, 0 bytes: no file of the message_log is left" in result.output
-    verified = CliRunner().invoke(main, ["log", "verify", str(data)])
-    assert verified.exit_code == ExitCode.LOGS
-    # The durable end is gone with it.
-    assert "2 damaged file(s)" in verified.output
-
-
 def test_where_nothing_can_be_written_is_said_with_owner_and_remedy(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,8 +14,6 @@ import delay_client
 from delay_client import DelayTooLong, Outcome, OutgoingMessage, Receipt, Unavailable
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
-from tests.ports import closed_port
-from tests.processes.real_processes import delaywheel
 
 
 class RecordingClient:
@@ -112,13 +110,6 @@ def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) ->
     client.trouble = "no message was accepted for 1 s"
     result = run("--delay", "1")
     assert (result.exit_code, result.stderr) == (0, "no message was accepted for 1 s\n")
-
-
-def test_why_nothing_is_accepted_is_printed_once() -> None:
-    words = ("send", "--server", f"127.0.0.1:{closed_port()}", "--subject", "s", "--delay", "0s")
-    done = delaywheel(*words, "--timeout", "1500ms")
-    assert done.returncode == ExitCode.NETWORK
-    assert done.stderr.count("no message was accepted") == 1, done.stderr
 
 
 def test_routes_are_kept_in_a_file_for_meta_servers_only(client: type[RecordingClient]) -> None:

@@ -57,13 +57,6 @@ def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
     assert (config.node.cluster, config.node.group, config.node.node_id) == ("c", "g", "n")
 
 
-def test_a_broker_at_the_own_address_is_a_wrong_setting(server: RecordingServer) -> None:
-    own = "127.0.0.1:20801"
-    result = run("--data", "d", "--listen", own, "--broker", f"g1={own}")
-    assert (result.exit_code, server.configs) == (ExitCode.USAGE, [])
-    assert "the broker group g1 is at 127.0.0.1:20801" in result.stderr
-
-
 @pytest.mark.parametrize(
     "options",
     [
@@ -80,13 +73,6 @@ def test_with_a_meta_server_no_broker_is_needed(
     (config,) = server.configs
     assert config.meta.http_addresses() == (("127.0.0.1", 8080), ("m2.test", 8081))
     assert config.brokers == {}
-
-
-def test_a_meta_server_without_a_port_is_refused(server: RecordingServer) -> None:
-    result = run("--data", "d", "--meta", "127.0.0.1")
-    assert result.exit_code == ExitCode.USAGE
-    assert "Error: --meta 127.0.0.1: meta: addresses: '127.0.0.1'" in result.stderr
-    assert server.configs == []
 
 
 def test_a_broker_group_that_is_given_twice_is_refused(server: RecordingServer) -> None:
@@ -149,15 +135,6 @@ def test_options_win_over_the_file_and_set_over_both(
     assert (config.node.data_dir, config.node.group) == (Path("b"), "c")
     assert config.wheel.slot_ms == 9
     assert config.brokers == {"g1": "h:1"}
-
-
-def test_an_unknown_setting_is_one_sentence_with_the_nearest_name(server: RecordingServer) -> None:
-    result = run("--data", "d", "--broker", "g1=h:1", "--set", "wheel.slot=3")
-    assert result.exit_code == ExitCode.USAGE
-    assert result.stderr == (
-        "Error: --set wheel.slot=3: wheel.slot: no such setting; did you mean wheel.slot_ms?\n"
-    )
-    assert server.configs == []
 
 
 @pytest.mark.parametrize("broker", ["127.0.0.1:1", "=h:1", "g1="])

@@ -1,5 +1,6 @@
 """`delaywheel settings` prints every setting of a server as a configuration file."""
 
+import pytest
 from click.testing import CliRunner
 
 from delay_server.settings.config import sections
@@ -10,10 +11,12 @@ from meta_server.settings.config import sections as meta_server_sections
 from meta_server.settings.config_reference import reference_toml as meta_server_toml
 
 
-def test_the_reference_is_printed_as_it_is() -> None:
-    result = CliRunner().invoke(main, ["settings"])
-    assert result.exit_code == 0
-    assert result.output == reference_toml()
+@pytest.mark.parametrize(
+    ("words", "text"), [([], reference_toml()), (["--of", "meta-server"], meta_server_toml())]
+)
+def test_the_reference_of_a_server_is_printed_as_it_is(words: list[str], text: str) -> None:
+    result = CliRunner().invoke(main, ["settings", *words])
+    assert (result.exit_code, result.output) == (0, text)
 
 
 def test_each_file_has_every_setting_of_its_server() -> None:
@@ -23,9 +26,3 @@ def test_each_file_has_every_setting_of_its_server() -> None:
             part = printed.partition(f"[{section}]")[2].partition("\n[")[0]
             for field in settings_of(kind):
                 assert f"#{field.name} = " in part, f"{section}.{field.name}"
-
-
-def test_the_file_of_a_meta_server_is_printed_on_demand() -> None:
-    result = CliRunner().invoke(main, ["settings", "--of", "meta-server"])
-    assert result.exit_code == 0
-    assert result.output == meta_server_toml()

@@ -106,11 +106,6 @@ def test_a_copy_in_an_object_store_is_reconciled_as_its_directory_is(
         assert why in found.output
 
 
-def test_a_group_that_is_missing_is_incomplete(tmp_path: Path) -> None:
-    data = directory(tmp_path / "data")
-    assert invoke("--root", str(data), "--expect-group", "elsewhere").exit_code == 2
-
-
 def test_the_range_is_of_utc_minutes(tmp_path: Path) -> None:
     source = world_of(2).written(tmp_path / "data")
     file = tmp_path / "m.json"

@@ -65,16 +65,6 @@ def test_what_is_quiet_says_something_only_if_something_is_wrong(tmp_path: Path)
     assert "schedule_log/x was put aside" in found.output
 
 
-def test_an_hour_that_is_open_is_named_with_its_reason(tmp_path: Path) -> None:
-    life = Life(1)
-    life.stuck = {row.minute: row.minute + 10_000 for row in life.rows}
-    given = manifest_of(life.at(130).written(tmp_path / "a"), tmp_path / "a.json")
-    found = invoke("--state", str(tmp_path / "state"), "--manifest", given, "--open-hours", "1")
-    assert "T00:00Z: not closed, though it should be: " in found.output
-    assert "T01:00Z: not closed: " in found.output
-    assert "segment(s) of g are not sealed" in found.output
-
-
 def test_a_directory_is_looked_at_as_it_is_now(tmp_path: Path) -> None:
     data, state = directory(tmp_path / "data"), tmp_path / "state"
     found = invoke("--state", str(state), "--root", str(data))

@@ -52,11 +52,9 @@ def test_a_bucket_has_what_it_promised_when_it_promised(
 
 
 async def test_a_paused_group_gives_back_what_waits_and_has_its_answers_counted() -> None:
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(delay_s=0.2)
-
     config = SenderConfig(batch_items=10, in_flight_requests_start=2)
-    async with rig_of(2, config=config, setup=setup) as rig:
+    async with rig_of(2, config=config) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=0.2)
         await trio.sleep(0.1)
         rig.offer(200)
         await trio.sleep(0.05)
@@ -137,11 +135,9 @@ async def test_a_rate_that_allows_what_the_bytes_in_flight_do_not_waits_for_an_a
             nonlocal steps
             steps += 1
 
-    def setup(rig: Rig) -> None:
-        rig.brokers[0].script = lambda _request: Reply(delay_s=1)
-
     config = SenderConfig(in_flight_bytes_max=1000, batch_bytes=1000, in_flight_requests_start=4)
-    async with rig_of(config=config, setup=setup) as rig:
+    async with rig_of(config=config) as rig:
+        rig.brokers[0].script = lambda _request: Reply(delay_s=1)
         rig.sender.set_group_rules({"g-b0": GroupRule(rate_per_s=1000)})
         await trio.sleep(1)
         rig.offer(5, size=700)

@@ -58,14 +58,6 @@ def test_equal_groups_take_turns_batch_by_batch() -> None:
     ]
 
 
-def test_equal_groups_take_turns_over_several_choices_too() -> None:
-    routing = Weighted(batch_items=10)
-    entry = np.zeros(1, ENTRY)
-    views = named(View(99), View(99), View(99))
-    chosen = [routing.choose(entry, avoid=NOBODY, groups=views).tolist()[0] for _ in range(6)]
-    assert chosen == [0, 1, 2, 0, 1, 2]
-
-
 def test_equal_groups_take_turns_however_lanes_with_others_come_in_between() -> None:
     routing = Weighted(batch_items=10)
     entry = np.zeros(1, ENTRY)
@@ -185,39 +177,11 @@ def test_a_group_that_had_no_room_has_nothing_to_catch_up_on() -> None:
     assert abs(got[0] - got[1]) <= 10
 
 
-def test_a_group_without_room_gets_nothing_whatever_its_weight() -> None:
-    assert set(choose(10, View(0, weight=1000), View(99))) == {1}
-
-
-def test_what_no_group_can_take_is_for_later() -> None:
-    assert choose(5, View(2), View(1)) == [0, 0, 1, LATER, LATER]
-    assert choose(2, View(0)) == [LATER, LATER]
-
-
-def test_the_group_to_avoid_gets_nothing_while_another_one_is_well() -> None:
-    assert set(choose(10, View(99, weight=1000), View(99), avoid=0)) == {1}
-    # It has room for them only because it refuses them at once.
-    assert set(choose(10, View(99), View(0), avoid=0)) == {LATER}
-
-
 def test_where_no_other_group_is_well_the_group_to_avoid_is_the_last_resort() -> None:
     ill = View(99, is_well=False)
     assert set(choose(10, View(99), ill, avoid=0)) == {1}
     assert set(choose(10, View(99), View(0, is_well=False), avoid=0)) == {0}
     assert set(choose(10, View(99), avoid=0)) == {0}
-
-
-def test_beside_a_group_that_is_well_others_get_no_more_than_is_set_aside_for_them() -> None:
-    slow = View(99, is_well=False, beside=1)
-    assert Counter(choose(40, View(99), slow)) == {0: 39, 1: 1}
-    # What the one that is well can take soon waits for it.
-    assert Counter(choose(40, View(20), slow)) == {0: 20, 1: 1, LATER: 19}
-    assert Counter(choose(40, View(0), slow)) == {1: 1, LATER: 39}
-
-
-def test_where_no_group_is_well_all_take_what_they_can() -> None:
-    slow = View(99, is_well=False, beside=0)
-    assert Counter(choose(40, View(99, is_well=False, beside=1), slow)) == {0: 20, 1: 20}
 
 
 @given(

@@ -94,13 +94,6 @@ def test_it_shrinks_while_answers_take_long_and_grows_back_more_slowly() -> None
     assert answers > 3
 
 
-def test_it_shrinks_once_for_all_that_was_on_its_way() -> None:
-    broker = grown()
-    for _ in range(8):
-        broker.window.shrink(now=broker.now + 0.01, sent_at=broker.now)
-    assert broker.window.requests == 5
-
-
 def test_a_broker_that_is_far_away_keeps_its_window() -> None:
     broker = Broker(Window(LIMITS))
     for _ in range(200):

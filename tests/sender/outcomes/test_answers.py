@@ -30,7 +30,7 @@ from sender.outcomes.outcomes import Outcome
 from sender.queues.parcels import Batch, Parcel, gathered
 from sender.queues.put_off import release_at
 from tests.brokers import Received
-from tests.sender.broker_rig import ENTRY, QUICK, Reply, Rig, Script, rig_of
+from tests.sender.broker_rig import ENTRY, QUICK, Reply, Script, rig_of
 
 TRIES_MAX = 3
 CONFIG = replace(
@@ -79,14 +79,6 @@ def codes_of(ids: list[str], answer: list[tuple[str, int]]) -> list[int]:
     body = encode_send_reply([(message_id.encode(), code, "why") for message_id, code in answer])
     found: list[int] = item_codes(items_of(*ids), body).tolist()
     return found
-
-
-def test_an_item_that_is_not_listed_was_taken() -> None:
-    assert codes_of(["a", "b", "c"], [("b", 6)]) == [0, 6, 0]
-
-
-def test_items_of_one_id_share_what_is_said_of_it() -> None:
-    assert codes_of(["a", "b", "a"], [("a", 4)]) == [4, 0, 4]
 
 
 def test_of_an_id_listed_twice_the_last_counts() -> None:
@@ -228,12 +220,10 @@ async def test_each_item_is_delivered_tried_again_or_given_up_by_its_own_codes(
     chance = random.Random(seed)
     told: dict[bytes, list[Told]] = {}
 
-    def setup(rig: Rig) -> None:
+    async with rig_of(groups, config=CONFIG, seed=seed) as rig:
         rig.sender.gives_up = True
         for broker in rig.brokers:
             broker.script = moody(f"g-{broker.name}", chance, told)
-
-    async with rig_of(groups, setup=setup, config=CONFIG, seed=seed) as rig:
         for lane in (0, 0, 1, 7):
             rig.offer(chance.randint(1, 40), lane=lane)
             await trio.sleep(chance.random() / 10)
@@ -267,12 +257,10 @@ async def test_items_that_were_refused_a_few_at_a_time_are_tried_again_together(
         requests.append(len(request.ids))
         return Reply(failures=dict.fromkeys(request.ids, int(ItemCode.BLOCK)))
 
-    def setup(rig: Rig) -> None:
+    config = replace(CONFIG, refused_base_s=1.0, refused_max_s=300.0)
+    async with rig_of(config=config) as rig:
         rig.brokers[0].script = script
         rig.sender.gives_up = True
-
-    config = replace(CONFIG, refused_base_s=1.0, refused_max_s=300.0)
-    async with rig_of(setup=setup, config=config) as rig:
         for _ in range(200):
             rig.offer(1)
             await trio.sleep(0.001)

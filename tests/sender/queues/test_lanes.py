@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,53 +30,6 @@ def take(queue: LaneQueue, items_max: int) -> list[tuple[int, int]]:
     """Return the (lane, entries in a row) of a batch."""
     batch = queue.take(items_max=items_max, bytes_max=ANY_BYTES, any_size=False)
     return [] if batch is None else list(batch.lanes)
-
-
-def test_few_leave_within_one_turn_of_each_other_lane_however_many_wait_there() -> None:
-    queue = LaneQueue(turn_items=256)
-    queue.append(parcel_of(range(100_000), lane=1))
-    queue.append(parcel_of(range(100_000), lane=2))
-    assert take(queue, 256) == [(1, 256)]
-    queue.append(parcel_of(range(10), lane=0))
-    assert take(queue, 256) == [(2, 256)]
-    assert take(queue, 256) == [(1, 256)]
-    assert take(queue, 256) == [(0, 10), (2, 246)]
-
-
-def test_a_turn_that_a_batch_cuts_short_goes_on_with_the_next() -> None:
-    queue = LaneQueue(turn_items=10)
-    queue.append(parcel_of(range(100), lane=1))
-    queue.append(parcel_of(range(100), lane=2))
-    assert [take(queue, 4) for _ in range(6)] == [
-        [(1, 4)],
-        [(1, 4)],
-        [(1, 2), (2, 2)],
-        [(2, 4)],
-        [(2, 4)],
-        [(1, 4)],
-    ]
-
-
-def test_a_turn_that_the_bytes_cut_short_goes_on_too_and_no_other_lane_goes_before() -> None:
-    queue = LaneQueue(turn_items=4)
-    queue.append(parcel_of(range(9), lane=1, size=100))
-    queue.append(parcel_of(range(9), lane=2, size=1))
-    lanes: list[tuple[int, int]] = []
-    for _ in range(3):
-        batch = queue.take(items_max=9, bytes_max=250, any_size=False)
-        assert batch is not None
-        lanes += batch.lanes
-    assert lanes == [(1, 2), (1, 2), (2, 4), (1, 2)]
-
-
-def test_an_entry_that_only_fits_alone_goes_alone_whatever_waits_in_other_lanes() -> None:
-    queue = LaneQueue(turn_items=1)
-    queue.append(parcel_of(range(2), lane=1, size=100))
-    queue.append(parcel_of(range(2), lane=2, size=100))
-    takes = [queue.take(items_max=9, bytes_max=50, any_size=True) for _ in range(4)]
-    assert [batch and batch.lanes for batch in takes] == [[(1, 1)], [(2, 1)], [(1, 1)], [(2, 1)]]
-    queue.append(parcel_of(range(2), lane=1, size=100))
-    assert queue.take(items_max=9, bytes_max=50, any_size=False) is None
 
 
 def test_a_lane_alone_is_not_cut_into_turns() -> None:
@@ -121,15 +73,6 @@ def test_what_there_is_little_of_leaves_before_what_there_is_much_of_and_nothing
     assert little() is None, "there is nothing but little"
 
 
-def test_little_lanes_are_no_more_together_than_a_request() -> None:
-    queue = LaneQueue(turn_items=10)
-    for lane, count in ((1, 100), (2, 4), (3, 4), (4, 4)):
-        queue.append(parcel_of(range(count), lane=lane))
-    batch = queue.take_little(lane_items_max=4, items_max=10, bytes_max=ANY_BYTES)
-    assert batch is not None
-    assert list(batch.lanes) == [(2, 4), (3, 4), (4, 2)]
-
-
 def test_what_is_late_is_not_little() -> None:
     queue = LaneQueue(turn_items=10)
     queue.append(parcel_of(range(100), lane=1))
@@ -149,31 +92,6 @@ def test_the_rest_of_a_turn_goes_with_the_lane_that_had_it() -> None:
     assert take(queue, 20) == [(2, 10), (3, 10)]
 
 
-def test_an_empty_lane_is_forgotten() -> None:
-    queue = LaneQueue(turn_items=10)
-    for lane in range(1000):
-        queue.append(parcel_of([1], lane=lane))
-        queue.append(parcel_of([], lane=lane + 5000))
-        assert take(queue, 10) == [(lane, 1)]
-    assert queue.counts() == {}
-    assert queue.next_lane is None
-    assert queue.count == queue.count_of(5) == 0
-    assert queue.take(items_max=1, bytes_max=ANY_BYTES, any_size=True) is None
-
-
-def test_a_lane_set_aside_misses_its_turns_until_it_is_brought_back() -> None:
-    queue = LaneQueue(turn_items=2)
-    for lane in (1, 2, 3):
-        queue.append(parcel_of(range(10), lane=lane))
-    queue.set_aside(1)
-    assert take(queue, 6) == [(2, 2), (3, 2), (2, 2)]
-    assert queue.counts() == {1: 10, 2: 6, 3: 8}
-    assert queue.bring_back(1)
-    assert not queue.bring_back(1)
-    assert not queue.bring_back(99)
-    assert take(queue, 6) == [(3, 2), (2, 2), (1, 2)]
-
-
 def test_lanes_set_aside_come_back_in_their_order_and_are_cleared_with_the_rest() -> None:
     queue = LaneQueue(turn_items=2)
     for lane in (1, 2, 3):
@@ -188,32 +106,6 @@ def test_lanes_set_aside_come_back_in_their_order_and_are_cleared_with_the_rest(
     assert sum(map(len, queue.clear())) == 24
     queue.append(parcel_of(range(3), lane=1))
     assert take(queue, 9) == [(1, 3)]
-
-
-@pytest.mark.parametrize("waiting", [2, 3, 9])
-def test_what_is_set_aside_again_goes_back_to_the_front_of_its_lane(waiting: int) -> None:
-    queue = LaneQueue(turn_items=3)
-    queue.append(parcel_of(range(waiting), lane=1))
-    queue.append(parcel_of(range(5), lane=2))
-    parcel = queue.take_alike(9)
-    queue.set_aside(1, [parcel.part(1, len(parcel))])
-    assert queue.count == waiting - 1 + 5
-    assert queue.next_lane == 2
-    queue.set_aside(2)
-    queue.bring_back(1)
-    batch = queue.take(items_max=99, bytes_max=ANY_BYTES, any_size=False)
-    assert batch is not None
-    assert batch.entries["sequence"].tolist() == list(range(1, waiting))
-
-
-def test_more_of_a_lane_that_was_set_aside_brings_it_back() -> None:
-    queue = LaneQueue(turn_items=2)
-    for lane in (1, 2):
-        queue.append(parcel_of([5], lane=lane))
-        queue.set_aside(lane)
-    queue.append(parcel_of([6], lane=2))
-    queue.prepend([parcel_of([4], lane=1)])
-    assert take(queue, 9) == [(2, 1), (2, 1), (1, 1), (1, 1)]
 
 
 @given(

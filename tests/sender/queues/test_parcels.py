@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sender.queues.lanes import LaneQueue
-from sender.queues.parcels import Batch, Entries, Parcel, Shelf, first_try, joined
+from sender.queues.parcels import Batch, Entries, Parcel, Shelf, first_try
 from tests.seeds import examples
 from tests.sender.broker_rig import ENTRY
 
@@ -32,15 +32,6 @@ def queue_of(*parts: Sequence[int]) -> LaneQueue:
     for part in parts:
         queue.append(first_try(entries_of(part)))
     return queue
-
-
-def test_parcels_are_joined_with_their_tries_and_keep_their_type() -> None:
-    one = Parcel(entries_of([1, 2]), np.array([0, 3], np.uint32))
-    two = Parcel(entries_of([3]), np.array([7], np.uint32))
-    both = joined([one, two])
-    assert sequences(both) == [1, 2, 3]
-    assert both.tries.tolist() == [0, 3, 7]
-    assert both.entries.dtype == ENTRY
 
 
 def test_a_part_chosen_by_mask_is_a_copy_that_keeps_nothing_else_alive() -> None:
@@ -68,23 +59,10 @@ def test_what_is_taken_fits_into_the_bytes() -> None:
     assert queue.count == 1
 
 
-def test_an_entry_larger_than_the_bytes_goes_alone_and_only_if_asked_for() -> None:
-    queue = queue_of([1, 2])
-    assert sequences(queue.take(items_max=9, bytes_max=5, any_size=True)) == [1]
-    assert sequences(queue.take(items_max=9, bytes_max=15, any_size=True)) == [2]
-
-
 def test_bytes_are_counted_beyond_32_bits() -> None:
     queue = LaneQueue(turn_items=2)
     queue.append(first_try(entries_of([1, 2, 3], size=2**31)))
     assert sequences(queue.take(items_max=9, bytes_max=2**32, any_size=False)) == [1, 2]
-
-
-def test_what_is_put_first_comes_first_in_its_order() -> None:
-    queue = queue_of([5])
-    queue.prepend([first_try(entries_of(part)) for part in ([1, 2], [], [3, 4])])
-    assert queue.count == 5
-    assert sequences(queue.take(items_max=9, bytes_max=1000, any_size=False)) == [1, 2, 3, 4, 5]
 
 
 def test_alike_means_from_one_parcel_with_the_group_it_avoids() -> None:

@@ -1,10 +1,8 @@
 """Runs by hour find what one run over the same hours does, each thing once, whatever happens."""
 
-import pickle
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,16 +21,16 @@ from spark_tools.hours.state import (
     hour_of_name,
     result_name,
 )
-from spark_tools.judge.account import FACT_CLASSES, STATES, TaskResult
+from spark_tools.judge.account import FACT_CLASSES, STATES
 from spark_tools.run.local import local_engine
 from spark_tools.run.plan import Request, Source, make_plan
-from spark_tools.run.reconcile import Result, Task, Verdict, reconcile
+from spark_tools.run.reconcile import Result, Verdict, reconcile
 from spark_tools.run.report import encode_report, report
 from storage.disk.disk import DirectoryDisk
 from tests.seeds import each_seed, first_of
 from tests.simulation.faults import Action, Death, Trap
 from tests.spark_tools.growing_worlds import FAULTS, Life, Row
-from tests.spark_tools.hours_rig import HOURLY, Watcher, check_same_state, named
+from tests.spark_tools.hours_rig import HOURLY, Watcher, named
 from tests.spark_tools.worlds import T0, TOTALS
 
 HOUR_TOTALS = (*TOTALS, "records")
@@ -126,12 +124,6 @@ def look_on(life: Life, root: Path, watcher: Watcher, moments: tuple[int, ...]) 
         assert not again.done, "nothing is done twice"
         assert again.verdict is Verdict.CLEAN
     return outcomes[-1]
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_hours_add_up_to_what_one_run_over_them_finds(seed: int, tmp_path: Path) -> None:
-    outcome = look_on(Life(seed), tmp_path, Watcher(), (70, 260))
-    assert outcome.ledger.hours_summed >= 3
 
 
 @each_seed(3, quick=1)
@@ -555,17 +547,3 @@ def test_a_damaged_state_directory_is_an_error_that_says_what_to_do(
     watcher.disk.put(path, b"{ damaged")
     with pytest.raises(ReconcileError, match=r"cannot be read: .*(put it back|remove it)"):
         watcher.run(source)
-
-
-def test_engines_with_processes_leave_the_same_state(tmp_path: Path) -> None:
-    source = Life(3, frozenset(FAULTS)).at(190).written(tmp_path)
-    here, there = Watcher(CALM), Watcher(CALM)
-    outcome = here.run(source)
-    run_hours(there.state, lambda _: [source], CALM, shuffled)
-    check_same_state(here, there, outcome)
-
-
-def shuffled(tasks: Sequence[Task]) -> Iterator[TaskResult]:
-    mixed = list(tasks)
-    random.Random(7).shuffle(mixed)
-    return (pickle.loads(pickle.dumps(task))() for task in mixed)  # noqa: S301

@@ -14,10 +14,9 @@ from storage.batch.facts import Outcome
 from storage.disk.spans import MINUTE_MS, SegmentKey, Span
 from storage.logs.message_log import Draft
 from storage.readers.manifest import Fault, UnsealedSegment
-from tests.spark_tools.run.test_reconcile import check, rig_source, run
+from tests.spark_tools.run.test_reconcile import check, run
 from tests.spark_tools.worlds import NAMING, T0, Builder, Fact, Message, World
-from tests.storage.dead_rig import DeadRig
-from tests.storage.plain_logs import batches, plain_facts, plain_rows
+from tests.storage.plain_logs import batches, plain_facts
 from tests.storage.qmq_items import qmq_item
 
 KEY = SegmentKey(T0 - 5, Span.MINUTE)
@@ -71,19 +70,6 @@ def test_a_fact_that_is_filed_and_stated_in_the_tail_is_counted_once(tmp_path: P
     assert (totals["facts"], totals["repeated"], totals["delivered"]) == (3, 1, 2)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.DEAD])
-def test_a_record_that_names_a_message_states_a_fact(outcome: Outcome, tmp_path: Path) -> None:
-    builder = builder_of()
-    builder.unfiled = [fact_of(builder.messages[2], outcome)]
-    world = builder.build()
-    log = world.manifest.message_log[-1]
-    rows = plain_rows(log.file, world.files[log.file], log.length)
-    kinds = {str(row["kind"]) for row in rows}
-    assert kinds & {"cancel", "dead"} == {"cancel" if outcome is Outcome.CANCELLED else "dead"}
-    totals = totals_of(world, tmp_path)
-    assert (totals["accepted"], totals[outcome.name.lower()], totals["overdue"]) == (4, 1, 3)
-
-
 def test_a_message_that_was_moved_is_done_and_is_one_anew(tmp_path: Path) -> None:
     builder = builder_of()
     due_ms = (T0 + 7) * MINUTE_MS
@@ -106,29 +92,6 @@ def test_a_message_that_was_moved_is_done_and_is_one_anew(tmp_path: Path) -> Non
     ]
     totals = totals_of(builder.build(), tmp_path)
     assert (totals["accepted"], totals["moved"], totals["waiting"]) == (5, 1, 1)
-
-
-def test_dead_letters_and_what_became_of_them_are_known_before_they_are_filed(
-    tmp_path: Path,
-) -> None:
-    rig = DeadRig(7)
-    rig.open()
-    rig.split(100)
-    rig.commit([rig.now_ms + 10 * place for place in range(6)])
-    rig.file(10)
-    rig.load(steps=100)
-    rig.checkpoint()
-    rig.now_ms += 1000
-    rig.bury(4)
-    rig.file(10)
-    for requeue in (True, False):
-        rig.settle(1, requeue=requeue)
-    rig.file(10)
-    world, _ = rig_source(rig, tmp_path)
-    assert {one.facts for one in world.manifest.segments} == {0}
-    # One is requeued, and so is accepted once more.
-    totals = totals_of(world, tmp_path)
-    assert (totals["accepted"], totals["dead"], totals["facts"]) == (7, 4, 4)
 
 
 def test_a_fact_about_a_sealed_segment_or_of_no_segment_is_dropped(tmp_path: Path) -> None:
@@ -176,15 +139,6 @@ def test_of_facts_whose_file_is_gone_those_of_the_log_count(
     totals = result.groups[0].account.totals
     assert (totals["delivered"], totals["unknown"]) == ((3, 1) if is_sealed else (4, 0))
     assert (result.verdict, findings.num_rows) == (Verdict.INCOMPLETE, 0)
-
-
-def test_a_fact_about_rows_that_are_only_in_the_tail_counts(tmp_path: Path) -> None:
-    builder = builder_of()
-    builder.rows.clear()
-    builder.filed_sequence = 1
-    builder.unfiled = [fact_of(one) for one in builder.messages[:3]]
-    totals = totals_of(builder.build(), tmp_path)
-    assert (totals["accepted"], totals["delivered"], totals["overdue"]) == (4, 3, 1)
 
 
 @pytest.mark.parametrize("is_sealed", [False, True])

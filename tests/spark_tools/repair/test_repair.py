@@ -18,7 +18,7 @@ from spark_tools.repair.repair import LeftOut, Message, Repair, RepairRequest, S
 from spark_tools.repaired.repairs import KINDS, LOST, MISSING, LogName
 from spark_tools.run.plan import Request, Source
 from storage.batch.facts import Outcome
-from storage.disk.spans import MINUTE_MS, SegmentKey, Span
+from storage.disk.spans import SegmentKey, Span
 from tests.seeds import examples
 from tests.spark_tools.repair_worlds import BEFORE, builder_of, run, sealed_builder
 from tests.spark_tools.worlds import FAULTS, T0, Builder, Fact
@@ -312,8 +312,3 @@ def test_what_is_no_details_directory_is_an_error(tmp_path: Path) -> None:
     pq.write_table(pa.Table.from_pylist([row], FINDINGS_SCHEMA), file)
     with pytest.raises(ReconcileError, match="cannot be repaired"):
         repaired(source, tmp_path)
-
-
-def test_the_minute_of_the_world_is_sealed_and_over() -> None:
-    [seal] = sealed_builder().build().manifest.sealed
-    assert seal.start_minute * MINUTE_MS < seal.sealed_ms

@@ -107,19 +107,6 @@ def test_what_was_repaired_is_no_finding_and_the_books_balance(tmp_path: Path) -
     assert report(result)["repairs"] == {"of_other_logs": 0, "damaged_lines": 0}
 
 
-def test_one_repair_less_is_one_finding(tmp_path: Path) -> None:
-    builder = sealed_builder(lost=3, missing=2)
-    source = builder.build().written(tmp_path / "data")
-    sequences = [one.sequence for one in builder.messages]
-    lines = answers(source, MISSING, [(sequences[0], BEFORE)])
-    lines += answers(source, LOST, [(one, BEFORE) for one in sequences[2:4]])
-    result = run(source, tmp_path / "details", repairs=audited(tmp_path / "audit", lines))
-    assert {name: count for name, count in result.findings.items() if count} == {
-        "lost": 1,
-        "missing": 1,
-    }
-
-
 def test_a_repair_of_what_is_not_lost_changes_nothing_and_is_told(tmp_path: Path) -> None:
     builder = sealed_builder(lost=1)
     source = builder.build().written(tmp_path / "data")

@@ -175,26 +175,6 @@ def test_a_row_that_two_records_settle_is_a_finding(
     assert result.verdict is (Verdict.FINDINGS if kind == "settled_twice" else Verdict.CLEAN)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
-def test_what_is_doubled_is_found_where_the_message_log_is_gone(seed: int, tmp_path: Path) -> None:
-    builder = builder_of(seed, frozenset({"doubled"}))
-    builder.trimmed = 10**6
-    world = builder.build()
-    assert world.manifest.first_sequence > 1
-    assert check(world, tmp_path).findings["doubled"]
-
-
-@pytest.mark.parametrize("seed", range(6, 10))
-def test_what_is_in_a_segment_and_in_the_end_of_the_message_log_is_doubled(
-    seed: int, tmp_path: Path
-) -> None:
-    builder = Builder(random.Random(seed), frozenset({"misfiled"}), share=0.6)
-    builder.accept(60)
-    builder.file()
-    builder.tell()
-    check(builder.build(), tmp_path)
-
-
 @pytest.mark.parametrize("fault", FAULTS)
 def test_each_fault_alone_is_found(fault: str, tmp_path: Path) -> None:
     struck = 0
@@ -235,34 +215,6 @@ def test_what_a_node_leaves_at_any_moment_has_no_findings(
         before = {one for one in rig.memory.accepted if one < world.manifest.log_next_sequence}
         assert totals["accepted"] == len(before)
         assert totals["missing"] == totals["unlogged"] == totals["misfiled_in_log"] == 0
-
-
-def test_dead_letters_are_rows_that_died_and_rows_anew(tmp_path: Path) -> None:
-    rig = DeadRig(7)
-    rig.open()
-    rig.split(100)
-    rig.commit([rig.now_ms + 10 * place for place in range(6)])
-    rig.file(10)
-    rig.load(steps=100)
-    rig.now_ms += 1000
-    rig.bury(4)
-    rig.deliver()
-    rig.file(10)
-    rig.cross_off()
-    for requeue in (True, False):
-        rig.settle(1, requeue=requeue)
-    rig.file(10)
-    rig.load(steps=100)
-    rig.deliver()
-    rig.cross_off()
-    rig.checkpoint()
-    world, source = rig_source(rig, tmp_path)
-    result = check(world, tmp_path, Request(grace_ms=0))
-    totals = result.groups[0].account.totals
-    # One is requeued, and so is accepted once more; of two dead letters nothing is decided yet.
-    assert (totals["accepted"], totals["dead"], totals["delivered"]) == (7, 4, 3)
-    assert result.verdict is Verdict.CLEAN
-    assert source.root == str(tmp_path)
 
 
 def test_an_empty_cluster_is_clean(tmp_path: Path) -> None:
@@ -324,10 +276,6 @@ def at(world: World, prefix: str) -> str:
     paths = [one.file for one in world.manifest.message_log]
     paths += [path for one in world.manifest.sealed for path in (one.file, one.facts_file)]
     return min(path for path in paths if path.startswith(prefix))
-
-
-def test_a_whole_world_is_clean(tmp_path: Path) -> None:
-    assert check(whole(), tmp_path).verdict is Verdict.CLEAN
 
 
 @pytest.mark.parametrize("prefix", ["schedule_log", "dispatch_log", "message_log"])
@@ -585,16 +533,3 @@ def test_the_watermark_is_that_of_the_oldest_manifest(tmp_path: Path) -> None:
     alone, _ = run(found[1:])
     totals = alone.groups[0].account.totals
     assert alone.findings["overdue"] == totals["overdue"] == totals["accepted"]
-
-
-@pytest.mark.parametrize("name", ["due_ms", "id_hash", "body"])
-def test_one_row_that_differs_from_its_record_in_anything_is_named(
-    name: str, tmp_path: Path
-) -> None:
-    builder = builder_of(4)
-    key = max(builder.rows, key=lambda one: len(builder.rows[one]))
-    message = builder.rows[key][0]
-    more: Any = b"x" if name == "body" else 1
-    builder.rows[key][0] = replace(message, **{name: getattr(message, name) + more})
-    result = check(builder.build(), tmp_path)
-    assert result.findings["altered"] == 1

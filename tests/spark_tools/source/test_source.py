@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException, PythonException
+from pyspark.errors import PythonException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
@@ -130,16 +130,6 @@ def test_damage_comes_to_the_driver_with_its_place_and_what_to_do(
     assert row["file"] == path
     assert row["sequence"] is None
     assert frame.where("damage is null").count() > 10
-
-
-@pytest.mark.long
-def test_a_wrong_option_is_told_before_anything_is_read(
-    spark: SparkSession, source: Source
-) -> None:
-    with pytest.raises(AnalysisException, match="option kind is 'schedul'; it must be one of"):
-        loaded(spark, source, kind="schedul")
-    with pytest.raises(AnalysisException, match="no option colums"):
-        loaded(spark, source, kind="schedule", colums="sequence")
 
 
 def test_columns_are_not_chosen_by_a_schema() -> None:
