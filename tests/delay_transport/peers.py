@@ -10,7 +10,7 @@ from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_transport.connections.connection import CloseReason, Connection, FrameHandler
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.connections.listener import Server, serve_connections
-from delay_transport.seams.runtime import Address, Listener
+from delay_transport.seams.runtime import Address, Listener, TcpNetwork
 
 ADDRESS: Address = ("server.test", 20801)
 SEND = 10
@@ -168,6 +168,32 @@ async def serving(
         )
         yield server, network
         nursery.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def talking(
+    handler: FrameHandler, limits: ConnectionLimits | None = None, *, is_lockstep: bool = False
+) -> AsyncIterator[tuple[Server, trio.abc.Stream]]:
+    """Serve until the block ends; yield the server and a peer of it.
+
+    In lockstep what either end sends waits until the other one receives it.
+    """
+    pairs = trio.testing.lockstep_stream_pair if is_lockstep else trio.testing.memory_stream_pair
+    async with serving(handler, limits, StreamNetwork(pairs)) as (server, network):
+        yield server, await network.connect(*ADDRESS)
+
+
+@asynccontextmanager
+async def serving_tcp(
+    handler: FrameHandler, limits: ConnectionLimits | None = None
+) -> AsyncIterator[Server]:
+    """Serve on a free port of this machine, and stop when the block ends."""
+    async with trio.open_nursery() as nursery:
+        server: Server = await nursery.start(
+            serve_connections, TcpNetwork(), ("127.0.0.1", 0), handler, limits or ConnectionLimits()
+        )
+        yield server
+        server.stop()
 
 
 class Ear(trio.abc.HalfCloseableStream):

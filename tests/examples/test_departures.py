@@ -345,8 +345,8 @@ async def test_spark_reconciles_where_there_is_java_and_else_it_is_told_how_to_g
 
 @pytest.mark.process
 def test_a_command_that_fails_is_told_with_its_own_words() -> None:
-    command = ("weight", "--group", "g", "--meta", "127.0.0.1:1")
-    told = r"^`delaywheel weight --group g --meta 127.0.0.1:1` failed:\n(.|\n)*give --weight N, or --none"
+    command = ("weight", "--group", "g", "--meta", "h:1")
+    told = r"^`delaywheel weight --group g --meta h:1` failed:\n(.|\n)*give --weight N, or --none"
     with pytest.raises(NotReadyError, match=told):
         run_command(command)
 

@@ -1253,8 +1253,7 @@ SERVER = {
         # Nothing is said to wait for its turn while no group can be reached.
         "every group seems to be there": mutant(
             swap("_look_at", "group.is_trusted", "True"),
-            test="delay_server/admin/test_explain.py::"
-            "test_a_broker_that_is_away_is_named_though_there_is_a_limit",
+            test="delay_server/admin/test_explain.py::test_a_group_that_fences_the_node_is_said_to",
         ),
         # What waits for its time on disk is not counted as due.
         "all that is on disk seems due": mutant(
@@ -1789,7 +1788,7 @@ CLUSTER = {
                 "nursery.start_soon(self._follow, ...)",
                 "self.answers <= 1 and _",
             ),
-            seed=1,
+            seed=2,
         ),
         # What a node is told of controls holds at once.
         "told controls wait for a start": mutant(

@@ -145,12 +145,6 @@ REFUSED: dict[str, tuple[bytes, ItemCode, str]] = {
         "limit 4096",
     ),
     "flag of the future": (raw_item(flag=DELAY | 0x80), ItemCode.BLOCK, "flag 0x82"),
-    "flag of the future, tagged": (
-        raw_item(flag=DELAY | TAGS | 8, tags=[b"t"]),
-        ItemCode.BLOCK,
-        "flag 0x0e",
-    ),
-    "flag of the future, due now": (raw_item(flag=0x10), ItemCode.BLOCK, "flag 0x10"),
     "tag not UTF-8": (
         raw_item(flag=DELAY | TAGS, tags=[b"t", b"\xff"]),
         ItemCode.BLOCK,

@@ -15,8 +15,6 @@ from hypothesis import strategies as st
 from delay_protocol.wire.frames import Frame, encode_frame, encode_one_way
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.connections.limits import MIB, ConnectionLimits
-from delay_transport.connections.listener import Server, serve_connections
-from delay_transport.seams.runtime import TcpNetwork
 from tests.delay_transport.peers import (
     ADDRESS,
     HEARTBEAT,
@@ -29,6 +27,8 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
+    serving_tcp,
+    talking,
 )
 from tests.seeds import examples
 
@@ -44,8 +44,7 @@ async def settle() -> None:
 
 async def test_requests_of_one_receive_are_handed_over_in_one_call_and_answered() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(b"".join(request_bytes(n, b"body %d" % n) for n in range(300)))
         replies = await receive_frames(peer, 300)
     assert [len(batch) for batch in handler.batches] == [300]
@@ -68,8 +67,7 @@ async def test_however_a_stream_is_cut_the_answers_are_the_same(
 ) -> None:
     sent = b"".join(request_bytes(n, body) for n, body in enumerate(bodies))
     bounds = [0, *sorted(min(cut, len(sent)) for cut in cuts), len(sent)]
-    async with serving(Recorder(answer_all)) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(Recorder(answer_all)) as (server, peer):
         for start, end in pairwise(bounds):
             if start < end:
                 await peer.send_all(sent[start:end])
@@ -81,8 +79,7 @@ async def test_however_a_stream_is_cut_the_answers_are_the_same(
 
 async def test_answers_given_together_are_sent_together() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(b"".join(request_bytes(n) for n in range(100)))
         await settle()
         assert len(await peer.receive_some()) == 100 * 24
@@ -93,8 +90,7 @@ async def test_answers_given_together_are_sent_together() -> None:
 
 async def test_a_heartbeat_is_answered_without_the_handler() -> None:
     handler = Recorder()
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(request_bytes(5, code=HEARTBEAT))
         (reply,) = await receive_frames(peer, 1)
         assert server.counts.heartbeats == 1
@@ -104,8 +100,7 @@ async def test_a_heartbeat_is_answered_without_the_handler() -> None:
 
 async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         answer = encode_frame(Frame(0, 9, 1, 1, 10, b"x"))
         await peer.send_all(answer + request_bytes(2) + answer)
         (reply,) = await receive_frames(peer, 1)
@@ -116,8 +111,7 @@ async def test_frames_that_claim_to_be_answers_are_dropped_silently() -> None:
 
 async def test_a_one_way_request_is_handled_and_not_answered() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         one_way = encode_frame(Frame(10, 9, 1, 2, 10, b""))
         one_way_heartbeat = encode_frame(Frame(HEARTBEAT, 9, 2, 2, HEARTBEAT, b""))
         await peer.send_all(one_way + one_way_heartbeat + request_bytes(3))
@@ -141,8 +135,7 @@ async def test_nothing_is_read_while_too_much_is_in_flight(
     limits: ConnectionLimits, size: int
 ) -> None:
     handler = Recorder(hold_all)
-    async with serving(handler, limits) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits) as (server, peer):
         await peer.send_all(b"".join(request_bytes(n, bytes(size)) for n in range(9)))
         await settle()
         for opaque in (9, 10):
@@ -160,8 +153,7 @@ async def test_nothing_is_read_while_too_much_is_in_flight(
 async def test_one_receive_at_a_time_is_all_that_goes_beyond_a_limit() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1, receive_bytes=24 * 5)
-    async with serving(handler, limits) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits) as (_, peer):
         await peer.send_all(b"".join(request_bytes(n) for n in range(1000)))
         await settle()
         assert handler.opaques == [0, 1, 2, 3, 4]
@@ -196,9 +188,7 @@ async def test_a_full_total_stops_every_connection_until_there_is_room() -> None
 
 async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
     handler = Recorder(answer_all)
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, network=network) as (server, _):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, is_lockstep=True) as (server, peer):
         await peer.send_all(request_bytes(1, bytes(500))[:300])
         await settle()
         assert server.held_bytes == 300
@@ -212,8 +202,7 @@ async def test_unfinished_frames_and_unsent_answers_count_as_held() -> None:
 
 async def test_what_a_lost_connection_held_is_given_back() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(request_bytes(1, bytes(100)) + request_bytes(2, bytes(100))[:50])
         await settle()
         assert server.held_bytes == 150
@@ -237,12 +226,7 @@ def pushes(number: int, size: int) -> bytes:
 
 async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
     handler = Recorder(answer_all)
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, PAUSED_AT_4_MIB, network=network) as (
-        server,
-        _,
-    ):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, PAUSED_AT_4_MIB, is_lockstep=True) as (server, peer):
         await peer.send_all(request_bytes(1))
         await receive_frames(peer, 1)
         (connection,) = handler.connections
@@ -267,9 +251,7 @@ async def test_a_handler_may_push_at_any_time_also_with_16_mib_unsent() -> None:
 
 async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> None:
     handler = Recorder()
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, PAUSED_AT_4_MIB, network=network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, PAUSED_AT_4_MIB, is_lockstep=True) as (_, peer):
         await peer.send_all(request_bytes(1))
         await settle()
         handler.connections[0].reply(pushes(0, 16 * MIB))
@@ -286,9 +268,7 @@ async def test_a_peer_is_read_again_once_little_of_what_is_pushed_is_left() -> N
 
 async def test_who_takes_no_step_of_what_is_pushed_in_time_is_closed() -> None:
     handler = Recorder()
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, network=network) as (server, _):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, is_lockstep=True) as (server, peer):
         await peer.send_all(request_bytes(1))
         await settle()
         (connection,) = handler.connections
@@ -314,9 +294,7 @@ async def test_who_takes_no_step_of_what_is_pushed_in_time_is_closed() -> None:
 
 async def test_more_than_64_mib_of_pushes_unsent_end_the_connection_at_once() -> None:
     handler = Recorder()
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(handler, network=network) as (server, _):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, is_lockstep=True) as (server, peer):
         await peer.send_all(request_bytes(1))
         await settle()
         (connection,) = handler.connections
@@ -333,8 +311,7 @@ async def test_more_than_64_mib_of_pushes_unsent_end_the_connection_at_once() ->
 
 async def test_pushes_keep_a_silent_peer_open_and_it_is_idle_150_seconds_after_the_last() -> None:
     handler = Recorder()
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1))
         await settle()
         for number in range(5):
@@ -353,10 +330,8 @@ async def test_pushes_keep_a_silent_peer_open_and_it_is_idle_150_seconds_after_t
 
 async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() -> None:
     handler = Recorder(answer_all)
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
     limits = ConnectionLimits(unsent_bytes_pause=50)
-    async with serving(handler, limits, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits, is_lockstep=True) as (_, peer):
         await peer.send_all(request_bytes(1, bytes(100)))
         await trio.sleep(10.1)
     assert handler.reasons == [CloseReason.SLOW_READER]
@@ -364,8 +339,7 @@ async def test_a_slow_reader_is_closed_even_while_its_requests_are_not_read() ->
 
 async def test_an_idle_connection_is_closed() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await trio.sleep(40)
         await peer.send_all(request_bytes(1))
         await trio.sleep(44.9)
@@ -379,8 +353,7 @@ async def test_an_idle_connection_is_closed() -> None:
 
 async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1))
         await trio.sleep(400)
         release(handler.connections[0], handler.batches[0])
@@ -390,20 +363,9 @@ async def test_a_peer_that_waits_for_its_answer_is_not_idle() -> None:
         assert 150 <= trio.current_time() - answered_at <= 301
 
 
-async def test_heartbeats_keep_a_connection_open() -> None:
-    handler = Recorder()
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
-        for opaque in range(20):
-            await peer.send_all(request_bytes(opaque, code=HEARTBEAT))
-            await trio.sleep(15)
-        assert handler.reasons == []
-
-
 async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         # Quick enough for the least rate (1 KiB/s), but 16 KiB are not here within 10 s.
         data = request_bytes(1, bytes(16_000))
         for second in range(9):
@@ -416,8 +378,7 @@ async def test_a_frame_that_is_not_complete_in_time_ends_the_connection() -> Non
 
 async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         for byte in request_bytes(1)[:5]:
             await peer.send_all(bytes([byte]))
             await trio.sleep(0.98)
@@ -428,8 +389,7 @@ async def test_a_trickled_frame_is_given_up_after_the_grace() -> None:
 
 async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         data = b"".join(request_bytes(n, bytes(76)) for n in range(50))
         # Every piece ends in the middle of a frame.
         for start in range(0, len(data), 150):
@@ -442,8 +402,7 @@ async def test_frames_that_each_come_in_time_may_go_on_for_ever() -> None:
 async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1)
-    async with serving(handler, limits) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits) as (_, peer):
         await peer.send_all(request_bytes(1) + request_bytes(2)[:10])
         await trio.sleep(300.8)
         assert handler.reasons == []
@@ -458,8 +417,7 @@ async def test_the_frame_deadline_stands_still_while_the_server_does_not_read() 
 async def test_a_connection_that_was_not_read_for_long_is_idle_only_after_that() -> None:
     handler = Recorder(hold_all)
     limits = ConnectionLimits(in_flight_requests_max=1)
-    async with serving(handler, limits) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits) as (_, peer):
         await peer.send_all(encode_frame(Frame(10, 9, 1, 2, 10, b"")))
         await trio.sleep(200)
         handler.connections[0].done(1, 0)
@@ -578,8 +536,7 @@ async def test_many_frames_of_middle_size_do_not_drive_out_smaller_ones() -> Non
 
 async def test_what_will_never_be_complete_is_given_back_before_answers_are_drained() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(request_bytes(1, bytes(100)) + GIANT[:200_000])
         await settle()
         assert server.held_bytes == 200_100
@@ -591,8 +548,7 @@ async def test_what_will_never_be_complete_is_given_back_before_answers_are_drai
 
 async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(GIANT[:1000])
         await settle()
         # The reader has these bytes of its body and had no turn yet. They are no request.
@@ -611,8 +567,7 @@ async def test_what_arrives_in_the_moment_of_the_end_is_not_taken() -> None:
 
 async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         with structlog.testing.capture_logs() as logs:
             await peer.send_all(request_bytes(1) + request_bytes(2) + BAD_MAGIC)
             await settle()
@@ -638,8 +593,7 @@ async def test_a_bad_magic_ends_the_connection_after_good_requests_are_answered(
 async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> None:
     handler = Recorder(answer_all)
     limits = ConnectionLimits(frame_bytes_max=1000)
-    async with serving(handler, limits) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler, limits) as (server, peer):
         await peer.send_all(request_bytes(1, bytes(2000))[:4])
         assert await receive_until_closed(peer) == []
         assert server.held_bytes == 0
@@ -650,8 +604,7 @@ async def test_a_frame_beyond_the_limit_is_refused_before_it_is_buffered() -> No
 
 async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment_only() -> None:
     handler = Recorder(answer_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(BAD_MAGIC)
         with trio.move_on_after(0.9):
             while True:
@@ -664,9 +617,7 @@ async def test_after_a_protocol_error_what_still_comes_is_discarded_for_a_moment
 
 
 async def test_what_floods_after_a_protocol_error_is_discarded_slowly() -> None:
-    network = StreamNetwork(trio.testing.lockstep_stream_pair)
-    async with serving(Recorder(answer_all), network=network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(Recorder(answer_all), is_lockstep=True) as (_, peer):
         await peer.send_all(BAD_MAGIC)
         sent = 0
         with suppress(trio.BrokenResourceError):
@@ -679,8 +630,7 @@ async def test_what_floods_after_a_protocol_error_is_discarded_slowly() -> None:
 
 async def test_requests_never_answered_hold_a_dying_connection_only_so_long() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1) + BAD_MAGIC)
         await trio.sleep(3.9)
         assert handler.reasons == []
@@ -690,8 +640,7 @@ async def test_requests_never_answered_hold_a_dying_connection_only_so_long() ->
 
 async def test_a_peer_that_finished_sending_gets_its_answers() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         assert isinstance(peer, trio.abc.HalfCloseableStream)
         await peer.send_all(request_bytes(1))
         await peer.send_eof()
@@ -708,8 +657,7 @@ async def test_a_handler_can_close_after_its_answer() -> None:
         connection.close("fenced")
 
     handler = Recorder(refuse)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1) + request_bytes(2))
         replies = await receive_until_closed(peer)
         await peer.aclose()
@@ -776,10 +724,7 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
     monkeypatch.setattr(trio.SocketStream, "receive_some", counted)
     handler = Recorder(answer_all)
     limits = ConnectionLimits(frame_bytes_per_second_min=100)
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, TcpNetwork(), ("127.0.0.1", 0), handler, limits
-        )
+    async with serving_tcp(handler, limits) as server:
         peer = await trio.open_tcp_stream(*server.address)
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
         data = request_bytes(1, bytes(250))
@@ -796,7 +741,6 @@ async def test_the_socket_gathers_a_frame_that_comes_in_small_pieces(
             await receive_frames(peer, 1)
         assert receives == 20
         await peer.aclose()
-        nursery.cancel_scope.cancel()
 
 
 async def test_lines_about_bad_peers_are_limited_and_the_next_says_how_many_there_were() -> None:

@@ -28,6 +28,8 @@ from tests.delay_transport.peers import (
     release,
     request_bytes,
     serving,
+    serving_tcp,
+    talking,
 )
 
 
@@ -99,8 +101,7 @@ async def test_an_accept_that_fails_otherwise_ends_the_server() -> None:
 
 async def test_stopping_answers_what_was_accepted_and_reads_no_more() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (server, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (server, peer):
         await peer.send_all(request_bytes(1))
         await trio.testing.wait_all_tasks_blocked()
         server.stop()
@@ -151,8 +152,7 @@ async def test_a_connection_accepted_in_the_moment_of_stopping_is_stopped_too() 
 
 async def test_cancelling_cuts_connections_off_and_tells_the_handler() -> None:
     handler = Recorder(hold_all)
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         await peer.send_all(request_bytes(1))
         await trio.testing.wait_all_tasks_blocked()
     assert handler.reasons == [CloseReason.CANCELLED]
@@ -175,8 +175,7 @@ async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> N
     handler = Dispatch(
         {10: take_ten, 1001: take_hello}, on_closed=lambda _, reason: closed.append(reason)
     )
-    async with serving(handler) as (_, network):
-        peer = await network.connect(*ADDRESS)
+    async with talking(handler) as (_, peer):
         codes = [1001, 10, 10, 77, 10]
         await peer.send_all(b"".join(request_bytes(n, code=code) for n, code in enumerate(codes)))
         replies = await receive_frames(peer, 5)
@@ -198,14 +197,9 @@ async def test_dispatch_hands_on_by_code_and_answers_unknown_codes_with_3() -> N
 async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, network, ("127.0.0.1", 0), handler, ConnectionLimits()
-        )
-        async with await network.connect(*server.address) as peer:
-            await peer.send_all(request_bytes(1) + b"garbage" * 50_000)
-            assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
-        server.stop()
+    async with serving_tcp(handler) as server, await network.connect(*server.address) as peer:
+        await peer.send_all(request_bytes(1) + b"garbage" * 50_000)
+        assert [reply.opaque for reply in await receive_until_closed(peer)] == [1]
     assert handler.reasons == [CloseReason.PROTOCOL_ERROR]
 
 
@@ -213,10 +207,7 @@ async def test_answers_reach_a_peer_that_broke_the_protocol_while_it_still_sends
 async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
     handler = Recorder(answer_all)
     network = TcpNetwork()
-    async with trio.open_nursery() as nursery:
-        server: Server = await nursery.start(
-            serve_connections, network, ("127.0.0.1", 0), handler, ConnectionLimits()
-        )
+    async with serving_tcp(handler) as server:
         rude = await network.connect(*server.address)
         await rude.send_all(request_bytes(1))
         await receive_frames(rude, 1)
@@ -227,7 +218,6 @@ async def test_a_reset_connection_is_noted_and_the_others_go_on() -> None:
         async with await network.connect(*server.address) as peer:
             await peer.send_all(request_bytes(2))
             await receive_frames(peer, 1)
-        server.stop()
     assert handler.reasons[0] is CloseReason.PEER_VANISHED
 
 

@@ -107,10 +107,6 @@ async def test_the_address_that_was_connected_to_is_ones_own_and_so_is_a_peer_wi
         assert found == expected
 
 
-async def test_a_peer_elsewhere_needs_a_token_whatever_is_listened_on() -> None:
-    assert await reason(gate(), HOST, peer="10.0.0.9") == "403 peer"
-
-
 @pytest.mark.parametrize(
     "headers",
     [

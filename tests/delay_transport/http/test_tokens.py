@@ -132,9 +132,3 @@ def test_while_the_file_is_damaged_nobody_is_let_in(tmp_path: Path) -> None:
     path.chmod(0o666)
     assert tokens.read()
     assert tokens.count == 0
-
-
-def test_without_a_file_no_token_is_needed() -> None:
-    tokens = Tokens(None)
-    assert not tokens.are_needed
-    assert not tokens.read()

@@ -21,7 +21,3 @@ def test_the_wait_doubles_up_to_its_ceiling() -> None:
 @given(st.integers(1, 2**32 - 1), st.integers())
 def test_the_wait_is_always_within_its_bounds(failures: int, seed: int) -> None:
     assert 0.05 <= BACKOFF.wait_s(failures, random.Random(seed)) <= 30.0
-
-
-def test_the_same_chance_gives_the_same_wait() -> None:
-    assert BACKOFF.wait_s(3, random.Random(5)) == BACKOFF.wait_s(3, random.Random(5))

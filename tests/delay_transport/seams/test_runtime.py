@@ -1,6 +1,5 @@
 """The production seams keep what their protocols say."""
 
-import random
 import socket
 import threading
 import time
@@ -21,7 +20,6 @@ from delay_transport.seams.runtime import (
     format_address,
     parse_address,
     parse_peer_address,
-    system_runtime,
 )
 from tests.odd_addresses import ODD_ADDRESSES, ODD_HOSTS
 
@@ -243,12 +241,3 @@ async def test_a_cancelled_call_is_waited_for_and_one_not_begun_is_not_made() ->
         nursery.cancel_scope.cancel()
         go.set()
     assert done == ["first"]
-
-
-def test_the_systems_runtime_has_real_seams() -> None:
-    runtime = system_runtime()
-    assert isinstance(runtime.clock, SystemClock)
-    assert isinstance(runtime.network, TcpNetwork)
-    assert isinstance(runtime.executor, ThreadExecutor)
-    assert isinstance(runtime.chance, random.Random)
-    assert runtime.chance.random() != system_runtime().chance.random()
