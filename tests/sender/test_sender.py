@@ -20,17 +20,14 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from delay_protocol.basics.codes import ItemCode, ResponseCode
-from sender.groups.connection import End
 from sender.groups.group_rules import GroupRule
 from sender.groups.group_status import GroupState
-from sender.health.circuit import CircuitState
 from sender.outcomes.outcomes import Outcome
 from sender.settings.config import SenderConfig
 from tests.brokers import Received
 from tests.seeds import examples
 from tests.sender.broker_rig import (
     EPOCH_MS,
-    QUICK,
     FakeBroker,
     Reply,
     Rig,
@@ -146,25 +143,6 @@ async def test_a_poisonous_item_is_tried_ever_less_often_and_delays_nobody(code:
         assert gaps[-1] >= 150
         assert states(rig) == [GroupState.UP]
         assert len(rig.brokers[0].connects) == 1
-
-
-@pytest.mark.parametrize("code", [ItemCode.SUCCESS, ItemCode.STORE_ERROR, ItemCode.BLOCK])
-async def test_an_answer_that_lists_an_id_we_did_not_send_leaves_nobody_delivered(
-    code: ItemCode,
-) -> None:
-    async with rig_of(config=QUICK) as rig:
-        rig.brokers[0].script = lambda _request: refuse(code, b"m\xef\xbf\xbd")
-        rig.offer(3)
-        await trio.sleep(0.05)
-        assert rig.facts == []
-        (status,) = rig.sender.status()
-        assert status.counts.possible_duplicates == 3
-        assert status.circuit is CircuitState.OPEN
-        assert "1 ids that were not sent" in status.circuit_reason
-        assert status.counts.ends[End.GARBAGE] == 1
-        rig.brokers[0].script = take_all
-        await trio.sleep(10)
-        rig.assert_all_settled()
 
 
 # Operators.
@@ -518,9 +496,6 @@ async def test_lanes_take_turns_in_being_risked_on_a_group_that_failed() -> None
         ids = numbers_of(rig.brokers[0].ids)
         assert ids[0] == 0
         assert ids[1] == 500
-
-
-# What is held.
 
 
 # Anything at all.

@@ -11,16 +11,13 @@ from storage.disk.disk import DirectoryDisk
 from storage.disk.spans import MINUTE_MS
 from storage.readers.manifest import decode_manifest, read_manifest
 from tests.damage.directory import populated
+from tests.golden.directory import written
 from tests.storage.readers.test_manifest import with_deleted_segments
 
 
 @pytest.fixture(name="data")
 def data_fixture(tmp_path: Path) -> Path:
-    data = tmp_path / "data"
-    for path, content in populated(2).files.items():
-        (data / path).parent.mkdir(parents=True, exist_ok=True)
-        (data / path).write_bytes(content)
-    return data
+    return written(populated(2).files, tmp_path / "data")
 
 
 def contents(data: Path) -> dict[Path, bytes]:
@@ -50,10 +47,7 @@ def test_it_is_written_to_a_file_as_a_whole(data: Path, tmp_path: Path) -> None:
 
 
 def test_deleted_segments_of_so_many_days_are_told_of(tmp_path: Path) -> None:
-    rig = with_deleted_segments()
-    for path, content in rig.disk.contents().items():
-        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / path).write_bytes(content)
+    written(with_deleted_segments().disk.contents(), tmp_path)
     for days, told in ((30, 0), (30_000, 6)):
         options = ["log", "manifest", str(tmp_path), "--deleted-days", str(days)]
         found = decode_manifest(CliRunner().invoke(main, options).stdout_bytes, path="-")

@@ -20,6 +20,7 @@ from delay_client.messages.item_encoder import ItemChecker
 from delay_protocol.messages.items import decode_item, encode_attributes
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from tests.golden.directory import written
 from tests.storage.qmq_items import qmq_item
 from tests.storage.store_rig import START_MS, StoreRig
 
@@ -46,11 +47,7 @@ def data(tmp_path: Path) -> Path:
     rig.deliver(2)
     rig.cross_off()
     rig.checkpoint()
-    root = tmp_path / "data"
-    for path, content in rig.disk.contents().items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(content)
-    return root
+    return written(rig.disk.contents(), tmp_path / "data")
 
 
 def salvage(*arguments: str | Path) -> Result:

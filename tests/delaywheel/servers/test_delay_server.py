@@ -1,41 +1,21 @@
 """`delaywheel delay-server` turns its options into a configuration and hands it to the server."""
 
-import sys
-import types
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
 import delay_transport.seams.process
-import delaywheel.shared.log_output
-from delay_server.settings.config import DelayServerConfig
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from storage.disk.errors import DamagedError, DataDirectoryError
-
-
-class RecordingServer(types.ModuleType):
-    """Stands in for delay_server.server: remembers what it was to run with."""
-
-    def __init__(self, *, error: Exception | None = None) -> None:
-        super().__init__("delay_server.process")
-        self.configs: list[DelayServerConfig] = []
-        self.error = error
-
-    def run(self, config: DelayServerConfig) -> None:
-        self.configs.append(config)
-        if self.error is not None:
-            raise self.error
+from tests.delaywheel.servers.recording_server import RecordingServer, recorded
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
-    server = RecordingServer()
-    monkeypatch.setitem(sys.modules, "delay_server.process", server)
-    monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
     monkeypatch.setattr(delay_transport.seams.process, "keep_freed_memory", lambda: None)
-    return server
+    return recorded(monkeypatch, "delay_server.process")
 
 
 def run(*arguments: str) -> Result:

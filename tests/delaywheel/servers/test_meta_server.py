@@ -1,39 +1,19 @@
 """`delaywheel meta-server` turns its options into a configuration and hands it to the server."""
 
-import sys
-import types
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
 
-import delaywheel.shared.log_output
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from meta_server.known.errors import StoreUnavailableError, StoreUnusableError
-from meta_server.settings.config import MetaServerConfig
-
-
-class RecordingServer(types.ModuleType):
-    """Stands in for meta_server.process: remembers what it was to run with."""
-
-    def __init__(self) -> None:
-        super().__init__("meta_server.process")
-        self.configs: list[MetaServerConfig] = []
-        self.error: Exception | None = None
-
-    def run(self, config: MetaServerConfig) -> None:
-        self.configs.append(config)
-        if self.error is not None:
-            raise self.error
+from tests.delaywheel.servers.recording_server import RecordingServer, recorded
 
 
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> RecordingServer:
-    server = RecordingServer()
-    monkeypatch.setitem(sys.modules, "meta_server.process", server)
-    monkeypatch.setattr(delaywheel.shared.log_output, "set_up_log", lambda **_: None)
-    return server
+    return recorded(monkeypatch, "meta_server.process")
 
 
 def run(*arguments: str) -> Result:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from delaywheel.main import main
 from storage.disk.disk import DirectoryDisk
 from storage.readers.manifest import encode_manifest, read_manifest
+from tests.golden.directory import written
 from tests.spark_tools.s3_server import Store
 from tests.spark_tools.worlds import world_of
 from tests.storage.store_rig import StoreRig
@@ -34,10 +35,7 @@ def directory(root: Path, *, deliver: bool = True) -> Path:
         rig.deliver()
         rig.cross_off()
     rig.checkpoint()
-    for path, data in rig.disk.contents().items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data)
-    return root
+    return written(rig.disk.contents(), root)
 
 
 def test_a_directory_is_reconciled_as_it_is_now(tmp_path: Path) -> None:

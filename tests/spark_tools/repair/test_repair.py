@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -235,20 +236,19 @@ def test_files_that_are_gone_are_named_and_nothing_is_sent(what: str, tmp_path: 
     assert path in detail
 
 
-def test_a_file_that_the_manifest_does_not_name_any_more_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [({"sealed": ()}, "does not name the file"), ({"node_id": "n9"}, "node n1")],
+    ids=["file", "node"],
+)
+def test_a_file_or_a_node_that_no_manifest_names_any_more_is_told(
+    changes: dict[str, Any], said: str, tmp_path: Path
+) -> None:
     source = sealed_builder(lost=3).build().written(tmp_path / "data")
     run(source, tmp_path / "details")
-    manifest = msgspec.structs.replace(source.manifest, sealed=())
-    [detail] = unreadable(Source(manifest, source.root), tmp_path / "details", count=3)
-    assert "does not name the file" in detail
-
-
-def test_a_node_of_which_nobody_gave_a_directory_is_told(tmp_path: Path) -> None:
-    source = sealed_builder(lost=3).build().written(tmp_path / "data")
-    run(source, tmp_path / "details")
-    other = Source(msgspec.structs.replace(source.manifest, node_id="n9"), source.root)
-    [detail] = unreadable(other, tmp_path / "details", count=3)
-    assert "node n1" in detail
+    changed = Source(msgspec.structs.replace(source.manifest, **changes), source.root)
+    [detail] = unreadable(changed, tmp_path / "details", count=3)
+    assert said in detail
 
 
 def test_names_that_no_node_takes_are_told(tmp_path: Path) -> None:
