@@ -291,8 +291,7 @@ class ClusterWorld(World):
         config = super()._draw_configuration()
         chance = self._routing
         subjects_max = 30 if chance.random() < 0.15 else 200_000
-        self._has_few_subjects |= subjects_max == 30
-        return msgspec.structs.replace(
+        config = msgspec.structs.replace(
             config,
             brokers={},
             meta=MetaConfig(addresses=format_address(cluster_meta.META_HTTP)),
@@ -302,6 +301,9 @@ class ClusterWorld(World):
                 questions_max=chance.choice((256, 2)),
             ),
         )
+        # What is due beyond the subjects that may be unrouted is loaded again after `unused_ms`.
+        self._has_few_subjects |= subjects_max == 30 or config.unrouted_max == 1
+        return config
 
     # -- the run -----------------------------------------------------------------------------
 
