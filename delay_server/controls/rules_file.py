@@ -19,6 +19,9 @@ def read_rules(path: Path, present: Controls) -> Controls:
     Raises ConfigError.
     """
     try:
+        # Whoever opens a FIFO waits for somebody who writes.
+        if path.exists() and not path.is_file():
+            raise ControlsError("", "it is no regular file")
         told = decode_controls(path.read_bytes())
     except (OSError, ControlsError) as error:
         raise ConfigError(

@@ -1,5 +1,6 @@
 """The file of rules of a node without a meta server is what holds, whenever it changes."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,13 @@ def test_what_is_no_file_of_rules_is_refused_with_its_path(
     if text is not None:
         path.write_text(text)
     with pytest.raises(ConfigError, match=r"rules\.json.* has no rules that can be read"):
+        read_rules(path, Controls())
+
+
+def test_what_would_keep_its_reader_waiting_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rules.json"
+    os.mkfifo(path)
+    with pytest.raises(ConfigError, match="it is no regular file"):
         read_rules(path, Controls())
 
 
