@@ -18,10 +18,10 @@ def read_rules(path: Path, present: Controls) -> Controls:
 
     Raises ConfigError.
     """
+    # Whoever opens a FIFO waits for somebody who writes.
+    if path.exists() and not path.is_file():
+        raise ConfigError(source=str(path), key="", reason="is no regular file")
     try:
-        # Whoever opens a FIFO waits for somebody who writes.
-        if path.exists() and not path.is_file():
-            raise ControlsError("", "it is no regular file")
         told = decode_controls(path.read_bytes())
     except (OSError, ControlsError) as error:
         raise ConfigError(

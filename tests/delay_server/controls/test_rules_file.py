@@ -39,7 +39,7 @@ def test_what_is_no_file_of_rules_is_refused_with_its_path(
 def test_what_would_keep_its_reader_waiting_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "rules.json"
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match="it is no regular file"):
+    with pytest.raises(ConfigError, match="is no regular file"):
         read_rules(path, Controls())
 
 
