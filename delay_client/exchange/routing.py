@@ -107,7 +107,7 @@ class MetaRouting:
         self._routeless: dict[str, Lane] = {}
         self._by_place: dict[Place, BatchLink] = {}
         self._found = _FoundLanes(self._find)
-        """Those of subjects that were used since all were looked up anew."""
+        """Lanes of subjects that were used since all were looked up anew."""
         self.lane_of: Callable[[str], Lane] = self._found.__getitem__
         """Return the lane of a subject's messages, and have its route kept from now on."""
         self._look_up_at = 0.0

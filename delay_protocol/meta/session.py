@@ -194,7 +194,7 @@ class MetaSession:
         """Heap of those to be asked, those of one time in the order in which they came."""
         self._order = count()
         self._in_vain: set[str] = set()
-        """Those without a route that were asked in vain on this connection."""
+        """Subjects without a route that were asked in vain on this connection."""
         self._outstanding: dict[str, _Use] = {}
         """Oldest question first."""
         self._is_connected = False

@@ -1,4 +1,4 @@
-"""What an operator has closed or narrowed: pauses of subjects; pauses, rates, weights of groups.
+"""Rules of an operator: pauses of subjects; pauses, rates and weights of groups.
 
 One document, `Controls`, holds all of it; whoever has the say (a delay server, or a meta server for
 all of its own) stores and hands on the document as a whole. Its `version` counts changes, so that

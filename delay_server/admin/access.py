@@ -22,7 +22,7 @@ from storage.disk.errors import StorageError
 
 _BODY_S: Final = 5.0
 BODY_BYTES_MAX: Final = 256 * 1024
-"""Of a request: 10,000 dead letters by their numbers, as many as one may name, take up to
+"""Bytes of a request: 10,000 dead letters by their numbers, as many as one may name, take up to
 200,000."""
 """Seconds in which a body has to arrive."""
 

@@ -52,7 +52,7 @@ Sequence = Annotated[int, msgspec.Meta(ge=0, le=_INTEGER_MAX)]
 
 
 class _Meant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is to be requeued or dropped: one of these."""
+    """The dead letters of a change: one of these."""
 
     sequences: Annotated[list[Sequence], msgspec.Meta(max_length=SEQUENCES_MAX)] | None = None
     subject: str | None = None
@@ -107,7 +107,7 @@ class _Dead:
         sequence = _number("sequence", request.path_params["sequence"])
         with_payload = request.query_params.get("payload") in {"1", "true"}
         letters = await self._letters()
-        rows = [row for row in letters.listed() if row.sequence == sequence]
+        rows = letters.named([sequence])
         if not rows:
             raise RequestError(
                 404, "unknown", f"there is no dead letter {sequence}, or it was requeued or dropped"
@@ -136,10 +136,11 @@ class _Dead:
             raise RequestError(503, "stopping", "the server takes no more changes")
         asked = {"who": caller.name, "peer": peer_of(request), "meant": _text_of_request(meant)}
         _log.warning(f"{verb} dead letters", **asked)
-        rows = letters.listed(subject=meant.subject, group=meant.group)
         named = set(meant.sequences or ())
-        if meant.sequences is not None:
-            rows = [row for row in rows if row.sequence in named]
+        if meant.sequences is None:
+            rows = letters.listed(subject=meant.subject, group=meant.group)
+        else:
+            rows = letters.named(named)
         came_to = await (letters.requeue if verb == "requeue" else letters.drop)(rows)
         _log.warning(f"{_DONE[verb]} dead letters", count=came_to.done, **asked)
         return _answer(came_to, missing=sorted(named.difference(row.sequence for row in rows)))

@@ -32,7 +32,7 @@ class Reason(Enum):
     NO_ROUTE = "no_route"
     """No group or attached receiver takes its subject, or no route is known yet."""
     GROUP_DOWN = "group_down"
-    """Of its groups that are not paused none takes anything: brokers are away, no receiver is."""
+    """None of its groups that are not paused takes anything: brokers are away, no receiver is."""
     RATE_LIMITED = "rate_limited"
     """A rule limits all of its groups that work."""
     QUEUED = "queued"

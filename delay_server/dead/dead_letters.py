@@ -7,7 +7,7 @@ dropping appends a CANCEL record. A row is named by one record only: from the st
 appended until the record is applied it is among those of the index that are leaving.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
@@ -90,7 +90,7 @@ class DeadLetters:
     @property
     def oldest_ms(self) -> int | None:
         """When the oldest of those in the index was given up, wall ms."""
-        return min((row.dead_ms for row in self.listed()), default=None)
+        return min((row.dead_ms for row in self._there()), default=None)
 
     async def until_read(self) -> bool:
         """Wait for the index to be read, a while; say whether it was. Before, nothing is found."""
@@ -117,18 +117,26 @@ class DeadLetters:
 
         A group's are those that it refused last. There are none before the index is read.
         """
-        if not self._was_read.is_set():
-            return []
-        index = self._schedule.dead
         wanted = None if subject is None else subject.encode(errors="surrogateescape")
         found = [
             row
-            for row in list(index.rows.values())
-            if row.sequence not in index.leaving
-            and wanted in {None, row.subject}
-            and group in {None, row.group}
+            for row in self._there()
+            if wanted in {None, row.subject} and group in {None, row.group}
         ]
         return sorted(found, key=lambda row: row.sequence)
+
+    def named(self, sequences: Iterable[int]) -> list[DeadRow]:
+        """Return those of the dead letters that there are, by sequence, once `until_read`."""
+        index = self._schedule.dead
+        there = index.rows.keys() & set(sequences) - index.leaving
+        return [index.rows[sequence] for sequence in sorted(there)]
+
+    def _there(self) -> list[DeadRow]:
+        """Return all, in no order; none before the index is read."""
+        if not self._was_read.is_set():
+            return []
+        index = self._schedule.dead
+        return [row for row in list(index.rows.values()) if row.sequence not in index.leaving]
 
     async def read(
         self, rows: Sequence[DeadRow], make: Callable[[DeadRow, DeadItem], _Made]
@@ -155,7 +163,7 @@ class DeadLetters:
         return await self._change(RecordKind.MOVE, rows)
 
     async def drop(self, rows: Sequence[DeadRow]) -> Change:
-        """Have dead letters never sent."""
+        """Settle dead letters without a delivery."""
         return await self._change(RecordKind.CANCEL, rows)
 
     async def _change(self, kind: RecordKind, rows: Sequence[DeadRow]) -> Change:

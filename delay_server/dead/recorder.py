@@ -83,7 +83,7 @@ class DeadLetterRecorder:
         self._on_changed = on_changed
         self._waiting: deque[_GivenUp] = deque()
         self.unfiled = UnfiledRecords(Outcome.DEAD, on_buried)
-        """Those whose record is being appended, or not filed yet."""
+        """Entries whose record is being appended, or not filed yet."""
         self._more = Wakeup()
         self._is_stopping = False
 

@@ -50,7 +50,7 @@ class Agenda:
             heappush(self._times, (time, key))
 
     def all_in_turn(self) -> None:
-        """Have everyone be looked at in turn."""
+        """Ask for a look at everyone in turn."""
         self._round_wanted = True
 
     def due(self, now: float) -> list[int]:

@@ -94,7 +94,7 @@ class LaneRules:
         return routes
 
     def _paused(self, subjects: Subjects) -> npt.NDArray[np.bool_]:
-        """Say which are paused; the names of those that were not seen yet are looked up."""
+        """Return which are paused; the names of those that were not seen yet are looked up."""
         size = int(subjects.max()) + 1
         if size > len(self._state):
             more = max(size, 2 * len(self._state)) - len(self._state)

@@ -116,7 +116,7 @@ class Outlet:
         return lane == self._lanes.base and not self._sender.queued_in(lane)
 
     def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
-        """Say which of these may not leave."""
+        """Return which of these may not leave."""
         gated: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.base
         return gated
 

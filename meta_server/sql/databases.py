@@ -31,7 +31,7 @@ from meta_server.known.errors import (
 )
 
 _ADVISORY_LOCK: Final = 0x64656C6179  # "delay"
-"""Of PostgreSQL: shared by every transaction, held alone by who makes tables."""
+"""Lock of PostgreSQL: shared by every transaction, held alone by who makes tables."""
 
 _READS: Final = "delaywheel_reads"
 

@@ -72,7 +72,7 @@ class GroupSums(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     totals: dict[str, int] = {}
     deleted: dict[str, int] = {}
     lateness: dict[int, tuple[int, int]] = {}
-    """Of each bucket of lateness: how many deliveries, and the largest lateness of them, ms."""
+    """Deliveries by bucket of lateness: how many, and the largest lateness of them, ms."""
     is_gone: bool = False
     """Whether no hour needs it any more."""
 

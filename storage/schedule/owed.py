@@ -1,4 +1,4 @@
-"""What accepted messages will still take on the disk: an estimate, which is kept free for them.
+"""Estimates the bytes that accepted messages still take on the disk, which are kept free for them.
 
 What it misses (files of segments that have a row or two) is taken from the floor.
 """

@@ -68,7 +68,7 @@ class Segment:
     facts_at_last_look: int = -1
     """`facts` when the segment was last found to be incomplete."""
     is_withheld: bool = False
-    """Whether facts could not be read: until the next start nothing on disk is handed out."""
+    """True once facts could not be read: until the next start nothing on disk is handed out."""
     split_after_ms: int = 0
     """When it may be split at the earliest, since an earlier try could not read it."""
 

@@ -204,7 +204,7 @@ class SplitJob:
     begun_ms: int
     finer: dict[int, Segment] = field(default_factory=dict)
     is_abandoned: bool = False
-    """Whether it ended without having split anything, and is begun anew later."""
+    """True where it ended without having split anything, and is begun anew later."""
     _batches: Iterator[SegmentBatch | Damage] | None = None
     _unreadable: list[tuple[str, int]] = field(default_factory=list)
     gathered: list[RowBlock] = field(default_factory=list)

@@ -51,7 +51,7 @@ _DAMAGES_SHOWN = 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """What a small file says."""
+    """The content of a small file."""
 
     content: object
 

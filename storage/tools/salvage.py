@@ -177,7 +177,7 @@ class Salvage:
         self._now_ms = now_ms
         self._known = read_known(disk)
         self.gaps: list[Damage] = [] if files is not None else list(self._known.faults)
-        """What is no whole batch of the files that items were looked for in, or is gone."""
+        """Parts of the searched files that are no whole batch, or are gone."""
         holders = log_files(disk, MESSAGE_LOG_DIRECTORY, "schedule_log", QUARANTINE_DIRECTORY)
         self.files = holders if files is None else files
         self._seen = SequenceSet()
