@@ -20,9 +20,10 @@ SEED ?= 1
 BREAK ?=
 
 # `make failover`: failovers of a real group under load; SEED is that of `make crash`; ONLY: kinds
-# with one of these words in their names.
+# with one of these words in their names; SOAK: minutes of load before them, with no failover.
 FAILOVERS ?= 200
 ONLY ?=
+SOAK ?= 0
 
 # Injections of `make damage`.
 COUNT ?= 200000
@@ -126,7 +127,7 @@ crash: $(VENV)/.developing
 
 failover: $(VENV)/.developing
 	$(BIN)/python -m tests.failover_campaign.run --failovers $(FAILOVERS) --seed $(SEED) \
-		$(if $(ONLY),--only "$(ONLY)")
+		--soak $(SOAK) $(if $(ONLY),--only "$(ONLY)")
 
 damage: $(VENV)/.developing
 	$(BIN)/python -m tests.damage.run --count $(COUNT) --seed $(SEED) --jobs 2 --recover 0.05 --salvage 0.01

@@ -32,6 +32,8 @@ _PER_REQUEST: Final = 20
 _AHEAD_S: Final = 6.0
 """From the sending of a burst until it is due: longer than sending takes."""
 _DRAINED_S: Final = 30.0
+_FILED_S: Final = 6.0
+"""From the end of a delivery until what it left to file is filed: then a server is at rest."""
 _IDLE_S: Final = 3.0
 _ITEM_BYTES: Final = 400
 _ATTRIBUTES: Final = {
@@ -73,7 +75,7 @@ def measure(tree: Path, directory: Path) -> Figures:
         ingest = _cost(server, lambda: _send(server, _load(_INGESTED, far_ms, 0)))
         _send_ahead(server, _INGESTED)
         delivery = _cost(server, lambda: _until_pending(server, _INGESTED))
-        time.sleep(1)
+        time.sleep(_FILED_S)
         idle = _cost(server, lambda: time.sleep(_IDLE_S))
         _send_ahead(server, _INGESTED + _DELIVERED)
         more = _load(_DELIVERED, far_ms, _INGESTED + 2 * _DELIVERED)

@@ -26,6 +26,8 @@ BACK_S: Final = 60.0
 """For all to be in sync, once it is healed."""
 DELIVERED_S: Final = 60.0
 """For everything to be delivered, at the end of a round."""
+_LOOK_S: Final = 1.0
+"""Between two looks at a group that nothing strikes."""
 _AFTER_S: Final = 1.0
 """In which what was in flight comes."""
 NOT_THE_MASTER: Final = 51
@@ -130,13 +132,17 @@ class Round:
         self._has_been_full = False
         """True once a disk was filled."""
 
-    def run(self, failovers: Sequence[Failover]) -> Reckoning:
-        """Go through failovers; whatever happens, all processes are gone afterwards."""
+    def run(self, failovers: Sequence[Failover], *, soak_s: float = 0.0) -> Reckoning:
+        """Go through failovers; whatever happens, all processes are gone afterwards.
+
+        soak_s: before that the load goes on for so long, and the group is to stay as it is.
+        """
         site, found = self._site, self._found
         with site, self._stalls:
             try:
                 site.begin()
                 self._await_answers()
+                self._soak(soak_s)
                 for failover in failovers:
                     if not self._fail_over(failover):
                         break
@@ -161,6 +167,23 @@ class Round:
 
         if not self._site.until(are_answered, BACK_S):
             raise StuckError("not all producers are answered, and not everybody gets messages")
+
+    def _soak(self, seconds: float) -> None:
+        """Look at the group while nothing strikes it: each election is one nobody asked for."""
+        site, found = self._site, self._found
+        last, until = site.record(), time.monotonic() + seconds
+        while time.monotonic() < until:
+            time.sleep(_LOOK_S)
+            self._read()
+            now = site.record()
+            if not now["epoch"]:
+                # The meta server did not answer in time.
+                continue
+            if now["epoch"] != last["epoch"]:
+                found.violations.append(f"an election nobody asked for: {last} became {now}")
+            elif now["in_sync"] != last["in_sync"]:
+                self._tell(json.dumps({"at": time.time(), "in_sync": now["in_sync"]}))
+            last = now
 
     def _fail_over(self, failover: Failover) -> bool:
         """Run one; return whether the group is well again."""

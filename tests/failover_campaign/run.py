@@ -6,6 +6,7 @@ or one of the bars does not hold.
 
 import argparse
 import functools
+import math
 import os
 import shutil
 import sys
@@ -22,6 +23,8 @@ from tests.failover_campaign.plan import CALM_S, POWER, QUICK_CALM_S, kinds_with
 from tests.failover_campaign.summary import broken_bars, describe
 
 PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.svg"
+_SOAK_S: Final = 900.0
+"""Of one group without a failover, before its directories are looked at."""
 
 _tell = functools.partial(print, flush=True)
 
@@ -35,6 +38,13 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the plan")
     parser.add_argument("--rate", type=float, default=1000.0, help="messages a second")
     parser.add_argument("--only", default="", help="kinds with one of these words in their names")
+    parser.add_argument(
+        "--soak",
+        type=float,
+        default=0.0,
+        metavar="MINUTES",
+        help="before the failovers: groups that nothing strikes are to elect nobody for so long",
+    )
     parser.add_argument("--output", type=Path, help="also append the lines to this file")
     parser.add_argument("--work", type=Path, help="directory on the disk to use")
     parser.add_argument(
@@ -77,7 +87,9 @@ def _run(options: argparse.Namespace) -> int:
         and (kind.is_quick or not options.quick)
     ]
     calm_s = QUICK_CALM_S if options.quick else CALM_S
+    calm_rounds = math.ceil(options.soak * 60 / _SOAK_S)
     rounds = plan(options.seed, options.failovers, kinds, calm_s)
+    rounds[:0] = [[] for _ in range(calm_rounds)]
     total, began = Reckoning(), time.monotonic()
     try:
         for number, failovers in enumerate(rounds, 1):
@@ -87,10 +99,10 @@ def _run(options: argparse.Namespace) -> int:
                 network,
                 rate=options.rate,
                 library=library,
-                cuts_power=failovers[0].kind.needs == POWER,
+                cuts_power=bool(failovers) and failovers[0].kind.needs == POWER,
                 tell=_teller(options),
             )
-            found = one.run(failovers)
+            found = one.run(failovers, soak_s=0.0 if failovers else _SOAK_S)
             total.add(found)
             network.leave_disks()
             for violation in found.violations[:10]:
