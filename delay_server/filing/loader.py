@@ -328,7 +328,9 @@ class Loader:
         """Do all splits and loads that are due now."""
         may_split = True
         while self._pacer.runs():
-            found = await self.access.run(self._next_work, may_split)
+            # What wheel and sender hold is the loop's: it is not asked for in a worker.
+            rows_max = self._rows_to_load if self._has_room() else 0
+            found = await self.access.run(self._next_work, may_split, rows_max)
             self.hour_mark = self._store.schedule.hour_mark
             if isinstance(found, SplitJob):
                 may_split = await self._splitter.split(found, between=self._bound_names)
@@ -342,7 +344,7 @@ class Loader:
                 return found
         return await self.access.run(self._view)
 
-    def _next_work(self, may_split: bool) -> SplitJob | LoadJob | _View:  # noqa: FBT001
+    def _next_work(self, may_split: bool, rows_max: int) -> SplitJob | LoadJob | _View:  # noqa: FBT001
         """Begin the next split or load that is due; if none is, look around.
 
         One call, since nearly always there is nothing to do.
@@ -351,7 +353,7 @@ class Loader:
         if may_split:
             job = self._splitter.begin()
         if job is None:
-            job = self._begin_load(self._load_until_ms())
+            job = self._begin_load(self._load_until_ms(), rows_max)
         return self._view() if job is None else job
 
     def _load_until_ms(self) -> int:
@@ -362,14 +364,14 @@ class Loader:
         ahead_ms = self._pacer.now_ms() + self._limits.load_ahead_ms
         return (ahead_ms // MINUTE_MS + 1) * MINUTE_MS
 
-    def _begin_load(self, until_ms: int) -> LoadJob | None:
-        if not self._has_room():
+    def _begin_load(self, until_ms: int, rows_max: int) -> LoadJob | None:
+        if not rows_max:
             return None
         handout, now_ms = self._handout, self._pacer.now_ms()
         rest_from_ms, rest_until_ms = self._names_rest
         if now_ms < rest_until_ms and (handout.next_load_ms() or 0) >= rest_from_ms:
             return None
-        return handout.begin_load(until_ms, rows_max=self._rows_to_load, now_ms=now_ms)
+        return handout.begin_load(until_ms, rows_max=rows_max, now_ms=now_ms)
 
     async def _load(self, job: LoadJob) -> None:
         done = False
