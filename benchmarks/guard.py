@@ -33,7 +33,7 @@ _AHEAD_S: Final = 6.0
 """From the sending of a burst until it is due: longer than sending takes."""
 _DRAINED_S: Final = 30.0
 _FILED_S: Final = 6.0
-"""From the end of a delivery until what it left to file is filed: then a server is at rest."""
+"""Seconds after a delivery until what it left to file is filed: then a server is at rest."""
 _IDLE_S: Final = 3.0
 _ITEM_BYTES: Final = 400
 _ATTRIBUTES: Final = {

@@ -21,10 +21,10 @@ from delay_transport.http.tokens import Role
 from storage.disk.errors import StorageError
 
 _BODY_S: Final = 5.0
+"""Seconds in which a body has to arrive."""
 BODY_BYTES_MAX: Final = 256 * 1024
 """Bytes of a request: 10,000 dead letters by their numbers, as many as one may name, take up to
 200,000."""
-"""Seconds in which a body has to arrive."""
 
 Endpoint = Callable[[Request, Caller], Awaitable[Response]]
 

@@ -365,8 +365,6 @@ class Loader:
         return (ahead_ms // MINUTE_MS + 1) * MINUTE_MS
 
     def _begin_load(self, until_ms: int, rows_max: int) -> LoadJob | None:
-        if not rows_max:
-            return None
         handout, now_ms = self._handout, self._pacer.now_ms()
         rest_from_ms, rest_until_ms = self._names_rest
         if now_ms < rest_until_ms and (handout.next_load_ms() or 0) >= rest_from_ms:

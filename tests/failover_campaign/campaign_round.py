@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.crash.ledger import Ledger
 from tests.crash.stall_watch import StallWatch
@@ -27,7 +27,7 @@ BACK_S: Final = 60.0
 DELIVERED_S: Final = 60.0
 """For everything to be delivered, at the end of a round."""
 _LOOK_S: Final = 1.0
-"""Between two looks at a group that nothing strikes."""
+"""Seconds between two looks at a group that nothing strikes."""
 _AFTER_S: Final = 1.0
 """In which what was in flight comes."""
 NOT_THE_MASTER: Final = 51
@@ -171,7 +171,8 @@ class Round:
     def _soak(self, seconds: float) -> None:
         """Look at the group while nothing strikes it: each election is one nobody asked for."""
         site, found = self._site, self._found
-        last, until = site.record(), time.monotonic() + seconds
+        until = time.monotonic() + seconds
+        last: dict[str, Any] = {}
         while time.monotonic() < until:
             time.sleep(_LOOK_S)
             self._read()
@@ -179,9 +180,9 @@ class Round:
             if not now["epoch"]:
                 # The meta server did not answer in time.
                 continue
-            if now["epoch"] != last["epoch"]:
+            if last and now["epoch"] != last["epoch"]:
                 found.violations.append(f"an election nobody asked for: {last} became {now}")
-            elif now["in_sync"] != last["in_sync"]:
+            elif last and now["in_sync"] != last["in_sync"]:
                 self._tell(json.dumps({"at": time.time(), "in_sync": now["in_sync"]}))
             last = now
 

@@ -24,7 +24,7 @@ from tests.failover_campaign.summary import broken_bars, describe
 
 PICTURE: Final = Path(__file__).parents[2] / "build" / "failovers.svg"
 _SOAK_S: Final = 900.0
-"""Of one group without a failover, before its directories are looked at."""
+"""Seconds of load on a group without failovers, before its directories are looked at."""
 
 _tell = functools.partial(print, flush=True)
 
@@ -99,7 +99,7 @@ def _run(options: argparse.Namespace) -> int:
                 network,
                 rate=options.rate,
                 library=library,
-                cuts_power=bool(failovers) and failovers[0].kind.needs == POWER,
+                cuts_power=any(one.kind.needs == POWER for one in failovers),
                 tell=_teller(options),
             )
             found = one.run(failovers, soak_s=0.0 if failovers else _SOAK_S)

@@ -4,7 +4,7 @@ import random
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from functools import partial, wraps
+from functools import partial
 from itertools import chain
 from typing import TypeVar, TypeVarTuple
 
@@ -54,23 +54,21 @@ class CountingExecutor(SimExecutor):
         self.before: Callable[[], None] | None = None
         """Called before anything but filing itself runs."""
         self.is_in_worker = False
-        """While something runs that may run in a thread beside the loop."""
+        """True while something runs that may run in a thread beside the loop."""
 
     async def run(self, lane: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
         name = name_of(fn).rpartition(".")[2]
         self.calls[name] += 1
         if self.before is not None and name != "_file":
             self.before()
+        return await super().run(lane, fn, *args)
 
-        @wraps(fn)
-        def run_it(*_: object) -> T:
-            self.is_in_worker = True
-            try:
-                return fn(*args)
-            finally:
-                self.is_in_worker = False
-
-        return await super().run(lane, run_it, *args)
+    def _make(self, worker: str, fn: Callable[[*Ts], T], *args: *Ts) -> T:
+        self.is_in_worker = True
+        try:
+            return super()._make(worker, fn, *args)
+        finally:
+            self.is_in_worker = False
 
 
 class Bench:
