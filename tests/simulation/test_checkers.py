@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import trio
 
+from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
 from tests.simulation import independent_reader as reader
 from tests.simulation.checkers import (
     check,
@@ -182,9 +183,22 @@ def test_a_life_with_the_incarnation_of_the_one_before_is_seen(story: Story) -> 
 # -- on time ---------------------------------------------------------------------------------------
 
 
+def _item(message_id: str, subject: str) -> bytes:
+    item = Item(
+        flag=FLAG_DELAY,
+        create_ms=0,
+        due_ms=1,
+        subject=subject,
+        message_id=message_id,
+        tags=(),
+        attributes={},
+    )
+    return encode_item(item)
+
+
 async def _deliver(witness: Witness, *, after_s: float) -> None:
     """Let a message be acknowledged, be due 100 s later, and arrive so long after that."""
-    now_ms, key, item = witness.clock.now_ms(), b"m", b"item"
+    now_ms, key, item = witness.clock.now_ms(), b"m", _item("m", "hot")
     witness.items[key] = item
     witness.due_ms[key] = now_ms + 100_000
     witness.acknowledge(key)
@@ -210,6 +224,9 @@ def _is_late(witness: Witness) -> bool:
         ("excused", 21, False),
         ("restart", 21, False),
         ("started late", 21, False),
+        ("hot", 21, False),
+        ("hot", 23, True),
+        ("other subject hot", 21, True),
     ],
 )
 def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, late: bool) -> None:
@@ -233,6 +250,12 @@ def test_what_is_late_is_seen_if_a_broker_was_there(what: str, after_s: float, l
                 witness.clock_set(witness.clock.now_ms())
             elif what == "excused":
                 witness.excuse_lateness(trio.current_time() + 1)
+            elif what.endswith("hot"):
+                # A broker is sent ten of one subject: of its own each costs a quarter of a second.
+                for number in range(10):
+                    key = f"{number}".encode()
+                    witness.items[key] = _item(f"{number}", "hot" if what == "hot" else "other")
+                    witness.sightings[key] = [(trio.current_time(), "g1")]
             elif what in {"restart", "started late"}:
                 witness.server_ended()
                 await trio.sleep(1)
