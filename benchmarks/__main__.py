@@ -7,6 +7,8 @@ both       ingest and delivery together, at 100,000 messages a second and at 1,0
 restart    SIGKILL with 2,000,000 messages pending
 replicas   ingest, answers, delivery and both at once with slaves in sync; CPU of each node
 receivers  a burst to receivers that attach, and lateness at 1,000 messages a second
+registering  a meta server: 200,000 subjects loaded, 5,000 registrations at once and an operator
+           beside, 1,000 groups of three delay servers and 100 elections at once
 reconcile  1,000,000 messages, then ten times as many: CPU and memory (needs pyarrow)
 """
 
@@ -17,7 +19,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks import burst
+from benchmarks import burst, registering
 from benchmarks.attached import measured as attached
 from benchmarks.both import together
 from benchmarks.load import Load, build_load, codec_seconds, send_load
@@ -137,6 +139,12 @@ def receivers(directory: Path, scale: float) -> None:
             say(name, value)
 
 
+def register(directory: Path, scale: float) -> None:
+    """Measure what a meta server takes."""
+    for name, value in registering.measure(directory, scale):
+        say(name, value)
+
+
 def reconcile(directory: Path, scale: float) -> None:
     """Measure how fast logs are reconciled."""
     # pyarrow is optional, and nothing else here needs it.
@@ -154,6 +162,7 @@ BENCHMARKS: dict[str, Callable[[Path, float], None]] = {
     "restart": restart,
     "replicas": replicas,
     "receivers": receivers,
+    "registering": register,
     "reconcile": reconcile,
 }
 

@@ -8,11 +8,14 @@ import msgspec
 import structlog
 import trio
 
-from delay_server.admin.http import serve_http
+from delay_server.admin.api import API
+from delay_server.admin.http import application
 from delay_server.node import SECRET_KEY
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_transport.http.access import check_exposure
+from delay_transport.http.openapi import document_json
+from delay_transport.http.server import serve_application
 from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
 from delay_transport.seams.runtime import parse_address, system_runtime
 from storage.disk.disk import DirectoryDisk, make_private_directory
@@ -27,6 +30,8 @@ def run(config: DelayServerConfig) -> None:
     Raises ConfigError if the file of the secret cannot be used.
     """
     secret_of(config).check(SECRET_KEY)
+    # Made before the loop runs: it takes tens of milliseconds.
+    document_json(API)
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
     config = within_file_limit(config)
@@ -74,9 +79,9 @@ async def _run_process(config: DelayServerConfig) -> None:
     ):
         _log.warning(warning)
     server = DelayServer(config, system_runtime(), DirectoryDisk(data))
-    server.tokens.read()
+    server.http_access.tokens.read()
     if config.http.address:
-        check_exposure({"http.address": config.http.address}, server.tokens)
+        check_exposure({"http.address": config.http.address}, server.http_access.tokens)
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(
@@ -84,9 +89,12 @@ async def _run_process(config: DelayServerConfig) -> None:
         )
         http = "none"
         if config.http.address:
-            http = await nursery.start(serve_http, server.administered())
+            app = application(server.administered())
+            http = await nursery.start(
+                partial(serve_application, app, **dataclasses.asdict(config.http))
+            )
             server.http_address = config.meta.told_http(parse_address(http))
-            nursery.start_soon(server.watch_tokens)
+            nursery.start_soon(server.http_access.keep_tokens)
         nursery.start_soon(announce, server.ready, server.listening_at, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()

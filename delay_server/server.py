@@ -9,7 +9,6 @@ loses its role ends its mastership at once, and waits for a role with its direct
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -35,8 +34,9 @@ from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_server.settings.errors import FencedError, MembershipError
 from delay_server.upkeep import Intervals
 from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
-from delay_transport.http.tokens import LOOK_S, Tokens
+from delay_transport.http.tokens import Tokens
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, Runtime, format_address, parse_address
 from replication.leading import Leading
@@ -44,7 +44,6 @@ from storage.disk.disk import Disk
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
-_TOKENS_WORKER = "tokens"
 HAND_OVER_S_MAX: Final = 3.0
 """Seconds for which a stop waits for another master; a handover takes two at the most."""
 _STOP_LOOK_S: Final = 0.1
@@ -102,8 +101,10 @@ class DelayServer:
             self._secret, is_needed=self._secret.is_set, chance=runtime.chance
         )
         """What slaves and receivers have to prove."""
-        self.tokens = Tokens(Path(config.admin.token_file) if config.admin.token_file else None)
-        """The tokens of administration."""
+        self.http_access = HttpAccess(
+            Tokens(config.admin.token_file), runtime.executor, own_address=config.http.address
+        )
+        """Who may call the administration."""
         self.pacer = Pacer(
             runtime.clock,
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),
@@ -192,7 +193,7 @@ class DelayServer:
         """Return what administrators get."""
         return Administered(
             config=self.config,
-            tokens=self.tokens,
+            access=self.http_access,
             runtime=self.runtime,
             observe=self.observe,
             begin_stop=self.begin_stop,
@@ -242,7 +243,7 @@ class DelayServer:
         if duty.admits is not Admits.HOLD:
             self.ready.set()
         if (registration := self.registration) is not None:
-            registration.announcer.state_changed()
+            registration.state_changed()
 
     def _clock_trust_changed(self, trusted: bool) -> None:  # noqa: ARG002, FBT001
         if self._node is not None:
@@ -384,15 +385,6 @@ class DelayServer:
         """Return who serves slaves; None while this node is no master."""
         return None if self._node is None else self._node.leading
 
-    async def watch_tokens(self) -> None:
-        """Read the file of tokens again when it changes, until cancelled."""
-        while self.tokens.are_needed:
-            await trio.sleep(LOOK_S)
-            if await self.runtime.executor.run(_TOKENS_WORKER, self.tokens.read):
-                fault = self.tokens.fault
-                log = _log.error if fault else _log.info
-                log("reloaded the token file", tokens=self.tokens.count, fault=fault)
-
     # -- stop --------------------------------------------------------------------------------
 
     def begin_stop(self, seconds: float) -> None:
@@ -437,7 +429,7 @@ class DelayServer:
         if self.registration is not None:
             # First, so that clients go elsewhere while what they still send is taken.
             with trio.move_on_at(deadline):
-                await self.registration.announcer.go_offline()
+                await self.registration.until_offline()
         self.follow_duty()
         with trio.move_on_at(deadline):
             await self.ingest.stop()

@@ -1,37 +1,51 @@
 """The group that every subcommand hangs on, and the one place where errors become exit codes."""
 
-from typing import Any
+import importlib
+from collections.abc import Mapping
+from typing import Any, Final
 
 import click
 
-from delaywheel.admin.commands import admin
-from delaywheel.cluster.status import status
-from delaywheel.cluster.topology import topology
-from delaywheel.log.commands import log
-from delaywheel.node.controls import controls
-from delaywheel.node.dead import dead
-from delaywheel.node.drain import drain
-from delaywheel.node.explain import explain
-from delaywheel.node.limit import limit
-from delaywheel.node.pause import pause
-from delaywheel.node.resume import resume
-from delaywheel.node.send import send
-from delaywheel.node.weight import weight
-from delaywheel.servers.broker import broker
-from delaywheel.servers.delay_server import delay_server
-from delaywheel.servers.dev import dev
-from delaywheel.servers.meta_server import meta_server
-from delaywheel.servers.settings import settings
 from delaywheel.shared.failures import failure_of
-from delaywheel.spark.commands import spark
+
+_MODULES: Final[Mapping[str, str]] = {
+    "dev": "servers.dev",
+    "delay-server": "servers.delay_server",
+    "meta-server": "servers.meta_server",
+    "admin": "admin.commands",
+    "topology": "cluster.topology",
+    "broker": "servers.broker",
+    "send": "node.send",
+    "status": "cluster.status",
+    "pause": "node.rule_commands",
+    "resume": "node.rule_commands",
+    "limit": "node.rule_commands",
+    "weight": "node.rule_commands",
+    "controls": "node.controls",
+    "explain": "node.explain",
+    "dead": "node.dead",
+    "drain": "node.drain",
+    "log": "log.commands",
+    "spark": "spark.commands",
+    "settings": "servers.settings",
+}
+"""The modules of the commands, what to begin with first; one is loaded when it is wanted."""
 
 
 class Commands(click.Group):
     """A group whose commands may let typed errors fly: they end in a sentence and an exit code."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 (click's own signature)
-        """Return the commands in the order of `_COMMANDS`: what to begin with comes first."""
-        return list(self.commands)
+        """Return the names of the commands: what to begin with comes first."""
+        return list(_MODULES)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Return a command; None: there is none of this name."""
+        if cmd_name not in _MODULES:
+            return None
+        module = importlib.import_module(f"delaywheel.{_MODULES[cmd_name]}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        return command
 
     def invoke(self, ctx: click.Context) -> Any:  # noqa: ANN401 (click's own signature)
         """Run a subcommand; raise Failure for every error that has a place in its table."""
@@ -65,29 +79,3 @@ def main() -> None:
     another node's or not permitted, 4 damaged logs, 5 disk failed or full, 6 network, 7 messages
     or changes refused.
     """
-
-
-_COMMANDS = (
-    dev,
-    delay_server,
-    meta_server,
-    admin,
-    topology,
-    broker,
-    send,
-    status,
-    pause,
-    resume,
-    limit,
-    weight,
-    controls,
-    explain,
-    dead,
-    drain,
-    log,
-    spark,
-    settings,
-)
-
-for command in _COMMANDS:
-    main.add_command(command)

@@ -5,7 +5,7 @@
     admin      What operators see and change
     wire       Requests over TCP
     settings   What can be set
-    groups     Broker groups and delay groups. Pure, but for controls_push
+    groups     Broker groups and delay groups. Pure, but for held_requests
     sql        Rows in a database
     known      All rows, in memory, and how they change
 

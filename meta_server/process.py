@@ -9,16 +9,16 @@ import structlog
 import trio
 
 from delay_transport.http.access import check_exposure
+from delay_transport.http.openapi import document_json
 from delay_transport.http.server import serve_application
+from delay_transport.http.tokens import Tokens
 from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
 from delay_transport.seams.runtime import system_runtime
-from meta_server.admin.entrance import tokens_of
+from meta_server.admin.api import API
 from meta_server.admin.http import application
-from meta_server.admin.openapi import document_json
-from meta_server.known.model import MetaStore
 from meta_server.known.record_file import record_document
 from meta_server.server import MetaServer, secret_of, serve
-from meta_server.settings.config import HttpConfig, MetaServerConfig
+from meta_server.settings.config import MetaServerConfig
 from meta_server.settings.exposure import warn_of_exposure
 from meta_server.sql.store import open_store
 from storage.disk.disk import DirectoryDisk
@@ -34,13 +34,13 @@ def run(config: MetaServerConfig) -> None:
 
     The data directory is there already. Raises ConfigError if others could administer it.
     """
-    tokens = tokens_of(config.admin)
+    tokens = Tokens(config.admin.token_file)
     tokens.read()
     check_exposure(config.exposures, tokens)
     secret_of(config).check("registration.secret_file")
     warn_of_exposure(config)
     # Made before the loop runs: it takes tens of milliseconds.
-    document_json()
+    document_json(API)
     # The loop must not wait long for a thread that loads or stores: 5 ms is the default.
     sys.setswitchinterval(0.0005)
     trio.run(_run_process, within_file_limit(config))
@@ -72,9 +72,7 @@ async def _run_process(config: MetaServerConfig) -> None:
     runtime = system_runtime()
     settings = config.store.settings(config.node.data_dir)
 
-    def open_it() -> MetaStore:
-        return open_store(settings, now_ms=runtime.clock.now_ms(), chance=runtime.chance)
-
+    open_it = partial(open_store, settings, chance=runtime.chance)
     record_file = record_document(DirectoryDisk(config.node.data_dir))
     server = MetaServer(config, runtime, open_it, record_file)
     stop = trio.Event()
@@ -84,25 +82,10 @@ async def _run_process(config: MetaServerConfig) -> None:
         )
         http = "none"
         if config.http.address:
-            http = await nursery.start(serve_http, server, config.http)
+            app = application(server.http_access, server.observe)
+            http = await nursery.start(
+                partial(serve_application, app, **dataclasses.asdict(config.http))
+            )
         nursery.start_soon(announce, server.ready, server.listening_at, http)
         await serve(server, stop)
         nursery.cancel_scope.cancel()
-
-
-async def serve_http(
-    server: MetaServer,
-    settings: HttpConfig,
-    *,
-    task_status: trio.TaskStatus[str] = trio.TASK_STATUS_IGNORED,
-) -> None:
-    """Serve HTTP until cancelled; starts with the address that is really bound.
-
-    Raises ListenError if it cannot listen there.
-    """
-    await serve_application(
-        application(server.entrance, server.observe),
-        settings.address,
-        connections_max=settings.connections_max,
-        task_status=task_status,
-    )

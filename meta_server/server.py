@@ -5,51 +5,37 @@ bound of timestamps, the writer, then the listener: no request is answered befor
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from contextlib import suppress
 from pathlib import Path
 
 import structlog
 import trio
 
+from delay_protocol.receivers.masters import HOLD_S
 from delay_transport.connections.listener import Server, serve_connections
+from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
-from delay_transport.http.tokens import LOOK_S
+from delay_transport.http.tokens import LOOK_S, Tokens
 from delay_transport.seams.runtime import Address, Runtime, parse_address
 from meta_server.admin.administration import Administration
-from meta_server.admin.entrance import Entrance
+from meta_server.admin.context import Context as RuleContext
 from meta_server.admin.parts import Observed, Parts
-from meta_server.groups.controls_push import ControlsPusher
+from meta_server.groups.current_controls import CurrentControls
+from meta_server.groups.held_requests import HeldRequests
 from meta_server.groups.liveness import Liveliness, Liveness
+from meta_server.known import model
 from meta_server.known.commits import STORE_WORKER, Committer, Intent
 from meta_server.known.errors import MetaServerError
-from meta_server.known.model import (
-    Audit,
-    Change,
-    ForgetAudit,
-    MetaStore,
-    RaiseTimestamp,
-    RemoveBroker,
-    RemoveBrokerGroup,
-    RemoveDelayGroup,
-    RemoveDelayNode,
-    RemoveRoute,
-    RemoveSubject,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveControls,
-    SaveDelayGroup,
-    SaveDelayNode,
-    SaveRoute,
-    SaveSubject,
-)
 from meta_server.known.record_file import RecordedStore, RecordFile
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig, RegistrationConfig
-from meta_server.wire.client_answers import ClientAnswers
+from meta_server.wire.clients import ClientRoutes
+from meta_server.wire.dispatch import Context
 from meta_server.wire.handlers import Handlers
 from meta_server.wire.pushes import Pusher
+from meta_server.wire.sessions import Sessions
 from meta_server.wire.silence import SilenceWatch
 from meta_server.wire.timestamps import Timestamps
 
@@ -62,21 +48,8 @@ _FORGET_S = 3600.0
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
-_ROUTES_NOBODY = (
-    Audit,
-    ForgetAudit,
-    RaiseTimestamp,
-    RemoveBroker,
-    RemoveDelayGroup,
-    RemoveDelayNode,
-    RemoveSubject,
-    SaveBroker,
-    SaveControls,
-    SaveDelayGroup,
-    SaveDelayNode,
-    SaveSubject,
-)
-"""Changes after which every client would still get what it got."""
+_ROUTING = (model.BrokerGroup, model.Route)
+"""Kinds of rows by which a client may get another answer than it got."""
 
 
 class MetaServer:
@@ -89,7 +62,7 @@ class MetaServer:
         self,
         config: MetaServerConfig,
         runtime: Runtime,
-        open_store: Callable[[], MetaStore],
+        open_store: Callable[[], model.MetaStore],
         record_file: RecordFile,
     ) -> None:
         """Open the store in the executor, when it is served; beside it records are kept again."""
@@ -98,7 +71,9 @@ class MetaServer:
         self._started_ms = runtime.clock.now_ms()
         self.ready = trio.Event()
         self._stopping = False
-        self.entrance = Entrance(config.admin, runtime.executor, own_address=config.http.address)
+        self.http_access = HttpAccess(
+            Tokens(config.admin.token_file), runtime.executor, own_address=config.http.address
+        )
         self.secret = secret_of(config)
         self.credentials = Credentials(
             self.secret, is_needed=config.registration.secret_needed, chance=runtime.chance
@@ -109,24 +84,12 @@ class MetaServer:
         """Seconds between two looks at who is silent, and at what is to be stored meanwhile."""
         self.listener: Server | None = None
         self._parts: Parts | None = None
-        # The rest stands when the store is open.
-        self.store: RecordedStore
-        self.registry: Registry
-        self.timestamps: Timestamps
-        self.committer: Committer
-        self.set_backs: SetBacks
-        self.heard: Liveliness
-        self.handlers: Handlers
-        self.pusher: Pusher
-        self.telling: ControlsPusher
-        self.administration: Administration
-        self.silence: SilenceWatch
 
     async def open(self) -> None:
         """Open the store, load everything, and wire what stands on it."""
         config, runtime = self.config, self.runtime
         began = trio.current_time()
-        await self.entrance.read_tokens()
+        await self.http_access.read_tokens()
         await self._read_secret()
         self.store, self.registry = await runtime.executor.run(STORE_WORKER, self._load)
         load_seconds = trio.current_time() - began
@@ -145,7 +108,8 @@ class MetaServer:
             config=config,
             clock=runtime.clock,
             load_seconds=load_seconds,
-            entrance=self.entrance,
+            access=self.http_access,
+            observe=self.observe,
             store=self.store,
             registry=self.registry,
             set_backs=self.set_backs,
@@ -155,7 +119,6 @@ class MetaServer:
             credentials=self.credentials,
             handlers=self.handlers,
             pusher=self.pusher,
-            telling=self.telling,
             administration=self.administration,
         )
 
@@ -178,65 +141,56 @@ class MetaServer:
 
     def _wire_answering(self, limits: RegistrationConfig) -> None:
         """Wire what answers, pushes, and tells delay servers their controls."""
-        config, clock = self.config, self.runtime.clock
-        answers = ClientAnswers(
+        config = self.config
+        context = Context(
+            config=config,
+            clock=self.runtime.clock,
             registry=self.registry,
             committer=self.committer,
-            timestamps=self.timestamps,
-            clock=clock,
-            routing=config.routing,
-            limits=limits,
+            sessions=Sessions(),
+            heard=self.heard,
+            credentials=self.credentials,
+            held=HeldRequests(hold_s=HOLD_S),
         )
+        routes = ClientRoutes(context, self.timestamps)
         self.pusher = Pusher(
-            answers=answers.answers,
-            timestamp=answers.timestamp,
+            sessions=context.sessions,
+            answer=routes.answer,
+            timestamp=routes.timestamp,
             limits=config.push,
             unsent_bytes_max=config.listener.unsent_bytes_pause,
         )
         self.set_backs = SetBacks(
             self.registry, unproven=self.store.unproven, groups_max=limits.groups_max
         )
-        self.telling = ControlsPusher(self.registry, store_uuid=lambda: self.store.uuid)
         self.handlers = Handlers(
-            registry=self.registry,
-            committer=self.committer,
-            heard=self.heard,
-            answers=answers,
+            context,
+            routes=routes,
             pusher=self.pusher,
-            clock=clock,
-            limits=limits,
-            is_open=config.is_open,
-            credentials=self.credentials,
-            telling=self.telling,
-            prefix_routes_max=config.admin.prefix_routes_max,
-            patterns_end=config.patterns_end,
+            controls=CurrentControls(self.registry, store_uuid=lambda: self.store.uuid),
             set_backs=self.set_backs,
         )
         self.silence = SilenceWatch(
-            registry=self.registry,
-            committer=self.committer,
-            heard=self.heard,
-            clock=clock,
+            context,
             look_s=self.look_s,
-            on_look=self.handlers.replies.answer_overdue,
+            on_look=self.handlers.dispatcher.answer_overdue,
             on_stall=self.handlers.group_changes.stood_still,
         )
-        self.silence.wait_for_all()
 
     def _wire_administration(self, limits: RegistrationConfig) -> None:
         """Wire what operators change."""
         config, runtime = self.config, self.runtime
-        self.administration = Administration(
-            config.admin,
+        context = RuleContext(
             registry=self.registry,
             set_backs=self.set_backs,
-            committer=self.committer,
-            store=self.store,
+            registration=limits,
+            limits=config.admin,
             heard=self.heard,
-            waiting=self.handlers.admission.waiting,
-            limits=limits,
+            handlers=self.handlers,
             clock=runtime.clock,
-            executor=runtime.executor,
+        )
+        self.administration = Administration(
+            context, committer=self.committer, store=self.store, executor=runtime.executor
         )
 
     def _load(self) -> tuple[RecordedStore, Registry]:
@@ -247,26 +201,21 @@ class MetaServer:
             store.close()
             raise
 
-    def _changed(self, changes: Sequence[Change]) -> None:
+    def _changed(self, changes: Sequence[model.Change]) -> None:
         """Push what follows from changes that are stored."""
-        if any(isinstance(change, SaveControls) for change in changes):
-            self.telling.changed()
         self.handlers.group_changes.changed(changes)
         self.handlers.receivers.changed(changes)
+        for node in model.removed(changes, model.DelayNode):
+            self.handlers.nodes.forget(node.key)
         for change in changes:
-            if isinstance(change, RaiseTimestamp):
+            if isinstance(change, model.RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)
-            elif isinstance(change, SaveBrokerGroup) and change.group.is_watched:
-                self.silence.entered(change.group.name)
-            elif isinstance(change, RemoveBrokerGroup):
-                self.silence.forget(change.group.name)
-        routing = [change for change in changes if not isinstance(change, _ROUTES_NOBODY)]
         # New subjects have their routes stored, and old ones removed, by the hundred: only theirs
         # are looked at.
+        rows = [change.row for change in changes if isinstance(change, model.Save | model.Remove)]
+        routing = [row for row in rows if isinstance(row, _ROUTING)]
         subjects = [
-            change.route.name
-            for change in routing
-            if isinstance(change, SaveRoute | RemoveRoute) and not change.route.is_prefix
+            row.name for row in routing if isinstance(row, model.Route) and not row.is_prefix
         ]
         if len(subjects) < len(routing):
             self.pusher.changed()
@@ -275,10 +224,9 @@ class MetaServer:
 
     def _loaded_anew(self) -> None:
         self.timestamps.raise_ceiling(self.registry.timestamp_ms)
-        self.silence.wait_for_all()
-        self.telling.loaded_anew()
         self.handlers.group_changes.loaded_anew()
-        self.handlers.receivers.news()
+        self.handlers.receivers.loaded_anew()
+        self.handlers.held.changed()
         self.pusher.changed()
 
     # -- tasks -------------------------------------------------------------------------------
@@ -290,7 +238,7 @@ class MetaServer:
         while True:
             wanted = self.timestamps.wanted(self.runtime.clock.now_ms())
             if wanted is not None:
-                await self._commit("timestamps", partial(_raised, wanted))
+                await self._commit(model.RaiseTimestamp(wanted))
             task_status.started()
             task_status = trio.TASK_STATUS_IGNORED
             await trio.sleep(self.look_s)
@@ -304,8 +252,7 @@ class MetaServer:
             # A clock that is set ahead makes no entry older.
             passed_ms = int((trio.current_time() - began_at) * 1000)
             now_ms = min(clock.now_ms(), began_ms + passed_ms)
-            changes = [ForgetAudit(now_ms - config.audit.keep_ms)]
-            await self._commit("audit", partial(list, changes))
+            await self._commit(model.ForgetAudit(now_ms - config.audit.keep_ms))
             try:
                 await self.administration.forget_groups(config.registration.group_keep_ms)
             except MetaServerError as error:
@@ -330,22 +277,15 @@ class MetaServer:
         else:
             _log.info("secret file loaded", secrets=len(self.secret.secrets))
 
-    async def _commit(self, key: str, plan: Callable[[], Sequence[Change]]) -> bool:
-        """Store changes; return whether they are stored."""
+    async def _commit(self, change: model.Change) -> None:
+        """Store a change, unless the store fails: then it is wanted again later."""
         ended = trio.Event()
-        failed: list[MetaServerError] = []
-
-        def done(error: MetaServerError | None) -> None:
-            if error is not None:
-                failed.append(error)
-            ended.set()
-
-        try:
-            self.committer.submit(Intent(keys=(key,), plan=plan, done=done))
-        except MetaServerError:
-            return False
-        await ended.wait()
-        return not failed
+        intent = Intent(
+            keys=(type(change),), plan=lambda: (change,), done=lambda _error: ended.set()
+        )
+        with suppress(MetaServerError):
+            self.committer.submit(intent)
+            await ended.wait()
 
     def listening_at(self) -> Address:
         """Return where the listener is; there is one from the start of `serve` on."""
@@ -380,10 +320,6 @@ def secret_of(config: MetaServerConfig) -> SharedSecret:
     return SharedSecret(Path(path) if path else None)
 
 
-def _raised(timestamp_ms: int) -> Sequence[Change]:
-    return (RaiseTimestamp(timestamp_ms),)
-
-
 async def serve(
     server: MetaServer,
     stop: trio.Event,
@@ -402,11 +338,10 @@ async def serve(
             await nursery.start(server.keep_timestamps)
             # Tell who is connected, notice who is not.
             nursery.start_soon(server.pusher.run)
-            nursery.start_soon(server.telling.run)
             nursery.start_soon(server.handlers.group_changes.run)
-            nursery.start_soon(server.handlers.receivers.run)
+            nursery.start_soon(server.handlers.held.run)
             nursery.start_soon(server.forget)
-            nursery.start_soon(server.entrance.keep_tokens)
+            nursery.start_soon(server.http_access.keep_tokens)
             nursery.start_soon(server.keep_secret)
             nursery.start_soon(server.silence.run)
             async with trio.open_nursery() as listening:

@@ -31,8 +31,9 @@ class Answer(msgspec.Struct):
     @property
     def error(self) -> dict[str, str]:
         """What is wrong, as our servers say it."""
-        found: dict[str, str] = self.json["error"]
-        return found
+        assert self.kind == "application/problem+json"
+        found: dict[str, str] = self.json
+        return found | {"message": found["detail"]}
 
 
 class Caller:

@@ -41,6 +41,8 @@ IN_VIRTUAL_TIME = (
     "bridges/test_registration.py",
     "delay_server",
     "delay_transport/connections",
+    "delay_transport/http/test_api.py",
+    "delay_transport/http/test_openapi.py",
     "delay_transport/meta",
     "delay_transport/seams/test_outbox.py",
     "delivery",

@@ -70,7 +70,7 @@ class Group:
 
     def _record(self) -> dict[str, Any]:
         """Return what the meta server says of the group; as good as nothing if it knows none."""
-        url = f"http://127.0.0.1:{self.meta.http_port}/status"
+        url = f"http://127.0.0.1:{self.meta.http_port}/api/v1/topology"
         with urllib.request.urlopen(url) as answer:
             groups: list[dict[str, Any]] = json.load(answer)["delay_groups"]
         found = [one for one in groups if one["name"] == _GROUP]

@@ -28,12 +28,9 @@ class CommandCode(IntEnum):
     NODE_CHALLENGE = 1011
     """A delay server that has a secret asks for what proves, on this connection, that a meta server
     has it too: the first request on a connection that registers."""
-    NODE_CONTROLS = 1012
-    """A delay server that has registered on this connection says which controls hold there, and
-    asks for others: answered when there are some, or after a while."""
     NODE_WATCH = 1013
-    """A delay server that has registered on this connection asks for news of its group: answered
-    when there are some, or after a while."""
+    """A delay server that has registered on this connection asks for news of its group and for
+    controls: answered when there are some, or after a while."""
     GROUP_CHANGE = 1014
     """A delay server votes, proposes an in-sync set, or hands its group over."""
     FOLLOW = 1020

@@ -17,6 +17,7 @@ subject is closed with all others, whatever is said of them next. A `*` elsewher
 stands for itself.
 """
 
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Final, TypeVar
 from uuid import UUID
@@ -41,6 +42,10 @@ WEIGHT_MIN: Final = 0.001
 WEIGHT_MAX: Final = 1000.0
 CONTROLS_BYTES_MAX: Final = 16 << 20
 """Bytes of an encoded document; the largest that the limits above allow has less."""
+
+DOCUMENT_BYTES_MAX: Final = 95 * 1024
+"""Bytes of the document that a meta server may keep, as it is sent to a node: it has to fit into
+one answer. A thousand rules of subjects with 80 bytes fit."""
 
 ANY_END: Final = "*"
 """What a prefix ends with."""
@@ -122,6 +127,35 @@ class Controls(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         if len(groups) > GROUP_RULES_MAX:
             raise ControlsError("groups", f"more than {GROUP_RULES_MAX} of them; remove some")
         return Controls(version=self.version + 1, groups=groups, subjects=self.subjects)
+
+
+class ControlsId(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Names one document of a meta server."""
+
+    store: UUID
+    """Of the meta server."""
+    version: Annotated[int, Meta(ge=0, le=2**62)]
+    crc: Annotated[int, Meta(ge=0, lt=2**32)]
+    """CRC-32 of the document: a store that was restored reaches the same version with other rules.
+    """
+
+
+def id_of(controls: Controls) -> ControlsId | None:
+    """Return which document of a meta server this is; None where none has made it."""
+    if not isinstance(controls.store, UUID):
+        return None
+    crc = zlib.crc32(msgspec.json.encode(controls, order="deterministic"))
+    return ControlsId(store=controls.store, version=controls.version, crc=crc)
+
+
+def document_of(controls: Controls, store: UUID) -> bytes:
+    """Return the document as a meta server with this store sends it; raise ControlsError."""
+    document = encode_controls(msgspec.structs.replace(controls, store=store))
+    if len(document) > DOCUMENT_BYTES_MAX:
+        raise ControlsError(
+            "", f"all rules together would have {len(document)} bytes, at most {DOCUMENT_BYTES_MAX}"
+        )
+    return document
 
 
 class SubjectRules:

@@ -1,17 +1,22 @@
 """NODE_WATCH (1013) and GROUP_CHANGE (1014): what nodes and meta server agree on. Ours, not QMQ's.
 
     node                                                      meta server
-    NODE_REGISTER …                                   ---->
+    NODE_REGISTER {state, controls, …}                ---->
     NODE_WATCH {}                                     ---->
-                                                      <----   {record, members, …}, at once
+                                                      <----   {news, controls}, at once
     NODE_WATCH {}                                     ---->   … nothing until something of it is
-                                                      <----   other than told last, or WATCH_S
+                                                      <----   other than sent last, or WATCH_S
     GROUP_CHANGE {vote} or {alter} or {hand over}     ---->
                                                       <----   {record, refusal}
 
 Both only on a connection on which the node has registered, and sealed as NODE_REGISTER is
 (auth.py). A change is answered when the store has it, with the record as it is then; what was
 refused says why, and counts the record's version up, so that it cannot come true later.
+
+News of the group are its record, its members, and what is asked of this node: a vote, or to hand
+over. Controls are the rules of operators (controls.py), sent whole, unless the node applies these
+very ones by its registration. What does not fit into one answer beside the news goes with the next:
+a vote never waits for controls. One NODE_WATCH waits at a time on a connection.
 
 Bodies are msgpack maps; keys that a reader does not know are skipped.
 """
@@ -21,6 +26,15 @@ from uuid import UUID
 
 import msgspec
 
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.nodes.controls import (
+    DOCUMENT_BYTES_MAX,
+    Controls,
+    ControlsError,
+    ControlsId,
+    decode_controls,
+    id_of,
+)
 from delay_protocol.nodes.packed import pack, unpack
 from delay_protocol.nodes.registration import (
     COUNTED_MAX,
@@ -41,7 +55,7 @@ Epoch = Annotated[int, msgspec.Meta(ge=0, le=COUNTED_MAX)]
 
 
 class NodeWatch(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A node asks for news of its group. What it was told on this connection is known there."""
+    """A node asks for news. What it was sent on this connection is known there."""
 
 
 class NodeNews(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,11 +75,21 @@ class NodeNews(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is to."""
 
 
+class ControlsNews(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The controls that are in force at the meta server."""
+
+    id: ControlsId
+    document: Annotated[bytes, msgspec.Meta(max_length=DOCUMENT_BYTES_MAX)] | None = None
+    """JSON of `Controls`, with its store; None: the node applies them, by its registration."""
+
+
 class WatchReply(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to NODE_WATCH."""
 
     news: NodeNews | None = None
-    """None: all is as told before."""
+    """None: the group is as sent before."""
+    controls: ControlsNews | None = None
+    """None: they are as sent before, or come with the next answer."""
 
 
 class Vote(msgspec.Struct, frozen=True, kw_only=True, tag="vote"):
@@ -132,6 +156,17 @@ def encode_watch_reply(reply: WatchReply) -> bytes:
 def decode_watch_reply(body: bytes) -> WatchReply:
     """Return what an answer to NODE_WATCH says; raise MalformedMetaError."""
     return unpack(_WATCH_REPLY, body, NODE_BODY_BYTES_MAX)
+
+
+def read_document(document: bytes, named: ControlsId) -> Controls:
+    """Return the controls of this name from their document; raise MalformedMetaError."""
+    try:
+        controls = decode_controls(document)
+    except ControlsError as error:
+        raise MalformedMetaError(f"controls: {error}") from error
+    if id_of(controls) != named:
+        raise MalformedMetaError("the controls are not those that their name says")
+    return controls
 
 
 def encode_group_change(change: GroupChange) -> bytes:

@@ -10,11 +10,12 @@ node was told is true until it is told a higher pair.
 """
 
 from enum import Enum
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from uuid import UUID
 
 import msgspec
 
+from delay_protocol.nodes.controls import ControlsId
 from delay_protocol.nodes.packed import pack, unpack
 
 NODE_BODY_BYTES_MAX: Final = 96 * 1024
@@ -75,6 +76,7 @@ class GroupRecord(msgspec.Struct, frozen=True, kw_only=True):
     min_isr: Annotated[int, msgspec.Meta(ge=1, le=REPLICAS_MAX)]
     """The in-sync set never gets smaller than this; with fewer nothing is accepted."""
     phase: Phase
+    """active, or electing: then no node accepts."""
 
 
 def is_older(record: GroupRecord, than: GroupRecord) -> bool:
@@ -119,6 +121,19 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     """All nodes of the group, in sync or not."""
 
 
+Shown = Literal["RW", "R", "W", "NRW"]
+"""The state in which producers see a group: the name of a BrokerState of QMQ's."""
+
+
+class AppliedControls(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """The controls that a node applies."""
+
+    id: ControlsId | None = None
+    """None: rules that no meta server has made, or none."""
+    keeps: Reason = ""
+    """Why it does not apply those that it was sent; empty if it does."""
+
+
 class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A delay server says who it is and what its disk holds."""
 
@@ -160,6 +175,9 @@ class NodeRegister(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """To its group."""
     clock_ahead_ms: Annotated[int, msgspec.Meta(ge=-COUNTED_MAX, le=COUNTED_MAX)] = 0
     """By how much its wall clock was ahead of the meta server's, by the last answer."""
+    state: Shown | None = None
+    """In which producers should see the group, if this node is its master; None: as before."""
+    controls: AppliedControls = AppliedControls()
 
 
 class GroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -194,6 +212,8 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     """The wall clock of the meta server."""
     clock_fault: Reason = ""
     """Why the wall clock of the node that asked is taken for wrong; empty if it is not."""
+    state: Shown | None = None
+    """In which producers see the group, if the node that asked is its master."""
 
 
 class Refused(msgspec.Struct, frozen=True, kw_only=True, tag="refused", gc=False):

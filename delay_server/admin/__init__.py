@@ -1,8 +1,7 @@
 """What operators see and change.
 
-    access       who may call which endpoint
-    admin_http   pauses, limits, planned stop
-    dead_http    dead letters
+    api          one function for each operation
+    dead_view    dead letters as they are shown
     explain      why a message, or those of a subject, were not delivered yet
     http         the HTTP application
     metrics      every number that is shown, as Prometheus has it

@@ -15,7 +15,7 @@ from delay_server.node import Node
 from delay_server.sending.lateness import Lateness
 from delay_server.settings.config import DelayServerConfig
 from delay_transport.connections.listener import Server
-from delay_transport.http.tokens import Tokens
+from delay_transport.http.access import HttpAccess
 from delay_transport.seams.runtime import Runtime
 
 
@@ -61,7 +61,7 @@ class Administered:
     """What administrators of a delay server ask for and change."""
 
     config: DelayServerConfig
-    tokens: Tokens
+    access: HttpAccess
     runtime: Runtime
     observe: Callable[[], Observed]
     begin_stop: Callable[[float], None]
@@ -73,5 +73,6 @@ class Administered:
         """Return the parts of the master; raise NotMasterError."""
         observed = self.observe()
         if observed.parts is None:
-            raise NotMasterError("; ".join(observed.duty.why) or "its mastership has not begun")
+            why = "; ".join(observed.duty.why) or "its mastership has not begun"
+            raise NotMasterError(f"this node is not the master now: {why}")
         return observed.parts

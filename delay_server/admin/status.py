@@ -5,7 +5,7 @@ from itertools import islice
 from typing import Any, Final
 
 from delay_protocol.meta.session import RouteState
-from delay_protocol.nodes.controls_exchange import id_of
+from delay_protocol.nodes.controls import id_of
 from delay_server.admin.copies import copies_of, others_of
 from delay_server.admin.metrics import numbers
 from delay_server.admin.parts import Observed, Parts
@@ -173,7 +173,6 @@ def _membership(registration: Registration) -> dict[str, Any]:
     if permission is None:
         return found
     record = permission.record
-    announced = registration.announcer.announced
     return found | {
         "role": permission.role.value,
         "retired": permission.is_retired,
@@ -184,8 +183,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "master": None if record.master is None else record.master.node_id,
         "in_sync": sorted(record.in_sync),
         "min_isr": record.min_isr,
-        "announced": None if announced is None else announced.name,
-        "announce_trouble": registration.announcer.trouble,
+        "announced": registration.shown,
     }
 
 

@@ -10,7 +10,8 @@ So a meta server whose store was lost, or a first `--meta`, ends no pause until 
 this node to apply the meta server's controls (`follow`). An older version of the same store comes
 from a store that was restored, or from a meta server that has not seen its neighbour's change.
 
-Controls are stored first, then applied, and then the node reports them to the meta server.
+Controls come with the answers to NODE_WATCH. They are stored first, then applied, and then the node
+reports them to the meta server, with its next NODE_REGISTER.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,9 +20,12 @@ from uuid import UUID
 import structlog
 import trio
 
-from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.controls_exchange import NodeControls, id_of
+from delay_protocol.basics.errors import MalformedMetaError
+from delay_protocol.nodes.controls import Controls, id_of
+from delay_protocol.nodes.group_changes import ControlsNews, read_document
+from delay_protocol.nodes.registration import AppliedControls
 from delay_server.controls.controls_store import ControlsStore
+from delay_transport.seams.outbox import Wakeup
 from storage.disk.errors import StorageFullError
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -58,6 +62,8 @@ class ControlsSync:
         """`take` makes controls durable and has them hold; raises StorageFullError."""
         self._store = store
         self._take = take
+        self._offered: Controls | None = None
+        self._more = Wakeup()
         self._changing = trio.Lock()
         self._heard = trio.Event()
         self.told: Controls | None = None
@@ -69,13 +75,41 @@ class ControlsSync:
         self.taken = 0
         """Documents that were applied."""
 
-    def question(self, *, is_first: bool) -> NodeControls:
-        """Return what to ask a meta server; `is_first`: on this connection, so of everything."""
-        return NodeControls(
-            has=id_of(self._store.controls),
-            told=None if is_first or self.told is None else id_of(self.told),
-            keeps=self.keeps,
-        )
+    def applied(self) -> AppliedControls:
+        """Return which controls this node applies, for its meta server."""
+        return AppliedControls(id=id_of(self._store.controls), keeps=self.keeps)
+
+    def offer(self, news: ControlsNews) -> None:
+        """Take what a meta server sends, for `run` to apply."""
+        present = self._store.controls
+        try:
+            if news.document is not None:
+                self._offered = read_document(news.document, news.id)
+            elif news.id == id_of(present):
+                self._offered = present
+        except MalformedMetaError as error:
+            self.failed(str(error))
+        self._more.wake()
+
+    async def run(self, changed: Callable[[], None], *, again_s: float) -> None:
+        """Apply what is offered until cancelled, in a task of its own: a vote does not wait for it.
+
+        `changed` is called when something was applied, or was not for a new reason.
+        """
+        while True:
+            offered = self._offered
+            if offered is None:
+                await self._more.sleep()
+                continue
+            try:
+                await self.hear(offered)
+            except StorageFullError as error:
+                self.failed(str(error))
+                await trio.sleep(again_s)
+                continue
+            if self._offered is offered:
+                self._offered = None
+            changed()
 
     async def until_heard(self) -> None:
         """Wait for the first answer about controls, or its failure."""
@@ -90,20 +124,18 @@ class ControlsSync:
         self.trouble = reason
         self._heard.set()
 
-    async def hear(self, told: Controls | None) -> None:
-        """Apply controls of a meta server unless `why_kept` objects; None: there is nothing new.
+    async def hear(self, told: Controls) -> None:
+        """Apply controls of a meta server unless `why_kept` objects.
 
         Raises StorageFullError; then the controls before count as the last ones.
         """
-        self.trouble = ""
-        if told is not None:
-            async with self._changing:
-                reason = why_kept(self._store.controls, told)
-                if not reason and told.version:
-                    await self._have(told)
-                elif reason and reason != self.keeps:
-                    _log.warning("controls of the meta server were not applied", reason=reason)
-                self.told, self.keeps = told, reason
+        async with self._changing:
+            reason = why_kept(self._store.controls, told)
+            if not reason and told.version:
+                await self._have(told)
+            elif reason and reason != self.keeps:
+                _log.warning("controls of the meta server were not applied", reason=reason)
+            self.told, self.keeps, self.trouble = told, reason, ""
         self._heard.set()
 
     async def follow(self) -> bool:

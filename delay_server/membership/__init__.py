@@ -1,7 +1,7 @@
 """The node in its group.
 
     permission     what the node may do
-    registration   NODE_REGISTER and BROKER_REGISTER
+    registration   NODE_REGISTER and NODE_WATCH
 
 Imported by admin and the server.
 """

@@ -74,7 +74,7 @@ def _not_master(reply: NodeRegistered, identity: Identity) -> str:
 
 
 def _not_ahead(record: GroupRecord, log_epoch: int, own_epoch: int) -> str:
-    if record.epoch > log_epoch or record.epoch == own_epoch:
+    if record.epoch > log_epoch or 0 < own_epoch == record.epoch:
         return ""
     return f"epoch {record.epoch} has ended: the log of this node has epoch {log_epoch} already"
 

@@ -5,12 +5,11 @@
       +-- wait, jittered <--------+-- whatever fails: no answer, not now, a record of old
 
 NODE_REGISTER names the data that this node has, and the answer says what the node may do
-(permission.py). The master also sends BROKER_REGISTER, as QMQ's brokers do, with the state in which
-clients see the group: ONLINE when it serves first, then a heartbeat regularly and at each change,
-OFFLINE when it stops.
+(permission.py). It has the state in which producers should see the group as well: the node
+registers at once when that changes, and before it stops.
 
-On the same connection the node gets the controls that operators set at the meta server
-(meta_sync.py): one NODE_CONTROLS request always waits there.
+On the same connection one NODE_WATCH always waits at the meta server. Its answers bring news of the
+group, and the controls that operators set at the meta server (meta_sync.py).
 
 With a secret both sides sign each request and each answer (delay_protocol/nodes/auth.py), and the
 node ignores an answer without a valid signature.
@@ -33,12 +32,6 @@ from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.basics.printable import printable
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.clocks import DIFFERS_MS, ahead_ms
-from delay_protocol.nodes.controls_exchange import (
-    HOLD_S,
-    REPLY_BYTES_MAX,
-    decode_node_controls_reply,
-    encode_node_controls,
-)
 from delay_protocol.nodes.group_changes import (
     WATCH_S,
     ChangeReply,
@@ -51,6 +44,7 @@ from delay_protocol.nodes.group_changes import (
     encode_node_watch,
 )
 from delay_protocol.nodes.registration import (
+    NODE_BODY_BYTES_MAX,
     GroupMember,
     GroupRecord,
     Master,
@@ -63,7 +57,6 @@ from delay_protocol.nodes.registration import (
     is_older,
 )
 from delay_server.controls.meta_sync import ControlsSync
-from delay_server.membership.announcer import REQUEST_S, Announcer
 from delay_server.membership.permission import Permission, permission_of
 from delay_server.settings.errors import FencedError, MembershipError, NodeRefusedError
 from delay_transport.connections.limits import RequestLimits
@@ -76,7 +69,6 @@ from delay_transport.seams.errors import ConfigError, ConnectError, TransportErr
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock, Network
 from delay_transport.seams.trouble import Trouble
-from storage.disk.errors import StorageFullError
 from storage.state.identity import Identity
 
 if TYPE_CHECKING:
@@ -89,8 +81,14 @@ _RENEW_S_MAX = 30.0
 """However often a meta server asks for it."""
 _RECONNECT_S_MIN = 0.1
 """Before a meta server that failed is asked again; doubles with each failure."""
-_ANSWER_BYTES_MAX = REPLY_BYTES_MAX + 64 * 1024
-"""Of one frame of a meta server; its record of a group is far smaller than its controls."""
+REQUEST_S = 2.0
+"""For an answer of a meta server. After that another connection is tried."""
+_OFFLINE_S = 1.0
+"""At a stop to have producers go elsewhere, while the node still accepts messages. Part of
+node.stop_ms_max."""
+_OFFLINE_AGAIN_S = 0.1
+_ANSWER_BYTES_MAX = NODE_BODY_BYTES_MAX + 64 * 1024
+"""Of one frame of a meta server, the seal included."""
 
 
 class GroupNews(NamedTuple):
@@ -178,8 +176,9 @@ class Registration:
         """By how much the wall clock is ahead of the meta server's, by its last answer."""
         self.is_authenticated = False
         """Whether the meta server that answers has proved that it has the secret."""
-        self.announcer = Announcer(settings, identity.group, node=node, broker_state=broker_state)
-        """What clients are told."""
+        self._broker_state = broker_state
+        self._sent_state: BrokerState | None = None
+        """The state for producers that was sent last."""
         self.watch_trouble = ""
         """Why it does not hear of changes of the group at once; empty if it does."""
         self._answered_boot_ms: int | None = None
@@ -214,6 +213,11 @@ class Registration:
     def members(self) -> Mapping[str, GroupMember]:
         """The nodes of the group, as they are registered."""
         return {} if self._reply is None else self._reply.members
+
+    @property
+    def shown(self) -> str | None:
+        """The state in which producers see the group; None if this node is not its master."""
+        return None if self._reply is None else self._reply.state
 
     @property
     def clock_fault(self) -> str:
@@ -253,6 +257,18 @@ class Registration:
         """Register again at once, or as soon as what is under way is answered."""
         self._must_renew = True
         self._renew_now.wake()
+
+    def state_changed(self) -> None:
+        """Register at once if the state for producers is another than was sent last."""
+        if self._broker_state() != self._sent_state:
+            self.renew()
+
+    async def until_offline(self) -> None:
+        """Wait until producers are sent elsewhere, for a moment."""
+        with trio.move_on_after(_OFFLINE_S):
+            while self.meta is not None and self.shown not in {None, BrokerState.NRW.name}:
+                self.renew()
+                await trio.sleep(_OFFLINE_AGAIN_S)
 
     async def change(self, change: GroupChange) -> ChangeReply:
         """Ask for a change of the group, and take the record that is answered.
@@ -347,8 +363,7 @@ class Registration:
                 self._epoch_known.set()
             if self.meta is None:
                 self._note_found(connection.peer)
-                nursery.start_soon(self.announcer.run, connection)
-                nursery.start_soon(self._follow, talk)
+                nursery.start_soon(self._apply_controls)
                 nursery.start_soon(self._watch, talk)
             # Not all nodes at the same time, whatever they have been through together.
             renew_s = min(max(self._again_s, _RENEW_S_MIN), _RENEW_S_MAX)
@@ -361,7 +376,13 @@ class Registration:
 
     def _said(self) -> NodeRegister:
         """Return what the node says of itself now, and of whom it knows."""
-        return msgspec.structs.replace(self._node(), clock_ahead_ms=self.clock_ahead_ms)
+        state = self._sent_state = self._broker_state()
+        return msgspec.structs.replace(
+            self._node(),
+            clock_ahead_ms=self.clock_ahead_ms,
+            controls=self._controls_sync.applied(),
+            state=None if state is None else state.name,
+        )
 
     def _take(self, body: bytes, peer: str, sent_ms: int) -> None:
         """Take an answer to NODE_REGISTER."""
@@ -417,20 +438,24 @@ class Registration:
                 role=NodeRole.MASTER if is_master else NodeRole.SLAVE,
                 record=record,
                 members=dict(members),
+                state=reply.state if is_master else None,
             ),
             "" if self.meta is None else self.meta,
         )
 
     async def _watch(self, talk: Talk) -> None:
-        """Hear of the group whenever something of it changes."""
+        """Take what the meta server sends whenever something changes: the group, or controls."""
         settings, asked = self._settings, encode_node_watch(NodeWatch())
         while True:
             try:
                 body = await talk.ask(CommandCode.NODE_WATCH, asked, REQUEST_S + WATCH_S)
-                news = decode_watch_reply(body).news
+                reply = decode_watch_reply(body)
+                news = reply.news
                 if news is not None:
                     self._replica.told(GroupNews(news.record, news.members, asked=news))
                     self._hear_of_group(news.record, news.members)
+                if reply.controls is not None:
+                    self._controls_sync.offer(reply.controls)
             except TransportError as error:
                 talk.connection.close(str(error))
                 return
@@ -441,30 +466,13 @@ class Registration:
                 if str(error) != self.watch_trouble:
                     _log.warning("cannot watch the group", reason=str(error))
                 self.watch_trouble = str(error)
+                self._controls_sync.failed(str(error))
                 await trio.sleep(settings.reconnect_seconds_max)
             else:
                 self.watch_trouble = ""
 
-    # -- what an operator has said there --------------------------------------------------------
-
-    async def _follow(self, talk: Talk) -> None:
-        """Apply the controls of the meta server whenever they change."""
-        settings, controls_sync = self._settings, self._controls_sync
-        is_first = True
-        while True:
-            asked = encode_node_controls(controls_sync.question(is_first=is_first))
-            timeout_s = REQUEST_S + (0 if is_first else HOLD_S)
-            try:
-                body = await talk.ask(CommandCode.NODE_CONTROLS, asked, timeout_s)
-                await controls_sync.hear(decode_node_controls_reply(body))
-                is_first = False
-            except TransportError as error:
-                talk.connection.close(str(error))
-                return
-            except (MetaRefusedError, MalformedMetaError, StorageFullError) as error:
-                controls_sync.failed(str(error))
-                is_first = True
-                await trio.sleep(settings.reconnect_seconds_max)
+    async def _apply_controls(self) -> None:
+        await self._controls_sync.run(self.renew, again_s=self._settings.reconnect_seconds_max)
 
     # -- what the log says -------------------------------------------------------------------
 

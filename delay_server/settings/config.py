@@ -172,10 +172,6 @@ class MetaConfig:
     the first line, and reloads the file when it changes. Empty: it sends no proof and accepts any
     answer."""
 
-    heartbeat_seconds: float = constant(10.0)
-    """Seconds between two words to the meta server about the state that clients see. It takes the
-    group from their routes after 30 s without."""
-
     reconnect_seconds_max: float = 1.0
     """Seconds. The longest wait before a meta server that failed is asked again. A meta server that
     was started takes who is not heard for 3 s for dead."""

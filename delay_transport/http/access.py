@@ -9,18 +9,21 @@ With a file of tokens there is nothing that a browser would send by itself.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
 import structlog
 import trio
+from starlette.requests import Request
 
 from delay_transport.http.addresses import PlaceError, check_local, check_same_site, is_loopback
-from delay_transport.http.tokens import LOOPBACK, Role, Tokens
+from delay_transport.http.problems import RequestError
+from delay_transport.http.tokens import LOOK_S, LOOPBACK, Role, Tokens
 from delay_transport.seams.errors import ConfigError
 from delay_transport.seams.leaky_bucket import LeakyBucket
-from delay_transport.seams.runtime import parse_address
+from delay_transport.seams.runtime import Executor, parse_address
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -30,6 +33,14 @@ answered 429. Good tokens count all the same."""
 _DENIALS_AT_ONCE: Final = 30.0
 """Wrong tokens that may come at once after a quiet time."""
 
+REQUESTS_MAX: Final = 64
+"""Requests to an API that are worked on at a time. One more is answered 503."""
+BODY_BYTES_MAX: Final = 256 * 1024
+"""Bytes of a request's body. A longer one is answered 413."""
+
+_READING_WORKER: Final = "tokens"
+"""The worker of the executor that reads the file of tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Caller:
@@ -37,18 +48,6 @@ class Caller:
 
     name: str
     role: Role
-
-
-class AccessError(Exception):
-    """A request is denied by its headers; `code` is the HTTP status."""
-
-    def __init__(self, code: int, kind: str, message: str, *, retry_after_s: int = 0) -> None:
-        super().__init__(message)
-        self.code = code
-        self.kind = kind
-        """A word for programs."""
-        self.retry_after_s = retry_after_s
-        """Seconds after which to try again; 0: trying again does not help."""
 
 
 def check_exposure(addresses: Mapping[str, str], tokens: Tokens) -> None:
@@ -93,7 +92,7 @@ class AccessPolicy:
         is_change: bool,
         reached_at: str = "",
     ) -> Caller:
-        """Return who asks; raise AccessError. Names of headers are in lower case.
+        """Return who asks; raise RequestError. Names of headers are in lower case.
 
         `reached_at` is the address that was connected to, where that is known.
         """
@@ -101,7 +100,7 @@ class AccessPolicy:
             own_hosts = {*self._own_hosts, reached_at.lower()} - {""}
             self._check_place(headers, peer, own_hosts, is_change=is_change)
             return self._caller(headers, peer, needed)
-        except AccessError as error:
+        except RequestError as error:
             self.denied[error.kind] += 1
             raise
 
@@ -114,21 +113,21 @@ class AccessPolicy:
             if is_change:
                 check_same_site(headers)
         except PlaceError as error:
-            raise AccessError(403, error.kind, str(error)) from error
+            raise RequestError(403, error.kind, str(error)) from error
 
     def _caller(self, headers: Mapping[str, str], peer: str, needed: Role) -> Caller:
         if not self._tokens.are_needed:
             return Caller(name=LOOPBACK, role=Role.ADMIN)
         if self._tokens.fault:
             # What is wrong names the file, which is nobody's business who has proved nothing.
-            raise AccessError(
+            raise RequestError(
                 503,
                 "tokens",
                 "the token file is not usable, so all requests are denied: see the log",
             )
         presented = presented_token(headers)
         if presented is None:
-            raise AccessError(
+            raise RequestError(
                 401, "token", "a token is needed: Authorization: Bearer TOKEN, or X-Api-Token"
             )
         token = self._tokens.find(presented)
@@ -136,14 +135,14 @@ class AccessPolicy:
             now = trio.current_time()
             wait_s = self._denials.seconds_until_room(now)
             if wait_s:
-                raise AccessError(
+                raise RequestError(
                     429, "denials", "too many wrong tokens", retry_after_s=int(wait_s) + 1
                 )
             self._denials.pour(now, 1)
             _log.warning("denied a request with an unknown token", peer=peer)
-            raise AccessError(401, "token", "unknown token")
+            raise RequestError(401, "token", "unknown token")
         if not token.role.covers(needed):
-            raise AccessError(
+            raise RequestError(
                 403, "role", f"the token {token.name} has the role read; this needs the role admin"
             )
         return Caller(name=token.name, role=token.role)
@@ -155,3 +154,68 @@ def presented_token(headers: Mapping[str, str]) -> str | None:
     if scheme.lower() == "bearer" and token.strip():
         return token.strip()
     return headers.get("x-api-token") or None
+
+
+class HttpAccess:
+    """Admits HTTP requests: by their tokens, and so many at a time."""
+
+    def __init__(
+        self,
+        tokens: Tokens,
+        executor: Executor,
+        *,
+        own_address: str,
+        requests_max: int = REQUESTS_MAX,
+        body_bytes_max: int = BODY_BYTES_MAX,
+    ) -> None:
+        """`own_address` is where HTTP is served."""
+        self.tokens = tokens
+        self.policy = AccessPolicy(tokens, own_address=own_address)
+        self.requests_max = requests_max
+        self.body_bytes_max = body_bytes_max
+        self.busy = 0
+        """Requests in progress."""
+        self._executor = executor
+
+    async def read_tokens(self) -> None:
+        """Read the file of tokens, if there is one."""
+        tokens = self.tokens
+        if not tokens.are_needed or not await self._executor.run(_READING_WORKER, tokens.read):
+            return
+        if tokens.fault:
+            _log.error("all requests are denied", reason=tokens.fault)
+        else:
+            _log.info("tokens were read", tokens=tokens.count)
+
+    async def keep_tokens(self) -> None:
+        """Watch the file of tokens until cancelled; ends at once without one."""
+        while self.tokens.are_needed:
+            await trio.sleep(LOOK_S)
+            await self.read_tokens()
+
+    def admit(self, request: Request, needed: Role, *, is_change: bool) -> Caller:
+        """Return who asks; raise RequestError."""
+        reached = request.scope.get("server")
+        return self.policy.admit(
+            request.headers,
+            self.peer_of(request),
+            needed=needed,
+            is_change=is_change,
+            reached_at=reached[0] if reached else "",
+        )
+
+    @staticmethod
+    def peer_of(request: Request) -> str:
+        """Return the address of the caller; empty if it has none."""
+        return "" if request.client is None else request.client.host
+
+    @contextmanager
+    def slot(self) -> Iterator[None]:
+        """Count a request in progress; raise RequestError if there are too many."""
+        if self.busy >= self.requests_max:
+            raise RequestError(503, "busy", "too many requests at a time", retry_after_s=1)
+        self.busy += 1
+        try:
+            yield
+        finally:
+            self.busy -= 1

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from delay_transport.http.capped_listener import CappedListener, bound_address, open_listeners
+from delay_transport.http.problems import PROBLEM_TYPE, RequestError
 from delay_transport.seams.trouble import Trouble
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -52,14 +53,6 @@ that sends or takes a byte now and then could keep its place for ever."""
 def json_response(value: object, code: int = 200) -> Response:
     """Return an answer with a value as JSON."""
     return Response(msgspec.json.encode(value), code, media_type="application/json")
-
-
-def readiness_response(failing: Sequence[str], warnings: Sequence[str]) -> Response:
-    """Return the answer to `/readyz`: 503 with what is failing, or 200; both with warnings."""
-    told: dict[str, object] = {"ready": not failing, "failing": failing}
-    if warnings:
-        told["warnings"] = warnings
-    return json_response(told, 503 if failing else 200)
 
 
 def make_application(
@@ -94,8 +87,8 @@ class _Outermost:
         """Answer one request."""
         if not (_is_text(scope["raw_path"]) and _is_text(scope["query_string"])):
             # Decoded, other bytes would have become other names.
-            refusal = problem(400, "bad-value", "the path and the query must be UTF-8")
-            await refusal(scope, receive, send)
+            refusal = RequestError(400, "bad-value", "the path and the query must be UTF-8")
+            await problem_of(refusal)(scope, receive, send)
             return
         has_begun = False
 
@@ -121,17 +114,23 @@ class _Outermost:
                 path=scope["path"][:_PATH_LOGGED],
             )
             if not has_begun:
-                failure = problem(500, "internal", "an unexpected error: see the server's log")
-                await failure(scope, receive, send)
+                failure = RequestError(500, "internal", "an unexpected error: see the server's log")
+                await problem_of(failure)(scope, receive, send)
 
 
 _PATH_LOGGED: Final = 200
 """Characters of a path that the log gets."""
 
 
-def problem(code: int, kind: str, message: str) -> Response:
-    """Return a refusal: a word for programs, and a sentence for people."""
-    return json_response({"error": {"code": kind, "message": message}}, code)
+def problem_of(error: RequestError) -> Response:
+    """Return the answer to a request that is refused."""
+    body = msgspec.json.encode(error.problem)
+    response = Response(body, error.code, media_type=PROBLEM_TYPE)
+    if error.retry_after_s:
+        response.headers["Retry-After"] = str(error.retry_after_s)
+    if error.code == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
 
 
 def _is_text(escaped: bytes) -> bool:

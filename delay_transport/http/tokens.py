@@ -135,8 +135,8 @@ def read_tokens(path: Path) -> tuple[Token, ...]:
 class Tokens:
     """The tokens in force. Without a file there are none, and none is required."""
 
-    def __init__(self, path: Path | None) -> None:
-        self._path = path
+    def __init__(self, path: Path | str | None) -> None:
+        self._path = Path(path) if path else None
         self._tokens: tuple[Token, ...] = ()
         self._seen: tuple[int, int, int] | None = None
         self._has_looked = False

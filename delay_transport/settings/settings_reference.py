@@ -7,8 +7,10 @@ A setting's explanation is the string that follows its field, so the reference c
 import ast
 import dataclasses
 import inspect
+import sys
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -57,7 +59,7 @@ def _section(name: str, section: type) -> Iterator[str]:
 
 
 def field_notes(section: type) -> dict[str, str]:
-    """Return the explanation of every field of a section, those of its parents included."""
+    """Return the explanation of every field of a section or struct, those of its parents too."""
     notes: dict[str, str] = {}
     for kind in reversed(section.__mro__):
         if dataclasses.is_dataclass(kind) or _is_own_struct(kind):
@@ -71,8 +73,7 @@ def _is_own_struct(kind: type) -> bool:
 
 def _notes_in(kind: type) -> Iterator[tuple[str, str]]:
     """Yield the name of each field that a string follows, and that string on one line."""
-    definition = ast.parse(textwrap.dedent(inspect.getsource(kind))).body[0]
-    assert isinstance(definition, ast.ClassDef)
+    definition = _classes_in(kind.__module__)[kind.__qualname__]
     for field, note in zip(definition.body, definition.body[1:], strict=False):
         match field, note:
             case (
@@ -80,6 +81,13 @@ def _notes_in(kind: type) -> Iterator[tuple[str, str]]:
                 ast.Expr(value=ast.Constant(value=str(text))),
             ):
                 yield name, " ".join(text.split())
+
+
+@cache
+def _classes_in(module: str) -> dict[str, ast.ClassDef]:
+    """Return the classes of a module by name, but for those within others."""
+    statements = ast.parse(inspect.getsource(sys.modules[module])).body
+    return {one.name: one for one in statements if isinstance(one, ast.ClassDef)}
 
 
 def default_text(field: dataclasses.Field[Any]) -> str:

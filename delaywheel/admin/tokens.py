@@ -8,28 +8,22 @@ import contextlib
 import fcntl
 import os
 import secrets
-import tempfile
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+import msgspec
 
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.terminal import cell, wide_console
+from delaywheel.shared.options import option
+from delaywheel.shared.tables import rows_table, screen
 
 if TYPE_CHECKING:
     from delay_transport.http.tokens import Token
 
-_FILE = click.option(
-    "--file",
-    "file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    required=True,
-    metavar="FILE",
-    help="The file of tokens (admin.token_file).",
-)
+_FILE = option("--file FILE", "The file of tokens (admin.token_file).", to="file", required=True)
 
 
 @click.group(short_help="Add and remove tokens for administration.")
@@ -39,11 +33,11 @@ def token() -> None:
 
 @token.command(short_help="Make a token.")
 @click.argument("name")
-@click.option(
+@option(
     "--role",
+    "read: look at everything; admin: change it too.",
     type=click.Choice(["read", "admin"]),
     required=True,
-    help="read: look at everything; admin: change it too.",
 )
 @_FILE
 def add(*, name: str, role: str, file: Path) -> None:
@@ -53,8 +47,6 @@ def add(*, name: str, role: str, file: Path) -> None:
     Examples:
       delaywheel admin token add alice --role admin --file tokens.json > alice.token
     """
-    import msgspec
-
     from delay_transport.http.tokens import SECRET_BYTES, Role, Token, digest_of, token_text
 
     text = token_text(secrets.token_bytes(SECRET_BYTES))
@@ -80,12 +72,11 @@ def add(*, name: str, role: str, file: Path) -> None:
 
 @token.command(short_help="Print the token of a receiver's name.")
 @click.argument("name")
-@click.option(
-    "--secret",
+@option(
+    "--secret FILE",
+    "The file of the cluster's secret (registration.secret_file, meta.secret_file).",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
     required=True,
-    metavar="FILE",
-    help="The file of the cluster's secret (registration.secret_file, meta.secret_file).",
 )
 def receiver(*, name: str, secret: Path) -> None:
     """Print the token with which services receive under NAME, where the cluster has a secret.
@@ -111,14 +102,8 @@ def list_tokens(*, file: Path) -> None:
     Examples:
       delaywheel admin token list --file tokens.json
     """
-    from rich.table import Table
-
-    table = Table(box=None)
-    for title in ("name", "role", "created"):
-        table.add_column(title)
-    for one in _read(file, must_exist=True):
-        table.add_row(cell(one.name), one.role.value, cell(one.created))
-    wide_console().print(table)
+    rows = [msgspec.to_builtins(one) for one in _read(file, must_exist=True)]
+    screen().print(rows_table("", ("name", "role", "created"), rows, most=len(rows)))
 
 
 @token.command(short_help="Remove a token.")
@@ -143,24 +128,18 @@ def remove(*, name: str, file: Path) -> None:
 def _locked(file: Path) -> Iterator[None]:
     """Keep others from changing the file; raise Failure if its directory cannot be used.
 
-    Not by a lock on the directory: a server holds that of its data, and the file may lie there.
+    Not by a lock on the directory: a server holds that of its data, and the file may lie there. The
+    file of the lock stays: whoever deletes one may delete that of the next.
     """
     lock = file.absolute().with_name(f".{file.name}.lock")
     try:
-        while True:
-            held = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            fcntl.flock(held, fcntl.LOCK_EX)
-            with contextlib.suppress(FileNotFoundError):
-                if os.path.samestat(os.stat(lock), os.fstat(held)):
-                    break
-            # Whoever had it before has deleted it.
-            os.close(held)
+        held = os.open(lock, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
         raise Failure(f"{file.absolute().parent}: {error.strerror}", ExitCode.USAGE) from error
     try:
+        fcntl.flock(held, fcntl.LOCK_EX)
         yield
     finally:
-        lock.unlink(missing_ok=True)
         os.close(held)
 
 
@@ -180,19 +159,15 @@ def _write(file: Path, tokens: Sequence["Token"]) -> None:
     # What a server would not read is not written.
     decode_tokens(content, source=str(file))
     directory = file.absolute().parent
+    # The lock keeps others from it; what a command that failed left there is written over.
+    temporary = directory / f".{file.name}.new"
     try:
-        # mkstemp makes it readable for its owner alone.
-        handle, temporary = tempfile.mkstemp(dir=directory, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as new:
-                new.write(content)
-                new.flush()
-                os.fsync(new.fileno())
-            os.replace(temporary, file)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(handle, "wb") as new:
+            new.write(content)
+            new.flush()
+            os.fsync(new.fileno())
+        temporary.replace(file)
         opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(opened)

@@ -1,6 +1,7 @@
 """Commands that ask the servers of a cluster.
 
-    node_client   asks a node, or all of a cluster
+    node_client   options: which node, or meta server, a command asks
+    rules         the rules that a meta server keeps for all nodes
     status        `delaywheel status`
     topology      `delaywheel topology`
 

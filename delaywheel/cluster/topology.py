@@ -5,9 +5,13 @@ from its own `http_address`. All are asked at the same time, so a node that does
 no other.
 """
 
+import contextlib
+import http
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -15,10 +19,11 @@ from typing import Any, Final
 import click
 import msgspec
 
-from delaywheel.cluster.status import ROWS_MAX, format_value, in_seconds, rows_table
-from delaywheel.shared.admin_client import Session, token_in
-from delaywheel.shared.http_exchange import Json
-from delaywheel.shared.options import of_meta_server, watching, with_node_token_file
+from delaywheel.shared.admin_client import Session, token_of_node, tokens_in
+from delaywheel.shared.failures import Failure
+from delaywheel.shared.http_exchange import Json, ask_json
+from delaywheel.shared.options import of_meta_server, option, watching
+from delaywheel.shared.tables import ROWS_MAX, Columns, format_value, in_seconds, rows_table
 from delaywheel.shared.terminal import show
 
 NODE_TIMEOUT_S: Final = 2.0
@@ -28,10 +33,7 @@ NODES_AT_ONCE: Final = 32
 """Nodes that are asked at a time."""
 
 NODES_TIMEOUT_S: Final = 10.0
-"""Seconds for all of them: in a cluster of which much is down the rest is shown as not asked."""
-
-STATUS_BYTES_MAX: Final = 4 << 20
-"""Bytes of one node's status."""
+"""Seconds for all of them: in a cluster of which much is down the rest is shown without figures."""
 
 _FITNESS: Final = {
     "behind": "others become the master before it",
@@ -47,15 +49,13 @@ _LAGS: Final = ("pending", "late", "replay_lag", "lateness_ms", "last_sequence",
 
 @click.command(short_help="Show nodes, groups, routes and lags of a cluster.")
 @of_meta_server
-@with_node_token_file
-@click.option("--all", "shows_all", is_flag=True, help="Show every row and figure.")
-@click.option("--json", "as_json", is_flag=True, help="Print it for programs.")
+@option("--all", "Show every row.", to="shows_all")
+@option("--json", "Print it for programs.", to="as_json")
 @watching(every_seconds=2.0)
 def topology(
     *,
     meta: str,
     token_file: Path | None,
-    node_token_file: Path | None,
     shows_all: bool,
     as_json: bool,
     watch: bool,
@@ -71,9 +71,7 @@ def topology(
       delaywheel topology --watch
       delaywheel topology --all
     """
-    session = Session(
-        address=meta, token_file=token_file, as_json=as_json, node_token_file=node_token_file
-    )
+    session = Session(address=meta, token_file=token_file, as_json=as_json)
     shown = partial(render, shows_all=shows_all)
     show(lambda: fetch(session), shown, as_json=as_json, every=every if watch else None)
 
@@ -85,7 +83,7 @@ def fetch(session: Session) -> Json:
     """
     found = session.ask("GET", "topology")
     nodes = [node for group in found["delay_groups"] for node in group["nodes"]]
-    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session.node_token_file), strict=True):
+    for node, lag in zip(nodes, ask_nodes(nodes, _lag_of, session.token_file), strict=True):
         node["lag"] = lag
     return found
 
@@ -95,90 +93,52 @@ def ask_nodes(
 ) -> list[Json]:
     """Return what `take` makes of the status of each node, or {"error": why there is none}.
 
-    Nodes are as in the meta server's answer, with an `http_address`; each gets the token of the
-    file. `take` raises ValidationError for an invalid status. Ends in time whatever the nodes do.
-    Raises Failure if there is no token in the file.
+    Nodes are as in the meta server's answer, with an `http_address`; each gets its token of the
+    file, if there is one. `take` raises ValidationError for an invalid status. Ends in time
+    whatever the nodes do. Raises Failure if there is no token in the file.
     """
-    import trio
+    tokens = {} if token_file is None else tokens_in(token_file)
+    found = {
+        node["http_address"]: {"error": f"no answer within {NODES_TIMEOUT_S:g} s"} for node in nodes
+    }
+    left = [address for address in found if address]
 
-    token = None if token_file is None else token_in(token_file)
-    addresses = list(dict.fromkeys(node["http_address"] for node in nodes if node["http_address"]))
-    found = trio.run(_ask_all, addresses, take, token)
+    def ask() -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                address = left.pop(0)
+                found[address] = _ask(address, take, token_of_node(tokens, address))
+
+    deadline = time.monotonic() + NODES_TIMEOUT_S
+    # One that is never done ends with the command.
+    threads = [threading.Thread(target=ask, daemon=True) for _ in left[:NODES_AT_ONCE]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
     found[""] = {"error": "it has no HTTP address"}
     return [found[node["http_address"]] for node in nodes]
 
 
-async def _ask_all(
-    addresses: Sequence[str], take: Callable[[Json], Json], token: str | None
-) -> dict[str, Json]:
-    """Return the answer of each node by its address."""
-    import trio
-
-    answers: dict[str, Json] = {
-        address: {"error": f"not asked within {NODES_TIMEOUT_S:g} s"} for address in addresses
-    }
-    limiter = trio.CapacityLimiter(NODES_AT_ONCE)
-
-    async def ask(address: str) -> None:
-        async with limiter:
-            answers[address] = await _ask(address, take, token)
-
-    with trio.move_on_after(NODES_TIMEOUT_S):
-        async with trio.open_nursery() as nursery:
-            for address in addresses:
-                nursery.start_soon(ask, address)
-    return answers
-
-
-async def _ask(address: str, take: Callable[[Json], Json], token: str | None) -> Json:
+def _ask(address: str, take: Callable[[Json], Json], token: str | None) -> Json:
     """Return what is taken of a node's status, or {"error": why not}."""
-    import trio
-
     from delay_transport.seams.errors import AddressError
-    from delay_transport.seams.runtime import TcpNetwork, parse_peer_address
 
-    error = f"no answer within {NODE_TIMEOUT_S:g} s"
-    with trio.move_on_after(NODE_TIMEOUT_S):
-        try:
-            host, port = parse_peer_address(address)
-            async with await TcpNetwork().connect(host, port) as stream:
-                body = await _get(stream, address, token)
-                if body is None:
-                    return {"error": "it wants a token: give --node-token-file FILE"}
-                return take(msgspec.json.decode(body, type=dict[str, Any]))
-        except (OSError, trio.BrokenResourceError, AddressError) as failed:
-            error = f"does not answer: {failed}"
-        except (ValueError, RecursionError, msgspec.MsgspecError):
-            error = "what answers there is no delay server"
-    return {"error": error}
-
-
-async def _get(
-    stream: Any,  # noqa: ANN401 (imported lazily)
-    address: str,
-    token: str | None,
-) -> bytes | None:
-    """Return the body of GET /status, None if it wants a token, or another one.
-
-    Raises ValueError for anything else but an answer of 200.
-    """
-    # HTTP/1.0: the answer ends with the connection, and comes in one piece.
-    request = f"GET /status HTTP/1.0\r\nHost: {address}\r\nAccept: application/json\r\n"
-    if token is not None:
-        request += f"Authorization: Bearer {token}\r\n"
-    await stream.send_all(f"{request}\r\n".encode("ascii"))
-    data = bytearray()
-    while part := await stream.receive_some(1 << 16):
-        data += part
-        if len(data) > STATUS_BYTES_MAX:
-            raise ValueError("too long")
-    head, _, body = bytes(data).partition(b"\r\n\r\n")
-    code = head.split(b" ", 2)[1:2]
-    if code == [b"401"]:
-        return None
-    if code != [b"200"]:
-        raise ValueError("refused")
-    return body
+    try:
+        code, status = ask_json(
+            *(address, "GET", "/status"),
+            token=token,
+            timeout_s=NODE_TIMEOUT_S,
+            server="delay server",
+            purpose="has a status",
+        )
+        if code == http.HTTPStatus.UNAUTHORIZED:
+            return {"error": f"it wants a token: a line `{address} TOKEN` of --token-file"}
+        return {"error": str(status["detail"])} if code >= 400 else take(status)
+    except (Failure, AddressError) as failure:
+        return {"error": str(failure)}
+    except msgspec.ValidationError:
+        return {"error": f"what answers at {address} is no delay server that has a status"}
 
 
 def _lag_of(status: Json) -> Json:
@@ -189,7 +149,7 @@ def _lag_of(status: Json) -> Json:
 
 
 def render(found: Json, *, shows_all: bool = False) -> Any:  # noqa: ANN401 (what rich can show has no common type)
-    """Return what matters, on a screen of 100 columns, for rich to print; or every row and figure.
+    """Return what matters, on a screen of 100 columns, for rich to print; or every row.
 
     Nothing is cut on a narrower screen: what does not fit into a column goes on below.
     """
@@ -198,144 +158,71 @@ def render(found: Json, *, shows_all: bool = False) -> Any:  # noqa: ANN401 (wha
 
     from delay_protocol.basics.printable import printable
 
-    table = partial(_table, most=sys.maxsize if shows_all else ROWS_MAX)
-    warnings = [Text(printable(line), style="bold red") for line in found["failing"]]
-    routes = found["routes"]
-    counts = Text(
-        f"{routes['subjects']:,} subjects, {routes['routes']:,} with a route of their own, "
-        f"{routes['prefixes']:,} routes of prefixes"
-    )
-    unserved = routes["unserved"]
-    lacking = [
-        Text(f"{unserved:,} subjects whose messages no broker group takes", style="bold yellow"),
-        table("reasons", [_unserved_row(row) for row in routes["unserved_why"]]),
-    ]
-    waiting = list(_waiting_rows(found))
-    more = list(_more_node_rows(found)) if shows_all else []
-    notes = list(_note_rows(found))
-    return Group(
-        *warnings,
-        table("broker groups", list(_group_rows(found))),
-        *([table("groups that wait for an operator", waiting)] if waiting else ()),
-        table("delay servers", list(_node_rows(found))),
-        *([table("copies and controls", more)] if more else ()),
-        *([table("notes", notes)] if notes else ()),
-        Text(""),
-        counts,
-        *(lacking if unserved else ()),
-    )
+    most = sys.maxsize if shows_all else ROWS_MAX
+    nodes = _nodes(found)
+    groups = sorted(found["broker_groups"], key=lambda one: one["state"] == "RW")
+    shown: list[Any] = [Text(printable(line), style="bold red") for line in found["failing"]]
+    for title, columns, rows in (
+        ("what to do next", ("group", "step"), found["next_steps"]),
+        ("broker groups", _group_columns(found), groups),
+        ("delay servers", _NODE_COLUMNS, nodes),
+        ("notes", _NOTE_COLUMNS, [node for node in nodes if node["note"]]),
+    ):
+        if rows:
+            shown.append(rows_table(title, columns, rows, most=most))
+        elif title in {"broker groups", "delay servers"}:
+            shown.append(Text(f"no {title}"))
+    if unserved := found["unserved"]:
+        lack = "routes, or subjects without one, whose messages no broker group takes:"
+        shown.append(Text(lack, style="bold yellow"))
+        shown.append(rows_table("reasons", _REASON_COLUMNS, unserved, most=most))
+    return Group(*shown)
 
 
-def _table(title: str, rows: Sequence[Json], *, most: int) -> Any:  # noqa: ANN401 (imported lazily)
-    from rich.text import Text
-
-    return rows_table(title, rows, most=most) if rows else Text(f"no {title}")
-
-
-def _group_rows(found: Json) -> Iterator[Json]:
-    """Yield the broker groups, those that are away first."""
-    subjects = found["routes"]["subjects_by_group"]
-    for group in sorted(found["broker_groups"], key=lambda one: one["state"] == "RW"):
-        yield {
-            "name": group["name"],
-            "kind": group["kind"],
-            "address": group["address"] or "-",
-            "state": group["state"],
-            "for": _since(found["now_ms"], group["since_ms"]),
-            "heard": _heard(group, never="-"),
-            "subjects": subjects.get(group["name"], 0),
-            "weight": group["weight"],
-            "notes": ", ".join(
-                name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
-            ),
-        }
-
-
-def _waiting_rows(found: Json) -> Iterator[Json]:
-    """Yield the groups that an operator has to let in."""
-    for row in found.get("waiting") or ():
-        yield {
-            "name": row["name"],
-            "kind": row["kind"],
-            "address": row["address"] or "-",
-            "wants": ", ".join(row.get("patterns", ())) or "-",
-            "speaks from": row["speaks_from"],
-            "for": format_value("_seconds", math.floor(row["waits_seconds"])),
-        }
-
-
-def _nodes(found: Json) -> list[tuple[Json, Json]]:
-    """Return all delay servers, each with its group; those that did not answer come first."""
-    nodes = [(group, node) for group in found["delay_groups"] for node in group["nodes"]]
-    return sorted(nodes, key=lambda one: "error" not in one[1]["lag"])
-
-
-def _node_rows(found: Json) -> Iterator[Json]:
-    for group, node in _nodes(found):
-        lag = node["lag"]
-        has_epoch = group["master"] == node["node_id"] or group["phase"] != "active"
-        yield {
-            "group": group["name"],
-            "node": node["node_id"],
-            "role": node["role"],
-            "epoch": f"{group['epoch']} {group['phase']}" if has_epoch else "",
-            "address": node["address"],
-            "heard": _heard(node, never="silent"),
-            "pending": lag.get("pending"),
-            "late": lag.get("late"),
-            "lateness p99": _p99(lag),
-        }
-
-
-def _more_node_rows(found: Json) -> Iterator[Json]:
-    """Yield the figures of delay servers for which the first table has no room."""
-    for group, node in _nodes(found):
-        yield {
-            "group": group["name"],
-            "node": node["node_id"],
-            "in sync": node["in_sync"],
-            "end": node.get("last_sequence"),
-            "committed": node.get("committed"),
-            "uncommitted": node.get("uncommitted"),
-            "unfiled": node["lag"].get("replay_lag"),
-            "controls": _controls(group, node),
-        }
-
-
-def _note_rows(found: Json) -> Iterator[Json]:
-    """Yield what is to be said of delay servers, which has lines of its own as it may be long."""
-    for group, node in _nodes(found):
-        notes = [node["lag"].get("error"), _fitness(node), node["controls_note"]]
-        if node["clock_note"] not in node["fitness_note"]:
-            notes.append(node["clock_note"])
-        mine, current = node["controls_version"], group["controls_version"]
-        if mine not in {None, current}:
-            notes.append(f"applies version {mine} of the controls, the current one is {current}")
-        unrouted = node["lag"].get("unrouted")
-        notes += map(str, unrouted.get("examples", ())) if isinstance(unrouted, dict) else ()
-        if said := "; ".join(note for note in notes if note):
-            yield {"group": group["name"], "node": node["node_id"], "note": said}
-
-
-def _fitness(node: Json) -> str:
-    """Return why a node is not fit to be the master; empty if it is."""
-    note = node["fitness_note"]
-    return f"{_FITNESS[node['fitness']]}: {note}" if note else ""
-
-
-def _controls(group: Json, node: Json) -> str:
-    """Return by which version of the controls a node goes, of which there is."""
-    version = node["controls_version"]
-    return f"{'-' if version is None else version} of {group['controls_version']}"
-
-
-def _unserved_row(row: Json) -> Json:
-    more = "" if row["subjects"] <= len(row["examples"]) else ", ..."
+def _group_columns(found: Json) -> Columns:
+    """Return the columns of broker groups."""
+    now_ms, routes = found["now_ms"], found["routes_by_group"]
     return {
-        "subjects": row["subjects"],
-        "why": row["why"],
-        "which": ", ".join(row["examples"]) + more,
+        "name": "name",
+        "kind": "kind",
+        "address": lambda group: group["address"] or "-",
+        "state": "state",
+        "for": lambda group: _since(now_ms, group["since_ms"]),
+        "heard": partial(_heard, never="-"),
+        "routes": lambda group: routes.get(group["name"], 0),
+        "weight": "weight",
+        "notes": lambda group: ", ".join(
+            name.replace("_", "-") for name in ("static", "read_only", "retired") if group[name]
+        ),
     }
+
+
+def _nodes(found: Json) -> list[Json]:
+    """Return all delay servers, with what is known of their groups; first who did not answer."""
+    nodes = [
+        {**node, "group": group["name"], "record": group, "note": _note(node)}
+        for group in found["delay_groups"]
+        for node in group["nodes"]
+    ]
+    return sorted(nodes, key=lambda node: "error" not in node["lag"])
+
+
+def _note(node: Json) -> str:
+    """Return what is to be known of a delay server beside its figures; it may be long."""
+    unfit = node["fitness_note"]
+    notes = [node["lag"].get("error"), unfit and f"{_FITNESS[node['fitness']]}: {unfit}"]
+    notes.append(node["controls_note"])
+    if node["clock_note"] not in unfit:
+        notes.append(node["clock_note"])
+    unrouted = node["lag"].get("unrouted")
+    notes += map(str, unrouted.get("examples", ())) if isinstance(unrouted, dict) else ()
+    return "; ".join(note for note in notes if note)
+
+
+def _epoch(node: Json) -> str:
+    group = node["record"]
+    is_shown = group["master"] == node["node_id"] or group["phase"] != "active"
+    return f"{group['epoch']} {group['phase']}" if is_shown else ""
 
 
 def _since(now_ms: int, at_ms: int) -> str:
@@ -347,10 +234,33 @@ def _heard(row: Json, *, never: str) -> str:
     if row["liveness"] == "assumed":
         return "not yet"
     seconds = row["heard_seconds_ago"]
-    return never if seconds is None else f"{format_value('_seconds', seconds)} ago"
+    return never if seconds is None else format_value("_seconds_ago", seconds)
 
 
 def _p99(lag: Json) -> str:
     lateness = lag.get("lateness_ms")
     found = lateness.get("p99") if isinstance(lateness, dict) else None
     return format_value("_s", in_seconds(found))
+
+
+_NODE_COLUMNS: Final[Columns] = {
+    "group": "group",
+    "node": "node_id",
+    "role": "role",
+    "epoch": _epoch,
+    "address": "address",
+    "heard": lambda node: _heard(node, never="silent"),
+    "pending": lambda node: node["lag"].get("pending"),
+    "late": lambda node: node["lag"].get("late"),
+    "lateness p99": lambda node: _p99(node["lag"]),
+}
+
+_NOTE_COLUMNS: Final[Columns] = {"group": "group", "node": "node_id", "note": "note"}
+
+_REASON_COLUMNS: Final[Columns] = {
+    "routes": "patterns",
+    "why": "why",
+    "which": lambda row: ", ".join(
+        [*row["examples"], *(["..."] if row["patterns"] > len(row["examples"]) else ())]
+    ),
+}

@@ -13,6 +13,7 @@ import msgspec
 from delaywheel.log.manifest import manifest
 from delaywheel.log.salvage import salvage
 from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.options import option
 
 PATH_ARGUMENT = click.argument(
     "path",
@@ -33,7 +34,7 @@ log.add_command(salvage)
 
 @log.command()
 @PATH_ARGUMENT
-@click.option("--limit", type=click.IntRange(min=1), metavar="N", help="Stop after N lines.")
+@option("--limit N>=1", "Stop after N lines.")
 def dump(*, path: Path, limit: int | None) -> None:
     """Print a log file, or every file of a data directory: a JSON line for each batch.
 

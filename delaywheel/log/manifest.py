@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.options import option
 
 _DELETED_DAYS = 30
 _DAY_MINUTES = 24 * 60
@@ -19,19 +20,11 @@ _FAULTS_SHOWN = 10
     type=click.Path(exists=True, file_okay=False, readable=False, path_type=Path),
     metavar="DATA_DIR",
 )
-@click.option(
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="Write to this file, replaced as a whole, instead of printing.",
-)
-@click.option(
-    "--deleted-days",
-    type=click.IntRange(min=0),
+@option("--output FILE", "Write to this file, replaced as a whole, instead of printing.")
+@option(
+    "--deleted-days N>=0",
+    "List segments whose files were deleted if their time ended within this many days.",
     default=_DELETED_DAYS,
-    show_default=True,
-    metavar="N",
-    help="List segments whose files were deleted if their time ended within this many days.",
 )
 def manifest(*, data: Path, output: Path | None, deleted_days: int) -> None:
     """Print which files of a data directory count now, and how much of each, as JSON.

@@ -7,11 +7,9 @@ Reads a data directory without writing to it. What it finds goes to a directory 
     damage.jsonl   a line for each place that could not be read
 """
 
-import os
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime, timedelta
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +17,9 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from delaywheel.shared.failures import ExitCode, Failure, failure_of
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.options import option
+from delaywheel.shared.sending import client_of, fail_if_any
 
 if TYPE_CHECKING:
     from delay_client import OutgoingItem
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _INDEX, _ITEMS, _DAMAGE = "index.jsonl", "items.bin", "damage.jsonl"
 _GAPS_SHOWN = 20
-_FAILURES_SHOWN = 10
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class Entry(msgspec.Struct, kw_only=True):
@@ -38,7 +36,6 @@ class Entry(msgspec.Struct, kw_only=True):
     """
 
     sequence: int
-    due: str
     due_ms: int
     subject: str
     message_id: str
@@ -59,39 +56,23 @@ class Entry(msgspec.Struct, kw_only=True):
     type=click.Path(exists=True, readable=False, path_type=Path),
     metavar="DATA_DIR|FILE...",
 )
-@click.option(
-    "--out",
-    required=True,
-    type=click.Path(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="Directory for the results; an earlier salvage there is replaced.",
+@option(
+    "--out DIR", "Directory for the results; an earlier salvage there is replaced.", required=True
 )
-@click.option(
-    "--delivered", is_flag=True, help="Keep the bytes of messages that were delivered too."
-)
-@click.option(
+@option("--delivered", "Keep the bytes of messages that were delivered too.")
+@option(
     "--undeliverable",
-    is_flag=True,
-    help="Only what this directory's node cannot deliver itself: to be sent to that very node.",
+    "Only what this directory's node cannot deliver itself: to be sent to that very node.",
 )
-@click.option(
-    "--send",
-    "server",
-    metavar="HOST:PORT",
-    help="Send what is pending to this delay server. It does not know what it gets twice: it "
+@option(
+    "--send HOST:PORT",
+    "Send what is pending to this delay server. It does not know what it gets twice: it "
     "delivers what each run with --yes sends.",
+    to="server",
 )
-@click.option("--in-doubt", is_flag=True, help="With --send: send what is in doubt, too.")
-@click.option(
-    "--yes", is_flag=True, help="With --send: send. Without it, only print what would be sent."
-)
-@click.option(
-    "--rate",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    help="With --send: messages a second.",
-)
+@option("--in-doubt", "With --send: send what is in doubt, too.")
+@option("--yes", "With --send: send. Without it, only print what would be sent.")
+@option("--rate N>=1", "With --send: messages a second.", default=1000)
 def salvage(
     *,
     paths: tuple[Path, ...],
@@ -106,7 +87,8 @@ def salvage(
     """Salvage every message whose CRC proves it whole from a data directory, or files of one.
 
     Tells of each message whether it was delivered, is pending, or in doubt. Never writes to the
-    data directory. Ends with exit code 0 when every whole message was written out, with or without
+    data directory; what a running server writes meanwhile may be missing, or be told as damage.
+    Ends with exit code 0 when every whole message was written out, with or without
     damage; with 4 when there is damage, or no log, and no whole message.
 
     \b
@@ -153,12 +135,6 @@ def _open(paths: Sequence[Path], out: Path) -> "Salvage":
         if any(other != root for other, _ in found):
             raise click.UsageError("all files must lie in one data directory")
     _require_elsewhere(root, out)
-    if _is_in_use(root):
-        click.echo(
-            f"Warning: {root} is in use by a running server; what it writes meanwhile may be "
-            "missing, or told as damage",
-            err=True,
-        )
     return Salvage(DirectoryDisk(root), files, now_ms=now_ms)
 
 
@@ -170,19 +146,6 @@ def _require_elsewhere(root: Path, out: Path) -> None:
 def _require_own(out: Path) -> None:
     if out.exists() and any(out.iterdir()) and not (out / _INDEX).exists():
         raise click.UsageError(f"{out} is not empty, and holds no earlier salvage")
-
-
-def _is_in_use(root: Path) -> bool:
-    """Say whether somebody holds the directory's lock, as far as this machine tells."""
-    try:
-        inode = os.stat(root).st_ino
-        locks = Path("/proc/locks").read_text(encoding="ascii")
-    except OSError:
-        return False
-    return any(
-        fields[1] == "FLOCK" and fields[5].endswith(f":{inode}")
-        for fields in (line.split() for line in locks.splitlines())
-    )
 
 
 def _write_out(work: "Salvage", out: Path, *, delivered: bool, undeliverable: bool) -> Counter[str]:
@@ -209,7 +172,6 @@ def _write_out(work: "Salvage", out: Path, *, delivered: bool, undeliverable: bo
 def _entry(item: "SalvagedItem", offset: int | None) -> Entry:
     return Entry(
         sequence=item.sequence,
-        due=_moment(item.due_ms).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         due_ms=item.due_ms,
         subject=item.subject.decode(errors="backslashreplace"),
         message_id=item.message_id.decode(errors="backslashreplace"),
@@ -220,14 +182,6 @@ def _entry(item: "SalvagedItem", offset: int | None) -> Entry:
         offset=offset,
         size=len(item.data),
     )
-
-
-def _moment(ms: int) -> datetime:
-    """Return the moment, or the last one that a datetime can tell."""
-    try:
-        return _EPOCH + timedelta(milliseconds=ms)
-    except OverflowError:
-        return datetime.max.replace(tzinfo=UTC)
 
 
 def _tell(work: "Salvage", counts: Counter[str], out: Path) -> None:
@@ -273,7 +227,7 @@ def _send(
     click.echo(f"sending {what}")
     failures = _send_all(out, server, states, rate)
     click.echo(f"{chosen - len(failures):,} of {chosen:,} messages accepted by {server}")
-    _fail_if_any_failed(failures, chosen)
+    fail_if_any(failures, chosen)
 
 
 def _entries(out: Path) -> Iterator[Entry]:
@@ -287,13 +241,9 @@ def _send_all(out: Path, server: str, states: set[str], rate: int) -> list[Excep
     """Send at most `rate` messages a second; return what failed."""
     import anyio
 
-    from delay_client import Client, Receipt
-    from delay_protocol.basics.printable import printable
+    from delay_client import Receipt
 
-    try:
-        client = Client([server])
-    except ValueError as error:
-        raise click.BadParameter(printable(str(error)), param_hint="--send") from error
+    client = client_of([server], (), "--send")
     failures: list[Exception] = []
 
     async def send_all() -> None:
@@ -319,17 +269,3 @@ def _items(out: Path, states: set[str]) -> Iterator["OutgoingItem"]:
                 assert entry.offset is not None, "what is sent was written"
                 items.seek(entry.offset)
                 yield OutgoingItem(entry.subject, items.read(entry.size))
-
-
-def _fail_if_any_failed(failures: Sequence[Exception], chosen: int) -> None:
-    if not failures:
-        return
-    failure = failure_of(failures[0])
-    code = failure.exit_code if failure and len(failures) == chosen else ExitCode.REFUSED
-    from delay_protocol.basics.printable import printable
-
-    reasons = list(dict.fromkeys(printable(str(error)) for error in failures))
-    shown = "\n".join(reasons[:_FAILURES_SHOWN])
-    if len(reasons) > _FAILURES_SHOWN:
-        shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
-    raise Failure(shown, code)

@@ -1,14 +1,11 @@
 """Commands for a delay server.
 
-    controls   `delaywheel controls`
-    dead       `delaywheel dead`
-    drain      `delaywheel drain`
-    explain    `delaywheel explain`
-    limit      `delaywheel limit`
-    pause      `delaywheel pause`
-    resume     `delaywheel resume`
-    send       `delaywheel send`
-    weight     `delaywheel weight`
+    controls        `delaywheel controls`
+    dead            `delaywheel dead`
+    drain           `delaywheel drain`
+    explain         `delaywheel explain`
+    rule_commands   `delaywheel pause`, `resume`, `limit`, `weight`
+    send            `delaywheel send`
 
 Imported by main.
 """

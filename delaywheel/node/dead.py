@@ -9,17 +9,17 @@ from typing import Any, Final
 
 import click
 
-from delaywheel.cluster.node_client import of_node, print_json
-from delaywheel.cluster.status import figures_table, rows_table
+from delaywheel.cluster.node_client import LONG_S, asks
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
-from delaywheel.shared.terminal import wide_console
-
-_MISSING_NAMED: Final = 20
-"""Dead letters that are named which there are none of."""
+from delaywheel.shared.options import option
+from delaywheel.shared.tables import figures_table, rows_table, screen
+from delaywheel.shared.terminal import print_json
 
 Command = Callable[..., Any]
+
+_of_node: Final = asks("session", timeout_s=LONG_S)
 
 
 @click.group(short_help="List, requeue and drop messages that were refused for good.")
@@ -36,20 +36,20 @@ def dead() -> None:
       delaywheel dead show 184467
       delaywheel dead requeue 184467 184470
       delaywheel dead requeue --group g1
-      delaywheel dead drop --subject orders.eu
+      delaywheel dead drop --subject orders.eu --yes
     """
 
 
 def _chosen(command: Command) -> Command:
     """Add the options by which dead letters are chosen."""
-    command = click.option("--group", help="All that this broker group refused last.")(command)
-    return click.option("--subject", help="All of this subject.")(command)
+    command = option("--group GROUP", "All that this broker group refused last.")(command)
+    return option("--subject SUBJECT", "All of this subject.")(command)
 
 
 @dead.command("list")
 @_chosen
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@of_node
+@_of_node
 def list_letters(*, limit: int, subject: str | None, group: str | None, session: Session) -> None:
     """List dead letters, the oldest first.
 
@@ -58,39 +58,30 @@ def list_letters(*, limit: int, subject: str | None, group: str | None, session:
       delaywheel dead list
       delaywheel dead list --subject orders.eu --json
     """
-    query = {"subject": subject, "group": group, "limit": limit}
-    found = session.ask("GET", "dead", query=query)
+    rows = list(session.rows("dead", query={"subject": subject, "group": group}, limit=limit))
+    rows, more = rows[:limit], len(rows) > limit
     if session.as_json:
-        print_json(found)
+        print_json({"items": rows})
     else:
-        _print_table(found["items"])
-    if found["matched"] > limit:
-        click.echo(f"there are {found['matched']}: give --limit", err=True)
+        _print_table(rows)
+    if more:
+        click.echo("there are more: give --limit", err=True)
 
 
-_COLUMNS: Final = (
-    *("sequence", "subject", "message_id", "due_ms", "dead_ms"),
-    *("code_name", "group", "tries", "size_bytes"),
-)
+_COLUMNS: Final = ("sequence", "subject", "message_id", "due_ms", "code_name", "group")
 
 
 def _print_table(rows: list[Json]) -> None:
     if rows:
-        shown = [_readable({name: row.get(name) for name in _COLUMNS}) for row in rows]
-        wide_console().print(rows_table("dead letters", shown, most=len(rows)))
+        screen().print(rows_table("dead letters", _COLUMNS, rows, most=len(rows)))
     else:
         click.echo("no dead letters")
 
 
-def _readable(row: Json) -> Json:
-    """Return a row with its sequences as they are typed."""
-    return {name: str(row[name]) if name.endswith("sequence") else row[name] for name in row}
-
-
 @dead.command("show")
 @click.argument("sequence", type=click.IntRange(1))
-@click.option("--payload", is_flag=True, help="With the item's bytes, in base64.")
-@of_node
+@option("--payload", "With the item's bytes, in base64.")
+@_of_node
 def show(*, sequence: int, payload: bool, session: Session) -> None:
     """Show one dead letter: its item, and which group refused it when.
 
@@ -102,18 +93,18 @@ def show(*, sequence: int, payload: bool, session: Session) -> None:
     if session.as_json:
         print_json(found)
         return
-    console, refusals = wide_console(), found.pop("refusals", [])
+    console, refusals = screen(), found.pop("refusals", [])
     attributes = found.pop("attributes", {})
-    console.print(figures_table("dead letter", _readable(found)))
+    console.print(figures_table("dead letter", found))
     if attributes:
         console.print(figures_table("attributes", attributes))
     if refusals:
-        console.print(rows_table("refusals", refusals, most=len(refusals)))
+        console.print(rows_table("refusals", list(refusals[0]), refusals, most=len(refusals)))
 
 
 def _changing(command: Command) -> Command:
     """Add what says which dead letters a command changes."""
-    command = _chosen(of_node(command))
+    command = _chosen(_of_node(command))
     return click.argument("sequences", nargs=-1, type=click.IntRange(1))(command)
 
 
@@ -133,7 +124,7 @@ def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN
 
 
 @dead.command("drop")
-@click.option("--yes", is_flag=True, help="Do not ask before more than one is dropped.")
+@option("--yes", "Needed to drop more than one.")
 @_changing
 def drop(*, sequences: tuple[int, ...], yes: bool, **options: Any) -> None:  # noqa: ANN401 (click's)
     """Drop dead letters: they are never sent.
@@ -143,9 +134,9 @@ def drop(*, sequences: tuple[int, ...], yes: bool, **options: Any) -> None:  # n
     \b
     Examples:
       delaywheel dead drop 184467
-      delaywheel dead drop --subject orders.eu
+      delaywheel dead drop --subject orders.eu --yes
     """
-    _change("drop", sequences, asks=not yes and len(sequences) != 1, **options)
+    _change("drop", sequences, is_meant=yes or len(sequences) == 1, **options)
 
 
 def _change(
@@ -155,15 +146,16 @@ def _change(
     subject: str | None,
     group: str | None,
     session: Session,
-    asks: bool = False,
+    is_meant: bool = True,
 ) -> None:
     if [bool(sequences), subject is not None, group is not None].count(True) != 1:
         raise click.UsageError("name dead letters by sequences, or by one of --subject and --group")
     of_all = {"subject": subject, "group": group}
-    if asks:
+    if not is_meant:
         count = len(set(sequences)) or _count_of(session, of_all)
-        if count and not _is_confirmed(f"Drop {count} dead letters for good?"):
-            raise click.UsageError("nothing was dropped; --yes says beforehand that it may be")
+        raise click.UsageError(
+            f"this would drop {count} dead letters for good: nothing was dropped; add --yes to drop"
+        )
     found = session.ask("POST", "dead", verb, body={**of_all, "sequences": sequences or None})
     damaged, missing = found["damaged"], found["missing"]
     if session.as_json:
@@ -173,26 +165,10 @@ def _change(
     if damaged:
         click.echo(f"damaged, and left: {' '.join(map(str, damaged))}", err=True)
     if missing:
-        _say_missing(missing)
+        click.echo(f"no dead letters, or settled before: {' '.join(map(str, missing))}", err=True)
     if missing or damaged:
         sys.exit(ExitCode.REFUSED)
 
 
 def _count_of(session: Session, of_all: Json) -> int:
-    return int(session.ask("GET", "dead", query={**of_all, "limit": 0})["matched"])
-
-
-def _is_confirmed(question: str) -> bool:
-    """Ask for confirmation; without a terminal the answer is no."""
-    try:
-        return click.confirm(question, err=True)
-    except click.Abort:
-        click.echo(err=True)
-        return False
-
-
-def _say_missing(missing: list[int]) -> None:
-    named = " ".join(map(str, missing[:_MISSING_NAMED]))
-    more = len(missing) - _MISSING_NAMED
-    more_of_them = f" and {more} more" if more > 0 else ""
-    click.echo(f"no dead letters, or settled before: {named}{more_of_them}", err=True)
+    return int(session.ask("GET", "dead", query={**of_all, "limit": 1})["matched"])

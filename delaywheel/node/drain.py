@@ -1,65 +1,61 @@
 """`delaywheel drain`: stop a node, or bring a broker group to rest before it is stopped."""
 
 import time
-from pathlib import Path
 
 import click
+import msgspec
 
-from delaywheel.cluster.node_client import TIMEOUT_S, Rules, of_node_or_rules, print_json
+from delaywheel.cluster.node_client import TIMEOUT_S, asks
+from delaywheel.cluster.rules import Rules
+from delaywheel.cluster.topology import ask_nodes
 from delaywheel.shared.admin_client import Session
 from delaywheel.shared.failures import ExitCode, Failure
-from delaywheel.shared.options import with_node_token_file
+from delaywheel.shared.http_exchange import Json
+from delaywheel.shared.options import option
 from delaywheel.shared.parameters import FiniteRange
+from delaywheel.shared.terminal import print_json
 
 _LOOK_S = 0.2
 
 
 @click.command(short_help="Stop a node, or bring a broker group to rest.")
-@click.option("--group", metavar="NAME", help="A broker group instead of the node.")
-@click.option(
+@option("--group NAME", "A broker group instead of the node.")
+@option(
     "--seconds",
+    "How long to wait for messages in flight.",
     type=FiniteRange(min=0, max=3600),
     default=30.0,
-    show_default=True,
-    help="How long to wait for messages in flight.",
 )
-@click.option("--undo", is_flag=True, help="Resume the group.")
-@with_node_token_file
-@of_node_or_rules
+@asks("session", "rules")
 def drain(
     *,
     group: str | None,
     seconds: float,
-    undo: bool,
-    node_token_file: Path | None,
-    door: Session | Rules,
+    session: Session | None,
+    rules: Rules | None,
 ) -> None:
     """Stop a node, or bring a broker group to rest before it is stopped.
 
     The node does the same as at SIGTERM: it sends clients elsewhere, accepts nothing more, and
     waits until messages in flight are answered, --seconds at most; then its process ends. The node
     itself is asked (--server). A broker group (--group) is paused at the meta server (--meta) until
-    nothing is in flight to it from any node; resume it after its stop. Ends with exit code 0 if the
-    node has stopped or the group is at rest, else with 7 and what is left.
+    nothing is in flight to it from any node; `delaywheel resume --group` ends the pause. Ends with
+    exit code 0 if the node has stopped or the group is at rest, else with 7 and what is left.
 
     \b
     Examples:
       delaywheel drain --seconds 60
       delaywheel drain --meta 127.0.0.1:8080 --group g1 --seconds 60
-      delaywheel drain --meta 127.0.0.1:8080 --group g1 --undo
     """
-    if undo and group is None:
-        raise click.UsageError("--undo goes with --group: a node that has stopped is started again")
-    if isinstance(door, Rules) is (group is None):
+    if (rules is None) is not (group is None):
         raise click.UsageError(
             "a node is stopped at the node itself: give --server HOST:PORT, its http.address; "
             "a broker group is paused at the meta server: --meta and --group go together"
         )
-    if isinstance(door, Rules) and group is not None:
-        door.session.node_token_file = node_token_file
-        _drain_group(door, group, seconds, undo=undo)
-    elif isinstance(door, Session):
-        _drain_node(door, seconds)
+    if rules is not None and group is not None:
+        _drain_group(rules, group, seconds)
+    elif session is not None:
+        _drain_node(session, seconds)
 
 
 def _drain_node(session: Session, seconds: float) -> None:
@@ -85,33 +81,67 @@ def _drain_node(session: Session, seconds: float) -> None:
     )
 
 
-def _drain_group(rules: Rules, group: str, seconds: float, *, undo: bool) -> None:
-    is_known = rules.pause_group(group, paused=not undo)
+def _drain_group(rules: Rules, group: str, seconds: float) -> None:
+    is_known = rules.pause_group(group)
     deadline = time.monotonic() + seconds
-    left = rules.in_flight_to(group)
-    while not (undo or left.is_none) and time.monotonic() < deadline:
+    counts, unknown = _in_flight(rules, group)
+    while (any(counts) or unknown) and time.monotonic() < deadline:
         time.sleep(_LOOK_S)
-        left = rules.in_flight_to(group)
-    is_known = is_known or left.is_known
+        counts, unknown = _in_flight(rules, group)
+    is_known = is_known or any(count is not None for count in counts)
+    messages, nodes = sum(filter(None, counts)), len(counts) + len(unknown)
+    is_at_rest = not messages and not unknown
     if rules.session.as_json:
-        found = {"in_flight": left.messages, "nodes": left.nodes, "unknown": left.unknown}
-        done = is_known and left.is_none
-        answer = {"group": group, "is_known": is_known, "paused": not undo, "done": done}
-        print_json(answer | found)
-    elif undo:
-        click.echo(f"group {group} goes on")
-    elif left.is_none and is_known:
-        nodes = "1 node" if left.nodes == 1 else f"{left.nodes} nodes"
-        click.echo(f"group {group} is paused and nothing is in flight to it from {nodes}")
-    if not undo and not is_known:
+        answer = {"group": group, "is_known": is_known, "paused": True}
+        answer |= {"done": is_known and is_at_rest, "in_flight": messages}
+        print_json(answer | {"nodes": nodes, "unknown": unknown})
+    elif is_at_rest and is_known:
+        of_nodes = "1 node" if nodes == 1 else f"{nodes} nodes"
+        click.echo(f"group {group} is paused and nothing is in flight to it from {of_nodes}")
+    if not is_known:
         raise Failure(
             f"broker group {group} is not known, so it may not be at rest: "
             f"where there is one it is paused until `delaywheel resume --group {group}`",
             ExitCode.REFUSED,
         )
-    if not undo and not left.is_none:
+    if not is_at_rest:
         raise Failure(
-            f"not at rest: {left.messages} messages are in flight to {group}"
-            + "".join(f"; not known of {one}" for one in left.unknown),
+            f"not at rest: {messages} messages are in flight to {group}"
+            + "".join(f"; not known of {one}" for one in unknown),
             ExitCode.REFUSED,
         )
+
+
+def _in_flight(rules: Rules, group: str) -> tuple[list[int | None], list[str]]:
+    """Return what is in flight from each node, None if it does not know the group, and who fails.
+
+    The nodes of the cluster are asked at the HTTP addresses that they registered, but for those
+    that deliver nothing.
+    """
+    groups = rules.session.ask("GET", "topology")["delay_groups"]
+    of_cluster = [one for one in groups if one["cluster"] == rules.cluster]
+    nodes = [node for one in of_cluster for node in one["nodes"] if node["in_sync"]]
+
+    def take(status: Json) -> Json:
+        broker = msgspec.convert(status, _Status).brokers.get(group)
+        return {"in_flight": None if broker is None else broker.in_flight}
+
+    answers = ask_nodes(nodes, take, rules.session.token_file)
+    unknown = [
+        f"{node['node_id']}: {answer['error']}"
+        for node, answer in zip(nodes, answers, strict=True)
+        if "error" in answer
+    ]
+    return [answer["in_flight"] for answer in answers if "error" not in answer], unknown
+
+
+class _Broker(msgspec.Struct, frozen=True):
+    in_flight: int
+
+
+class _Status(msgspec.Struct, frozen=True):
+    """The used part of a node's status."""
+
+    failing: list[str]
+    brokers: dict[str, _Broker] = {}
+    """A node that has none delivers nothing: it is no master, or has only just been started."""

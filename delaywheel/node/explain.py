@@ -2,24 +2,35 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from delaywheel.cluster.node_client import of_node, print_json, text_of_rule
+from delaywheel.cluster.node_client import LONG_S, asks
+from delaywheel.cluster.rules import text_of_rule
 from delaywheel.shared.admin_client import Session
+from delaywheel.shared.options import option
 from delaywheel.shared.parameters import MOMENT
-from delaywheel.shared.terminal import cell, moment_text, wide_console
+from delaywheel.shared.tables import Columns, figures_table, moment_text, rows_table, screen
+from delaywheel.shared.terminal import print_json
 
+_COLUMNS: Final[Columns] = {
+    "sequence": "sequence",
+    "subject": "subject",
+    "due": lambda row: moment_text(row["due_ms"]),
+    "reason": "reason",
+    "group": lambda row: row["group"] or "-",
+    "segment": "segment",
+}
 _NOT_HELD = "nothing is held back: what waits is not due"
 _NEVER_SEEN = "never seen here: nothing of it came or was due since this node started"
 
 
 @click.command(short_help="Show where messages are and why they have not been delivered.")
-@click.option("--subject", metavar="SUBJECT", help="All messages of a subject.")
-@click.option("--id", "message_id", metavar="ID", help="One, by its message id.")
-@click.option("--at", type=MOMENT, metavar="TIME", help="When that one was due, if days ago.")
-@of_node
+@option("--subject SUBJECT", "All messages of a subject.")
+@option("--id ID", "One, by its message id.", to="message_id")
+@option("--at TIME", "When that one was due, if days ago.", type=MOMENT)
+@asks("session", timeout_s=LONG_S)
 def explain(
     *,
     subject: str | None,
@@ -55,9 +66,6 @@ def explain(
 
 
 def _print_subject(answer: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
-    table = Table(show_header=False)
     rule = answer["rule"]
     rows = {
         "subject": answer["subject"],
@@ -72,9 +80,7 @@ def _print_subject(answer: Mapping[str, Any]) -> None:
         "due, left on disk": str(answer["left_on_disk"]),
         "oldest of these": _oldest(answer["oldest_left_due_ms"]),
     }
-    for name, value in rows.items():
-        table.add_row(name, cell(value))
-    wide_console().print(table)
+    screen().print(figures_table("", rows))
 
 
 def _count_of_letters(answer: Mapping[str, Any]) -> str:
@@ -84,25 +90,12 @@ def _count_of_letters(answer: Mapping[str, Any]) -> str:
 
 
 def _print_messages(answer: Mapping[str, Any]) -> None:
-    from rich.table import Table
-
     if not answer["messages"]:
         click.echo(answer["hint"])
         return
-    table = Table()
-    for name in ("sequence", "subject", "due", "reason", "group", "segment"):
-        table.add_column(name)
-    for row in answer["messages"]:
-        table.add_row(
-            str(row["sequence"]),
-            cell(row["subject"]),
-            moment_text(row["due_ms"]),
-            cell(row["reason"]),
-            cell(row["group"] or "-"),
-            cell(row["segment"]),
-        )
-    wide_console().print(table)
-    for row in answer["messages"]:
+    rows = answer["messages"]
+    screen().print(rows_table("", _COLUMNS, rows, most=len(rows)))
+    for row in rows:
         if row["dead_letter"]:
             shown = f"`delaywheel dead show {row['sequence']}`"
             click.echo(f"it is dead letter {row['sequence']}: see {shown}, then requeue or drop it")

@@ -10,69 +10,52 @@ from typing import IO, TYPE_CHECKING
 import click
 import msgspec
 
-from delaywheel.shared.failures import ExitCode, Failure, failure_of
+from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY, MOMENT, PAIR
+from delaywheel.shared.sending import client_of, fail_if_any
 
 if TYPE_CHECKING:
     from delay_client import Outcome, OutgoingMessage
 
-_FAILURES_SHOWN = 10
-
 
 @click.command()
 @click.argument("text", required=False)
-@click.option(
-    "--meta",
-    "metas",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="The HTTP port of a meta server, which tells where the subject's messages go. Repeatable: "
-    "any that answers will do.",
+@option(
+    "--meta HOST:PORT...",
+    "The HTTP port of a meta server, which tells where the subject's messages go. "
+    "Repeatable: any that answers will do.",
+    to="metas",
 )
-@click.option(
-    "--server",
-    "servers",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="In place of --meta a delay server. Repeatable: each takes messages, one that fails is "
-    "done without.  [default: 127.0.0.1:20801]",
+@option(
+    "--server HOST:PORT...",
+    "In place of --meta a delay server. Repeatable: each takes messages, one that fails "
+    "is done without.  [default: 127.0.0.1:20801]",
+    to="servers",
 )
-@click.option("--subject", required=True, help="What consumers subscribe to.")
-@click.option("--delay", type=DELAY, help="Deliver so long after now: 30s, 1h30m, 2d.")
-@click.option(
+@option("--subject SUBJECT", "What consumers subscribe to.", required=True)
+@option("--delay", "Deliver so long after now: 30s, 1h30m, 2d.", type=DELAY)
+@option(
     "--at",
-    type=MOMENT,
-    help="Deliver at this moment: 2026-12-24T18:00:00+01:00. Without an offset it is this "
+    "Deliver at this moment: 2026-12-24T18:00:00+01:00. Without an offset it is this "
     "machine's local time; the answer says which moment that is.",
+    type=MOMENT,
 )
-@click.option(
-    "--id",
-    "message_id",
-    help="Message id; one is made if none is given. Of several messages each gets -1, -2 ... at "
-    "its end.",
+@option(
+    "--id TEXT",
+    "Message id; one is made if none is given. Of several messages each gets -1, -2 ... "
+    "at its end.",
+    to="message_id",
 )
-@click.option(
-    "--attribute", "attributes", type=PAIR, multiple=True, help="key=value, beside the body."
-)
-@click.option(
-    "--body-file",
+@option("--attribute KEY=VALUE...", "Beside the body.", to="attributes", type=PAIR)
+@option(
+    "--body-file FILE",
+    "Send what is in FILE, instead of TEXT; - is standard input.",
     type=click.File("rb"),
-    metavar="FILE",
-    help="Send what is in FILE, instead of TEXT; - is standard input.",
 )
-@click.option("--tag", "tags", multiple=True, help="For consumers that filter. Repeatable.")
-@click.option(
-    "--count", type=click.IntRange(min=1), default=1, show_default=True, help="How many to send."
-)
-@click.option("--timeout", type=DELAY, help="How long to try, if it does not work at once.")
-@click.option(
-    "--routes-cache",
-    type=click.Path(dir_okay=False),
-    metavar="FILE",
-    help="Keep the routes that --meta tells in FILE, and send by them while no meta server can be "
-    "asked.",
-)
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a message.")
+@option("--tag TAG...", "For consumers that filter.", to="tags")
+@option("--count N>=1", "How many to send.", default=1)
+@option("--timeout", "How long to try, if it does not work at once.", type=DELAY)
+@option("--json", "One JSON object a message.", to="as_json")
 def send(
     *,
     text: str | None,
@@ -87,7 +70,6 @@ def send(
     tags: tuple[str, ...],
     count: int,
     timeout: timedelta | None,
-    routes_cache: str | None,
     as_json: bool,
 ) -> None:
     """Send a message that is delivered later. TEXT is its body; - takes that from standard input.
@@ -104,13 +86,11 @@ def send(
     """
     if metas and servers:
         raise click.UsageError("give either --meta or --server")
-    if routes_cache and not metas:
-        raise click.UsageError("--routes-cache is for --meta")
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay or --at")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
-    from delay_client import OutgoingMessage
+    from delay_client import OutgoingMessage, Receipt
 
     body = _body(text, body_file)
 
@@ -121,12 +101,13 @@ def send(
                 subject, body, delay, at, name, tags, attributes=dict(attributes) or None
             )
 
-    outcomes = _send_all(metas, servers, messages(), timeout, routes_cache)
+    outcomes = _send_all(metas, servers, messages(), timeout)
     if as_json:
         _print_json(outcomes)
     else:
         _print_text(outcomes)
-    _fail_if_any_failed(outcomes)
+    errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
+    fail_if_any(errors, len(outcomes))
 
 
 def _body(text: str | None, file: IO[bytes] | None) -> str | bytes:
@@ -148,25 +129,15 @@ def _send_all(
     servers: Sequence[str],
     messages: Iterator["OutgoingMessage"],
     timeout: timedelta | None,
-    routes_cache: str | None,
 ) -> list["Outcome"]:
     import anyio
 
-    from delay_client import Client
-    from delay_protocol.basics.printable import printable
-
     # What it warns of is told to on_trouble, and would be printed twice.
     logging.getLogger("delaywheel.client").addHandler(logging.NullHandler())
-    try:
-        client = Client(
-            servers or None,
-            meta=metas or None,
-            on_trouble=partial(click.echo, err=True),
-            routes_cache=routes_cache,
-        )
-    except ValueError as error:
-        hint = "--meta" if metas else "--server"
-        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
+    client = client_of(
+        *(servers, metas, "--meta" if metas else "--server"),
+        on_trouble=partial(click.echo, err=True),
+    )
 
     async def send_many() -> list["Outcome"]:
         async with client:
@@ -219,19 +190,3 @@ def _print_text(outcomes: Sequence["Outcome"]) -> None:
 def _shown(moment: datetime) -> str:
     """Return a moment by this machine's clock, with its offset from UTC."""
     return moment.astimezone().isoformat(sep=" ", timespec="milliseconds")
-
-
-def _fail_if_any_failed(outcomes: Sequence["Outcome"]) -> None:
-    from delay_client import Receipt
-    from delay_protocol.basics.printable import printable
-
-    errors = [outcome for outcome in outcomes if not isinstance(outcome, Receipt)]
-    if not errors:
-        return
-    failure = failure_of(errors[0])
-    code = failure.exit_code if failure and len(errors) == len(outcomes) else ExitCode.REFUSED
-    reasons = list(dict.fromkeys(printable(str(error)) for error in errors))
-    shown = "\n".join(reasons[:_FAILURES_SHOWN])
-    if len(reasons) > _FAILURES_SHOWN:
-        shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
-    raise Failure(shown, code)

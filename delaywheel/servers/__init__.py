@@ -4,7 +4,6 @@
     delay_server    `delaywheel delay-server`
     meta_server     `delaywheel meta-server`
     settings        `delaywheel settings`
-    settings_page   the page of all settings
 
 Imported by main.
 """

@@ -4,35 +4,22 @@ from pathlib import Path
 
 import click
 
+from delaywheel.shared.options import option
+
 
 @click.command()
-@click.option(
-    "--listen",
+@option(
+    "--listen HOST:PORT",
+    "Where delay servers deliver to; port 0 for any free one.",
     default="127.0.0.1:20881",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where delay servers deliver to; port 0 for any free one.",
 )
-@click.option(
-    "--meta",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="HTTP address of a meta server to register at. Repeatable: asked in turn.",
+@option(
+    "--meta HOST:PORT...",
+    "HTTP address of a meta server to register at. Repeatable: asked in turn.",
 )
-@click.option(
-    "--group",
-    default="loopback",
-    show_default=True,
-    metavar="NAME",
-    help="Name of the broker group, of which it is the master.",
-)
-@click.option(
-    "--record",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="Append what is received to a file, one JSON object a line.",
-)
-@click.option("--quiet", is_flag=True, help="Do not print messages.")
+@option("--group NAME", "Name of the broker group, of which it is the master.", default="loopback")
+@option("--record FILE", "Append what is received to a file, one JSON object a line.")
+@option("--quiet", "Do not print messages.")
 def broker(
     *, listen: str, meta: tuple[str, ...], group: str, record: Path | None, quiet: bool
 ) -> None:

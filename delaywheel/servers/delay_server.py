@@ -8,47 +8,39 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
-from delaywheel.shared.options import spelled_out
+from delaywheel.shared.options import option, spelled_out
 
 if TYPE_CHECKING:
     from delay_transport.settings.settings_file import Override
 
 
 @click.command("delay-server", short_help="Accept messages and deliver them when they are due.")
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="TOML file with the settings; `delaywheel settings` prints one to begin with.",
+@option(
+    "--config FILE",
+    "TOML file with the settings; `delaywheel settings` prints one to begin with.",
+    to="config_file",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting, over the file and the options below. Repeatable.",
+@option(
+    "--set SECTION.KEY=VALUE...",
+    "Set one setting, over the file and the options below.",
+    to="overrides",
 )
-@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
-@click.option("--listen", metavar="HOST:PORT", help="Where producers connect (listener.address).")
-@click.option(
-    "--meta",
-    "metas",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A meta server's HTTP address, for role and routes (meta.addresses). Repeatable.",
+@option("--data DIR", "Data directory (node.data_dir).", type=str)
+@option("--listen HOST:PORT", "Where producers connect (listener.address).")
+@option(
+    "--meta HOST:PORT...",
+    "A meta server's HTTP address, for role and routes (meta.addresses).",
+    to="metas",
 )
-@click.option(
-    "--broker",
-    "brokers",
-    multiple=True,
-    metavar="NAME=HOST:PORT[,weight=N]",
-    help="A real-time broker group to deliver to (brokers). Repeatable.",
+@option(
+    "--broker NAME=HOST:PORT[,weight=N]...",
+    "A real-time broker group to deliver to (brokers).",
+    to="brokers",
 )
-@click.option("--http", metavar="HOST:PORT", help="Metrics, health and status (http.address).")
-@click.option("--cluster", metavar="NAME", help="Fixed at the first start (node.cluster).")
-@click.option("--group", metavar="NAME", help="Fixed at the first start (node.group).")
-@click.option("--node-id", metavar="NAME", help="Fixed at the first start (node.node_id).")
+@option("--http HOST:PORT", "Metrics, health and status (http.address).")
+@option("--cluster NAME", "Fixed at the first start (node.cluster).")
+@option("--group NAME", "Fixed at the first start (node.group).")
+@option("--node-id NAME", "Fixed at the first start (node.node_id).")
 def delay_server(
     *,
     config_file: Path | None,

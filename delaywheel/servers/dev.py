@@ -5,42 +5,29 @@ from pathlib import Path
 
 import click
 
+from delaywheel.shared.options import option
+
 
 @click.command()
-@click.option(
-    "--data",
-    type=click.Path(path_type=Path, file_okay=False),
-    metavar="DIR",
-    help="Keep messages in DIR until the next start. Without it they go with the process.",
+@option(
+    "--data DIR", "Keep messages in DIR until the next start. Without it they go with the process."
 )
-@click.option(
-    "--meta",
+@option(
+    "--meta HOST:PORT",
+    "HTTP address of the meta server: what a client is given.",
     default="127.0.0.1:8080",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="HTTP address of the meta server: what a client is given.",
 )
-@click.option(
-    "--listen",
-    default="127.0.0.1:20801",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="Where the delay server takes messages.",
-)
-@click.option(
-    "--http",
+@option("--listen HOST:PORT", "Where the delay server takes messages.", default="127.0.0.1:20801")
+@option(
+    "--http HOST:PORT",
+    "HTTP address of the delay server: where `delaywheel status`, `explain` and `dead` ask.",
     default="127.0.0.1:20811",
-    show_default=True,
-    metavar="HOST:PORT",
-    help="HTTP address of the delay server: where `delaywheel status`, `explain` and `dead` ask.",
 )
-@click.option(
-    "--print",
-    "subjects",
-    multiple=True,
-    metavar="SUBJECT",
-    help="Receive and print messages of a subject, or of all that begin so: `orders.*`. "
+@option(
+    "--print SUBJECT...",
+    "Receive and print messages of a subject, or of all that begin so: `orders.*`. "
     "Repeatable; `hello*` without it, `--print ''` for none.",
+    to="subjects",
 )
 def dev(*, data: Path | None, meta: str, listen: str, http: str, subjects: tuple[str, ...]) -> None:
     """Run all that a service needs to send and receive, in this terminal, until Ctrl-C.

@@ -5,36 +5,26 @@ from pathlib import Path
 
 import click
 
-from delaywheel.shared.options import spelled_out
+from delaywheel.shared.options import option, spelled_out
 
 
 @click.command(
     "meta-server", short_help="Serve routes and roles to clients, brokers and delay servers."
 )
-@click.option(
-    "--config",
-    "config_file",
-    type=click.Path(path_type=Path, dir_okay=False),
-    metavar="FILE",
-    help="TOML file with the settings; `delaywheel settings --of meta-server` prints one.",
+@option(
+    "--config FILE",
+    "TOML file with the settings; `delaywheel settings --of meta-server` prints one.",
+    to="config_file",
 )
-@click.option(
-    "--set",
-    "overrides",
-    multiple=True,
-    metavar="SECTION.KEY=VALUE",
-    help="Set one setting, over the file and the options below. Repeatable.",
+@option(
+    "--set SECTION.KEY=VALUE...",
+    "Set one setting, over the file and the options below.",
+    to="overrides",
 )
-@click.option("--data", metavar="DIR", help="Data directory (node.data_dir).")
-@click.option(
-    "--listen",
-    metavar="HOST:PORT",
-    help="Address for clients, brokers and delay servers (listener.address).",
-)
-@click.option(
-    "--http", metavar="HOST:PORT", help="Discovery, administration, status (http.address)."
-)
-@click.option("--tokens", metavar="FILE", help="Who may administer (admin.token_file).")
+@option("--data DIR", "Data directory (node.data_dir).", type=str)
+@option("--listen HOST:PORT", "Address for clients, brokers and delay servers (listener.address).")
+@option("--http HOST:PORT", "Discovery, administration, status (http.address).")
+@option("--tokens FILE", "Who may administer (admin.token_file).", type=str)
 def meta_server(
     *, config_file: Path | None, overrides: tuple[str, ...], **short: str | None
 ) -> None:

@@ -2,15 +2,16 @@
 
 import click
 
+from delaywheel.shared.options import option
+
 
 @click.command(short_help="Print all settings and what they mean.")
-@click.option(
+@option(
     "--of",
-    "process",
+    "Whose configuration file.",
+    to="process",
     type=click.Choice(["delay-server", "meta-server"]),
     default="delay-server",
-    show_default=True,
-    help="Whose configuration file.",
 )
 def settings(process: str) -> None:
     """Print a configuration file that explains every setting.

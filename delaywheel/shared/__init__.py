@@ -7,7 +7,9 @@
     log_output          where log events go
     options             options of several commands
     parameters          delays, moments and attributes
-    terminal            tables for people
+    sending             a client, and what became of what it sent
+    tables              tables and figures for people
+    terminal            an answer, shown once or again and again
 
 Imported by every other part.
 """

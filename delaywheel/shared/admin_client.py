@@ -1,7 +1,7 @@
 """Asking a server's administration over HTTP, and what its refusals mean for a command."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,9 @@ TIMEOUT_S: Final = 15.0
 
 PAGE: Final = 1000
 """Rows that are asked for at a time."""
+
+MORE: Final[Json] = {"more": True}
+"""Stands for rows that were left out."""
 
 TOKEN_VARIABLE: Final = "DELAYWHEEL_TOKEN"  # noqa: S105 (where it is, not what it is)
 
@@ -34,6 +37,22 @@ _TARGET_CHARACTERS_MAX: Final = 14_000
 """More, with headers, no server reads. Two subjects of the greatest length have 12,288."""
 
 
+class Missing(Failure):
+    """There is no such row."""
+
+
+class Conflict(Failure):
+    """The row has another version than the one that was expected."""
+
+
+class Away(Failure):
+    """The server is there, and cannot answer in this moment."""
+
+
+_FAILURES: Final[Mapping[int, type[Failure]]] = {404: Missing, 412: Conflict, 503: Away, 504: Away}
+"""The failure of a status, where a command has to know."""
+
+
 @dataclass(slots=True)
 class Session:
     """The server that a command asks, and the form in which it prints answers."""
@@ -47,8 +66,10 @@ class Session:
     what: str = "meta server"
     """Whom the command wants to speak to, for people."""
     timeout_s: float = TIMEOUT_S
-    node_token_file: Path | None = None
-    """With the token for delay servers that the meta server names: they are not shown the other."""
+
+    def __post_init__(self) -> None:
+        """Take a URL for host:port as well."""
+        self.address = self.address.removeprefix("http://").rstrip("/")
 
     def ask(
         self,
@@ -56,12 +77,42 @@ class Session:
         *path: str,
         query: Mapping[str, object] | None = None,
         body: Mapping[str, object] | None = None,
+        if_match: str | None = None,
     ) -> Json:
         """Return the answer; raise Failure with a sentence and an exit code.
 
         Parameters and fields that are None are left out.
+
+        if_match: the version that the row must have; "0": there must be none
         """
-        _check_text(path, query, body)
+        token = token_of(self.token_file, self.address)
+        try:
+            status, found = ask_json(
+                self.address,
+                method,
+                self._target(path, query),
+                body=None if body is None else dict(_given(body)),
+                token=token,
+                headers={} if if_match is None else {"If-Match": f'"{if_match}"'},
+                timeout_s=self.timeout_s,
+                server=self.what,
+                purpose="can be administered",
+            )
+        except UnicodeEncodeError as error:
+            raise _failure(f"{error.object!a} is no UTF-8", ExitCode.USAGE) from error
+        if status < 400:
+            return found
+        message, code = str(found["detail"]), str(found["code"])
+        if status == 401 and token is None:
+            message = (
+                f"{self.address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
+            )
+        exit_code = _EXIT_CODES.get(status, ExitCode.REFUSED)
+        if status == 503 and code == "store":
+            exit_code = ExitCode.DISK
+        raise _failure(message, exit_code, _FAILURES.get(status, Failure))
+
+    def _target(self, path: Iterable[str], query: Mapping[str, object] | None) -> str:
         target = "/".join([self.prefix, *(quote(part, safe="") for part in path)])
         if given := {name: _text(value) for name, value in _given(query)}:
             target += "?" + urlencode(given)
@@ -71,90 +122,100 @@ class Session:
                 f"have {_TARGET_CHARACTERS_MAX}; a subject or prefix has at most 2048 bytes",
                 ExitCode.USAGE,
             )
-        token = token_of(self.token_file)
-        status, found = ask_json(
-            self.address,
-            method,
-            target,
-            body=None if body is None else dict(_given(body)),
-            token=token,
-            timeout_s=self.timeout_s,
-            server=self.what,
-            purpose="can be administered",
-        )
-        if status < 400:
-            return found
-        message, code = str(found["error"]["message"]), str(found["error"]["code"])
-        if status == 401 and token is None:
-            message = (
-                f"{self.address} wants a token: set {TOKEN_VARIABLE}, or give --token-file FILE"
-            )
-        if status == 503 and code == "store":
-            raise _failure(message, ExitCode.DISK)
-        raise _failure(message, _EXIT_CODES.get(status, ExitCode.REFUSED))
+        return target
 
-    def rows(self, *path: str, query: Mapping[str, object], limit: int | None) -> Iterator[Json]:
-        """Yield up to `limit` rows of a list (None: all), page by page, then one with `more`.
+    def change(
+        self, *path: str, fields: Mapping[str, object], names: Iterable[str], version: str = ""
+    ) -> Json:
+        """Change fields of a row, or add it, and return it; Conflict if somebody else changes it.
 
-        The last one, {"more": True}, comes only if there are more rows than `limit`.
+        names: all fields that are set; those that are not in `fields` stay
+        version: the one that it must have; empty: the one that it has now
+        """
+        try:
+            row = self.ask("GET", *path)
+        except Missing:
+            row = {"version": 0}
+        body = {**{name: row[name] for name in names if name in row}, **fields}
+        return self.ask("PUT", *path, body=body, if_match=version or str(row["version"]))
+
+    def rows(
+        self, *path: str, query: Mapping[str, object], limit: int | None, after_name: str = "after"
+    ) -> Iterator[Json]:
+        """Yield up to `limit` rows of a list (None: all), page by page, then MORE.
+
+        MORE comes only if there are more rows than `limit`.
+
+        after_name: the parameter that gets the `next` of the page before
         """
         after: object = None
         left = limit
         while left is None or left > 0:
             size = PAGE if left is None else min(PAGE, left)
-            page = self.ask("GET", *path, query={**query, "after": after, "limit": size})
+            page = self.ask("GET", *path, query={**query, after_name: after, "limit": size})
             yield from page["items"]
             left = None if left is None else left - len(page["items"])
             after = page["next"]
             if after is None:
                 return
-        yield {"more": True}
+        yield MORE
 
 
-def token_of(file: Path | None) -> str | None:
-    """Return the token of a file, or else of the environment: no argument, which others could see.
+def token_of(file: Path | None, address: str) -> str | None:
+    """Return the token for the server that a command names; None if there is none.
 
-    None if there is none; raises Failure for an invalid token.
+    It is that of the file, or of the environment: no argument, which others could see. Raises
+    Failure for an invalid token.
     """
-    if file is not None:
-        return token_in(file)
+    tokens = {} if file is None else tokens_in(file)
+    found = tokens.get("", token_of_node(tokens, address))
+    if found is not None:
+        return found
     text = os.environ.get(TOKEN_VARIABLE, "").strip()
     return _checked(text, TOKEN_VARIABLE) if text else None
 
 
-def token_in(file: Path) -> str:
-    """Return the token of a file; raise Failure if there is none in it."""
+def token_of_node(tokens: Mapping[str, str], address: str) -> str | None:
+    """Return the token for a delay server that a meta server names; None if there is none.
+
+    Whoever registers there is asked, so a token is shown to none but those that the file names.
+    """
+    return tokens.get(address, tokens.get("*"))
+
+
+def tokens_in(file: Path) -> dict[str, str]:
+    """Return the tokens of a file by the address of their servers, or the only one by "".
+
+    Raises Failure if there is none in it.
+    """
     try:
-        text = file.read_text(encoding="ascii").strip()
+        lines = file.read_text(encoding="ascii").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         raise Failure(f"the token file cannot be read: {error}", ExitCode.USAGE) from error
-    return _checked(text, str(file))
+    rows = [line.rpartition(" ") for line in map(str.strip, lines) if line]
+    if not rows or (len(rows) > 1 and not all(address for address, _, _ in rows)):
+        raise _no_token(str(file))
+    return {address.strip(): _checked(token, str(file)) for address, _, token in rows}
 
 
 def _checked(text: str, where: str) -> str:
     if not text.isascii() or not text.isprintable() or " " in text or not text:
-        raise Failure(f"there is no token in {where}: a token is one word", ExitCode.USAGE)
+        raise _no_token(where)
     return text
 
 
-def _check_text(*parts: object) -> None:
-    """Raise Failure if what was typed is no text that could be asked for."""
-    for part in parts:
-        if isinstance(part, str):
-            try:
-                part.encode()
-            except UnicodeEncodeError as error:
-                raise _failure(f"{part!a} is no UTF-8", ExitCode.USAGE) from error
-        elif isinstance(part, Mapping):
-            _check_text(*part.values())
-        elif isinstance(part, tuple):
-            _check_text(*part)
+def _no_token(where: str) -> Failure:
+    return Failure(
+        f"there is no token in {where}: a token is one word; a file has one, or a line "
+        "`HOST:PORT TOKEN` for each server",
+        ExitCode.USAGE,
+    )
 
 
-def _failure(message: str, code: ExitCode) -> Failure:
+def _failure(message: str, code: ExitCode, kind: type[Failure] = Failure) -> Failure:
     from delay_protocol.basics.printable import printable
 
-    return Failure(printable(message), code)
+    return kind(printable(message), code)
 
 
 def _given(values: Mapping[str, object] | None) -> Iterator[tuple[str, object]]:

@@ -25,6 +25,7 @@ def ask_json(
     *,
     body: Mapping[str, object] | None = None,
     token: str | None = None,
+    headers: Mapping[str, str] | None = None,
     timeout_s: float,
     server: str,
     purpose: str,
@@ -37,7 +38,7 @@ def ask_json(
     from delay_transport.seams.runtime import parse_peer_address
 
     host, port = parse_peer_address(address)
-    headers = {"Accept": "application/json"}
+    headers = {"Accept": "application/json", **(headers or {})}
     data = None
     if body is not None:
         headers["Content-Type"] = "application/json"
@@ -61,7 +62,7 @@ def ask_json(
         found: Json = msgspec.json.decode(answer, type=dict[str, Any])
         if response.status >= 400:
             # Whoever refuses without a reason is somebody else.
-            found["error"]["message"], found["error"]["code"]
+            found["detail"], found["code"]
     except (
         msgspec.DecodeError,
         UnicodeDecodeError,

@@ -14,46 +14,66 @@ if TYPE_CHECKING:
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
+_PATHS: Mapping[str, Any] = {
+    "FILE": click.Path(path_type=Path, dir_okay=False),
+    "DIR": click.Path(path_type=Path, file_okay=False),
+}
+"""The types of values by what stands for them in a help."""
+
+
+def option(
+    spelled: str,
+    about: str,
+    *,
+    to: str | None = None,
+    default: object = None,
+    **more: Any,  # noqa: ANN401 (click's)
+) -> Callable[[Command], Command]:
+    """Return an option as a decorator; its help names its default.
+
+    spelled: its name, and what stands for its value, such as `--data DIR`; a flag has none, and
+        one that may be given several times ends in three dots; `N>=1` is a whole number
+    to: the parameter that gets it, if that has another name
+    """
+    names, _, metavar = spelled.partition(" ")
+    metavar, _, least = metavar.partition(">=")
+    if least:
+        more["type"] = click.IntRange(min=int(least))
+    is_flag = not metavar and "type" not in more
+    if default is not None:
+        more["default"] = default
+        more["show_default"] = not is_flag
+    if metavar:
+        one = metavar.removesuffix("...")
+        more = {"metavar": metavar, "type": _PATHS.get(one), "multiple": one != metavar} | more
+    return click.option(
+        names, *([] if to is None else [to]), is_flag=is_flag or None, help=about, **more
+    )
+
+
 def with_options(command: Command, options: Sequence[Callable[[Command], Command]]) -> Command:
     """Give a command options; its help names them in this order."""
-    for option in reversed(options):
-        command = option(command)
+    for add in reversed(options):
+        command = add(command)
     return command
 
 
 def of_meta_server(command: Command) -> Command:
     """Add `meta` and `token_file`: which meta server, and what proves that one may ask it."""
-    address = click.option(
-        "--meta",
+    address = option(
+        "--meta HOST:PORT",
+        "The meta server's HTTP address (http.address).",
         default="127.0.0.1:8080",
-        show_default=True,
-        metavar="HOST:PORT",
-        help="The meta server's HTTP address (http.address).",
     )
     return with_options(command, (address, with_token_file))
 
 
 def with_token_file(command: Command) -> Command:
     """Add `token_file`: what proves that one may ask."""
-    return click.option(
-        "--token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="File with the token; else it is taken from DELAYWHEEL_TOKEN.",
-    )(command)
-
-
-def with_node_token_file(command: Command) -> Command:
-    """Add `node_token_file`: what proves it to delay servers that a meta server names.
-
-    Whoever registers there is asked: none is to be shown the token of an administrator.
-    """
-    return click.option(
-        "--node-token-file",
-        type=click.Path(path_type=Path, dir_okay=False),
-        metavar="FILE",
-        help="File with the token that delay servers are shown, where they want one; one of the "
-        "role read is enough.",
+    return option(
+        "--token-file FILE",
+        "File with the token, or with a line `HOST:PORT TOKEN` for each server, `* TOKEN` "
+        "for all others; else it is taken from DELAYWHEEL_TOKEN.",
     )(command)
 
 
@@ -73,15 +93,13 @@ def watching(*, every_seconds: float) -> Callable[[Command], Command]:
     """Add `watch` and `every`: to show the same again and again."""
 
     def add(command: Command) -> Command:
-        every = click.option(
-            "--every",
+        every = option(
+            "--every SECONDS",
+            "Interval of --watch.",
             type=FiniteRange(min=0.1),
             default=every_seconds,
-            show_default=True,
-            metavar="SECONDS",
-            help="Interval of --watch.",
         )
-        watch = click.option("--watch", is_flag=True, help="Repeat until Ctrl-C.")
+        watch = option("--watch", "Repeat until Ctrl-C.")
         return watch(every(command))
 
     return add

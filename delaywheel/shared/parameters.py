@@ -2,8 +2,9 @@
 
 import math
 import re
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -14,82 +15,59 @@ _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w"
 _PART = re.compile(r"(?P<count>\d+(?:\.\d+)?)\s*(?P<unit>[a-z]*)\s*")
 
 
-class DelayType(click.ParamType[timedelta]):
-    """A length of time: `90`, `30s`, `1h30m`, `2d`, `500ms`; a bare number means seconds."""
+T = TypeVar("T")
 
-    name = "delay"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> timedelta:
-        """Return the timedelta that a text means."""
-        if isinstance(value, timedelta):
-            return value
-        text = str(value).strip().lower()
-        seconds = 0.0
-        end = 0
-        for part in _PART.finditer(text):
-            scale = _SECONDS.get(part["unit"] or "s")
-            if part.start() != end or scale is None:
-                break
-            seconds += float(part["count"]) * scale
-            end = part.end()
-        if not text or end != len(text):
-            self.fail(f"{value!r} is not a delay; write 90, 30s, 1h30m, 2d or 500ms", param, ctx)
+class Parsed(click.ParamType[T]):
+    """A value that a function makes of a text; it raises ValueError with a sentence."""
+
+    def __init__(self, name: str, parse: Callable[[str], T]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> T:  # noqa: ANN401 (click's own signature)
+        """Return the value that a text means."""
+        if not isinstance(value, str):
+            # A default, which is no text.
+            return value  # type: ignore[no-any-return]
         try:
-            return timedelta(seconds=seconds)
-        except OverflowError:
-            self.fail(f"{value!r} is longer than time itself", param, ctx)
-
-
-class MomentType(click.ParamType[datetime]):
-    """A moment as ISO 8601; without a time zone it is this machine's local time."""
-
-    name = "moment"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Return the datetime, with its zone, that a text means."""
-        if isinstance(value, datetime):
-            return value
-        try:
-            # A person at a terminal means the clock on the wall of the room.
-            return datetime.fromisoformat(str(value)).astimezone()
-        except (ValueError, OverflowError):
-            self.fail(f"{value!r} is not a moment; write 2026-12-24T18:00:00+01:00", param, ctx)
-
-
-class MinuteType(click.ParamType[int]):
-    """A moment of whole minutes, as minutes since 1970; without a time zone it is UTC."""
-
-    name = "minute"
-
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        """Return the minute that a text means."""
-        if isinstance(value, int):
-            return value
-        try:
-            return minute_of(str(value))
+            return self._parse(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
 
-class PairType(click.ParamType[tuple[str, str]]):
-    """A name and a value, `KEY=VALUE`; the value may have further equals signs."""
+def _delay(text: str) -> timedelta:
+    """Return a length of time: `90`, `30s`, `1h30m`, `2d`, `500ms`; a bare number is seconds."""
+    seconds, end, given = 0.0, 0, text.strip().lower()
+    for part in _PART.finditer(given):
+        scale = _SECONDS.get(part["unit"] or "s")
+        if part.start() != end or scale is None:
+            break
+        seconds += float(part["count"]) * scale
+        end = part.end()
+    if not given or end != len(given):
+        raise ValueError(f"{text!r} is not a delay; write 90, 30s, 1h30m, 2d or 500ms")
+    try:
+        return timedelta(seconds=seconds)
+    except OverflowError:
+        raise ValueError(f"{text!r} is longer than time itself") from None
 
-    name = "pair"
 
-    def convert(
-        self, value: object, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str, str]:
-        """Return key and value."""
-        key, equals, text = str(value).partition("=")
-        if not equals or not key:
-            self.fail(f"{value!r} is not KEY=VALUE", param, ctx)
-        return key, text
+def _moment(text: str) -> datetime:
+    """Return a moment of ISO 8601; without a time zone it is this machine's local time."""
+    try:
+        # A person at a terminal means the clock on the wall of the room.
+        return datetime.fromisoformat(text).astimezone()
+    except (ValueError, OverflowError):
+        raise ValueError(f"{text!r} is not a moment; write 2026-12-24T18:00:00+01:00") from None
+
+
+def _pair(text: str) -> tuple[str, str]:
+    """Return name and value of `KEY=VALUE`; the value may have further equals signs."""
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise ValueError(f"{text!r} is not KEY=VALUE")
+    return key, value
 
 
 class FiniteRange(click.FloatRange):
@@ -108,7 +86,8 @@ class FiniteRange(click.FloatRange):
         return number
 
 
-DELAY = DelayType()
-MINUTE = MinuteType()
-MOMENT = MomentType()
-PAIR = PairType()
+DELAY = Parsed("delay", _delay)
+MINUTE = Parsed("minute", minute_of)
+"""A moment of whole minutes, as minutes since 1970; without a time zone it is UTC."""
+MOMENT = Parsed("moment", _moment)
+PAIR = Parsed("pair", _pair)

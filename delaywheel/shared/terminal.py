@@ -1,29 +1,14 @@
-"""Tables for people: as wide as a terminal is, and wide enough for a file."""
+"""Shows an answer once, or again and again."""
 
-import sys
 import time
-from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import click
 import msgspec
 
 from delaywheel.shared.http_exchange import Json
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.text import Text
-
-_WIDTH_ELSEWHERE = 240
-"""Columns if standard output is not a terminal: a file can be scrolled."""
-
-
-def wide_console() -> "Console":
-    """Return a console on standard output that cuts nothing off when it is piped."""
-    from rich.console import Console
-
-    return Console(width=None if sys.stdout.isatty() else _WIDTH_ELSEWHERE)
+from delaywheel.shared.tables import screen
 
 
 def show(
@@ -38,11 +23,11 @@ def show(
         return
     from rich.live import Live
 
-    console = wide_console()
+    target = screen()
     if every is None:
-        console.print(render(ask()))
+        target.print(render(ask()))
         return
-    with Live(render(ask()), console=console, auto_refresh=False) as live:
+    with Live(render(ask()), console=target, auto_refresh=False) as live:
         while True:
             time.sleep(every)
             live.update(render(ask()), refresh=True)
@@ -52,18 +37,9 @@ def _print_json(ask: Callable[[], Json], every: float | None) -> None:
     while every is not None:
         click.echo(msgspec.json.encode(ask()))
         time.sleep(every)
-    click.echo(msgspec.json.format(msgspec.json.encode(ask()), indent=2))
+    print_json(ask())
 
 
-def cell(text: str) -> "Text":
-    """Return a table's cell that shows a text as it is: no markup, no control characters."""
-    from rich.text import Text
-
-    from delay_protocol.basics.printable import printable
-
-    return Text(printable(text))
-
-
-def moment_text(ms: int) -> str:
-    """Return wall ms to the millisecond, in UTC; what takes ISO 8601 reads it back."""
-    return f"{datetime.fromtimestamp(ms / 1000, UTC):%Y-%m-%d %H:%M:%S.%f}"[:-3] + "Z"
+def print_json(answer: Mapping[str, Any]) -> None:
+    """Print an answer for programs."""
+    click.echo(msgspec.json.format(msgspec.json.encode(answer), indent=2))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import Failure
+from delaywheel.shared.options import option
 from delaywheel.shared.parameters import MINUTE
 from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.hours import hours
@@ -33,40 +34,31 @@ spark.add_command(repair)
 
 @spark.command(cls=Verdicts)
 @reading
-@click.option(
-    "--from",
-    "from_minute",
-    type=MINUTE,
-    metavar="TIME",
-    help="Start of the range: filed minutes.",
-)
-@click.option("--to", "to_minute", type=MINUTE, metavar="TIME", help="End of the range, exclusive.")
-@click.option("--final", is_flag=True, help="No node runs any more: overdue is lost.")
+@option("--from TIME", "Start of the range: filed minutes.", to="from_minute", type=MINUTE)
+@option("--to TIME", "End of the range, exclusive.", to="to_minute", type=MINUTE)
+@option("--final", "No node runs any more: overdue is lost.")
 @judged
-@click.option(
-    "--output",
+@option(
+    "--output FILE",
+    "The JSON file for the result.",
     type=ResultType(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The JSON file for the result.",
 )
-@click.option(
-    "--details",
+@option(
+    "--details DIR",
+    "The directory for Parquet files with every finding and all tables.",
     type=ResultType(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The directory for Parquet files with every finding and all tables.",
 )
-@click.option(
-    "--page",
-    "page_file",
+@option(
+    "--page FILE",
+    "The HTML file for the result with plots.",
+    to="page_file",
     type=ResultType(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The HTML file for the result with plots.",
 )
-@click.option(
+@option(
     "--check-payload",
-    is_flag=True,
-    help="Also read and check the items of the messages, in the segments of the range, in dead "
-    "letters and in the whole message_log. A damaged item makes the input incomplete.",
+    "Also read and check the items of the messages, in the segments of the range, in "
+    "dead letters and in the whole message_log. A damaged item makes the input "
+    "incomplete.",
 )
 @knowing_repairs
 @engine_options

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from delaywheel.shared.failures import Failure
-from delaywheel.shared.options import with_options
+from delaywheel.shared.options import option, with_options
 from delaywheel.shared.parameters import PAIR
 from delaywheel.spark.verdicts import ERROR, INSTALL_EXTRA
 
@@ -47,38 +47,23 @@ class EngineChoice:
 
 
 _OPTIONS: tuple[_Option, ...] = (
-    click.option(
+    option(
         "--engine",
+        "Run the tasks in Spark, or in processes of this machine, which need no Java. The "
+        "results are the same.",
         type=click.Choice(["spark", "local"]),
         default="spark",
-        show_default=True,
-        help="Run the tasks in Spark, or in processes of this machine, which need no Java. The "
-        "results are the same.",
     ),
-    click.option(
-        "--processes",
-        type=click.IntRange(min=1),
-        metavar="N",
-        help="Number of processes with --engine local (1 if not given).",
+    option("--processes N>=1", "Number of processes with --engine local (1 if not given)."),
+    option(
+        "--master URL",
+        "The master URL of Spark: local[2], spark://HOST:PORT, yarn, k8s://... (if not "
+        "given, that of spark-submit, or local[*]).",
     ),
-    click.option(
-        "--master",
-        metavar="URL",
-        help="The master URL of Spark: local[2], spark://HOST:PORT, yarn, k8s://... (if not given, "
-        "that of spark-submit, or local[*]).",
-    ),
-    click.option(
-        "--conf",
-        multiple=True,
-        type=PAIR,
-        metavar="KEY=VALUE",
-        help="A configuration property of Spark. May be given several times.",
-    ),
-    click.option(
-        "--spark-log",
-        type=click.Path(dir_okay=False, path_type=Path),
-        metavar="FILE",
-        help="A file for the log of Spark and its workers (otherwise shown only if they fail).",
+    option("--conf KEY=VALUE...", "A configuration property of Spark.", type=PAIR),
+    option(
+        "--spark-log FILE",
+        "A file for the log of Spark and its workers (otherwise shown only if they fail).",
     ),
 )
 _NAMES = tuple(one.name for one in fields(EngineChoice))

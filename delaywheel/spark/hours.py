@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import Failure
+from delaywheel.shared.options import option
 from delaywheel.spark.engines import EngineChoice, engine_options, running
 from delaywheel.spark.sources import ResultType, judged, knowing_repairs, reading, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
@@ -21,66 +22,30 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Verdicts)
-@click.option(
-    "--state",
+@option(
+    "--state DIR",
+    "The state directory: ledger, index and results of all hours. The first run makes it.",
     required=True,
     type=ResultType(file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The state directory: ledger, index and results of all hours. The first run makes it.",
 )
 @reading
 @judged
-@click.option(
-    "--back-hours",
-    type=click.IntRange(min=0),
-    default=48,
-    show_default=True,
-    metavar="N",
-    help="How many hours back the first run starts.",
-)
-@click.option(
-    "--open-hours",
-    type=click.IntRange(min=0),
-    default=3,
-    show_default=True,
-    metavar="N",
-    help="Reconcile an hour that is still open so many hours after its end as it is, and again "
-    "when it has closed.",
-)
-@click.option(
-    "--retry-hours",
-    type=click.IntRange(min=0),
-    default=24,
-    show_default=True,
-    metavar="N",
-    help="How long an hour with unreadable input is tried again, by each run.",
-)
-@click.option(
-    "--keep-days",
-    type=click.IntRange(min=1),
+@option("--back-hours N>=0", "How many hours back the first run starts.", default=48)
+@option(
+    "--keep-days N>=1",
+    "Days after which the result of an hour is removed; its sums stay.",
     default=90,
-    show_default=True,
-    metavar="N",
-    help="Days after which the result of an hour is removed; its sums stay.",
 )
-@click.option(
-    "--without-group",
-    "without_groups",
-    multiple=True,
-    metavar="GROUP",
-    help="This group is gone for good, and later hours are complete without it. Later runs "
-    "remember it. May be given several times.",
+@option(
+    "--without-group GROUP...",
+    "This group is gone for good, and later hours are complete without it. Later runs remember it.",
+    to="without_groups",
 )
-@click.option(
-    "--quiet",
-    is_flag=True,
-    help="Print nothing if the exit code is 0, for cron, which mails all output.",
-)
-@click.option(
+@option("--quiet", "Print nothing if the exit code is 0, for cron, which mails all output.")
+@option(
     "--check-payload",
-    is_flag=True,
-    help="Also read and check the items of the messages in the segments of the hours. A damaged "
-    "item makes its hour incomplete.",
+    "Also read and check the items of the messages in the segments of the hours. A "
+    "damaged item makes its hour incomplete.",
 )
 @knowing_repairs
 @engine_options
@@ -91,8 +56,6 @@ def hours(
     manifests: tuple[str, ...],
     asked: "Callable[..., Request]",
     back_hours: int,
-    open_hours: int,
-    retry_hours: int,
     keep_days: int,
     without_groups: tuple[str, ...],
     quiet: bool,
@@ -129,8 +92,6 @@ def hours(
     request = HoursRequest(
         request=asked(check_payload=check_payload),
         back_hours=back_hours,
-        open_hours=open_hours,
-        retry_hours=retry_hours,
         keep_days=keep_days,
         without_groups=without_groups,
     )

@@ -5,6 +5,7 @@ from pathlib import Path
 import click
 
 from delaywheel.shared.failures import Failure
+from delaywheel.shared.options import option
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
 
@@ -12,13 +13,7 @@ from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 @click.argument(
     "result", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="RESULT"
 )
-@click.option(
-    "--output",
-    required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The HTML file to write.",
-)
+@option("--output FILE", "The HTML file to write.", required=True)
 def page(*, result: Path, output: Path) -> None:
     """Make the HTML page of a result that `spark reconcile --output` wrote.
 

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import Failure, failure_of
+from delaywheel.shared.options import option
 from delaywheel.shared.parameters import DELAY
+from delaywheel.shared.sending import client_of
 from delaywheel.spark.sources import RootType, sources_of
 from delaywheel.spark.verdicts import ERROR, Verdicts, extra_required
 
@@ -31,78 +33,54 @@ _PROGRESS_S = 5.0
 
 
 @click.command(cls=Verdicts)
-@click.option(
-    "--details",
+@option(
+    "--details DIR",
+    "The directory of `spark reconcile --details`, with the findings to repair.",
     required=True,
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    metavar="DIR",
-    help="The directory of `spark reconcile --details`, with the findings to repair.",
 )
-@click.option(
-    "--root",
-    "roots",
-    multiple=True,
+@option(
+    "--root DATA_DIR...",
+    "The data directory of a node with findings, or the URI of a copy.",
+    to="roots",
     type=RootType(),
-    metavar="DATA_DIR",
-    help="The data directory of a node with findings, or the URI of a copy. May be given several "
-    "times.",
 )
-@click.option(
-    "--manifest",
-    "manifests",
-    multiple=True,
-    metavar="FILE[=DATA_DIR]",
-    help="A manifest of such a directory, as for `spark reconcile`. May be given several times.",
+@option(
+    "--manifest FILE[=DATA_DIR]...",
+    "A manifest of such a directory, as for `spark reconcile`.",
+    to="manifests",
 )
-@click.option(
-    "--missing",
-    is_flag=True,
-    help="Also send records of the message_log that have no row in the schedule_log.",
-)
-@click.option(
+@option("--missing", "Also send records of the message_log that have no row in the schedule_log.")
+@option(
     "--final",
-    is_flag=True,
-    help="No node runs on these directories any more, so messages lost in unsealed segments are "
-    "sent too. A node that is started on them later delivers these a second time.",
+    "No node runs on these directories any more, so messages lost in unsealed segments "
+    "are sent too. A node that is started on them later delivers these a second time.",
 )
-@click.option(
+@option(
     "--max-age",
+    "Leave out messages that were due longer ago: 6h, 2d.  [default: no limit]",
     type=DELAY,
-    help="Leave out messages that were due longer ago: 6h, 2d.  [default: no limit]",
 )
-@click.option(
-    "--node",
-    "nodes",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="A delay server to send to. May be given several times: the messages are shared out.",
+@option(
+    "--node HOST:PORT...",
+    "A delay server to send to. May be given several times: the messages are shared out.",
+    to="nodes",
 )
-@click.option(
-    "--meta",
-    "metas",
-    multiple=True,
-    metavar="HOST:PORT",
-    help="The HTTP port of a meta server that names the delay servers, in place of --node. May be "
-    "given several times.",
+@option(
+    "--meta HOST:PORT...",
+    "The HTTP port of a meta server that names the delay servers, in place of --node. "
+    "May be given several times.",
+    to="metas",
 )
-@click.option("--send", is_flag=True, help="Send the messages. Without it they are only listed.")
-@click.option(
-    "--audit",
-    "audit_file",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="The file that records the outcome of each message; needed to send. With the same file "
-    "a repair that was stopped continues.",
+@option("--send", "Send the messages. Without it they are only listed.")
+@option(
+    "--audit FILE",
+    "The file that records the outcome of each message; needed to send. With the same "
+    "file a repair that was stopped continues.",
+    to="audit_file",
 )
-@click.option(
-    "--rate",
-    type=click.IntRange(min=1),
-    default=1000,
-    show_default=True,
-    metavar="N",
-    help="The most messages a second.",
-)
-@click.option("--timeout", type=DELAY, help="How long a message is tried.  [default: 15s]")
+@option("--rate N>=1", "The most messages a second.", default=1000)
+@option("--timeout", "How long a message is tried.  [default: 15s]", type=DELAY)
 def repair(
     *,
     details: Path,
@@ -246,16 +224,11 @@ def _send(
     """Send the messages. A signal stops it after the requests in flight, a second one at once."""
     import anyio
 
-    from delay_client import Client
-    from delay_protocol.basics.printable import printable
     from spark_tools.repair.resender import Resender, Stop
     from spark_tools.repaired.repair_audit import Audit
 
-    try:
-        client = Client(meta=run.to) if is_meta else Client(run.to)
-    except ValueError as error:
-        hint = "--meta" if is_meta else "--node"
-        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
+    servers, metas, hint = ((), run.to, "--meta") if is_meta else (run.to, (), "--node")
+    client = client_of(servers, metas, hint)
 
     def each() -> Iterator["Message | LeftOut"]:
         for one in found:
@@ -301,7 +274,7 @@ class _Progress:
 
 
 class _Told:
-    """A bounded summary of a repair."""
+    """A summary of a repair."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -332,16 +305,10 @@ class _Told:
         self.count += 1
         self.size += len(one.item)
         self.kinds[one.wanted.kind] += 1
-        self._count_subject(one.subject)
+        self.subjects[one.subject] += 1
         self.due = [min([one.wanted.due_ms, *self.due]), max([one.wanted.due_ms, *self.due])]
         if self.count <= _EXAMPLES:
             self.examples.append(one)
-
-    def _count_subject(self, subject: str) -> None:
-        if subject in self.subjects or len(self.subjects) < _SUBJECTS_COUNTED:
-            self.subjects[subject] += 1
-        else:
-            self.subjects[_OTHERS] += 1
 
     def exit_code(self, outcome: "Outcome | None" = None) -> int:
         """Return the exit code of the command."""
@@ -388,10 +355,6 @@ class _Told:
         if self.unreadable > len(self.unreadable_examples):
             more = self.unreadable - len(self.unreadable_examples)
             click.echo(f"and {more:,} more that cannot be read", err=True)
-
-
-_SUBJECTS_COUNTED = 10_000
-_OTHERS = "(other)"
 
 
 def _print_outcome(outcome: "Outcome") -> None:

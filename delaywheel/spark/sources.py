@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from delaywheel.shared.options import with_options
+from delaywheel.shared.options import option, with_options
 from delaywheel.spark.verdicts import extra_required
 
 if TYPE_CHECKING:
@@ -53,88 +53,53 @@ class ResultType(click.Path):
 
 _DIRECTORY = click.Path(exists=True, file_okay=False)
 _SOURCES = (
-    click.option(
-        "--root",
-        "roots",
-        multiple=True,
+    option(
+        "--root DATA_DIR...",
+        "The data directory of a node, or the URI of a copy (s3://, gs://, hdfs://), as it is now.",
+        to="roots",
         type=RootType(),
-        metavar="DATA_DIR",
-        help="The data directory of a node, or the URI of a copy (s3://, gs://, hdfs://), as it is "
-        "now. May be given several times.",
     ),
-    click.option(
-        "--manifest",
-        "manifests",
-        multiple=True,
-        metavar="FILE[=DATA_DIR]",
-        help="A manifest from `delaywheel log manifest`, and the directory of its files (if not "
-        "given, that of the manifest); both may be URIs. May be given several times.",
+    option(
+        "--manifest FILE[=DATA_DIR]...",
+        "A manifest from `delaywheel log manifest`, and the directory of its files (if not "
+        "given, that of the manifest); both may be URIs.",
+        to="manifests",
     ),
 )
-_JUDGING = (
-    click.option(
-        "--grace-ms",
-        type=click.IntRange(min=0),
+_JUDGING = {
+    "grace_ms": option(
+        "--grace-ms MS>=0",
+        "A message without a fact is overdue this long after its due time.",
         default=60_000,
-        show_default=True,
-        metavar="MS",
-        help="A message without a fact is overdue this long after its due time.",
     ),
-    click.option(
-        "--max-late",
-        type=click.IntRange(min=0),
-        metavar="MS",
-        help="Longer lateness is a finding.",
+    "max_late": option("--max-late MS>=0", "Longer lateness is a finding."),
+    "expected_groups": option(
+        "--expect-group GROUP...",
+        "The input is incomplete without this group.",
+        to="expected_groups",
     ),
-    click.option(
-        "--expect-group",
-        "expected_groups",
-        multiple=True,
-        metavar="GROUP",
-        help="The input is incomplete without this group. May be given several times.",
-    ),
-    click.option(
-        "--subjects-max",
-        type=click.IntRange(min=1),
+    "subjects_max": option(
+        "--subjects-max N>=1",
+        "Number of subjects with figures of their own; the others are added up in one row.",
         default=100_000,
-        show_default=True,
-        metavar="N",
-        help="Number of subjects with figures of their own; the others are added up in one row.",
     ),
-    click.option(
-        "--examples",
-        type=click.IntRange(min=0),
-        default=20,
-        show_default=True,
-        metavar="N",
-        help="Number of findings of each class that the result shows.",
+    "examples": option(
+        "--examples N>=0", "Number of findings of each class that the result shows.", default=20
     ),
-    click.option(
-        "--rows-at-once",
-        type=click.IntRange(min=1),
+    "rows_at_once": option(
+        "--rows-at-once N>=1",
+        "Split larger segments into several tasks; a task needs about 260 bytes a row. The "
+        "result is the same.",
         default=4_000_000,
-        show_default=True,
-        metavar="N",
-        help="Split larger segments into several tasks; a task needs about 260 bytes a row. "
-        "The result is the same.",
     ),
-)
-_AUDITS = click.option(
-    "--repairs",
-    "audits",
-    multiple=True,
+}
+"""By the field of a Request, or its parameter."""
+_AUDITS = option(
+    "--repairs AUDIT...",
+    "The audit of a `spark repair`: messages that it sent again count as `repaired`, not "
+    "as lost, and the copies not as late.",
+    to="audits",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="AUDIT",
-    help="The audit of a `spark repair`: messages that it sent again count as `repaired`, not as "
-    "lost, and the copies not as late. May be given several times.",
-)
-_REQUEST = (
-    "grace_ms",
-    "max_late",
-    "expected_groups",
-    "subjects_max",
-    "examples",
-    "rows_at_once",
 )
 Command = Callable[..., None]
 
@@ -147,11 +112,11 @@ def judged(command: Command) -> Command:
 
     @functools.wraps(command)
     def with_request(**given: Any) -> None:  # noqa: ANN401 (whatever options there are)
-        values = {name: given.pop(name) for name in _REQUEST}
+        values = {name: given.pop(name) for name in _JUDGING}
         values["max_late_ms"] = values.pop("max_late")
         command(**given, asked=functools.partial(_request, values))
 
-    return with_options(with_request, _JUDGING)
+    return with_options(with_request, tuple(_JUDGING.values()))
 
 
 def reading(command: Command) -> Command:

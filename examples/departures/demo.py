@@ -8,7 +8,7 @@ there the broker groups get their weights, 3:1, by `delaywheel weight`.
 
     0     the day begins                 one delay server is the master, two copy what it keeps
     0.18  broker group heavy is killed   light takes everything; heavy is started again after 1/8
-    0.5   an operator hands over         `delaywheel admin delay-group handover`
+    0.5   an operator hands over         `delaywheel admin handover`
     0.62  the master is killed           the group elects another one by itself; when there is one,
                                          the killed one is started again
     1     the last message is due        the account
@@ -241,7 +241,7 @@ class Demo:
         with trio.move_on_after(READY_SECONDS_MAX):
             while True:
                 said = await self._command(
-                    "admin", "--meta", self._meta, "broker-group", "list", "--json"
+                    "admin", "--meta", self._meta, "get", "broker-group", "--json"
                 )
                 names = {json.loads(line)["name"] for line in said.splitlines()}
                 if names >= WEIGHTS.keys():
@@ -289,7 +289,7 @@ class Demo:
     async def _change_masters(self) -> None:
         """Ask the master to hand over; later kill the next one, and bring it back."""
         await self._sleep_until(HANDED_OVER_AT)
-        account, admin = self.account, ("admin", "--meta", self._meta, "delay-group")
+        account, admin = self.account, ("admin", "--meta", self._meta)
         before = (await self._group()).master
         account.handover.begun_ms = self._note(f"an operator has {before} hand over")
         await self._command(*admin, "handover", DELAY_GROUP)

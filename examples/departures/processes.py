@@ -110,7 +110,8 @@ def run_command(arguments: tuple[str, ...]) -> str:
 def delay_group(meta: str, name: str) -> DelayGroup:
     """Return a group of delay servers as the meta server knows it; raise NotReadyError."""
     try:
-        with urllib.request.urlopen(f"http://{meta}/status", timeout=COMMAND_SECONDS_MAX) as answer:
+        topology = f"http://{meta}/api/v1/topology"
+        with urllib.request.urlopen(topology, timeout=COMMAND_SECONDS_MAX) as answer:
             groups = json.load(answer)["delay_groups"]
     except OSError as error:
         raise NotReadyError(f"the meta server at {meta} does not answer: {error}") from error

@@ -1,29 +1,32 @@
 """Administration: status, metrics, audit and the API.
 
-    admin_types      requests and answers of the API
+    admin_types      structs of the API's requests and answers
     administration   plans become commits
-    api              one function for each operation
-    entrance         who is let in, and how many at a time
+    api              the operations: three verbs and the actions of each kind
+    approval         the rule of what waits for an operator
+    context          what rules read and return
     http             the HTTP application
+    kinds            the kinds of rows, each declared once
     metrics          every number that is shown, as Prometheus has it
-    openapi          the description of the API
-    pages            pages of long lists
+    next_steps       what an operator does next for each group
+    node_rules       rules of delay groups and their nodes
     parts            what admin gets of a server; it knows no more of one
-    plans            requests to changes
+    rules            rules of all other kinds: requests to changes
     status           the status document
+    verbs            lists and shows rows of any kind, and changes them
     views            rows as they are shown
 
 No file imports one above it:
 
     http
-    openapi
     api
-    views
-    status
-    metrics
+    verbs   status
+    kinds   metrics
+    views   approval
     parts
-    administration   entrance
-    pages   plans
+    administration
+    rules   node_rules
+    context   next_steps
     admin_types
 
 Imported by the server and the process.

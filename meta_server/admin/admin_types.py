@@ -1,850 +1,441 @@
-"""Requests and answers of the administration API: its validation and its documentation.
+"""Structs of the administration API, which validate its requests and document both sides.
 
-Names are those of JSON. Times are wall clock in ms since 1970 UTC.
+Of each kind: the parts of its key, the filters of its list, and the fields that operators set. What
+is shown is the row itself (`meta_server/known/model.py`) with what is known beside it. The string
+that follows a field explains it. Names are those of JSON. Times are wall clock in ms since 1970
+UTC.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+from uuid import UUID
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
-from delay_protocol.nodes.controls import (
-    PATTERN_BYTES_MAX,
-    RATE_MAX,
-    RATE_MIN,
-    WEIGHT_MAX,
-    WEIGHT_MIN,
-    GroupControl,
-    SubjectControl,
-)
-from delay_protocol.nodes.registration import REPLICAS_MAX
+from delay_protocol.nodes.controls import PATTERN_BYTES_MAX
+from delay_protocol.nodes.registration import REPLICAS_MAX, GroupRecord
+from delay_transport.http.operations import Answer, Request
+from delay_transport.http.pages import Limit, PageQuery
 from meta_server.groups.liveness import Sign
-from meta_server.known.model import EVERY
-
-PAGE_MAX = 1000
-"""Rows of one page."""
-
-
-def about(text: str) -> Meta:
-    """Return the description of a field in the OpenAPI document."""
-    return Meta(description=text)
-
+from meta_server.known.model import (
+    AuditEntry,
+    Broker,
+    BrokerGroup,
+    DelayNode,
+    GroupKind,
+    Route,
+    Versioned,
+)
 
 Name = Annotated[str, Meta(min_length=1, max_length=255)]
 Text = Annotated[str, Meta(max_length=255)]
-Version = Annotated[int, Meta(ge=1, le=2**63 - 1)]
 Port = Annotated[int, Meta(ge=1, le=65535)]
 Weight = Annotated[int, Meta(ge=0, le=1_000_000)]
 Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_BYTES_MAX)]
-Rate = Annotated[float, Meta(ge=RATE_MIN, le=RATE_MAX)]
-ControlWeight = Annotated[float, Meta(ge=WEIGHT_MIN, le=WEIGHT_MAX)]
-Limit = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
-Cursor = Annotated[str, Meta(max_length=8192)]
-Count = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Millis = Annotated[int, Meta(ge=0, le=2**63 - 1)]
-Groups = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=1000)]
-Ext = Annotated[
-    dict[Annotated[str, Meta(min_length=1, max_length=100)], Annotated[str, Meta(max_length=1000)]],
-    Meta(max_length=32),
-]
-Kind = Literal["normal", "delay", "receiver"]
+ROUTE_GROUPS_MAX: Final = 64
+"""Broker groups of a route at most: clients get all of them."""
+Groups = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=ROUTE_GROUPS_MAX)]
 State = Literal["RW", "R", "W", "NRW"]
 Fit = Literal["fit", "behind", "last", "unfit", "excluded"]
 EnteredRole = Literal[
     "MASTER", "SLAVE", "BACKUP", "DELAY", "DELAY_MASTER", "DELAY_SLAVE", "DELAY_BACKUP"
 ]
-Expected = Annotated[
-    Version | None, about("The version that it must have; without it any is changed or removed.")
-]
-ExpectedControls = Annotated[
-    Annotated[int, Meta(ge=0, le=2**62)] | None,
-    about("The version that the controls must have; without it whatever they have is changed."),
-]
-RowVersion = Annotated[int, about("Counts changes of its row.")]
-GroupKind = Annotated[
-    Kind,
-    about(
-        "normal: hands messages to consumers at once; delay: keeps them until they are due; "
-        "receiver: services that attach to delay servers."
-    ),
-]
-MayDeliver = Annotated[
-    bool,
-    about(
-        "It is the master of its group, or in sync and may become that at any moment; another one "
-        "delivers nothing."
-    ),
-]
-Next = Annotated[
-    str | None, about("The value of `after` for the next page; null: this is the last page.")
-]
-
-
-class Request(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Something that is asked: a misspelt field is refused, not overlooked."""
-
-
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is answered."""
-
-
-# Refusals
-
-
-class ProblemDetail(Answer, frozen=True, kw_only=True):
-    """The error."""
-
-    code: Annotated[
-        str,
-        about(
-            "A word for programs: bad-value, not-found, conflict, token, role, host, origin, "
-            "store, …"
-        ),
-    ]
-    message: Annotated[str, about("A sentence for people.")]
-    field: Annotated[
-        str,
-        about(
-            "The field, parameter or part of the path that is not allowed; empty if none is to "
-            "blame."
-        ),
-    ] = ""
-    value: Annotated[str, about("The given value, cut after 100 characters.")] = ""
-    allowed: Annotated[str, about("The allowed values.")] = ""
-
-
-class Problem(Answer, frozen=True, kw_only=True):
-    """The answer to a refused request."""
-
-    error: Annotated[ProblemDetail, about("The error.")]
 
 
 class Done(Answer, frozen=True, kw_only=True):
-    """The requested state holds."""
+    """The row is gone."""
 
-    changed: Annotated[bool, about("True: something was changed; false: it was so before.")]
-
-
-# Parts of the path
+    changed: bool = True
+    """Always true."""
 
 
-class NoPath(Request, frozen=True, kw_only=True):
-    """Nothing in the path."""
+class Nothing(Request, frozen=True, kw_only=True):
+    """No fields."""
 
 
-class NamePath(Request, frozen=True, kw_only=True):
-    """A broker group or delay group."""
+class MayLose(Request, frozen=True, kw_only=True):
+    """A change that may lose messages."""
 
-    name: Annotated[Name, about("Name of the group.")]
-
-
-class BrokerPath(Request, frozen=True, kw_only=True):
-    """A broker's place."""
-
-    group: Annotated[Name, about("Name of the broker group.")]
-    role: Annotated[EnteredRole, about("Its role there.")]
+    lose_messages: bool = False
+    """Do it although messages are lost that nobody else has."""
 
 
-class SubjectPath(Request, frozen=True, kw_only=True):
-    """A subject."""
+class NameKey(Request, frozen=True, kw_only=True):
+    """The key of a row that has a name."""
 
-    subject: Annotated[Name, about("Name of the subject, not a retry subject's.")]
-
-
-class PrefixPath(Request, frozen=True, kw_only=True):
-    """A prefix of subjects."""
-
-    prefix: Annotated[Name, about("The prefix of subjects.")]
+    name: Name
+    """Its name."""
 
 
-class NodePath(Request, frozen=True, kw_only=True):
-    """A delay server."""
+class ListQuery(PageQuery, frozen=True, kw_only=True):
+    """A page of a list."""
 
-    name: Annotated[Name, about("Name of the delay group.")]
-    node_id: Annotated[Name, about("The node in it.")]
-
-
-# Parameters
-
-
-class NoQuery(Request, frozen=True, kw_only=True):
-    """No parameters."""
-
-
-class PageQuery(Request, frozen=True, kw_only=True):
-    """A page of a list, in the order of the rows' names."""
-
-    after: Annotated[Cursor, about("`next` of the page before; empty for the first page.")] = ""
-    limit: Annotated[Limit, about("Rows that are wanted at most.")] = 100
-
-
-class BrokerGroupQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of broker groups."""
-
-    kind: Annotated[Kind | Literal[""], about("Only groups of this kind.")] = ""
-    state: Annotated[State | Literal[""], about("Only groups in this state.")] = ""
-
-
-class GroupQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of what belongs to a broker group."""
-
-    group: Annotated[Text, about("Only rows of this broker group.")] = ""
-
-
-class RouteQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of routes."""
-
-    group: Annotated[Text, about("Only routes that lead to this broker group.")] = ""
-    prefix: Annotated[Text, about("Only names that begin with this.")] = ""
-
-
-class SubjectQuery(PageQuery, frozen=True, kw_only=True):
-    """A page of subjects."""
-
-    prefix: Annotated[Text, about("Only names that begin with this.")] = ""
-    tag: Annotated[
-        Text | None, about("Only subjects with this tag; an empty one is the default tag.")
-    ] = None
-
-
-class VersionQuery(Request, frozen=True, kw_only=True):
-    """The expected version."""
-
-    version: Expected = None
-
-
-class RemovalQuery(Request, frozen=True, kw_only=True):
-    """The expected version, and whether messages may be lost."""
-
-    version: Expected = None
-    lose_messages: Annotated[
-        bool,
-        about("Remove it even if subjects are routed to it and its messages are never consumed."),
-    ] = False
-
-
-class AuditQuery(Request, frozen=True, kw_only=True):
-    """A page of the audit, newest first."""
-
-    before: Annotated[
-        Annotated[int, Meta(ge=1, le=2**63 - 1)] | None, about("`next` of the page before.")
-    ] = None
-    limit: Annotated[Limit, about("Rows that are wanted at most.")] = 100
-    actor: Annotated[Text, about("Only by this one.")] = ""
-    action: Annotated[
-        Text,
-        about(
-            "Only this action, or all that begin with it and a dot: `route` stands for "
-            "`route.set` too."
-        ),
-    ] = ""
-    target: Annotated[Text, about("Only of this target.")] = ""
-    since_ms: Annotated[Millis, about("Only from then on.")] = 0
-    until_ms: Annotated[Millis | None, about("Only before then.")] = None
+    prefix: Annotated[str, Meta(max_length=PATTERN_BYTES_MAX)] = ""
+    """Only rows whose key begins with this; between the parts of a key is a slash."""
 
 
 # Broker groups
 
 
-class BrokerGroupShown(Answer, frozen=True, kw_only=True):
+class BrokerGroupShown(BrokerGroup, frozen=True, kw_only=True):
     """A broker group, or a group of delay servers, as clients see it."""
 
-    name: Annotated[str, about("Its name.")]
-    kind: GroupKind
-    address: Annotated[
-        str, about("host:port of its master for clients; empty while none is known.")
-    ]
-    state: Annotated[State, about("RW: takes messages; R: read-only; NRW: away.")]
-    since_ms: Annotated[int, about("When its row was changed last.")]
-    liveness: Annotated[
-        Sign,
-        about(
-            "heard: its master was, within the time-out; assumed: it has not been yet, since this "
-            "meta server began or the group was entered; none: nobody waits for it."
-        ),
-    ]
-    heard_seconds_ago: Annotated[
-        float | None, about("Seconds since its master was heard; null unless it was.")
-    ]
-    tag: Annotated[str, about("Subjects with this tag are routed to it; empty: the default tag.")]
-    weight: Annotated[int, about("Its share of subjects against its neighbours'; 0: no new ones.")]
-    ext: Annotated[dict[str, str], about("Further attributes.")]
-    static: Annotated[bool, about("It never registers: its state is what an operator said.")]
-    entered: Annotated[
-        bool,
-        about(
-            "An operator added, approved or changed it, or entered a broker of it. Others join no "
-            "route that is there, and are forgotten when they are silent for long."
-        ),
-    ]
-    read_only: Annotated[bool, about("It is taken from producers.")]
-    retired: Annotated[bool, about("No route leads to it any more.")]
-    version: RowVersion
+    state: State  # type: ignore[assignment]
+    """RW: takes messages; R: read-only; NRW: away."""
+    liveness: Sign
+    """heard: within the time-out; assumed: not yet, since this meta server began or it was
+    entered; none: silent for longer, or nobody waits for it."""
+    heard_seconds_ago: float | None
+    """Seconds since its last heartbeat; null unless it was heard."""
 
 
-class BrokerGroups(Answer, frozen=True, kw_only=True):
-    """A page of broker groups."""
+class BrokerGroupSet(Request, frozen=True, kw_only=True):
+    """A broker group as it is to be."""
 
-    items: Annotated[list[BrokerGroupShown], about("The rows.")]
-    next: Next
-
-
-class BrokerGroupNew(Request, frozen=True, kw_only=True):
-    """A broker group that is to be added."""
-
-    name: Annotated[Name, about("Its name; no blanks, slashes or control characters.")]
-    kind: GroupKind = "normal"
-    address: Annotated[
-        Text, about("host:port of its master; empty: it is away until it registers.")
-    ] = ""
-    static: Annotated[
-        bool | None,
-        about(
-            "Its silence says nothing. Default: yes if there is an address. It ends when the "
-            "group registers."
-        ),
-    ] = None
-    tag: Annotated[
-        Text, about("Subjects with this tag are routed to it; empty: the default tag.")
-    ] = ""
-    weight: Annotated[Weight, about("Its share of subjects against its neighbours'; 0: none.")] = (
-        100
-    )
-    ext: Annotated[Ext, about("Further attributes.")] = {}
-
-
-class BrokerGroupChange(Request, frozen=True, kw_only=True):
-    """Changes of a broker group; fields that are left out stay."""
-
-    version: Expected = None
-    address: Annotated[
-        Text | UnsetType,
-        about(
-            "host:port of its (new) master. It counts until the group registers from elsewhere, "
-            "which it may once nothing is heard from there for the time-out."
-        ),
-    ] = UNSET
-    state: Annotated[
-        State | UnsetType, about("The state of a static group; other groups report their own.")
-    ] = UNSET
-    static: Annotated[bool | UnsetType, about("Whether its silence says nothing.")] = UNSET
-    tag: Annotated[
-        Text | UnsetType,
-        about("Subjects with this tag are routed to it, from their next route on."),
-    ] = UNSET
-    weight: Annotated[
-        Weight | UnsetType, about("Its share of subjects against its neighbours'; 0: no new ones.")
-    ] = UNSET
-    ext: Annotated[Ext | UnsetType, about("Further attributes, in place of all that it has.")] = (
-        UNSET
-    )
-
-
-class MayLose(Request, frozen=True, kw_only=True):
-    """A directory of a delay server is to be given up, or an older copy taken in its place."""
-
-    lose_messages: Annotated[bool, about("Although messages are lost that nobody else has.")] = (
-        False
-    )
-
-
-class HandoverWish(Request, frozen=True, kw_only=True):
-    """A request that the master of a delay group hands it over."""
-
-    to: Annotated[
-        Name | None, about("Another member in sync; null: the one with the longest log.")
-    ] = None
-
-
-class MinIsr(Request, frozen=True, kw_only=True):
-    """How many disks at least have to be in sync."""
-
-    min_isr: Annotated[
-        Annotated[int, Meta(ge=1, le=REPLICAS_MAX)], about("With fewer nothing is accepted.")
-    ]
-
-
-class Retirement(Request, frozen=True, kw_only=True):
-    """A request to retire a broker group."""
-
-    version: Expected = None
-    lose_messages: Annotated[bool, about("Retire it even if its messages are never consumed.")] = (
-        False
-    )
+    kind: GroupKind = GroupKind.NORMAL
+    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
+    services that attach to delay servers."""
+    address: Text = ""
+    """host:port of its master; empty: it is away until it registers. It counts until the group
+    registers from elsewhere, which it may once nothing is heard from there for the time-out."""
+    static: bool = True
+    """Where it has an address it is on-line, whether it is heard or not. It ends when the group
+    registers. false: it has one time-out to do so."""
+    tag: Text = ""
+    """Subjects with this tag are routed to it; empty: the default tag."""
+    weight: Weight = 100
+    """Its share of subjects against its neighbours'; 0: no new ones."""
 
 
 class Approval(Request, frozen=True, kw_only=True):
     """A broker group that waits is to be let in."""
 
-    address: Annotated[
-        Text | None, about("host:port that it must give as its own; without it whatever it gives.")
-    ] = None
+    address: Text | None = None
+    """host:port that it must give as its own; null: whatever it gives."""
 
 
-class Restoration(Request, frozen=True, kw_only=True):
-    """A retired broker group is to be used again."""
-
-    version: Expected = None
-
-
-class ReadOnlyChange(Request, frozen=True, kw_only=True):
+class ReadOnly(Request, frozen=True, kw_only=True):
     """A broker group is taken from producers, or given back."""
 
-    read_only: Annotated[bool, about("true: producers do not get it.")]
+    read_only: bool = True
+    """true: producers do not get it."""
 
 
 # Brokers
 
 
-class BrokerShown(Answer, frozen=True, kw_only=True):
-    """An entered broker: the answer when it asks for its role."""
+class BrokerKey(Request, frozen=True, kw_only=True):
+    """The key of a broker."""
 
-    group: Annotated[str, about("Its broker group.")]
-    role: Annotated[str, about("Its role there; one broker for each.")]
-    hostname: Annotated[str, about("As it calls itself.")]
-    serve_port: Annotated[int, about("As it says too: hostname and port tell who asks.")]
-    ip: Annotated[str, about("IPv4 address that others reach it by.")]
-    sync_port: Annotated[int, about("Port for its slaves; 0: none.")]
-    version: RowVersion
+    group: Name
+    """Its broker group, which need not be there yet."""
+    role: EnteredRole
+    """Its role there; one broker for each."""
 
 
-class Brokers(Answer, frozen=True, kw_only=True):
-    """A page of brokers."""
-
-    items: Annotated[list[BrokerShown], about("The rows.")]
-    next: Next
-
-
-class BrokerPlace(Request, frozen=True, kw_only=True):
+class BrokerSet(Request, frozen=True, kw_only=True):
     """The place of a broker."""
 
-    hostname: Annotated[Name, about("As it calls itself: host name, or address.")]
-    serve_port: Annotated[Port, about("Port for messages.")]
-    ip: Annotated[Name, about("IPv4 address that others reach it by.")]
-    sync_port: Annotated[
-        Annotated[int, Meta(ge=0, le=65535)],
-        about("Port for its slaves; required for masters and slaves, 0 for backups."),
-    ] = 0
+    hostname: Name
+    """As it calls itself: host name, or address."""
+    serve_port: Port
+    """Port for messages: hostname and port tell who asks."""
+    ip: Name
+    """IPv4 address that others reach it by."""
+    sync_port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    """Port for its slaves; required for masters and slaves, 0 for backups."""
 
 
-class BrokerNew(BrokerPlace, frozen=True, kw_only=True):
-    """A broker that is to be entered."""
+class BrokerShown(Broker, frozen=True, kw_only=True):
+    """An entered broker: the answer when it asks for its role."""
 
-    group: Annotated[Name, about("Its broker group, which need not be there yet.")]
-    role: Annotated[EnteredRole, about("Its role there.")]
-
-
-class BrokerReplacement(BrokerPlace, frozen=True, kw_only=True):
-    """The broker that takes the place of the one with this role in this group."""
-
-    version: Expected = None
+    role: EnteredRole  # type: ignore[assignment]
+    """Its role in its group."""
 
 
-# Routes
+# Routes and subjects
 
 
-class RouteShown(Answer, frozen=True, kw_only=True):
-    """A route as it is stored."""
+class RouteKey(Request, frozen=True, kw_only=True):
+    """The key of a route."""
 
-    name: Annotated[str, about("The subject, or the prefix.")]
-    groups: Annotated[list[str], about("Broker groups, in the order in which clients get them.")]
-    chosen: Annotated[
-        bool, about("The meta server chose it at the first use; false: an operator did.")
-    ]
-    version: RowVersion
+    pattern: Pattern
+    """A subject, not a retry subject; with a * at its end all that begin so."""
 
 
-class PrefixRouteShown(RouteShown, frozen=True, kw_only=True):
-    """The route of a prefix, and whom it reaches."""
-
-    subjects: Annotated[
-        int, about("Subjects that it leads: those with a row, and those of connected clients.")
-    ]
-    kept: Annotated[
-        int,
-        about(
-            "Subjects with this prefix that have a route of their own and keep it, until it is "
-            "removed: DELETE /routes/{subject}."
-        ),
-    ]
-    kept_examples: Annotated[list[str], about("A few of them.")]
-
-
-class Routes(Answer, frozen=True, kw_only=True):
+class RouteQuery(ListQuery, frozen=True, kw_only=True):
     """A page of routes."""
 
-    items: Annotated[list[RouteShown], about("The rows.")]
-    next: Next
+    group: Text = ""
+    """Only routes that lead to this broker group."""
 
 
-class SubjectRouteShown(Answer, frozen=True, kw_only=True):
-    """The route of a subject and its source."""
+class RouteShown(Route, frozen=True, kw_only=True):
+    """The route that a subject follows, its own or a prefix's; or the route of a prefix."""
 
-    subject: Annotated[str, about("The subject.")]
-    groups: Annotated[list[str], about("Broker groups that it has; empty: none yet.")]
-    delay_groups: Annotated[list[str], about("Delay groups that its delay producers get now.")]
-    source: Annotated[Literal["subject", "prefix", "none"], about("Whose route it is.")]
-    prefix: Annotated[str, about("The prefix, if it is that one's.")]
-    chosen: Annotated[bool, about("The meta server chose it.")]
-    version: Annotated[int, about("Of the subject's own route; 0 if it has none.")]
-    unserved: Annotated[
-        str, about("Why no broker group takes its messages now; empty if one does.")
-    ]
+    pattern: str
+    """The subject, or the prefix with a * at its end."""
+    follows: str
+    """The pattern whose route it is: its own, or a prefix's; empty: there is none."""
+    unserved: str
+    """Why no broker group takes its messages now; empty if one does."""
 
 
 class RouteSet(Request, frozen=True, kw_only=True):
     """The route that an operator wants."""
 
-    groups: Annotated[
-        Groups,
-        about(
-            "Groups of kind normal or receiver, each once, in the order in which clients are to "
-            "get them."
-        ),
-    ]
-    version: Annotated[
-        Count | None,
-        about(
-            "The version that the route must have, 0: there must be none; without it any is "
-            "replaced."
-        ),
-    ] = None
+    groups: Groups
+    """Groups of kind normal or receiver, each once, in the order in which clients are to get them.
+    """
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):
-    """A broker group that is to join others."""
+    """A broker group that is to join another one in all routes."""
 
-    group: Annotated[Name, about("Routes that have this one…")]
-    new_group: Annotated[Name, about("… get this one too, as their last.")]
-    subject: Annotated[Name, about("Only the route of this subject; * for all.")] = EVERY
-
-
-class RouteReduction(Request, frozen=True, kw_only=True):
-    """A broker group that is to leave routes."""
-
-    group: Annotated[Name, about("It leaves every route but those whose only one it is.")]
-    subject: Annotated[Name, about("Only the route of this subject; * for all.")] = EVERY
+    new_group: Name
+    """Routes that have the one group get this one too, as their last."""
 
 
 class RoutesChanged(Answer, frozen=True, kw_only=True):
     """The result of a change of many routes."""
 
-    changed: Annotated[int, about("Routes that are stored as was asked.")]
-    left: Annotated[int, about("Routes left as they were, because the group is their only one.")]
-    complete: Annotated[bool, about("false: time was up; ask again for the rest.")]
-
-
-class UnservedShown(Answer, frozen=True, kw_only=True):
-    """Subjects whose messages no broker group takes now, for one reason."""
-
-    why: Annotated[str, about("The groups of their routes, each with what keeps messages from it.")]
-    subjects: Annotated[int, about("How many there are.")]
-    examples: Annotated[list[str], about("A few of them.")]
-
-
-class RouteSummary(Answer, frozen=True, kw_only=True):
-    """All routes, counted."""
-
-    subjects: Annotated[int, about("Subjects that were used, or entered.")]
-    routes: Annotated[int, about("Subjects with a route of their own.")]
-    prefixes: Annotated[int, about("Prefixes with a route.")]
-    without_route: Annotated[
-        int, about("Subjects that no route leads anywhere: no broker group could take them.")
-    ]
-    subjects_by_group: Annotated[
-        dict[str, int], about("How many subjects' own routes lead to each broker group.")
-    ]
-    unserved: Annotated[
-        int,
-        about(
-            "Subjects whose messages no broker group takes now, those without a route among them."
-        ),
-    ]
-    unserved_why: Annotated[
-        list[UnservedShown],
-        about("Why, the reason of most subjects first; of very many reasons the first ones."),
-    ]
-
-
-# Subjects
-
-
-class SubjectShown(Answer, frozen=True, kw_only=True):
-    """A subject."""
-
-    name: Annotated[str, about("Its name.")]
-    tag: Annotated[str, about("It is routed to groups with this tag; empty: the default tag.")]
-    created_ms: Annotated[int, about("When it was used first, or entered.")]
-    version: RowVersion
-
-
-class Subjects(Answer, frozen=True, kw_only=True):
-    """A page of subjects."""
-
-    items: Annotated[list[SubjectShown], about("The rows.")]
-    next: Next
+    changed: int
+    """Routes that are stored as was asked."""
+    left: int
+    """Routes left as they were: they are full, or time was up."""
+    complete: bool
+    """false: time was up; ask again for the rest."""
 
 
 class SubjectSet(Request, frozen=True, kw_only=True):
-    """A subject as it is to be; it is added if it is not there."""
+    """A subject as it is to be."""
 
-    tag: Annotated[
-        Text, about("It is routed to groups with this tag, if its route is chosen from now on.")
-    ] = ""
-    version: Annotated[
-        Count | None,
-        about("The version that it must have, 0: there must be none; without it any is changed."),
-    ] = None
+    tag: Text = ""
+    """It is routed to groups with this tag, if its route is chosen from now on."""
 
 
 # Delay groups
 
 
-class NodeShown(Answer, frozen=True, kw_only=True):
+class NodeKey(Request, frozen=True, kw_only=True):
+    """The key of a delay server."""
+
+    group: Name
+    """Its delay group."""
+    node: Name
+    """Which node of it."""
+
+
+class HandoverWish(Request, frozen=True, kw_only=True):
+    """The master of a delay group is to hand it over."""
+
+    to: Name | None = None
+    """Another member in sync; null: the one with the longest log."""
+
+
+class MinIsr(Request, frozen=True, kw_only=True):
+    """How many disks at least have to be in sync."""
+
+    min_isr: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
+    """With fewer nothing is accepted."""
+
+
+class NodeShown(DelayNode, frozen=True, kw_only=True):
     """A delay server."""
 
-    node_id: Annotated[str, about("Which node of its group.")]
-    role: Annotated[str, about("master or slave.")]
-    in_sync: Annotated[bool, about("It has every acknowledged message of the group.")]
-    accepts: Annotated[bool, about("It may accept messages.")]
-    may_deliver: MayDeliver
-    note: Annotated[str, about("Why it accepts nothing; empty if it does.")]
-    last_sequence: Annotated[
-        int | None, about("Of its log, as it said last; null: this meta server has not heard it.")
-    ]
-    committed: Annotated[int | None, about("The last record that it knew to be committed then.")]
-    uncommitted: Annotated[
-        int | None, about("Outcomes of deliveries that were durable there and not committed then.")
-    ]
-    address: Annotated[str, about("host:port for producers.")]
-    http_address: Annotated[str, about("host:port of its status; empty if it has none.")]
-    storage_uuid: Annotated[str, about("Its data directory.")]
-    incarnation: Annotated[int, about("How often it was started on it.")]
-    software: Annotated[str, about("The version that it runs.")]
-    registered_ms: Annotated[int, about("When this incarnation registered first.")]
-    liveness: Annotated[
-        Sign,
-        about(
-            "heard: within the time-out; assumed: not yet, since this meta server began; none: "
-            "silent for longer than that."
-        ),
-    ]
-    heard_seconds_ago: Annotated[
-        float | None, about("Seconds since it was heard; null unless it was.")
-    ]
-    controls_version: Annotated[
-        int | None,
-        about(
-            "The version of its cluster's controls that it applies; null: none of this meta "
-            "server's."
-        ),
-    ]
-    controls_note: Annotated[
-        str, about("Why it does not go by the present version; empty if it does.")
-    ]
-    clock_note: Annotated[str, about("The difference of its wall clock; empty if it is well.")]
-    fitness: Annotated[
-        Fit,
-        about(
-            "The rank for the next master: of those that are fit the one with the longest log, "
-            "then of those that rank behind, and so on; who is excluded never, unless it is alone "
-            "in sync."
-        ),
-    ]
-    fitness_note: Annotated[str, about("Why it is not fit; empty if it is.")]
+    role: str
+    """master or slave."""
+    in_sync: bool
+    """It has every acknowledged message of the group: it is the master, or may become that at any
+    moment. Another node delivers nothing."""
+    note: str
+    """Why it accepts nothing; empty if it does."""
+    last_sequence: int | None  # type: ignore[assignment]
+    """Of its log, as it reported last; null: this meta server has not heard it."""
+    committed: int | None
+    """The last record that it knew to be committed then."""
+    uncommitted: int | None
+    """Outcomes of deliveries that were durable there and not committed then."""
+    liveness: Sign
+    """As of a broker group."""
+    heard_seconds_ago: float | None
+    """Seconds since its last heartbeat; null unless it was heard."""
+    controls_version: int | None
+    """The version of its cluster's controls that it applies; null: none of this meta server's."""
+    controls_note: str
+    """Why it does not go by the present version; empty if it does."""
+    clock_note: str
+    """The difference of its wall clock; empty if it is well."""
+    fitness: Fit
+    """The rank for the next master: of those that are fit the one with the longest log, then of
+    those that rank behind, and so on; who is excluded never, unless it is alone in sync."""
+    fitness_note: str
+    """Why it is not fit; empty if it is."""
 
 
-class DelayGroupShown(Answer, frozen=True, kw_only=True):
+class DelayGroupShown(GroupRecord, frozen=True, kw_only=True):
     """A group of delay servers, by its record."""
 
-    name: Annotated[str, about("Its name, and that of its broker group.")]
-    cluster: Annotated[str, about("Its cluster.")]
-    log_uuid: Annotated[str, about("Its log, alike on all replicas.")]
-    epoch: Annotated[int, about("Counted up by every election.")]
-    version: Annotated[int, about("Counted up by every change of the record.")]
-    phase: Annotated[str, about("active, or electing (no node accepts).")]
-    election: Annotated[
-        str,
-        about("What an election waits for, or why it does not end; empty if none is under way."),
-    ]
-    master: Annotated[str | None, about("The node that accepts.")]
-    in_sync: Annotated[list[str], about("Nodes that have every acknowledged message.")]
-    min_isr: Annotated[int, about("The in-sync set never gets smaller.")]
-    controls_version: Annotated[
-        int, about("The current version of its cluster's controls; 0: no rule was ever set.")
-    ]
-    nodes: Annotated[list[NodeShown], about("Everybody who registered.")]
+    name: str
+    """Its name, and that of its broker group."""
+    cluster: str
+    """Its cluster."""
+    log_uuid: UUID
+    """Its log, alike on all replicas."""
+    election: str
+    """What an election waits for, or why it does not end; empty if none is under way."""
+    master: str | None  # type: ignore[assignment]
+    """The node that accepts."""
+    in_sync: list[str]  # type: ignore[assignment]
+    """Nodes that have every acknowledged message."""
+    controls_version: int
+    """The current version of its cluster's controls; 0: no rule was ever set."""
+    nodes: list[NodeShown]
+    """Everybody who registered."""
+    refused: dict[str, str]
+    """Nodes that were refused within an hour and have not registered since, with why."""
+
+    @property
+    def etag(self) -> str:
+        """Epoch and version of the record."""
+        return f"{self.epoch}.{self.version}"
 
 
-class DelayGroups(Answer, frozen=True, kw_only=True):
-    """A page of delay groups."""
-
-    items: Annotated[list[DelayGroupShown], about("The rows.")]
-    next: Next
+# Rules of clusters
 
 
-# Controls
+class SubjectRuleKey(Request, frozen=True, kw_only=True):
+    """The key of a rule of a subject."""
 
-
-class ClusterPath(Request, frozen=True, kw_only=True):
+    cluster: Name
     """A cluster of delay servers."""
-
-    cluster: Annotated[Name, about("Its name.")]
-
-
-class SubjectRuleQuery(Request, frozen=True, kw_only=True):
-    """The rule of a subject that is to go."""
-
-    subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
-    version: Expected = None
+    subject: Pattern
+    """The subject, or prefix with a * at its end."""
 
 
-class GroupRuleQuery(Request, frozen=True, kw_only=True):
-    """The rule of a broker group that is to go."""
+class GroupRuleKey(Request, frozen=True, kw_only=True):
+    """The key of a rule of a broker group."""
 
-    group: Annotated[Name, about("The broker group.")]
-    version: Expected = None
-
-
-class SubjectRuleChange(Request, frozen=True, kw_only=True):
-    """The rule of a subject."""
-
-    subject: Annotated[Pattern, about("The subject, or prefix with a * at its end.")]
-    version: ExpectedControls = None
-    paused: Annotated[bool, about("Whether nothing of it is sent.")]
-
-
-class GroupRuleChange(Request, frozen=True, kw_only=True):
-    """Changes of the rule of a broker group; fields that are left out stay."""
-
-    group: Annotated[Name, about("The broker group; there may be none of this name yet.")]
-    version: ExpectedControls = None
-    paused: Annotated[bool | UnsetType, about("Whether nothing is sent to it.")] = UNSET
-    rate_per_s: Annotated[
-        Rate | UnsetType | None,
-        about("Messages a second that are sent to it at the most; null: as many as it takes."),
-    ] = UNSET
-    weight: Annotated[
-        ControlWeight | UnsetType | None,
-        about(
-            "Its share of messages, in proportion to those of others; null: as in the nodes' "
-            "settings."
-        ),
-    ] = UNSET
-
-
-class ControlsAtNode(Answer, frozen=True, kw_only=True):
-    """By which controls a delay server goes."""
-
-    group: Annotated[str, about("Its delay group.")]
-    node_id: Annotated[str, about("Which node of it.")]
-    version: Annotated[int | None, about("The version; null: none of this meta server's.")]
-    note: Annotated[str, about("Why it is not the present one; empty if it is.")]
-    may_deliver: MayDeliver
-    liveness: Annotated[
-        Sign,
-        about(
-            "heard: within the time-out; assumed: not yet, since this meta server began; none: "
-            "silent."
-        ),
-    ]
-
-
-class ControlsShown(Answer, frozen=True, kw_only=True):
-    """The rules of a cluster: pauses of subjects; pauses, rate limits and weights of groups."""
-
-    cluster: Annotated[str, about("Its name.")]
-    version: Annotated[int, about("Counts changes; 0: there never was one.")]
-    store: Annotated[str, about("Which store of a meta server it is the version in.")]
-    subjects: Annotated[
-        dict[str, SubjectControl], about("Rules by subject, or prefix with a * at its end.")
-    ]
-    groups: Annotated[dict[str, GroupControl], about("Rules by broker group.")]
-    unknown_groups: Annotated[
-        list[str],
-        about("Those of them that this meta server does not know; their rules hold once it does."),
-    ]
-    nodes: Annotated[
-        list[ControlsAtNode], about("By which version each delay server of the cluster goes.")
-    ]
-
-
-class ClusterSummary(Answer, frozen=True, kw_only=True):
+    cluster: Name
     """A cluster of delay servers."""
-
-    cluster: Annotated[str, about("Its name.")]
-    version: Annotated[int, about("The version of its controls; 0: no rule was ever set.")]
-    rules: Annotated[int, about("How many there are.")]
+    group: Name
+    """The broker group; there may be none of this name yet."""
 
 
-class Clusters(Answer, frozen=True, kw_only=True):
-    """A page of clusters."""
+class SubjectRuleShown(Versioned, frozen=True, kw_only=True):
+    """The rule of a subject, or prefix; its version is that of all rules of the cluster."""
 
-    items: Annotated[list[ClusterSummary], about("The rows.")]
-    next: Next
+    cluster: str
+    """The cluster of delay servers."""
+    subject: str
+    """The subject, or prefix with a * at its end."""
+    paused: bool
+    """Nothing of them is sent; they wait."""
+
+
+class GroupRuleShown(Versioned, frozen=True, kw_only=True):
+    """The rule of a broker group; its version is that of all rules of the cluster."""
+
+    cluster: str
+    """The cluster of delay servers."""
+    group: str
+    """The broker group."""
+    paused: bool
+    """Nothing is sent to it; others take over."""
+    rate_per_s: float | None
+    """Messages a second at the most; null: as many as it takes."""
+    weight: float | None
+    """Its share of messages, in proportion to others'; null: as in the nodes' settings."""
+
+
+class ClusterShown(Versioned, frozen=True, kw_only=True):
+    """A cluster of delay servers, and which of them apply its rules; their version is its own."""
+
+    name: str
+    """Its name."""
+    rules: int
+    """How many there are."""
+    store: UUID
+    """The store of a meta server in which it is the version."""
+    unknown_groups: list[str]
+    """Groups with a rule that this meta server does not know; it holds once it does."""
+    nodes: list[NodeShown]
+    """Its delay servers."""
 
 
 # Audit, topology
 
 
-class AuditShown(Answer, frozen=True, kw_only=True):
+class AuditQuery(Request, frozen=True, kw_only=True):
+    """A page of the audit, newest first."""
+
+    before: Annotated[int, Meta(ge=1, le=2**63 - 1)] | None = None
+    """`next` of the page before."""
+    limit: Limit = 100
+    """Rows that are wanted at most."""
+    actor: Text = ""
+    """Only by this one."""
+    action: Text = ""
+    """Only this action, or all that begin with it and a dot: `route` stands for `route.change`."""
+    target: Text = ""
+    """Only of this target."""
+
+
+class AuditShown(AuditEntry, frozen=True, kw_only=True):
     """An audit entry: who changed what."""
 
-    number: Annotated[int, about("Goes up from entry to entry.")]
-    at_ms: Annotated[int, about("When.")]
-    actor: Annotated[
-        str, about("Name of the token, `loopback` without tokens, or the node that registered.")
-    ]
-    action: Annotated[str, about("Such as broker-group.add.")]
-    target: Annotated[str, about("Such as the name of the group.")]
-    before: Annotated[msgspec.Raw, about("The row before; null if there was none.")]
-    after: Annotated[msgspec.Raw, about("The row after; null if there is none.")]
+    number: int
+    """Goes up from entry to entry."""
+    before: msgspec.Raw  # type: ignore[assignment]
+    """The row before; null if there was none."""
+    after: msgspec.Raw  # type: ignore[assignment]
+    """The row after; null if there is none."""
 
 
 class AuditPage(Answer, frozen=True, kw_only=True):
     """A page of the audit, newest first."""
 
-    items: Annotated[
-        list[AuditShown],
-        about("The entries. Few may be there though more follow: only so many are looked at."),
-    ]
-    next: Annotated[
-        int | None, about("The value of `before` for the next page; null: this is the last page.")
-    ]
+    items: list[AuditShown]
+    """The entries. Few may be there though more follow: only so many are looked at."""
+    next: int | None
+    """The value of `before` for the next page; null: this is the last page."""
 
 
-class WaitingGroupShown(Answer, frozen=True, kw_only=True):
-    """A broker group, delay group or receiver that registers and waits for approval."""
+class NextStep(Answer, frozen=True, kw_only=True):
+    """An operator's next step for one group."""
 
-    name: Annotated[str, about("Its name.")]
-    kind: GroupKind
-    address: Annotated[str, about("host:port that it gives as its own; empty of receivers.")]
-    patterns: Annotated[
-        list[str],
-        about("Of receivers: the subjects, or prefixes with a *, that approval routes to it."),
-    ]
-    speaks_from: Annotated[str, about("The IP address from which it speaks; of IPv6 the network.")]
-    waits_seconds: Annotated[float, about("Seconds since it spoke first.")]
+    group: str
+    """Name of the group."""
+    step: str
+    """A sentence with a command."""
+
+
+class Unserved(Answer, frozen=True, kw_only=True):
+    """Routes whose messages no broker group takes now, for one reason."""
+
+    why: str
+    """The groups of the routes, each with what keeps messages from it."""
+    patterns: int
+    """How many routes, or subjects without one, there are."""
+    examples: list[str]
+    """A few of their patterns."""
 
 
 class Topology(Answer, frozen=True, kw_only=True):
     """Everything at a glance."""
 
-    version: Annotated[str, about("Of this meta server.")]
-    now_ms: Annotated[int, about("Its clock.")]
-    ready: Annotated[bool, about("It answers everything.")]
-    failing: Annotated[
-        list[str],
-        about(
-            "The missing parts, if it is not complete, and delay groups whose newest record it "
-            "lacks."
-        ),
-    ]
-    broker_groups: Annotated[list[BrokerGroupShown], about("All groups.")]
-    waiting: Annotated[
-        list[WaitingGroupShown], about("Groups that wait for approval; they serve no client.")
-    ]
-    delay_groups: Annotated[
-        list[DelayGroupShown], about("All groups of delay servers that register here.")
-    ]
-    routes: Annotated[RouteSummary, about("Routes, counted.")]
+    now_ms: int
+    """The clock of this meta server."""
+    failing: list[str]
+    """The missing parts, if it does not answer everything."""
+    next_steps: list[NextStep]
+    """What to do next, of each group for which there is something."""
+    broker_groups: list[BrokerGroupShown]
+    """All groups that are known; those that wait for approval have a next step."""
+    delay_groups: list[DelayGroupShown]
+    """All groups of delay servers that register here."""
+    routes_by_group: Mapping[str, int]
+    """How many routes, of subjects and prefixes, have each broker group."""
+    unserved: list[Unserved]
+    """Why routes are not served, the reason of most first; of very many the first ones."""

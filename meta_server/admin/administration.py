@@ -1,50 +1,33 @@
-"""Administration: plans become commits, and are answered once they are stored.
+"""Carries out plans: they become commits, and are answered once they are stored.
 
 Each change takes the same queue as registrations (`meta_server/known/commits.py::Committer`), with
 an audit entry in the same commit.
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import aclosing
+from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import structlog
 import trio
 
-from delay_transport.seams.runtime import Clock, Executor
-from meta_server.admin.admin_types import RoutesChanged
-from meta_server.admin.pages import slices_of
-from meta_server.admin.plans import (
-    ITSELF,
-    Desk,
-    approve_group,
-    leave_route,
-    remove_group,
-)
+from delay_transport.http.pages import slices_of
+from delay_transport.seams.runtime import Executor
+from meta_server.admin.admin_types import MayLose, NameKey, RoutesChanged
+from meta_server.admin.context import Context, Plan, Planned
+from meta_server.admin.rules import check_groups, extended, remove_group, without_removed
 from meta_server.groups.broker_groups import is_forgettable
-from meta_server.groups.liveness import Liveliness
-from meta_server.groups.receiver_groups import keys_of
-from meta_server.groups.waiting_groups import WaitingGroups
 from meta_server.known.commits import STORE_WORKER, Committer, Intent
-from meta_server.known.errors import (
-    MetaServerError,
-    NotFoundError,
-    StateError,
-    StoreUnavailableError,
-)
-from meta_server.known.model import (
-    Audit,
-    AuditRow,
-    Change,
-    GroupKind,
-    MetaStore,
-)
-from meta_server.known.registry import NodeKey, Registry
-from meta_server.known.set_back import SetBacks
-from meta_server.settings.config import AdminConfig, RegistrationConfig
-from meta_server.wire.group_admission import NEW_GROUP
-from meta_server.wire.node_registration import NODES
+from meta_server.known.errors import MetaServerError, StateError, StoreUnavailableError
+from meta_server.known.model import Audit, AuditRow, Change, MetaStore, Route
+from meta_server.wire.admission import NEW_GROUP
+
+ITSELF: Final = "(meta server)"
+"""Actor of changes that the meta server makes by itself; no token has parentheses."""
 
 _ADMINISTRATION: Final = "administration"
 """Key of every intent from here: no two of them share a commit, so limits of numbers hold."""
@@ -60,77 +43,50 @@ class OutcomeUnknownError(MetaServerError):
 
 
 class Administration:
-    """What administrators can do."""
+    """Plans and stores what administrators change."""
 
     def __init__(
-        self,
-        settings: AdminConfig,
-        *,
-        registry: Registry,
-        set_backs: SetBacks,
-        committer: Committer,
-        store: MetaStore,
-        heard: Liveliness,
-        waiting: WaitingGroups,
-        limits: RegistrationConfig,
-        clock: Clock,
-        executor: Executor,
+        self, context: Context, *, committer: Committer, store: MetaStore, executor: Executor
     ) -> None:
-        self._settings = settings
-        self._registry = registry
-        self._set_backs = set_backs
+        self._context = context
+        self._registry = context.registry
+        self._answer_s_max = context.limits.answer_ms_max / 1000
         self._committer = committer
         self._store = store
-        self._heard = heard
-        self._waiting = waiting
-        self._limits = limits
-        self._clock = clock
         self._executor = executor
         self.changes: Counter[str] = Counter()
         """Changes that are stored, by action."""
 
-    def desk(self, actor: str) -> Desk:
-        """Return what plans stand on, now."""
-        return Desk(
-            registry=self._registry,
-            set_backs=self._set_backs,
-            registration=self._limits,
-            limits=self._settings,
-            actor=actor,
-            now_ms=self._clock.now_ms(),
-        )
+    def context(self, actor: str) -> Context:
+        """Return what rules read, for this actor."""
+        return replace(self._context, actor=actor)
 
-    async def carry_out(
-        self,
-        actor: str,
-        plan: Callable[[Desk], Sequence[Change]],
-        *keys: Hashable,
-        stored: Callable[[], None] = lambda: None,
-    ) -> int:
-        """Plan and store a change; return how many row changes it took, 0 for none.
+    async def carry_out(self, actor: str, plan: Plan, *keys: Hashable) -> Planned:
+        """Plan and store a change; return the plan that was stored.
 
-        `keys` name what it is about, beside administration itself; `stored` is called when the
-        changes are known and before anybody is answered. Raises RefusedError, StoreError,
-        OutcomeUnknownError.
+        `keys` name what it is about, beside administration itself.
+        Raises RefusedError, StoreError, OutcomeUnknownError.
         """
         ended = trio.Event()
         failed: list[MetaServerError] = []
-        planned: list[Change] = []
+        planned = Planned()
+        context = self.context(actor)
 
         def make_plan() -> Sequence[Change]:
-            planned[:] = plan(self.desk(actor))
-            return planned
+            nonlocal planned
+            planned = plan(context)
+            return planned.changes
 
         def done(error: MetaServerError | None) -> None:
             if error is not None:
                 failed.append(error)
             else:
-                self._note(planned)
-                stored()
+                self._note(planned.changes)
+                planned.stored()
             ended.set()
 
         self._committer.submit(Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done))
-        with trio.move_on_after(self._settings.answer_ms_max / 1000):
+        with trio.move_on_after(self._answer_s_max):
             await ended.wait()
         if not ended.is_set():
             raise OutcomeUnknownError(
@@ -138,7 +94,7 @@ class Administration:
             )
         if failed:
             raise failed[0]
-        return len(planned)
+        return planned
 
     def _note(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -152,192 +108,82 @@ class Administration:
                     target=entry.target,
                 )
 
-    async def change_group(
-        self, actor: str, name: str, plan: Callable[[Desk], Sequence[Change]]
-    ) -> None:
-        """Carry out what concerns a broker group; a new master has one time-out to be heard."""
-        before = self._registry.groups.get(name)
-
-        def stored() -> None:
-            after = self._registry.groups.get(name)
-            if after is not None and after.is_watched and before is not None:
-                moved = after.master != before.master
-                if moved or not before.is_watched:
-                    self._heard.groups.expect(name, trio.current_time())
-
-        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, stored=stored)
-
-    async def approve_group(self, actor: str, name: str, *, address: str | None) -> None:
-        """Let a group in that waits; its broker has one time-out to speak again."""
-        waiting = self._waiting
-        is_new = name not in self._registry.groups
-        known = waiting.get(name)
-        keys = keys_of(() if known is None else known.patterns)
-
-        def stored() -> None:
-            waiting.forget(name)
-            if is_new and self._registry.groups[name].kind is not GroupKind.RECEIVER:
-                self._heard.groups.expect(name, trio.current_time())
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            waits = {group.name: group for group in waiting.all(trio.current_time())}
-            return approve_group(desk, name, waits.get(name), address=address)
-
-        await self.carry_out(actor, plan, ("group", name), NEW_GROUP, *keys, stored=stored)
-
-    async def remove_group(
-        self, actor: str, name: str, *, version: int | None, lose_messages: bool
-    ) -> None:
-        """Remove a broker group that is not in use, and have it leave routes that were chosen."""
-        routed = (await self._routed_to([name]))[name]
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            return self._removal(
-                desk, name, routes=len(routed), version=version, lose_messages=lose_messages
-            )
-
-        await self._remove_group(actor, name, routed, plan)
-
     async def forget_groups(self, keep_ms: int) -> None:
         """Remove the groups that nobody entered, and of which nothing was heard for so long."""
-        registry = self._registry
-        now_ms = self._clock.now_ms()
-        found = [
-            name
-            for name in registry.groups
-            if is_forgettable(registry, name, keep_ms=keep_ms, now_ms=now_ms)
-        ]
-        routed = await self._routed_to(found) if found else {}
-        for name, routes in routed.items():
+        registry, clock = self._registry, self._context.clock
 
-            def plan(desk: Desk, name: str = name) -> Sequence[Change]:
-                if not is_forgettable(registry, name, keep_ms=keep_ms, now_ms=desk.now_ms):
-                    return ()
-                return self._removal(desk, name, routes=0, version=None, lose_messages=True)
+        def is_over(name: str) -> bool:
+            return is_forgettable(registry, name, keep_ms=keep_ms, now_ms=clock.now_ms())
+
+        for name in [name for name in registry.groups if is_over(name)]:
+
+            def plan(context: Context, name: str = name) -> Planned:
+                if not is_over(name):
+                    return Planned()
+                known = registry.groups[name]
+                body = MayLose(lose_messages=True)
+                planned = remove_group(context, NameKey(name=name), known, body)
+                entry = context.entry("broker-group.remove", name, known, None)
+                return planned._replace(changes=(*planned.changes, entry))
 
             try:
-                await self._remove_group(ITSELF, name, routes, plan)
+                await self.carry_out(ITSELF, plan, ("group", name), NEW_GROUP)
             except StateError as error:
                 _log.info("a silent group was not removed", group=name, reason=str(error))
+        await self.clean_routes()
 
-    def _removal(
-        self, desk: Desk, name: str, *, routes: int, version: int | None, lose_messages: bool
-    ) -> Sequence[Change]:
-        is_heard = self._heard.groups.is_heard(name, trio.current_time())
-        return remove_group(
-            desk,
-            name,
-            is_heard=is_heard,
-            routes=routes,
-            version=version,
-            lose_messages=lose_messages,
-        )
+    async def clean_routes(self) -> None:
+        """Take broker groups that were removed out of the routes that the meta server chose."""
+        groups = self._registry.groups
 
-    async def _remove_group(
-        self,
-        actor: str,
-        name: str,
-        routed: Sequence[str],
-        plan: Callable[[Desk], Sequence[Change]],
-    ) -> None:
-        registry = self._registry
-        if not plan(self.desk(actor)):
-            return
-        prefixes = [route for route in registry.prefixes.values() if name in route.groups]
-        own = [registry.routes[subject] for subject in routed if subject in registry.routes]
-        for route in (*prefixes, *(route for route in own if not route.is_chosen)):
-            raise StateError(f"an operator has routed {route.name} to {name}: change that first")
-        left = await self.change_routes(
-            actor, routed, lambda desk, subject: leave_route(desk, subject, name)
-        )
-        if not left.complete:
-            raise OutcomeUnknownError(
-                f"many subjects are routed to {name}, and some still are: ask again, it goes on"
-            )
-        await self.carry_out(actor, plan, ("group", name), NEW_GROUP)
+        def is_left(route: Route) -> bool:
+            return route.is_chosen and not groups.keys() >= {*route.groups}
 
-    async def _routed_to(self, names: Collection[str]) -> dict[str, list[str]]:
-        """Return the subjects whose own routes lead to each of these groups."""
-        found: dict[str, list[str]] = {name: [] for name in names}
-        async with aclosing(slices_of(self._registry.routes.values())) as slices:
-            async for some in slices:
-                for route in some:
-                    for group in route.groups:
-                        if group in found:
-                            found[group].append(route.name)
-        return found
+        await self._change_routes(ITSELF, is_left, without_removed)
 
-    async def change_routes(
-        self,
-        actor: str,
-        names: Sequence[str],
-        plan: Callable[[Desk, str], Sequence[Change]],
-    ) -> RoutesChanged:
-        """Change many routes, some at a time, and say what became of them.
+    async def extend_routes(self, actor: str, group: str, new_group: str) -> RoutesChanged:
+        """Add a group to all routes of subjects that have another one, some at a time.
 
-        A route for which `plan` raises StateError is left as it is. Whatever is stored stays
-        stored, so what is asked again goes on where time was up.
+        Whatever is stored stays stored, so what is asked again goes on where time was up.
         """
-        changed = left = 0
-        deadline = trio.current_time() + self._settings.answer_ms_max / 1000
 
+        def lacks(route: Route) -> bool:
+            return group in route.groups and new_group not in route.groups
+
+        check_groups(self._context, "new_group", (new_group,))
+        plan = partial(extended, new_group=new_group)
+        return await self._change_routes(actor, lacks, plan, most_s=self._answer_s_max)
+
+    async def _change_routes(
+        self,
+        actor: str,
+        is_wanted: Callable[[Route], bool],
+        plan: Callable[..., Planned],
+        most_s: float = math.inf,
+    ) -> RoutesChanged:
+        """Change routes of subjects, some in each commit, until time is up.
+
+        `plan` gets the subjects whose routes are wanted.
+        """
+        routes = self._registry.routes
+        deadline = trio.current_time() + most_s
+        names: list[str] = []
+        async with aclosing(slices_of(routes.values())) as slices:
+            async for found in slices:
+                names += [route.name for route in found if is_wanted(route)]
+        changed = 0
         for start in range(0, len(names), _ROUTES_AT_ONCE):
             if trio.current_time() >= deadline:
-                return RoutesChanged(changed=changed, left=left, complete=False)
+                return RoutesChanged(changed=changed, left=len(names) - changed, complete=False)
             some = names[start : start + _ROUTES_AT_ONCE]
-            routes = 0
-            refused = 0
 
-            def plan_some(desk: Desk, some: Sequence[str] = some) -> Sequence[Change]:
-                nonlocal routes, refused
-                changes: list[Change] = []
-                routes = refused = 0
-                for name in some:
-                    try:
-                        planned = plan(desk, name)
-                    except StateError:
-                        refused += 1
-                        continue
-                    routes += bool(planned)
-                    changes += planned
-                return changes
+            def plan_some(context: Context, some: Sequence[str] = some) -> Planned:
+                left = [name for name in some if name in routes and is_wanted(routes[name])]
+                return plan(context, subjects=left)
 
-            await self.carry_out(actor, plan_some, *(("subject", name) for name in some))
-            changed += routes
-            left += refused
-        return RoutesChanged(changed=changed, left=left, complete=True)
-
-    def hears(self, key: NodeKey) -> bool:
-        """Say whether a delay server was heard within the time-out."""
-        return self._heard.nodes.is_heard(key, trio.current_time())
-
-    async def change_node(
-        self,
-        actor: str,
-        group: str,
-        node_id: str,
-        plan: Callable[[Desk, bool], Sequence[Change]],
-        *,
-        is_alive: Callable[[NodeKey], bool],
-        stored: Callable[[NodeKey], None] = lambda _: None,
-    ) -> None:
-        """Change or remove a delay server; the plan gets what `is_alive` says of it then.
-
-        `stored` is called with its key when that is known.
-        """
-        known = self._registry.delay_groups.get(group)
-        if known is None:
-            raise NotFoundError(f"there is no delay group {group!a}")
-        key = (known.cluster, group, node_id)
-        await self.carry_out(
-            actor,
-            lambda desk: plan(desk, is_alive(key)),
-            NODES,
-            NEW_GROUP,
-            ("group", group),
-            ("node", key),
-            stored=lambda: stored(key),
-        )
+            planned = await self.carry_out(actor, plan_some, *(("subject", name) for name in some))
+            changed += sum(not isinstance(change, Audit) for change in planned.changes)
+        return RoutesChanged(changed=changed, left=len(names) - changed, complete=True)
 
     async def read_audit(self, *, before: int | None, limit: int) -> tuple[AuditRow, ...]:
         """Return entries of the audit, newest first; raise StoreUnavailableError."""

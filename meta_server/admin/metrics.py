@@ -52,24 +52,23 @@ def numbers(parts: Parts) -> Iterator[Metric]:
 
 
 def _of_requests(parts: Parts) -> Iterator[Metric]:
-    handlers, credentials, entrance = parts.handlers, parts.credentials, parts.entrance
-    refused = handlers.replies.refusals.by_command
-    yield counters("meta_requests", "Requests.", "command", _lower(handlers.requests))
+    dispatcher, credentials, access = parts.handlers.dispatcher, parts.credentials, parts.access
+    refused = dispatcher.refusals
+    yield counters("meta_requests", "Requests.", "command", _lower(dispatcher.requests))
     yield counters("meta_requests_refused", "Refusals.", "command", _lower(refused))
     yield counter("meta_nodes_authenticated", "Proved the secret.", credentials.authenticated)
     yield counter("meta_nodes_unauthenticated", "Did not.", credentials.unauthenticated)
     changes = parts.administration.changes
     yield counters("meta_admin_changes", "Changes by administrators.", "action", _lower(changes))
-    yield counters("meta_admin_denied", "Turned away.", "reason", _lower(entrance.gate.denied))
-    yield gauge("meta_admin_requests", "Worked on now.", entrance.busy)
+    yield counters("meta_admin_denied", "Turned away.", "reason", _lower(access.policy.denied))
+    yield gauge("meta_admin_requests", "Worked on now.", access.busy)
     yield gauge("meta_requests_waiting", "Waiting for the store.", parts.committer.waiting)
     counts = parts.pusher.counts
-    yield gauge("meta_subscriptions", "Routes kept up to date.", parts.pusher.subscriptions)
+    yield gauge("meta_subscriptions", "Routes kept up to date.", parts.handlers.sessions.uses)
     yield counter("meta_subscriptions_unkept", "One too many.", counts.unkept)
     yield counter("meta_pushes", "Routes pushed.", counts.pushes)
     yield counter("meta_push_rounds", "Looks at all subscriptions.", counts.rounds)
     yield counter("meta_pushes_delayed", "Clients not ready for one.", counts.delayed)
-    yield counter("meta_controls_told", "Controls told to delay servers.", parts.telling.told)
 
 
 def _of_what_is_known(parts: Parts) -> Iterator[Metric]:
@@ -77,7 +76,6 @@ def _of_what_is_known(parts: Parts) -> Iterator[Metric]:
     yield gauge("meta_subjects", "Subjects.", len(registry.subjects))
     yield gauge("meta_routes", "Routes of single subjects.", len(registry.routes))
     yield gauge("meta_prefix_routes", "Routes of prefixes.", len(registry.prefixes))
-    yield counter("meta_group_moves", "Groups that came from elsewhere.", handlers.brokers.moves)
     yield gauge(
         "meta_groups_waiting",
         "Groups that an operator has to let in.",
@@ -92,7 +90,7 @@ def _of_what_is_known(parts: Parts) -> Iterator[Metric]:
     yield gauge(
         "meta_controls_nodes_behind",
         "Nodes that go by other controls.",
-        sum(bool(parts.telling.note_of(key)) for key in registry.nodes),
+        sum(bool(handlers.group_changes.controls_at(key)[1]) for key in registry.nodes),
     )
 
 
@@ -118,7 +116,7 @@ def _of_rows(parts: Parts) -> Iterator[Metric]:
     )
     for name in _shown(registry.groups):
         group = registry.groups[name]
-        up.add_metric([name, group.kind.name.lower()], group.state is not BrokerState.NRW)
+        up.add_metric([name, group.kind.value], group.state is not BrokerState.NRW)
     yield up
     delay_groups = {name: registry.delay_groups[name] for name in _shown(registry.delay_groups)}
     epochs = {name: group.record.epoch for name, group in delay_groups.items()}

@@ -3,14 +3,14 @@
 `meta_server/server.py::MetaServer` fills both in. Nothing here knows it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from delay_transport.connections.listener import Server
+from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Clock
 from meta_server.admin.administration import Administration
-from meta_server.admin.entrance import Entrance
-from meta_server.groups.controls_push import ControlsPusher
 from meta_server.groups.liveness import Liveliness
 from meta_server.known.commits import Committer
 from meta_server.known.model import MetaStore
@@ -30,7 +30,7 @@ class Parts:
     clock: Clock
     load_seconds: float
     """How long loading took."""
-    entrance: Entrance
+    access: HttpAccess
     store: MetaStore
     registry: Registry
     set_backs: SetBacks
@@ -40,8 +40,8 @@ class Parts:
     credentials: Credentials
     handlers: Handlers
     pusher: Pusher
-    telling: ControlsPusher
     administration: Administration
+    observe: Callable[[], "Observed"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,16 +2,10 @@
 
 from typing import Any
 
-import trio
-
-from delay_protocol.meta.requests import BrokerState
-from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.metric_families import installed_version, values_of
 from delay_transport.seams.runtime import format_address
 from meta_server.admin.metrics import numbers
-from meta_server.admin.parts import Observed, Parts
-from meta_server.known.model import STATIC, DelayGroup, DelayNode
-from meta_server.known.registry import NodeKey
+from meta_server.admin.parts import Observed
 
 
 def failing_checks(observed: Observed) -> list[str]:
@@ -50,102 +44,5 @@ def status_of(observed: Observed) -> dict[str, Any]:
     }
     if observed.parts is not None:
         status |= values_of(numbers(observed.parts), prefix="delaywheel_meta_")
-        status |= _rows(observed.parts)
+        status["node_authentication"] = observed.parts.credentials.policy
     return status
-
-
-def _rows(parts: Parts) -> dict[str, Any]:
-    registry = parts.registry
-    return {
-        "node_authentication": parts.credentials.policy,
-        "groups": [_group(parts, name) for name in sorted(registry.groups)],
-        "brokers": [
-            {
-                "group": broker.group,
-                "role": broker.role.name,
-                "hostname": broker.hostname,
-                "serve_port": broker.serve_port,
-                "ip": broker.ip,
-                "sync_port": broker.sync_port,
-            }
-            for broker in sorted(registry.brokers.values(), key=lambda row: (row.group, row.role))
-        ],
-        "delay_groups": [
-            _delay_group(parts, registry.delay_groups[name])
-            for name in sorted(registry.delay_groups)
-        ],
-        "controls": {
-            cluster: registry.controls[cluster].version for cluster in sorted(registry.controls)
-        },
-    }
-
-
-def _silent_s(heard_at: float | None) -> float | None:
-    return None if heard_at is None else round(trio.current_time() - heard_at, 3)
-
-
-def _group(parts: Parts, name: str) -> dict[str, Any]:
-    group = parts.registry.groups[name]
-    return {
-        "name": group.name,
-        "kind": group.kind.name.lower(),
-        "master": group.master,
-        "state": BrokerState(group.state).name,
-        "tag": group.tag,
-        "weight": group.weight,
-        "read_only": group.is_read_only,
-        "retired": group.is_retired,
-        "static": STATIC in group.ext,
-        "updated_ms": group.updated_ms,
-        "liveness": parts.heard.groups.sign_of(name),
-        "heard_seconds_ago": _silent_s(parts.heard.groups.heard_at(name)),
-    }
-
-
-def _delay_group(parts: Parts, group: DelayGroup) -> dict[str, Any]:
-    record = group.record
-    return {
-        "name": group.name,
-        "cluster": group.cluster,
-        "log_uuid": str(group.log_uuid),
-        "epoch": record.epoch,
-        "version": record.version,
-        "phase": record.phase.value,
-        "master": None if record.master is None else record.master.node_id,
-        "in_sync": sorted(record.in_sync),
-        "min_isr": record.min_isr,
-        "nodes": [
-            _node(parts, group, node) for node in parts.registry.nodes_in(group.cluster, group.name)
-        ],
-    }
-
-
-def _node(parts: Parts, group: DelayGroup, node: DelayNode) -> dict[str, Any]:
-    key: NodeKey = (node.cluster, node.group, node.node_id)
-    in_sync, role = group.has_in_sync(node), group.role_of(node)
-    return {
-        "node_id": node.node_id,
-        "role": role.value,
-        "in_sync": in_sync,
-        "accepts": role is NodeRole.MASTER,
-        "note": note_of(group, node),
-        "address": node.address,
-        "http_address": node.http_address,
-        "storage_uuid": str(node.storage_uuid),
-        "incarnation": node.incarnation,
-        "software": node.software,
-        "registered_ms": node.registered_ms,
-        "liveness": parts.heard.nodes.sign_of(key),
-        "heard_seconds_ago": _silent_s(parts.heard.nodes.heard_at(key)),
-        "controls_version": parts.telling.version_at(key),
-        "controls_note": parts.telling.note_of(key),
-    }
-
-
-def note_of(group: DelayGroup, node: DelayNode) -> str:
-    """Return why a node accepts nothing; empty if it may."""
-    if group.role_of(node) is NodeRole.MASTER:
-        return ""
-    if group.has_in_sync(node):
-        return "in sync: its disk has every acknowledged message"
-    return "outside the in-sync set: its disk may lack messages"

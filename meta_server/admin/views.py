@@ -1,361 +1,301 @@
-"""Rows as administrators are shown them."""
+"""Rows as administrators are shown them: their fields, and what is known beside them."""
 
-from collections import Counter
-from collections.abc import AsyncGenerator
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from contextlib import aclosing
-from typing import Any, Final, Literal, cast
+from enum import IntEnum
+from typing import Any, Final, TypeVar, cast
 
 import trio
+from msgspec.structs import asdict
 
-from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.clocks import difference
+from delay_protocol.nodes.controls import GroupControl, SubjectControl
 from delay_protocol.nodes.registration import NodeRole
-from delay_transport.http.metric_families import installed_version
+from delay_transport.http.pages import Turns, slices_of
 from meta_server.admin.admin_types import (
     BrokerGroupShown,
     BrokerShown,
-    ControlsAtNode,
-    ControlsShown,
+    ClusterShown,
     DelayGroupShown,
     Fit,
-    Kind,
+    GroupRuleKey,
+    GroupRuleShown,
     NodeShown,
-    PrefixRouteShown,
+    RouteKey,
     RouteShown,
-    RouteSummary,
-    State,
-    SubjectRouteShown,
-    SubjectShown,
+    SubjectRuleKey,
+    SubjectRuleShown,
     Topology,
-    UnservedShown,
-    WaitingGroupShown,
+    Unserved,
 )
-from meta_server.admin.pages import Turns, slices_of
+from meta_server.admin.next_steps import next_steps
 from meta_server.admin.parts import Parts
-from meta_server.admin.plans import check_cluster
-from meta_server.admin.status import note_of
-from meta_server.groups.routing import delay_groups_for, why_unserved
+from meta_server.admin.rules import check_cluster, subject_of
+from meta_server.groups.routing import route_of, why_unserved
+from meta_server.known.errors import NotFoundError
 from meta_server.known.model import (
-    OWN_EXT,
-    STATIC,
     Broker,
     BrokerGroup,
     DelayGroup,
     DelayNode,
     Route,
-    Subject,
+    Row,
 )
+from meta_server.known.registry import Registry
 
 _EXAMPLES_MAX: Final = 5
-"""Subjects named of those that are not served for one reason."""
+"""Patterns named of those that are not served for one reason."""
 
 _REASONS_MAX: Final = 50
 """Reasons told of."""
 
+R = TypeVar("R")
+S = TypeVar("S")
 
-def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
-    """Return a broker group."""
-    return BrokerGroupShown(
-        name=group.name,
-        kind=cast("Kind", group.kind.name.lower()),
-        address=group.master,
-        state=cast("State", BrokerState(group.state).name),
-        since_ms=group.updated_ms,
-        liveness=parts.heard.groups.sign_of(group.name),
-        heard_seconds_ago=_seconds_since(parts.heard.groups.heard_at(group.name)),
-        tag=group.tag,
-        weight=group.weight,
-        ext={name: value for name, value in group.ext.items() if name not in OWN_EXT},
-        static=STATIC in group.ext,
-        entered=parts.registry.is_entered(group.name),
-        read_only=group.is_read_only,
-        retired=group.is_retired,
-        version=group.version,
-    )
+
+def _fields(row: Row) -> dict[str, Any]:
+    """Return the fields of a row; numbers that have names by these."""
+    return {
+        name: value.name if isinstance(value, IntEnum) else value
+        for name, value in asdict(row).items()
+    }
 
 
 def _seconds_since(at: float | None) -> float | None:
     return None if at is None else round(trio.current_time() - at, 3)
 
 
-def show_broker(broker: Broker) -> BrokerShown:
-    """Return a broker."""
-    return BrokerShown(
-        group=broker.group,
-        role=broker.role.name,
-        hostname=broker.hostname,
-        serve_port=broker.serve_port,
-        ip=broker.ip,
-        sync_port=broker.sync_port,
-        version=broker.version,
+def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
+    """Return a broker group."""
+    heard, now = parts.heard.groups, trio.current_time()
+    return BrokerGroupShown(
+        **(_fields(group) | {"is_entered": parts.registry.is_entered(group.name)}),
+        liveness=heard.sign_of(group.name, now),
+        heard_seconds_ago=_seconds_since(heard.heard_at(group.name, now)),
     )
 
 
-def show_route(route: Route) -> RouteShown:
+def show_broker(_: Parts, broker: Broker) -> BrokerShown:
+    """Return a broker."""
+    return BrokerShown(**_fields(broker))
+
+
+def show_route(parts: Parts, route: Route) -> RouteShown:
     """Return a route."""
     return RouteShown(
-        name=route.name, groups=list(route.groups), chosen=route.is_chosen, version=route.version
+        **asdict(route),
+        pattern=route.pattern,
+        follows=route.pattern,
+        unserved=why_unserved(parts.registry, route.groups),
     )
 
 
-async def led_by_prefixes(parts: Parts) -> AsyncGenerator[list[tuple[str, Route]], None]:
-    """Yield the subjects that the route of a prefix leads, as far as they are known, with it."""
+def show_route_of(parts: Parts, key: RouteKey) -> RouteShown:
+    """Return where a pattern leads, and why; raise NotFoundError for a prefix without a route."""
+    name, is_prefix = subject_of(key.pattern)
     registry = parts.registry
-
-    def led(names: list[str]) -> list[tuple[str, Route]]:
-        return [
-            (name, route)
-            for name in names
-            if name not in registry.routes and (route := registry.prefix_route(name)) is not None
-        ]
-
-    async with aclosing(slices_of(registry.subjects)) as subjects:
-        async for some in subjects:
-            yield led(some)
-    async with aclosing(slices_of(await parts.pusher.used_subjects())) as subjects:
-        async for some in subjects:
-            yield led([name for name in some if name not in registry.subjects])
-
-
-async def show_prefix(parts: Parts, route: Route) -> PrefixRouteShown:
-    """Return the route of a prefix; subjects that come or go meanwhile may count or not."""
-    registry, prefix = parts.registry, route.name
-    led, kept = 0, 0
-    examples: list[str] = []
-    async with aclosing(slices_of(registry.routes)) as routes:
-        async for some in routes:
-            own = [name for name in some if name.startswith(prefix)]
-            kept += len(own)
-            examples += own[: _EXAMPLES_MAX - len(examples)]
-    async with aclosing(led_by_prefixes(parts)) as subjects:
-        async for pairs in subjects:
-            led += sum(nearest.name == prefix for _, nearest in pairs)
-    return PrefixRouteShown(
-        name=prefix,
-        groups=list(route.groups),
-        chosen=route.is_chosen,
-        version=route.version,
-        subjects=led,
-        kept=kept,
-        kept_examples=examples,
-    )
-
-
-def show_subject(subject: Subject) -> SubjectShown:
-    """Return a subject."""
-    return SubjectShown(
-        name=subject.name, tag=subject.tag, created_ms=subject.created_ms, version=subject.version
-    )
-
-
-def show_way(parts: Parts, subject: str) -> SubjectRouteShown:
-    """Return where a subject leads, and why."""
-    registry = parts.registry
-    own, prefix = registry.routes.get(subject), registry.prefix_route(subject)
-    route = own or prefix
-    source: Literal["subject", "prefix", "none"] = "none"
-    if route is not None:
-        source = "subject" if own is not None else "prefix"
-    return SubjectRouteShown(
-        subject=subject,
-        groups=[] if route is None else list(route.groups),
-        delay_groups=[
-            info.name for info in delay_groups_for(registry, subject, parts.config.routing)
-        ],
-        source=source,
-        prefix=prefix.name if prefix is not None and own is None else "",
-        chosen=own is not None and own.is_chosen,
-        version=own.version if own is not None else 0,
-        unserved=why_unserved(registry, subject),
+    if own := registry.of(Route).get((name, is_prefix)):
+        return show_route(parts, own)
+    if is_prefix:
+        raise NotFoundError(f"the prefix {name!a} has no route of its own")
+    prefix = registry.prefix_route(name)
+    groups = () if prefix is None else prefix.groups
+    return RouteShown(
+        **asdict(Route(name=name, groups=groups, is_chosen=False, version=0)),
+        pattern=key.pattern,
+        follows="" if prefix is None else prefix.pattern,
+        unserved=why_unserved(registry, None if prefix is None else groups),
     )
 
 
 def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
     """Return a delay group with its nodes."""
     record, changes = group.record, parts.handlers.group_changes
+    nodes = parts.registry.nodes_in(group.cluster, group.name)
+    master = None if record.master is None else record.master.node_id
     return DelayGroupShown(
+        **(asdict(record) | {"master": master, "in_sync": sorted(record.in_sync)}),
         name=group.name,
         cluster=group.cluster,
-        log_uuid=str(group.log_uuid),
-        epoch=record.epoch,
-        version=record.version,
-        phase=record.phase.value,
+        log_uuid=group.log_uuid,
         election=changes.sentence_of(group.name),
-        master=None if record.master is None else record.master.node_id,
-        in_sync=sorted(record.in_sync),
-        min_isr=record.min_isr,
         controls_version=parts.registry.controls_of(group.cluster).version,
-        nodes=[
-            _show_node(parts, group, node)
-            for node in parts.registry.nodes_in(group.cluster, group.name)
-        ],
+        nodes=[show_node(parts, node) for node in nodes],
+        refused=changes.state_of(group.name).refusals(
+            {node.node_id: node.registered_ms for node in nodes}, now_ms=parts.clock.now_ms()
+        ),
     )
 
 
-def _may_deliver(group: DelayGroup | None, node: DelayNode) -> bool:
-    # One that was the master may go on until it hears otherwise.
-    return group is None or group.has_in_sync(node)
+def note_of(group: DelayGroup, node: DelayNode) -> str:
+    """Return why a node accepts nothing; empty if it may."""
+    if group.role_of(node) is NodeRole.MASTER:
+        return ""
+    if group.has_in_sync(node):
+        return "in sync: its disk has every acknowledged message"
+    return "outside the in-sync set: its disk may lack messages"
 
 
-def _show_node(parts: Parts, group: DelayGroup, node: DelayNode) -> NodeShown:
-    in_sync, role = group.has_in_sync(node), group.role_of(node)
-    state = parts.handlers.group_changes.state_of(group.name)
+def show_node(parts: Parts, node: DelayNode) -> NodeShown:
+    """Return a delay server."""
+    group = parts.registry.delay_groups[node.group]
+    changes, nodes = parts.handlers.group_changes, parts.heard.nodes
+    now = trio.current_time()
+    state = changes.state_of(group.name)
     heard = state.heard_of(node)
-    rank, sentence = state.fitness(group.record, node.node_id, now=trio.current_time())
-    key = (node.cluster, node.group, node.node_id)
+    rank, sentence = state.fitness(group.record, node.node_id, now=now)
+    version, controls_note = changes.controls_at(node.key)
     return NodeShown(
-        node_id=node.node_id,
-        role=role.value,
-        in_sync=in_sync,
-        accepts=role is NodeRole.MASTER,
-        may_deliver=_may_deliver(group, node),
+        **(asdict(node) | {"last_sequence": None if heard is None else heard.end - 1}),
+        role=group.role_of(node).value,
+        in_sync=group.has_in_sync(node),
         note=note_of(group, node),
-        last_sequence=None if heard is None else heard.end - 1,
         committed=None if heard is None else heard.committed,
         uncommitted=None if heard is None else heard.uncommitted,
-        address=node.address,
-        http_address=node.http_address,
-        storage_uuid=str(node.storage_uuid),
-        incarnation=node.incarnation,
-        software=node.software,
-        registered_ms=node.registered_ms,
-        liveness=parts.heard.nodes.sign_of(key),
-        heard_seconds_ago=_seconds_since(parts.heard.nodes.heard_at(key)),
-        controls_version=parts.telling.version_at(key),
-        controls_note=parts.telling.note_of(key),
+        liveness=nodes.sign_of(node.key, now),
+        heard_seconds_ago=_seconds_since(nodes.heard_at(node.key, now)),
+        controls_version=version,
+        controls_note=controls_note,
         clock_note=difference(0 if heard is None else heard.clock_ahead_ms),
         fitness=cast("Fit", rank.name.lower()),
         fitness_note=sentence,
     )
 
 
-def show_controls(parts: Parts, cluster: str) -> ControlsShown:
-    """Return the controls of a cluster; raise NotFoundError."""
-    registry, telling = parts.registry, parts.telling
-    check_cluster(registry, cluster)
+# Clusters and their rules
+
+
+def show_cluster(parts: Parts, cluster: str) -> ClusterShown:
+    """Return a cluster with its nodes."""
+    registry = parts.registry
     controls = registry.controls_of(cluster)
-    return ControlsShown(
-        cluster=cluster,
+    return ClusterShown(
+        name=cluster,
         version=controls.version,
-        store=str(parts.store.uuid),
-        subjects=controls.subjects,
-        groups=controls.groups,
+        rules=len(controls.subjects) + len(controls.groups),
+        store=parts.store.uuid,
         unknown_groups=sorted(controls.groups.keys() - registry.groups.keys()),
         nodes=[
-            ControlsAtNode(
-                group=key[1],
-                node_id=key[2],
-                version=telling.version_at(key),
-                note=telling.note_of(key),
-                may_deliver=_may_deliver(registry.delay_groups.get(key[1]), node),
-                liveness=parts.heard.nodes.sign_of(key),
-            )
-            for key, node in sorted(registry.nodes.items())
-            if key[0] == cluster
+            show_node(parts, node)
+            for _, node in sorted(registry.nodes.items())
+            if node.cluster == cluster
         ],
     )
+
+
+def subject_rules(registry: Registry) -> list[SubjectRuleShown]:
+    """Return the rules of subjects, of all clusters."""
+    return [
+        SubjectRuleShown(cluster=cluster, subject=name, version=row.version, **asdict(rule))
+        for cluster, row in registry.controls.items()
+        for name, rule in row.controls.subjects.items()
+    ]
+
+
+def find_subject_rule(registry: Registry, key: SubjectRuleKey) -> SubjectRuleShown | None:
+    """Return the rule of a subject, if there is one."""
+    controls = registry.controls_of(key.cluster)
+    rule = controls.subjects.get(key.subject)
+    if rule is None:
+        return None
+    return SubjectRuleShown(**asdict(key), version=controls.version, **asdict(rule))
+
+
+def show_subject_rule(parts: Parts, key: SubjectRuleKey) -> SubjectRuleShown:
+    """Return the rule of a subject; if there is none one that changes nothing."""
+    check_cluster(parts.registry, key.cluster)
+    none = SubjectRuleShown(**asdict(key), version=0, **asdict(SubjectControl()))
+    return find_subject_rule(parts.registry, key) or none
+
+
+def group_rules(registry: Registry) -> list[GroupRuleShown]:
+    """Return the rules of broker groups, of all clusters."""
+    return [
+        GroupRuleShown(cluster=cluster, group=name, version=row.version, **asdict(rule))
+        for cluster, row in registry.controls.items()
+        for name, rule in row.controls.groups.items()
+    ]
+
+
+def find_group_rule(registry: Registry, key: GroupRuleKey) -> GroupRuleShown | None:
+    """Return the rule of a broker group, if there is one."""
+    controls = registry.controls_of(key.cluster)
+    rule = controls.groups.get(key.group)
+    if rule is None:
+        return None
+    return GroupRuleShown(**asdict(key), version=controls.version, **asdict(rule))
+
+
+def show_group_rule(parts: Parts, key: GroupRuleKey) -> GroupRuleShown:
+    """Return the rule of a broker group; if there is none one that changes nothing."""
+    check_cluster(parts.registry, key.cluster)
+    none = GroupRuleShown(**asdict(key), version=0, **asdict(GroupControl()))
+    return find_group_rule(parts.registry, key) or none
 
 
 # Everything
 
 
-class _Unserved:
-    """Gathers subjects whose messages no broker group takes."""
+async def routes_of(registry: Registry) -> tuple[dict[str, int], list[Unserved]]:
+    """Return how many routes lead to each group, and routes that no group serves.
 
-    def __init__(self, parts: Parts) -> None:
-        self._registry = parts.registry
-        self._subjects: Counter[str] = Counter()
-        self._examples: dict[str, list[str]] = {}
-
-    def look_at(self, subject: str) -> None:
-        """Count a subject if that is so."""
-        why = why_unserved(self._registry, subject)
-        if not why:
-            return
-        self._subjects[why] += 1
-        examples = self._examples.setdefault(why, [])
-        if len(examples) < _EXAMPLES_MAX:
-            examples.append(subject)
-
-    @property
-    def total(self) -> int:
-        """How many there are."""
-        return self._subjects.total()
-
-    def shown(self) -> list[UnservedShown]:
-        """Return them by their reasons."""
-        return [
-            UnservedShown(why=why, subjects=count, examples=sorted(self._examples[why]))
-            for why, count in self._subjects.most_common(_REASONS_MAX)
-        ]
-
-
-async def summary_of(parts: Parts) -> RouteSummary:
-    """Return all routes, counted; what changes meanwhile may count or not."""
-    registry = parts.registry
+    What changes meanwhile may count or not.
+    """
     by_group: Counter[str] = Counter()
-    unserved = _Unserved(parts)
-    async with aclosing(slices_of(registry.routes.values())) as routes:
+    unserved: defaultdict[str, list[str]] = defaultdict(list)
+    async with aclosing(slices_of(registry.of(Route).values())) as routes:
         async for some in routes:
             for route in some:
                 by_group.update(route.groups)
-                unserved.look_at(route.name)
-    without = 0
+                unserved[why_unserved(registry, route.groups)].append(route.pattern)
     async with aclosing(slices_of(registry.subjects)) as subjects:
         async for names in subjects:
             for name in names:
-                if name not in registry.routes and registry.prefix_route(name) is None:
-                    without += 1
-                    unserved.look_at(name)
-    async with aclosing(led_by_prefixes(parts)) as led:
-        async for pairs in led:
-            for name, _ in pairs:
-                unserved.look_at(name)
-    return RouteSummary(
-        subjects=len(registry.subjects),
-        routes=len(registry.routes),
-        prefixes=len(registry.prefixes),
-        without_route=without,
-        subjects_by_group=dict(sorted(by_group.items())),
-        unserved=unserved.total,
-        unserved_why=unserved.shown(),
-    )
+                if route_of(registry, name) is None:
+                    unserved[why_unserved(registry, None)].append(name)
+    unserved.pop("", None)
+    most = sorted(unserved.items(), key=lambda item: -len(item[1]))[:_REASONS_MAX]
+    return dict(sorted(by_group.items())), [
+        Unserved(why=why, patterns=len(found), examples=sorted(found)[:_EXAMPLES_MAX])
+        for why, found in most
+    ]
+
+
+async def _all_shown(parts: Parts, rows: dict[str, R], show: Callable[[Parts, R], S]) -> list[S]:
+    """Return rows as they are shown, by name, some in each turn of the loop."""
+    turns, shown = Turns(), []
+    for name in sorted(rows):
+        if row := rows.get(name):
+            shown.append(show(parts, row))
+        await turns.pause()
+    return shown
 
 
 async def topology_of(parts: Parts, failing: list[str]) -> Topology:
     """Return everything at a glance."""
     registry = parts.registry
-    turns = Turns()
-    groups: list[Any] = []
-    for name in sorted(registry.groups):
-        if group := registry.groups.get(name):
-            groups.append(show_group(parts, group))
-        await turns.pause()
-    delay_groups: list[Any] = []
-    for name in sorted(registry.delay_groups):
-        if delay_group := registry.delay_groups.get(name):
-            delay_groups.append(show_delay_group(parts, delay_group))
-        await turns.pause()
+    groups = await _all_shown(parts, registry.groups, show_group)
+    delay_groups = await _all_shown(parts, registry.delay_groups, show_delay_group)
+    routes_by_group, unserved = await routes_of(registry)
     return Topology(
-        version=installed_version(),
         now_ms=parts.clock.now_ms(),
-        ready=not failing,
-        failing=[
-            *failing,
-            *(f"{name}: {why}" for name, why in parts.set_backs.all_behind().items()),
-        ],
+        failing=failing,
+        next_steps=next_steps(
+            delay_groups,
+            groups,
+            parts.handlers.admission.waiting.all(trio.current_time()),
+            behind=parts.set_backs.all_behind(),
+            routed={*routes_by_group},
+            receiving=(
+                {session.receiver for session in parts.handlers.sessions}
+                if parts.config.patterns_end
+                else None
+            ),
+            elects=parts.config.registration.elect == "automatic",
+        ),
         broker_groups=groups,
-        waiting=[
-            WaitingGroupShown(
-                name=group.name,
-                kind=cast("Kind", group.kind.name.lower()),
-                address=group.address,
-                patterns=list(group.patterns),
-                speaks_from=group.where,
-                waits_seconds=round(trio.current_time() - group.since, 3),
-            )
-            for group in parts.handlers.admission.waiting.all(trio.current_time())
-        ],
         delay_groups=delay_groups,
-        routes=await summary_of(parts),
+        routes_by_group=routes_by_group,
+        unserved=unserved,
     )

@@ -1,7 +1,7 @@
-"""Broker groups and delay groups. Pure, but for controls_push.
+"""Broker groups and delay groups. Pure, but for held_requests.
 
     broker_groups    what registrations lead to
-    controls_push    pauses and limits to delay servers
+    current_controls rules of operators, as delay servers are sent them
     liveness         who was heard, who fell silent
     roles            master and slave of delay groups
     routing          broker groups of a subject

@@ -8,28 +8,28 @@
 
 The roles that copy (slaves, backups) say that they live, and nothing follows from it.
 
-Whose address a group has: where brokers are entered for it, those of its master; where a delay
-server of ours is its master by the group's record, that one's: they go on-line whatever the address
-was before. Else it is whoever speaks first, for as long as that one is heard: whoever could take a
-living group's address away would get its messages. A broker that was moved is let in when it had
-itself taken off-line, or else by its heartbeats, a time-out after the old place spoke last; the
-audit has each move, since it may have been an operator who said where the group is. A group
-that is unknown comes into being with its first event, also with a heartbeat: brokers go on-line
-once, at their start, and a meta server whose store was lost has to find them again.
+Whose address a group has: where brokers are entered for it, those of its master: they go on-line
+whatever the address was before. Else it is whoever speaks first, for as long as that one is heard:
+whoever could take a living group's address away would get its messages. A broker that was moved is
+let in when it had itself taken off-line, or else by its heartbeats, a time-out after the old place
+spoke last; the audit has each move, since it may have been an operator who said where the group is.
+A group that is unknown comes into being with its first event, also with a heartbeat: brokers go on-
+line once, at their start, and a meta server whose store was lost has to find them again.
 
 An address in a request is what somebody says; the IP address that a request came from is not. So
 while a group is heard only its speaker may take it off-line, move it or say that it takes less:
 the IP address that spoke for it before, or that of its own address. Anybody else can only say that
-it goes on. A static group is never heard: its own address is the only one that may speak for it. Of
-our delay servers the connection counts on which the master has registered (`handlers.py`).
+it goes on. A static group is never heard: its own address is the only one that may speak for it.
+
+A group of delay servers of ours has the address of its master by the record, and the state that
+this one gives with NODE_REGISTER (`plan_state`). Nothing else is taken for it.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Mapping, Sized
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from delay_protocol.basics.addresses import AddressFaultError, read_address
 from delay_protocol.meta.requests import (
@@ -40,19 +40,17 @@ from delay_protocol.meta.requests import (
     BrokerRole,
     BrokerState,
 )
+from delay_protocol.nodes.registration import Master, NodeRegister
 from delay_transport.http.addresses import is_loopback
-from meta_server.known.errors import RefusedError
+from meta_server.known.errors import RefusedError, StateError
 from meta_server.known.model import (
-    ENTERED,
-    SPOKE,
-    STATIC,
     Audit,
     AuditEntry,
     Broker,
     BrokerGroup,
     Change,
     GroupKind,
-    SaveBrokerGroup,
+    Save,
 )
 from meta_server.known.registry import Registry
 
@@ -63,39 +61,18 @@ ADDRESS_BYTES_MAX: Final = 255
 """Bytes of an address at most."""
 
 
-class GroupEvent(Enum):
-    """An event of a group."""
-
-    ONLINE = "online"
-    HEARTBEAT = "heartbeat"
-    OFFLINE = "offline"
-    SILENCE = "silence"
-
-
-_EVENTS: Final[Mapping[BrokerRequestType, GroupEvent]] = {
-    BrokerRequestType.ONLINE: GroupEvent.ONLINE,
-    BrokerRequestType.HEARTBEAT: GroupEvent.HEARTBEAT,
-    BrokerRequestType.OFFLINE: GroupEvent.OFFLINE,
+_STATES: Final[Mapping[BrokerRequestType, BrokerState]] = {
+    BrokerRequestType.ONLINE: BrokerState.RW,
+    BrokerRequestType.OFFLINE: BrokerState.NRW,
 }
+"""The state that an event leads to; of a heartbeat it is the one that is reported."""
 
-_STATE_AFTER: Final[Mapping[GroupEvent, BrokerState | None]] = {
-    GroupEvent.ONLINE: BrokerState.RW,
-    GroupEvent.HEARTBEAT: None,
-    GroupEvent.OFFLINE: BrokerState.NRW,
-    GroupEvent.SILENCE: BrokerState.NRW,
-}
-"""The state that an event leads to; None: the one that is reported."""
-
-_KINDS: Final[Mapping[BrokerRole, GroupKind]] = {
+KINDS: Final[Mapping[BrokerRole, GroupKind]] = {
     BrokerRole.MASTER: GroupKind.NORMAL,
     BrokerRole.DELAY: GroupKind.DELAY,
     BrokerRole.DELAY_MASTER: GroupKind.DELAY,
 }
-"""The kind of a group whose master has this role."""
-
-_COPIES: Final = frozenset(
-    {BrokerRole.SLAVE, BrokerRole.BACKUP, BrokerRole.DELAY_SLAVE, BrokerRole.DELAY_BACKUP}
-)
+"""Kinds of groups, by the role of their masters."""
 
 _COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
     BrokerRole.SLAVE: (BrokerRole.MASTER,),
@@ -105,22 +82,8 @@ _COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
 }
 """Which role each copying role copies from."""
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Heard:
-    """The result of a registration."""
-
-    changes: tuple[Change, ...] = ()
-    """The changes to store."""
-    group: str | None = None
-    """The group whose time-out begins anew; None: of none."""
-    moved_from: str = ""
-    """The group's address before; "" if it is unchanged or there was none."""
-
-
-def state_after(event: GroupEvent, reported: BrokerState) -> BrokerState:
-    """Return the state that a group has after an event."""
-    return _STATE_AFTER[event] or reported
+COPIES: Final = _COPIED_FROM.keys()
+"""Roles that copy from another one: nothing follows from what they report."""
 
 
 def plan_register(
@@ -131,7 +94,7 @@ def plan_register(
     is_heard: bool,
     groups_max: int,
     now_ms: int,
-) -> Heard:
+) -> tuple[Change, ...]:
     """Return what follows from a BROKER_REGISTER; raise RefusedError.
 
     `where` is the IP address that it came from (of IPv6 the /64; "" if there is none); `is_heard`
@@ -139,28 +102,26 @@ def plan_register(
     """
     check_name("the name of the group", request.group)
     check_address(request.address)
-    if request.role in _COPIES:
-        return Heard()
-    kind = _KINDS.get(request.role)
-    if kind is None:
-        raise RefusedError(f"a broker with the role {request.role.name} serves nobody")
-    event = _EVENTS[request.request_type]
+    if request.role in COPIES:
+        return ()
+    event, kind = request.request_type, _kind_with(request.role)
+    state = _STATES.get(event, request.state)
     known = registry.groups.get(request.group)
     if known is None or known.master != request.address:
         check_place(registry, kind, request.address)
+    is_entered = is_entered_at(registry, request.group, request.address, request.role)
     if known is None:
         if len(registry.groups) >= groups_max:
             raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
-        _is_entered(registry, request)
         group = BrokerGroup(
             name=request.group,
             kind=kind,
             master=request.address,
-            state=state_after(event, request.state),
-            ext=_spoken({}, where),
+            state=state,
+            speaker=where,
             updated_ms=now_ms,
         )
-        return Heard(changes=(SaveBrokerGroup(group),), group=group.name)
+        return (Save(group),)
     if known.kind is not kind:
         raise RefusedError(
             f"{known.name} is a group of kind {known.kind.name}, a {request.role.name} serves in "
@@ -168,34 +129,48 @@ def plan_register(
         )
     if known.is_retired:
         raise RefusedError(f"{known.name} was retired")
-    is_entered = _is_entered(registry, request)
     is_move = known.master not in {"", request.address}
-    if is_move and event is GroupEvent.OFFLINE:
+    if is_move and event is BrokerRequestType.OFFLINE:
         raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
-    is_open = event is GroupEvent.ONLINE and (is_entered or known.state is BrokerState.NRW)
+    is_online = event is BrokerRequestType.ONLINE
+    is_open = is_online and (is_entered or known.state is BrokerState.NRW)
     if is_move and is_heard and not is_open:
         raise RefusedError(
             f"{known.name} is at {known.master}, which is heard; if it was moved, its heartbeats "
             "are taken once nothing comes from there for the time-out, or enter the new place"
         )
-    state = state_after(event, request.state)
     speaker = _speaker(
         *(registry, known, where),
         is_heard=is_heard,
         goes_on=not is_move and state in {known.state, BrokerState.RW},
-        is_placed=is_move and is_entered and event is GroupEvent.ONLINE,
+        is_placed=is_move and is_entered and is_online,
     )
-    changed = replace(known, master=request.address, state=state, ext=_spoken(known.ext, speaker))
-    saved = _saved(known, changed, now_ms)
-    return Heard(
-        changes=(*saved, *(_moved(known, one.group) for one in saved if is_move)),
-        group=known.name,
-        moved_from=known.master if is_move else "",
+    changed = replace(known, master=request.address, state=state, is_static=False, speaker=speaker)
+    changes = _saved(known, changed, now_ms)
+    if not is_move:
+        return changes
+    # An operator may have said where it is.
+    moved = AuditEntry(
+        at_ms=now_ms,
+        actor=f"broker at {request.address}",
+        action="broker-group.move",
+        target=known.name,
+        before=msgspec.json.encode(known).decode(),
+        after=msgspec.json.encode(changed).decode(),
     )
+    return (*changes, Audit(moved))
+
+
+def _kind_with(role: BrokerRole) -> GroupKind:
+    """Return the kind of a group whose master has this role; raise RefusedError if it is none's."""
+    kind = KINDS.get(role)
+    if kind is None:
+        raise RefusedError(f"a broker with the role {role.name} serves nobody")
+    return kind
 
 
 def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
-    """Raise RefusedError for an address at which a group of another kind is.
+    """Raise StateError for an address at which a group of another kind is.
 
     Whoever serves in a group of this kind cannot be there, and a delay server that took itself for
     a broker would be sent its own messages, without end. Groups that are off-line or silent do not
@@ -204,16 +179,16 @@ def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
     if kind is GroupKind.NORMAL:
         for node in registry.nodes.values():
             if node.address in addresses:
-                raise RefusedError(
+                raise StateError(
                     f"{node.address} is the address of the delay server {node.node_id} of "
                     f"{node.group}, which is no broker: give the broker's; if that one is gone for "
-                    f"good, `delaywheel admin delay-group remove {node.group} {node.node_id}`"
+                    f"good, `delaywheel admin remove delay-node {node.group}/{node.node_id}`"
                 )
     for group in registry.groups.values():
         is_there = group.master in addresses and group.state is not BrokerState.NRW
         if is_there and group.kind is not kind:
             what = "broker" if group.kind is GroupKind.NORMAL else "delay"
-            raise RefusedError(
+            raise StateError(
                 f"{group.master} is the address of the {what} group {group.name}, which is on-line "
                 "there: one server is not of both kinds, so give its own address"
             )
@@ -233,20 +208,17 @@ def _speaker(
     `goes_on` says that it leaves the group as it is, or well; `is_placed` that an operator wants
     the group where this one says that it is. Both may be said by anybody.
     """
-    if known.name in registry.delay_groups:
-        return ""
     if _is_speaker(registry, known, where):
         return where
-    is_static = STATIC in known.ext
-    if not (is_static or is_heard):
+    if not (known.is_static or is_heard):
         return where
-    if not is_placed and (is_static or not goes_on):
+    if not is_placed and (known.is_static or not goes_on):
         raise RefusedError(
             f"{known.name} is spoken for from another IP address than this one, {where}: it may "
             "speak once nothing comes from there for the time-out, or when an operator gives the "
-            "group another address" + (" or makes it --no-static" if is_static else "")
+            "group another address" + (", or static=false" if known.is_static else "")
         )
-    return "" if is_placed else known.ext.get(SPOKE, "")
+    return "" if is_placed else known.speaker
 
 
 def _is_speaker(registry: Registry, group: BrokerGroup, where: str) -> bool:
@@ -254,30 +226,7 @@ def _is_speaker(registry: Registry, group: BrokerGroup, where: str) -> bool:
     host = group.master.rpartition(":")[0]
     places = {host, *(row.ip for row in registry.brokers_in(group.name) if host == row.hostname)}
     return bool(where) and (
-        where == group.ext.get(SPOKE)
-        or where in places
-        or (is_loopback(where) and is_loopback(host))
-    )
-
-
-def _spoken(ext: Mapping[str, str], speaker: str) -> dict[str, str]:
-    """Return the attributes of a group that registers: who speaks for it, and that it does."""
-    kept = {name: value for name, value in ext.items() if name not in {STATIC, SPOKE}}
-    entered = {ENTERED: "true"} if STATIC in ext else {}
-    return kept | entered | ({SPOKE: speaker} if speaker else {})
-
-
-def _moved(known: BrokerGroup, moved: BrokerGroup) -> Audit:
-    """Return who says that a group is elsewhere: an operator may have said where it is."""
-    return Audit(
-        AuditEntry(
-            at_ms=moved.updated_ms,
-            actor=f"broker at {moved.master}",
-            action="broker-group.move",
-            target=known.name,
-            before=msgspec.json.encode(known).decode(),
-            after=msgspec.json.encode(moved).decode(),
-        )
+        where == group.speaker or where in places or (is_loopback(where) and is_loopback(host))
     )
 
 
@@ -307,33 +256,40 @@ def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change,
     known = registry.groups.get(name)
     if known is None or not known.is_watched:
         return ()
-    changed = replace(known, state=state_after(GroupEvent.SILENCE, known.state))
-    return _saved(known, changed, now_ms)
+    return _saved(known, replace(known, state=BrokerState.NRW), now_ms)
 
 
-def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[SaveBrokerGroup, ...]:
+def plan_state(registry: Registry, request: NodeRegister, *, now_ms: int) -> tuple[Change, ...]:
+    """Return what stores the state that a node gives for producers; nothing if it is no master."""
+    group, known = registry.delay_groups.get(request.group), registry.groups.get(request.group)
+    own = Master(node_id=request.node_id, incarnation=request.incarnation)
+    if (
+        request.state is None
+        or group is None
+        or group.record.master != own
+        or known is None
+        or known.is_retired
+    ):
+        return ()
+    state = BrokerState[request.state]
+    return _saved(known, replace(known, state=state, is_static=False, speaker=""), now_ms)
+
+
+def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Save, ...]:
     if changed == known:
         return ()
-    return (SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
+    return (Save(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
 
 
-def _is_entered(registry: Registry, request: BrokerRegister) -> bool:
-    """Say whether the address is one that was entered; refuse it if another one was."""
-    group = registry.delay_groups.get(request.group)
-    if group is not None:
-        node = None
-        if group.record.master is not None:
-            node = registry.nodes.get((group.cluster, group.name, group.record.master.node_id))
-        if node is None or request.address != node.address:
-            where = "nobody" if node is None else f"{node.node_id} at {node.address}"
-            raise RefusedError(
-                f"the master of {group.name} in epoch {group.record.epoch} is {where}"
-            )
-        return True
-    entered = registry.broker_with_role(request.group, request.role)
-    if entered is not None and request.address not in addresses_of(entered):
-        raise RefusedError(
-            f"the {request.role.name} of {request.group} is entered as "
+def is_entered_at(registry: Registry, group: str, address: str, *roles: BrokerRole) -> bool:
+    """Say whether an address is that of the broker that was entered with one of these roles.
+
+    Raises StateError if it is another one's place.
+    """
+    entered = registry.broker_with_role(group, *roles)
+    if entered is not None and address not in addresses_of(entered):
+        raise StateError(
+            f"the {entered.role.name} of {group} is entered as "
             f"{entered.hostname}:{entered.serve_port}"
         )
     return entered is not None
@@ -349,7 +305,7 @@ def acquire(registry: Registry, request: AcquireMeta) -> AcquireMetaReply:
 
     QMQ's brokers do not start then.
     """
-    broker = registry.brokers.get((request.hostname, request.serve_port))
+    broker = registry.brokers_at.get((request.hostname, request.serve_port))
     if broker is None:
         broker = _by_address(registry, request)
     source_roles = _COPIED_FROM.get(broker.role)
@@ -375,6 +331,12 @@ def _by_address(registry: Registry, request: AcquireMeta) -> Broker:
     if len(found) != 1:
         raise RefusedError(f"no broker is entered as {request.hostname}:{request.serve_port}")
     return found[0]
+
+
+def check_room(what: str, known: Sized, most: int, more: Sized) -> None:
+    """Raise StateError if there are more rows than there may be, with these that are to come."""
+    if more and len(known) + len(more) > most:
+        raise StateError(f"there are {most} {what}, which is the limit")
 
 
 def check_name(what: str, name: str) -> None:

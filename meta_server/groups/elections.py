@@ -29,6 +29,7 @@ version up as well: so none comes true later.
 
 import math
 from collections import deque
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final, NamedTuple
@@ -37,7 +38,7 @@ from uuid import UUID
 import msgspec
 
 from delay_protocol.nodes.clocks import clock_fault
-from delay_protocol.nodes.registration import GroupRecord, Master, Phase, Stands
+from delay_protocol.nodes.registration import AppliedControls, GroupRecord, Master, Phase, Stands
 from meta_server.known.model import DelayNode
 
 SILENT_S: Final = 3.0
@@ -61,6 +62,10 @@ ELECTED_MAX: Final = 3
 """Elections within ELECTED_S after which a member does not stay, and is elected last…"""
 ELECTED_S: Final = 600.0
 """… since a master that ends soon after its start has the longest log each time."""
+REFUSED_MAX: Final = 16
+"""Nodes of one group of which it is remembered that they were refused…"""
+REFUSED_MS: Final = 3_600_000
+"""… for so long: a node that is refused ends, and is not started again by itself."""
 
 
 class Rank(IntEnum):
@@ -109,6 +114,7 @@ class Heard(NamedTuple):
     """How it stands to its master, or as the master."""
     clock_ahead_ms: int = 0
     """By how much its wall clock was ahead of the meta server's."""
+    controls: AppliedControls = AppliedControls()
 
     def could_vote(self, epoch: int, now: float) -> bool:
         """Return True if it may vote now, or hears a master of this epoch that may not send."""
@@ -163,6 +169,8 @@ class GroupState:
     votes: dict[str, Voted] = field(default_factory=dict)
     first_vote_at: float | None = None
     """When the first vote of the present election came."""
+    waits: str = ""
+    """What the present election waits for; empty: nothing is known of that, or there is none."""
     cause: Begins | None = None
     """Why the present election began; None: that is not known any more."""
     changed_at: float = float("-inf")
@@ -170,12 +178,32 @@ class GroupState:
     wish: Wish = field(default_factory=Wish)
     elected: deque[tuple[str, float]] = field(default_factory=lambda: deque(maxlen=100))
     """The members that were elected, with times."""
+    refused: dict[str, tuple[int, str]] = field(default_factory=dict)
+    """By node, the wall clock in ms and the reason when a registration of it was refused last."""
 
     # -- who was heard -----------------------------------------------------------------------
 
     def was_heard(self, node: str, heard: Heard) -> None:
         """Note what a node said of itself."""
         self.heard[node] = heard
+
+    def was_refused(self, node: str, at_ms: int, reason: str) -> None:
+        """Note that a registration was refused; of too many nodes the latest are kept."""
+        self.refused.pop(node, None)
+        self.refused[node] = at_ms, reason
+        while len(self.refused) > REFUSED_MAX:
+            del self.refused[next(iter(self.refused))]
+
+    def refusals(self, registered_ms: Mapping[str, int], *, now_ms: int) -> dict[str, str]:
+        """Return why nodes are refused that have not registered since; by node.
+
+        registered_ms: when the present start of each node registered first
+        """
+        return {
+            node: reason
+            for node, (at_ms, reason) in sorted(self.refused.items())
+            if now_ms - at_ms <= REFUSED_MS and at_ms >= registered_ms.get(node, 0)
+        }
 
     def heard_of(self, node: DelayNode) -> Heard | None:
         """Return what a start said last; None: nothing since this meta server began."""
@@ -499,7 +527,6 @@ class GroupState:
         in_sync, own = dict(record.in_sync), self.fitness(record, master.node_id, now=now)
         if target != master.node_id and own.rank in _LEAVES and len(in_sync) > record.min_isr:
             del in_sync[master.node_id]
-        self.changed_at = now
         return msgspec.structs.replace(
             record,
             epoch=record.epoch + 1,

@@ -5,9 +5,9 @@ the same commit. The group takes messages when its master says so (BROKER_REGIST
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import msgspec
+from msgspec.structs import replace
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import GroupMember, GroupRecord
@@ -17,8 +17,7 @@ from meta_server.known.model import (
     AuditEntry,
     Change,
     DelayGroup,
-    SaveBrokerGroup,
-    SaveDelayGroup,
+    Save,
 )
 from meta_server.known.registry import Registry
 
@@ -26,7 +25,7 @@ ELECT = "delay-group.elect"
 """In the audit: an election began, or has ended."""
 IN_SYNC = "delay-group.in-sync"
 """In the audit: the master changed the in-sync set."""
-HAND_OVER = "delay-group.hand-over"
+HAND_OVER = "delay-group.handover"
 """In the audit: an operator wants the group handed over; the master did so, or gave that up."""
 MIN_ISR = "delay-group.min-isr"
 """In the audit: an operator set how many disks at least have to be in sync."""
@@ -62,7 +61,7 @@ def plan_record(
     """
     after = replace(group, record=record)
     changes: list[Change] = [
-        SaveDelayGroup(after, group.pair),
+        Save(after, over=group.etag),
         *_place(registry, group, after, now_ms=now_ms),
     ]
     if action:
@@ -80,18 +79,22 @@ def plan_record(
 
 def _place(
     registry: Registry, group: DelayGroup, after: DelayGroup, *, now_ms: int
-) -> Iterator[SaveBrokerGroup]:
-    """Yield what keeps clients away until the new master accepts; nothing if it is the old one."""
-    shown = registry.groups.get(group.name)
-    master = after.record.master
-    if shown is None or master == group.record.master:
+) -> Iterator[Save]:
+    """Yield what keeps clients away until a new master accepts; nothing if it is the old one.
+
+    From the address of a disk that was given up they are kept for good.
+    """
+    shown, record = registry.groups.get(group.name), after.record
+    if shown is None or (record.master == group.record.master and record.in_sync):
         return
-    address = shown.master
-    if master is not None:
-        node = registry.nodes.get((group.cluster, group.name, master.node_id))
+    address = shown.master if record.in_sync else ""
+    if record.master is not None:
+        node = registry.nodes.get((group.cluster, group.name, record.master.node_id))
         if node is None or not after.has_in_sync(node):
-            raise RefusedError(f"the disk of {master.node_id} in sync is not the one registered")
+            raise RefusedError(
+                f"the disk of {record.master.node_id} in sync is not the one registered"
+            )
         address = node.address
     changed = replace(shown, master=address, state=BrokerState.NRW)
     if changed != shown:
-        yield SaveBrokerGroup(replace(changed, updated_ms=now_ms, version=shown.version + 1))
+        yield Save(replace(changed, updated_ms=now_ms, version=shown.version + 1))

@@ -7,7 +7,7 @@ away gets only the latest.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from itertools import takewhile
 
 import trio
 
@@ -17,30 +17,28 @@ from delay_transport.connections.connection import Connection
 from delay_transport.seams.outbox import Wakeup
 from meta_server.known.errors import RefusedError
 
-Asked = TypeVar("Asked")
+Hold = Callable[[bool], bytes | None]
+"""Returns the answer of a request that is held; None: not yet. True: it is held no longer."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Held(Generic[Asked]):
+class _Held:
     """A request that is to be answered."""
 
     frame: Frame
     seal: Callable[[bytes], bytes]
-    asked: Asked
+    hold: Hold
     until: float
     """In trio time."""
 
 
-class HeldRequests(Generic[Asked]):
+class HeldRequests:
     """The requests that wait, one of a connection, and the task that answers them."""
 
-    def __init__(self, answer: Callable[[Asked, bool], bytes | None], *, hold_s: float) -> None:
-        """Answer with what `answer(asked, is_over)` returns; None: not yet, unless it is over."""
-        self._answer = answer
+    def __init__(self, *, hold_s: float) -> None:
         self._hold_s = hold_s
         # In the order of coming, so the first is due first.
-        self._waiting: dict[Connection, _Held[Asked]] = {}
-        self._new: list[Connection] = []
+        self._waiting: dict[Connection, _Held] = {}
         self._is_changed = False
         self._more = Wakeup()
 
@@ -49,14 +47,14 @@ class HeldRequests(Generic[Asked]):
         return len(self._waiting)
 
     def hold(
-        self, connection: Connection, frame: Frame, asked: Asked, seal: Callable[[bytes], bytes]
+        self, connection: Connection, frame: Frame, hold: Hold, seal: Callable[[bytes], bytes]
     ) -> None:
-        """Let a request wait; raise RefusedError if one does on this connection."""
+        """Answer a request, or let it wait; raise RefusedError if one does on this connection."""
         if connection in self._waiting:
             raise RefusedError("a request of this kind waits on this connection already")
         until = trio.current_time() + self._hold_s
-        self._waiting[connection] = _Held(frame, seal, asked, until)
-        self._new.append(connection)
+        self._waiting[connection] = _Held(frame, seal, hold, until)
+        self._check(connection)
         self._more.wake()
 
     def changed(self) -> None:
@@ -72,32 +70,28 @@ class HeldRequests(Generic[Asked]):
         """Answer until cancelled."""
         while True:
             for connection in self._due():
-                held = self._waiting.get(connection)
-                if held is not None:
-                    self._check(connection, held)
-                    # Sealing a large answer takes a millisecond.
-                    await trio.lowlevel.checkpoint()
-            if self._new or self._is_changed:
-                continue
-            first = next(iter(self._waiting.values()), None)
-            with trio.move_on_at(math.inf if first is None else first.until):
-                await self._more.sleep()
+                self._check(connection)
+                # Sealing a large answer takes a millisecond.
+                await trio.lowlevel.checkpoint()
+            if not self._is_changed:
+                first = next(iter(self._waiting.values()), None)
+                with trio.move_on_at(math.inf if first is None else first.until):
+                    await self._more.sleep()
 
     def _due(self) -> list[Connection]:
-        """Return the requests to check: all after a change, else new and overdue ones."""
+        """Return the requests to check: all after a change, else those that are overdue."""
         if self._is_changed:
-            self._is_changed, self._new = False, []
+            self._is_changed = False
             return list(self._waiting)
-        due, self._new = self._new, []
         now = trio.current_time()
-        for connection, held in self._waiting.items():
-            if held.until > now:
-                break
-            due.append(connection)
-        return due
+        overdue = takewhile(lambda one: one[1].until <= now, self._waiting.items())
+        return [connection for connection, _ in overdue]
 
-    def _check(self, connection: Connection, held: _Held[Asked]) -> None:
-        body = self._answer(held.asked, trio.current_time() >= held.until)
+    def _check(self, connection: Connection) -> None:
+        held = self._waiting.get(connection)
+        if held is None:
+            return
+        body = held.hold(trio.current_time() >= held.until)
         if body is not None:
             del self._waiting[connection]
             connection.answer(held.frame, ResponseCode.SUCCESS, held.seal(body))

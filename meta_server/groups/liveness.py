@@ -5,7 +5,7 @@ restart of the meta server every known name counts as heard at the start and kee
 for one time-out. So a restart changes no state, and a name that died meanwhile times out.
 """
 
-from collections import OrderedDict
+import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from typing import Generic, Literal, TypeVar
@@ -20,67 +20,56 @@ none: no heartbeat is expected, as of a name that has timed out."""
 
 
 class Liveness(Generic[Name]):
-    """Times of the last heartbeats, in order, so that the oldest is found at once."""
+    """Times of the last heartbeats."""
 
     def __init__(self, *, timeout_s: float) -> None:
         self._timeout_s = timeout_s
-        # In the order in which they were heard: all have the same time-out.
-        self._heard: OrderedDict[Name, float] = OrderedDict()
+        self._at: dict[Name, float] = {}
         self._assumed: set[Name] = set()
         """Those of them that only count as heard."""
 
     def start(self, names: Iterable[Name], now: float) -> None:
-        """Count all of these as heard now, unless they were heard already."""
+        """Count all of these as heard now, unless heartbeats of them are expected already."""
         for name in names:
-            if name not in self._heard:
+            if name not in self._at:
                 self.expect(name, now)
 
     def expect(self, name: Name, now: float) -> None:
         """Count a name as heard now: it has one time-out to send a heartbeat."""
-        self.hear(name, now)
+        self._at[name] = now
         self._assumed.add(name)
 
     def hear(self, name: Name, now: float) -> None:
-        """Note a heartbeat; `now` never decreases from call to call."""
-        self._heard[name] = now
-        self._heard.move_to_end(name)
+        """Note a heartbeat."""
+        self._at[name] = now
         self._assumed.discard(name)
 
     def forget(self, name: Name) -> None:
         """Expect no further heartbeat of this name."""
-        self._heard.pop(name, None)
+        self._at.pop(name, None)
         self._assumed.discard(name)
 
     def forgive(self, seconds: float, now: float) -> None:
         """Exclude the last seconds from every time-out: the process could not hear in them."""
-        for name, heard in self._heard.items():
-            self._heard[name] = min(heard + seconds, now)
+        self._at = {name: min(at + seconds, now) for name, at in self._at.items()}
 
     def is_heard(self, name: Name, now: float) -> bool:
-        """Say whether one was heard within the time-out."""
-        heard = self._heard.get(name)
-        return heard is not None and now - heard < self._timeout_s
+        """Return True if one was heard within the time-out, or counts as heard."""
+        return now - self._at.get(name, -math.inf) < self._timeout_s
 
-    def heard_at(self, name: Name) -> float | None:
-        """Return when one was heard last; None if it is not waited for, or was not heard yet."""
-        return None if name in self._assumed else self._heard.get(name)
+    def heard_at(self, name: Name, now: float) -> float | None:
+        """Return when one was heard last; None: not within the time-out."""
+        return self._at[name] if self.sign_of(name, now) == "heard" else None
 
-    def sign_of(self, name: Name) -> Sign:
+    def sign_of(self, name: Name, now: float) -> Sign:
         """Return what is known of one."""
-        if name in self._assumed:
-            return "assumed"
-        return "heard" if name in self._heard else "none"
+        if not self.is_heard(name, now):
+            return "none"
+        return "assumed" if name in self._assumed else "heard"
 
-    def take_silent(self, now: float) -> list[Name]:
-        """Return those silent for too long, longest first, and wait for them no longer."""
-        silent: list[Name] = []
-        for name, heard in self._heard.items():
-            if now - heard < self._timeout_s:
-                break
-            silent.append(name)
-        for name in silent:
-            self.forget(name)
-        return silent
+    def silent(self, now: float) -> list[Name]:
+        """Return those of which heartbeats are expected, and none came within the time-out."""
+        return [name for name in self._at if not self.is_heard(name, now)]
 
 
 @dataclass(slots=True)

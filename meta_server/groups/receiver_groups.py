@@ -20,11 +20,11 @@ from typing import Final, NamedTuple
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.receivers.masters import HOLD_S
-from meta_server.groups.broker_groups import check_name
+from meta_server.groups.broker_groups import check_name, check_room
 from meta_server.groups.routing import routed_subject
 from meta_server.known import model
-from meta_server.known.errors import RefusedError, StateError
-from meta_server.known.model import Change, GroupKind, Route
+from meta_server.known.errors import RefusedError
+from meta_server.known.model import Change, GroupKind, Route, saved
 from meta_server.known.registry import Registry
 
 PREFIX_ROUTES: Final = "prefix routes"
@@ -69,31 +69,24 @@ def plan_receiver(
     lacking, changes = unrouted(registry, name, patterns), list[Change]()
     group = registry.groups.get(name)
     if group is None and not registry.brokers_in(name):
-        _check_room("groups", len(registry.groups), room.groups)
         group = model.BrokerGroup(
             name=name,
             kind=GroupKind.RECEIVER,
             master="",
             state=BrokerState.RW,
-            ext={model.ENTERED: "true"} if is_approved else {},
+            is_entered=is_approved,
             updated_ms=now_ms,
         )
-        changes.append(model.SaveBrokerGroup(group))
+        changes.append(model.Save(group))
     if group is None or group.kind is not GroupKind.RECEIVER:
         raise RefusedError(f"{name} is a group of brokers: a receiver needs another name")
     if group.is_retired:
         raise RefusedError(f"{name} was retired")
-    subjects, prefixes = len(registry.subjects), len(registry.prefixes)
     for pattern in lacking:
         subject, is_prefix = _read_pattern(pattern)
         known = None if is_prefix else registry.routes.get(subject)
-        if is_prefix:
-            _check_room("prefix routes", prefixes, room.prefixes)
-            prefixes += 1
-        elif subject not in registry.subjects:
-            _check_room("subjects", subjects, room.subjects)
-            subjects += 1
-            changes.append(model.SaveSubject(model.Subject(name=subject, created_ms=now_ms)))
+        if not is_prefix and subject not in registry.subjects:
+            changes.append(model.Save(model.Subject(name=subject, created_ms=now_ms)))
         version = 1 if known is None else known.version + 1
         route = Route(
             name=subject,
@@ -103,7 +96,11 @@ def plan_receiver(
             is_brought=not is_approved,
             version=version,
         )
-        changes.append(model.SaveRoute(route))
+        changes.append(model.Save(route))
+    prefixes = [route for route in saved(changes, Route) if route.is_prefix]
+    check_room("broker groups", registry.groups, room.groups, saved(changes, model.BrokerGroup))
+    check_room("subjects", registry.subjects, room.subjects, saved(changes, model.Subject))
+    check_room("prefix routes", registry.prefixes, room.prefixes, prefixes)
     return changes
 
 
@@ -126,15 +123,10 @@ def routed_elsewhere(registry: Registry, name: str, patterns: Iterable[str]) -> 
     found = {pattern: _leading(registry, pattern) for pattern in patterns}
     return {
         pattern: f"pattern {pattern!a} is routed to {', '.join(route.groups)}: an operator can "
-        "change that with `delaywheel admin route set`"
+        "change that with `delaywheel admin set route`"
         for pattern, route in found.items()
         if route is not None and name not in route.groups
     }
-
-
-def _check_room(what: str, count: int, most: int) -> None:
-    if count >= most:
-        raise StateError(f"there are {most} {what}, which is the limit")
 
 
 def _leading(registry: Registry, pattern: str) -> Route | None:

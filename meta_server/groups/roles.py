@@ -35,41 +35,40 @@ Whether a node is the master follows from the record alone. A record is only eve
 compare-and-set on its epoch and version.
 """
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole, Phase
 from meta_server.groups.broker_groups import check_address, check_name, check_place
+from meta_server.known import model
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    BrokerGroup,
-    Change,
-    DelayGroup,
-    DelayNode,
-    GroupKind,
-    SaveBrokerGroup,
-    SaveDelayGroup,
-    SaveDelayNode,
-)
 from meta_server.known.registry import Registry
 
 NODES_PER_GROUP_MAX: Final = 7
 """Nodes that a group may have; three are the recommended group."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Registered:
+class Registered(NamedTuple):
     """The role of a node, and the changes to store for it."""
 
     role: NodeRole
     record: GroupRecord
-    changes: tuple[Change, ...]
+    changes: tuple[model.Change, ...]
+
+
+class _Case(NamedTuple):
+    """A registration, and what is known when it comes."""
+
+    registry: Registry
+    request: NodeRegister
+    known: model.DelayNode | None
+    group: model.DelayGroup | None
+    is_heard: bool
+    is_present: bool
 
 
 def plan_node(
@@ -78,53 +77,64 @@ def plan_node(
     *,
     is_heard: bool,
     is_present: bool,
-    why_behind: Callable[[NodeRegister], str],
-    groups_max: int,
     now_ms: int,
 ) -> Registered:
-    """Return the role of a node that registers; raise RefusedError if it does not belong.
+    """Return the role of a node whose group is its own; raise RefusedError if it does not belong.
 
     `is_heard` says whether this cluster's and group's node of that id was heard within the
     time-out; `is_present` whether what registered as it last has a connection, not the one that
-    this came by, and was heard on it within its lease; `why_behind` why the group's record is not
-    the newest, if it is not, by what a node that belongs to it was told. Raises NotNowError where
-    it is to try again.
+    this came by, and was heard on it within its lease. Raises NotNowError where it is to try again.
     """
-    _check_texts(request)
-    _check_group(registry, request, groups_max=groups_max)
-    _check_log(registry, request)
-    _check_copy(registry, request)
-    if behind := why_behind(request):
-        raise NotNowError(behind)
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
-    _check_identity(registry, request, known, is_heard=is_heard)
-    _check_start(registry, request, known, is_heard=is_heard, is_present=is_present)
-    if known is None or known.address != request.address:
-        _check_place(registry, request)
     group = registry.delay_groups.get(request.group)
+    case = _Case(registry, request, known, group, is_heard, is_present)
+    _check_identity(case)
+    _check_start(case)
+    if known is None or known.address != request.address:
+        check_place(registry, model.GroupKind.DELAY, request.address)
     if group is None:
-        changed_group: DelayGroup | None = _new_group(request)
+        changed_group: model.DelayGroup | None = _new_group(request)
     elif not group.record.in_sync:
         changed_group = _begun_again(request, group)
     else:
-        _check_number(registry, request, known)
+        _check_number(case)
         changed_group = _started_again(request, group) if _is_alone(request, group) else None
     now_group = changed_group or group
     assert now_group is not None
     node = _node(request, known, is_alone=_is_alone(request, now_group), now_ms=now_ms)
     role = now_group.role_of(node)
-    changes: list[Change] = []
+    changes: list[model.Change] = []
     if node != known:
-        changes.append(SaveDelayNode(node))
+        changes.append(model.Save(node))
     if changed_group is not None:
-        expected = None if group is None else group.pair
-        changes.append(SaveDelayGroup(changed_group, expected))
+        changes.append(model.Save(changed_group, over=None if group is None else group.etag))
     if role is NodeRole.MASTER:
         changes += _broker_group(registry, request, now_ms=now_ms)
     is_new = known is None or known.storage_uuid != request.storage_uuid
     if is_new or changed_group is not None:
-        changes.append(_audit(request, known, group, node, now_group, now_ms=now_ms))
-    return Registered(role=role, record=now_group.record, changes=tuple(changes))
+        entry = model.AuditEntry(
+            at_ms=now_ms,
+            actor=f"node {request.node_id} at {request.address}",
+            action="node.register",
+            target=f"{request.cluster}/{request.group}/{request.node_id}",
+            before="" if known is None else _json(known, group),
+            after=_json(node, now_group),
+        )
+        changes.append(model.Audit(entry))
+    return Registered(role, now_group.record, tuple(changes))
+
+
+def _json(node: model.DelayNode, group: model.DelayGroup | None) -> str:
+    return msgspec.json.encode({"node": node, "group": group}).decode()
+
+
+def check_belongs(registry: Registry, request: NodeRegister, *, groups_max: int) -> None:
+    """Raise RefusedError for a node whose group, log or directory is not its own."""
+    group = registry.delay_groups.get(request.group)
+    _check_texts(request)
+    _check_group(registry, request, group, groups_max=groups_max)
+    _check_log(registry, request, group)
+    _check_copy(registry, request)
 
 
 def _check_texts(request: NodeRegister) -> None:
@@ -135,15 +145,16 @@ def _check_texts(request: NodeRegister) -> None:
         check_address(request.http_address)
 
 
-def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) -> None:
+def _check_group(
+    registry: Registry, request: NodeRegister, group: model.DelayGroup | None, *, groups_max: int
+) -> None:
     """Refuse a node whose group is another kind of thing, or one too many."""
-    group = registry.delay_groups.get(request.group)
     shown = registry.groups.get(request.group)
     if group is not None and group.cluster != request.cluster:
         raise RefusedError(f"the group {group.name} belongs to the cluster {group.cluster}")
     if shown is not None:
-        if shown.kind is not GroupKind.DELAY:
-            what = "receivers" if shown.kind is GroupKind.RECEIVER else "real-time brokers"
+        if shown.kind is not model.GroupKind.DELAY:
+            what = "receivers" if shown.kind is model.GroupKind.RECEIVER else "real-time brokers"
             raise RefusedError(f"{shown.name} is a group of {what}")
         own = (request.cluster, request.group, request.node_id)
         # Those it had go on: what they keep has to be delivered.
@@ -157,17 +168,8 @@ def _check_group(registry: Registry, request: NodeRegister, *, groups_max: int) 
         raise RefusedError(f"there are {groups_max} broker groups, which is the limit")
 
 
-def _check_place(registry: Registry, request: NodeRegister) -> None:
-    """Refuse a node, for now, at the address of a broker that is on-line."""
-    try:
-        check_place(registry, GroupKind.DELAY, request.address)
-    except RefusedError as error:
-        raise NotNowError(str(error)) from error
-
-
-def _check_log(registry: Registry, request: NodeRegister) -> None:
+def _check_log(registry: Registry, request: NodeRegister, group: model.DelayGroup | None) -> None:
     """Refuse a node whose log is another group's, or has records that its group's has not."""
-    group = registry.delay_groups.get(request.group)
     for other in registry.delay_groups.values():
         if other.log_uuid == request.log_uuid and other.name != request.group:
             raise RefusedError(f"its log {request.log_uuid} is that of the group {other.name}")
@@ -175,7 +177,7 @@ def _check_log(registry: Registry, request: NodeRegister) -> None:
         group is not None
         and group.record.in_sync
         and group.log_uuid != request.log_uuid
-        and (request.last_sequence or _is_in_sync(request, group))
+        and (request.last_sequence or group.has_in_sync(request))
     ):
         raise RefusedError(
             f"it has records of the log {request.log_uuid}, the group's is {group.log_uuid}"
@@ -193,17 +195,15 @@ def _check_copy(registry: Registry, request: NodeRegister) -> None:
             )
 
 
-def _check_identity(
-    registry: Registry, request: NodeRegister, known: DelayNode | None, *, is_heard: bool
-) -> None:
+def _check_identity(case: _Case) -> None:
     """Refuse another disk under a known node id: a second claim, or one wiped with messages."""
+    request, known, group = case.request, case.known, case.group
     if known is None or request.storage_uuid == known.storage_uuid:
         return
     name = f"{known.node_id} at {known.address}"
-    if is_heard and request.replaces != known.storage_uuid:
+    if case.is_heard and request.replaces != known.storage_uuid:
         raise RefusedError(f"{name} is alive, with another data directory")
-    group = registry.delay_groups.get(request.group)
-    if group is None or _is_in_sync(request, group):
+    if group is None or group.has_in_sync(request):
         return
     if set(group.record.in_sync) == {known.node_id}:
         raise RefusedError(
@@ -212,15 +212,9 @@ def _check_identity(
         )
 
 
-def _check_start(
-    registry: Registry,
-    request: NodeRegister,
-    known: DelayNode | None,
-    *,
-    is_heard: bool,
-    is_present: bool,
-) -> None:
+def _check_start(case: _Case) -> None:
     """Refuse a start that is not the last one of its directory, or one of a copy of that."""
+    request, known = case.request, case.known
     if known is None or request.storage_uuid != known.storage_uuid:
         return
     name = f"{known.node_id} at {known.address}"
@@ -239,26 +233,26 @@ def _check_start(
             "start: one of the two runs on a copy of the other's directory. Find out which one has "
             "all messages, stop the other and delete its directory"
         )
-    _check_end(registry, request, known)
+    _check_end(case, known)
     if request.address != known.address:
-        if is_heard:
+        if case.is_heard:
             raise RefusedError(f"{name} is alive; wait until it has been silent for the time-out")
-    elif is_present:
+    elif case.is_present:
         raise NotNowError(
             f"{name} is connected, by an earlier start: this one may take its place "
             "when that connection is closed, or silent for a lease"
         )
 
 
-def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> None:
+def _check_end(case: _Case, known: model.DelayNode) -> None:
     """Refuse a log that ends before what the node was known to have, if others rely on that.
 
     Every record that is in sync was durable when it was reported, and a log in sync loses none. Its
     epoch counts as well: what two copies wrote after they parted is in different epochs. With
     others in sync a log may be cut, and then lacks an epoch, but nothing that was committed.
     """
-    group = registry.delay_groups.get(request.group)
-    if group is None or not _is_in_sync(request, group):
+    request, group = case.request, case.group
+    if group is None or not group.has_in_sync(request):
         return
     missing = known.last_sequence - request.last_sequence
     is_later = request.last_epoch >= known.last_epoch or not _is_alone(request, group)
@@ -269,21 +263,17 @@ def _check_end(registry: Registry, request: NodeRegister, known: DelayNode) -> N
         f"this directory is an older copy: {known.node_id} had record {known.last_sequence} in "
         f"epoch {known.last_epoch}, and its log ends with {request.last_sequence} in epoch "
         f"{request.last_epoch}, so {lost}. Bring the newer directory back, or have an operator "
-        f"give up what is only there: delaywheel admin delay-group accept-older {request.group} "
+        f"give up what is only there: delaywheel admin approve {request.group} "
         f"{request.node_id} --lose-messages"
     )
 
 
-def _is_in_sync(request: NodeRegister, group: DelayGroup) -> bool:
-    return group.record.in_sync.get(request.node_id) == request.storage_uuid
-
-
-def _is_alone(request: NodeRegister, group: DelayGroup) -> bool:
-    """Say whether a disk alone is in sync: whatever is durable there is committed."""
+def _is_alone(request: NodeRegister, group: model.DelayGroup) -> bool:
+    """Return True if a disk alone is in sync: whatever is durable there is committed."""
     return group.record.in_sync == {request.node_id: request.storage_uuid}
 
 
-def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
+def is_same_start(request: NodeRegister, known: model.DelayNode) -> bool:
     """Say whether a node's row is about the very start that asks."""
     return (known.storage_uuid, known.incarnation, known.boot_id) == (
         request.storage_uuid,
@@ -292,7 +282,7 @@ def is_same_start(request: NodeRegister, known: DelayNode) -> bool:
     )
 
 
-def plan_end(registry: Registry, request: NodeRegister) -> tuple[Change, ...]:
+def plan_end(registry: Registry, request: NodeRegister) -> tuple[model.Change, ...]:
     """Return what notes how far the log of a start that is registered goes; nothing if known."""
     known = registry.nodes.get((request.cluster, request.group, request.node_id))
     group = registry.delay_groups.get(request.group)
@@ -306,7 +296,7 @@ def plan_end(registry: Registry, request: NodeRegister) -> tuple[Change, ...]:
     last_sequence = _needed(request, is_alone=_is_alone(request, group))
     if last_sequence <= known.last_sequence:
         return ()
-    return (SaveDelayNode(replace(known, last_sequence=last_sequence, version=known.version + 1)),)
+    return (model.Save(replace(known, last_sequence=last_sequence, version=known.version + 1)),)
 
 
 def _needed(request: NodeRegister, *, is_alone: bool) -> int:
@@ -315,10 +305,11 @@ def _needed(request: NodeRegister, *, is_alone: bool) -> int:
     return min(request.committed or unsaid, request.last_sequence)
 
 
-def _check_number(registry: Registry, request: NodeRegister, known: DelayNode | None) -> None:
+def _check_number(case: _Case) -> None:
     """Refuse one node too many."""
-    others = registry.nodes_in(request.cluster, request.group)
-    if known is None and len(others) >= NODES_PER_GROUP_MAX:
+    request = case.request
+    others = case.registry.nodes_in(request.cluster, request.group)
+    if case.known is None and len(others) >= NODES_PER_GROUP_MAX:
         raise RefusedError(
             f"{request.group} has {NODES_PER_GROUP_MAX} nodes, which is the limit: "
             + ", ".join(node.node_id for node in others)
@@ -326,8 +317,8 @@ def _check_number(registry: Registry, request: NodeRegister, known: DelayNode | 
 
 
 def _node(
-    request: NodeRegister, known: DelayNode | None, *, is_alone: bool, now_ms: int
-) -> DelayNode:
+    request: NodeRegister, known: model.DelayNode | None, *, is_alone: bool, now_ms: int
+) -> model.DelayNode:
     """Return the row of a node; the known one itself if only heard of again.
 
     That its log is in a new epoch is kept before it is answered; further records, whose number
@@ -344,7 +335,7 @@ def _node(
         else before.last_epoch == request.last_epoch
     ):
         end = (before.last_epoch, before.last_sequence)
-    node = DelayNode(
+    node = model.DelayNode(
         cluster=request.cluster,
         group=request.group,
         node_id=request.node_id,
@@ -365,42 +356,37 @@ def _node(
     return replace(node, version=known.version + 1)
 
 
-def _new_group(request: NodeRegister) -> DelayGroup:
+def _new_group(request: NodeRegister) -> model.DelayGroup:
     """Return a group that begins with this node, above whatever epoch its log has."""
-    return DelayGroup(
+    return model.DelayGroup(
         name=request.group,
         cluster=request.cluster,
         log_uuid=request.log_uuid,
-        record=GroupRecord(
-            epoch=request.last_epoch + 1,
-            version=1,
-            master=Master(node_id=request.node_id, incarnation=request.incarnation),
-            in_sync={request.node_id: request.storage_uuid},
-            min_isr=1,
-            phase=Phase.ACTIVE,
-        ),
+        record=_first_record(request, epoch=request.last_epoch + 1, version=1),
     )
 
 
-def _begun_again(request: NodeRegister, group: DelayGroup) -> DelayGroup:
+def _begun_again(request: NodeRegister, group: model.DelayGroup) -> model.DelayGroup:
     """Return a group whose messages were given up, with this node's log in place of its own."""
-    record = group.record
-    return replace(
-        group,
-        log_uuid=request.log_uuid,
-        record=msgspec.structs.replace(
-            record,
-            epoch=max(record.epoch, request.last_epoch) + 1,
-            version=record.version + 1,
-            master=Master(node_id=request.node_id, incarnation=request.incarnation),
-            in_sync={request.node_id: request.storage_uuid},
-            min_isr=1,
-            phase=Phase.ACTIVE,
-        ),
+    before = group.record
+    epoch = max(before.epoch, request.last_epoch) + 1
+    record = _first_record(request, epoch=epoch, version=before.version + 1)
+    return replace(group, log_uuid=request.log_uuid, record=record)
+
+
+def _first_record(request: NodeRegister, *, epoch: int, version: int) -> GroupRecord:
+    """Return a record by which one disk alone is in sync, and is the master."""
+    return GroupRecord(
+        epoch=epoch,
+        version=version,
+        master=Master(node_id=request.node_id, incarnation=request.incarnation),
+        in_sync={request.node_id: request.storage_uuid},
+        min_isr=1,
+        phase=Phase.ACTIVE,
     )
 
 
-def _started_again(request: NodeRegister, group: DelayGroup) -> DelayGroup | None:
+def _started_again(request: NodeRegister, group: model.DelayGroup) -> model.DelayGroup | None:
     """Return the group with the disk alone in sync master of a new epoch; None if it is already."""
     record = group.record
     master = Master(node_id=request.node_id, incarnation=request.incarnation)
@@ -419,46 +405,26 @@ def _started_again(request: NodeRegister, group: DelayGroup) -> DelayGroup | Non
     )
 
 
-def _broker_group(registry: Registry, request: NodeRegister, *, now_ms: int) -> Iterator[Change]:
+def _broker_group(
+    registry: Registry, request: NodeRegister, *, now_ms: int
+) -> Iterator[model.Change]:
     """Yield what makes clients see the group at its master's address.
 
-    It takes messages when it says so itself, by BROKER_REGISTER; a restart changes nothing of that,
+    It takes messages when it gives that state (`plan_state`); a restart changes nothing of that,
     since a delay server holds requests until it has recovered.
     """
     shown = registry.groups.get(request.group)
     if shown is None:
-        yield SaveBrokerGroup(
-            BrokerGroup(
+        yield model.Save(
+            model.BrokerGroup(
                 name=request.group,
-                kind=GroupKind.DELAY,
+                kind=model.GroupKind.DELAY,
                 master=request.address,
                 state=BrokerState.NRW,
                 updated_ms=now_ms,
             )
         )
     elif shown.master != request.address:
-        yield SaveBrokerGroup(
+        yield model.Save(
             replace(shown, master=request.address, updated_ms=now_ms, version=shown.version + 1)
         )
-
-
-def _audit(
-    request: NodeRegister,
-    known: DelayNode | None,
-    group: DelayGroup | None,
-    node: DelayNode,
-    now_group: DelayGroup,
-    *,
-    now_ms: int,
-) -> Audit:
-    before = None if known is None else {"node": known, "group": group}
-    return Audit(
-        AuditEntry(
-            at_ms=now_ms,
-            actor=f"node {request.node_id} at {request.address}",
-            action="node.register",
-            target=f"{request.cluster}/{request.group}/{request.node_id}",
-            before="" if before is None else msgspec.json.encode(before).decode(),
-            after=msgspec.json.encode({"node": node, "group": now_group}).decode(),
-        )
-    )

@@ -29,20 +29,21 @@ If no group takes messages it gets those that it would get if they did, called R
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from functools import lru_cache, partial
+from typing import Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.basics.subjects import real_subject, subject_fault, subject_size_fault
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
+from delay_transport.settings.sections import require_at_least
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import (
     BrokerGroup,
     Change,
     GroupKind,
     Route,
-    SaveRoute,
-    SaveSubject,
+    Save,
     Subject,
 )
 from meta_server.known.registry import Registry
@@ -55,8 +56,11 @@ _PRODUCERS = frozenset({ClientType.PRODUCER, ClientType.DELAY_SERVER})
 
 _HASH_SPAN = 2.0**64
 
-_ALIKE_MAX = 10_000
+_KEPT_MAX = 10_000
 """Different answers that are kept to be shared; beyond it they are gathered anew."""
+
+Signature = tuple[tuple[str, str, int], ...]
+"""The part of an answer that matters: name, master and state of each group."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +82,9 @@ class RoutingLimits:
 
     def __post_init__(self) -> None:
         """Refuse what would leave subjects without a group."""
-        for name in ("delay_groups_per_subject", "groups_per_subject"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} must be at least 1, not {getattr(self, name)}")
-        if self.groups_per_subject_max < self.groups_per_subject:
-            raise ValueError("groups_per_subject_max must be at least groups_per_subject")
-        if self.extend_after_ms < 0:
-            raise ValueError(f"extend_after_ms must be at least 0, not {self.extend_after_ms}")
+        require_at_least(self, 1, "delay_groups_per_subject", "groups_per_subject")
+        require_at_least(self, self.groups_per_subject, "groups_per_subject_max")
+        require_at_least(self, 0, "extend_after_ms")
 
 
 def routed_subject(subject: str) -> str:
@@ -116,87 +116,75 @@ def _score(subject: str, group: BrokerGroup) -> float:
     return group.weight / -math.log((drawn + 0.5) / _HASH_SPAN)
 
 
-def groups_for(
-    registry: Registry, subject: str, client_type: int, limits: RoutingLimits, *, now_ms: int
-) -> tuple[BrokerGroupInfo, ...] | None:
-    """Return what a client gets for a real subject; None if its route has to be chosen first."""
-    return Answers(registry, limits, now_ms=now_ms).groups_for(subject, client_type)
+class Answer(NamedTuple):
+    """What a client gets for a subject."""
+
+    groups: tuple[BrokerGroupInfo, ...]
+    signature: Signature
 
 
-class Answers:
-    """What clients get as things are now, for many subjects: those that are routed alike share it.
+NO_GROUPS: Final = Answer((), ())
 
-    Good for one state of the registry: whoever changes that makes another one.
+
+class RouteAnswers:
+    """What clients get for subjects, kept while the registry is as it is, for a second at most.
+
+    Time alone has routes extended. Equal answers are mostly one object.
     """
 
-    __slots__ = ("_alike", "_delay", "_limits", "_now_ms", "_registry", "_short")
-
-    def __init__(self, registry: Registry, limits: RoutingLimits, *, now_ms: int) -> None:
+    def __init__(self, registry: Registry, limits: RoutingLimits) -> None:
         self._registry = registry
         self._limits = limits
-        self._now_ms = now_ms
-        self._alike: dict[tuple[object, ...], tuple[BrokerGroupInfo, ...]] = {}
-        self._short: dict[tuple[str, ...], bool] = {}
-        self._delay: tuple[list[BrokerGroup], bool] | None = None
+        self._until = (-1, 0)
+        """The version of the registry and the second for which answers are kept."""
+        self._begin(0)
 
-    def groups_for(self, subject: str, client_type: int) -> tuple[BrokerGroupInfo, ...] | None:
-        """Return what a client gets for a real subject; None if its route has to be chosen first.
+    def _begin(self, now_ms: int) -> None:
+        """Keep nothing of before."""
+        registry, kept = self._registry, lru_cache(_KEPT_MAX)
+        self._joining = kept(partial(_joining, registry, self._limits, now_ms))
+        self._of_route = kept(partial(answer_of, registry))
+        self._delay_groups = kept(partial(_delay_groups, registry))
+        self._of_delay_groups = kept(partial(_delay_answer, registry))
+        self._of_delay_producer = kept(self._ranked_answer)
 
-        Equal answers are mostly one object.
+    def find(self, subject: str, client_type: int, *, now_ms: int) -> Answer | None:
+        """Return what a client gets for a real subject; None if it has to get a route, or more.
+
+        The time counts in whole seconds.
         """
-        registry = self._registry
+        until = (self._registry.version, now_ms // 1000)
+        if until != self._until:
+            self._until = until
+            self._begin(now_ms)
         if client_type == ClientType.DELAY_PRODUCER:
-            return self._delay_groups_for(subject)
-        own = registry.routes.get(subject)
-        route = own or registry.prefix_route(subject)
-        if route is None:
-            return None
-        names = route.groups
-        if own is not None and own.is_chosen and self._is_short(names):
-            known = registry.subjects.get(subject)
-            if _candidates(registry, known.tag if known else "", names):
+            return self._of_delay_producer(subject)
+        own = self._registry.routes.get(subject)
+        if own is not None and own.is_chosen:
+            known = self._registry.subjects.get(subject)
+            if self._joining(known.tag if known else "", own.groups):
                 return None
-        is_producer = client_type in _PRODUCERS
-        key = (names, is_producer, client_type == ClientType.DELAY_SERVER)
-        found = self._alike.get(key)
-        if found is None:
-            self._make_room(self._alike)
-            found = self._alike[key] = answer_of(registry, client_type, names)
-        return found
+        names = route_of(self._registry, subject)
+        return None if names is None else self.of_groups(names, client_type)
 
-    def _is_short(self, names: tuple[str, ...]) -> bool:
-        short = self._short.get(names)
-        if short is None:
-            self._make_room(self._short)
-            short = self._short[names] = _is_short(
-                self._registry, names, self._limits, self._now_ms
-            )
-        return short
+    def of_groups(self, names: tuple[str, ...], client_type: int) -> Answer:
+        """Return what a client gets of the groups of a route, as of the last `find`."""
+        kind = client_type
+        if client_type != ClientType.DELAY_SERVER:
+            kind = ClientType.PRODUCER if client_type in _PRODUCERS else ClientType.CONSUMER
+        return self._of_route(kind, names)
 
-    def _delay_groups_for(self, subject: str) -> tuple[BrokerGroupInfo, ...]:
-        if self._delay is None:
-            self._delay = _delay_groups(self._registry)
-        groups, taking = self._delay
+    def _ranked_answer(self, subject: str) -> Answer:
+        """Return the delay groups of a subject: never none while one is not retired."""
+        groups, taking = self._delay_groups()
         first = ranked(subject, groups)[: self._limits.delay_groups_per_subject]
-        key = ("delay", *(group.name for group in first))
-        found = self._alike.get(key)
-        if found is None:
-            self._make_room(self._alike)
-            found = self._alike[key] = _delay_infos(first, taking=taking)
-        return found
-
-    @staticmethod
-    def _make_room(memory: dict[Any, Any]) -> None:
-        if len(memory) >= _ALIKE_MAX:
-            memory.clear()
+        return self._of_delay_groups(tuple(group.name for group in first), taking)
 
 
-def answer_of(
-    registry: Registry, client_type: int, names: Iterable[str]
-) -> tuple[BrokerGroupInfo, ...]:
+def answer_of(registry: Registry, client_type: int, names: Iterable[str]) -> Answer:
     """Return those of the groups of a route that a client of this type is told of."""
     is_producer = client_type in _PRODUCERS
-    return tuple(
+    return _answer(
         _info(group, group.state)
         for name in names
         if (group := registry.groups.get(name)) is not None
@@ -205,49 +193,6 @@ def answer_of(
         and (group.kind is not GroupKind.RECEIVER or client_type == ClientType.DELAY_SERVER)
         and not (is_producer and group.is_read_only)
     )
-
-
-def route_of(registry: Registry, subject: str) -> tuple[str, ...] | None:
-    """Return the names of the groups that a real subject is routed to, None if there are none."""
-    route = registry.routes.get(subject) or registry.prefix_route(subject)
-    return None if route is None else route.groups
-
-
-def why_unserved(registry: Registry, subject: str) -> str:
-    """Return why no broker group takes messages of a real subject now; "" if one does."""
-    names = route_of(registry, subject)
-    if names is None:
-        return "it has no route: no broker group could be given to it"
-    reasons = []
-    for name in names:
-        reason = _why_closed(registry, name)
-        if reason is None:
-            return ""
-        reasons.append(f"{name} {reason}")
-    return ", ".join(reasons)
-
-
-def _why_closed(registry: Registry, name: str) -> str | None:
-    """Return why a producer cannot use a group of its route; None if it can."""
-    group = registry.groups.get(name)
-    if group is None:
-        return "is not there"
-    if group.is_retired:
-        return "is retired"
-    if group.is_read_only:
-        return "is read-only"
-    if group.state is BrokerState.NRW:
-        return "is away"
-    return None if group.state in WRITABLE else "says that it takes no messages"
-
-
-def delay_groups_for(
-    registry: Registry, subject: str, limits: RoutingLimits
-) -> tuple[BrokerGroupInfo, ...]:
-    """Return the delay groups of a subject: never none while there is one that is not retired."""
-    groups, taking = _delay_groups(registry)
-    first = ranked(subject, groups)[: limits.delay_groups_per_subject]
-    return _delay_infos(first, taking=taking)
 
 
 def _delay_groups(registry: Registry) -> tuple[list[BrokerGroup], bool]:
@@ -262,8 +207,49 @@ def _delay_groups(registry: Registry) -> tuple[list[BrokerGroup], bool]:
     return taking or open_to_it or known, bool(taking)
 
 
-def _delay_infos(groups: Iterable[BrokerGroup], *, taking: bool) -> tuple[BrokerGroupInfo, ...]:
-    return tuple(_info(group, group.state if taking else BrokerState.RW) for group in groups)
+def _delay_answer(registry: Registry, names: tuple[str, ...], taking: bool) -> Answer:  # noqa: FBT001 (a key)
+    groups = [registry.groups[name] for name in names]
+    return _answer(_info(group, group.state if taking else BrokerState.RW) for group in groups)
+
+
+def _answer(infos: Iterable[BrokerGroupInfo]) -> Answer:
+    groups = tuple(infos)
+    return Answer(groups, tuple((group.name, group.master, int(group.state)) for group in groups))
+
+
+def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
+    return BrokerGroupInfo(
+        name=group.name, master=group.master, updated_ms=group.updated_ms, state=state
+    )
+
+
+def route_of(registry: Registry, subject: str) -> tuple[str, ...] | None:
+    """Return the names of the groups that a real subject is routed to, None if there are none."""
+    route = registry.routes.get(subject) or registry.prefix_route(subject)
+    return None if route is None else route.groups
+
+
+def why_unserved(registry: Registry, names: Iterable[str] | None) -> str:
+    """Return why no group of a route (None: there is no route) takes messages; "" if one does."""
+    if names is None:
+        return "it has no route: no broker group could be given to it"
+    reasons = {name: _why_closed(registry.groups.get(name)) for name in names}
+    if not all(reasons.values()):
+        return ""
+    return ", ".join(f"{name} {reason}" for name, reason in reasons.items())
+
+
+def _why_closed(group: BrokerGroup | None) -> str:
+    """Return why a producer cannot use a group of its route; "" if it can."""
+    if group is None:
+        return "is not there"
+    if group.is_retired:
+        return "is retired"
+    if group.is_read_only:
+        return "is read-only"
+    if group.state is BrokerState.NRW:
+        return "is away"
+    return "" if group.state in WRITABLE else "says that it takes no messages"
 
 
 def plan_route(
@@ -272,44 +258,49 @@ def plan_route(
     """Return what is to be stored so that a real subject has its route; nothing if it has.
 
     There may be no group that it could be routed to: then the subject is stored, and its route is
-    chosen when a group is there.
+    chosen when a group is there. Routes that an operator gave are left as they are.
     """
     changes: list[Change] = []
     known = registry.subjects.get(subject)
     if known is None:
         known = Subject(name=subject, created_ms=now_ms)
-        changes.append(SaveSubject(known))
-    names = route_of(registry, subject)
-    if names is not None and not _wants_more(registry, subject, names, limits, now_ms):
+        changes.append(Save(known))
+    route = registry.routes.get(subject)
+    if registry.prefix_route(subject) if route is None else not route.is_chosen:
         return changes
-    has = names or ()
-    more = _candidates(registry, known.tag, has)
-    # At least one more than it has: it wants more because it has too few, or none that works.
-    count = max(limits.groups_per_subject - len(has), 1)
-    groups = (*has, *(group.name for group in ranked(subject, more)[:count]))
-    if len(groups) > len(has):
-        before = registry.routes.get(subject)
-        version = 1 if before is None else before.version + 1
-        changes.append(SaveRoute(Route(name=subject, groups=groups, version=version)))
+    has = () if route is None else route.groups
+    more = _joining(registry, limits, now_ms, known.tag, has)
+    if more:
+        # At least one more than it has: it wants more because it has too few, or none that works.
+        count = max(limits.groups_per_subject - len(has), 1)
+        groups = (*has, *(group.name for group in ranked(subject, more)[:count]))
+        version = 1 if route is None else route.version + 1
+        changes.append(Save(Route(name=subject, groups=groups, version=version)))
     return changes
 
 
-def _wants_more(
-    registry: Registry,
-    subject: str,
-    names: tuple[str, ...],
-    limits: RoutingLimits,
-    now_ms: int,
-) -> bool:
-    """Say whether the meta server is to add to a route, and could.
+def _joining(
+    registry: Registry, limits: RoutingLimits, now_ms: int, tag: str, has: tuple[str, ...]
+) -> list[BrokerGroup]:
+    """Return the groups that may join those that a subject with this tag has; none if it is enough.
 
-    Routes that an operator gave are left as they are.
+    Those of the default tag stand in where no group has the subject's own. A subject that has some
+    gets only such as an operator entered.
     """
-    route = registry.routes.get(subject)
-    if route is None or not route.is_chosen or not _is_short(registry, names, limits, now_ms):
-        return False
-    known = registry.subjects.get(subject)
-    return bool(_candidates(registry, known.tag if known else "", names))
+    if not _is_short(registry, has, limits, now_ms):
+        return []
+    takes = [
+        group
+        for group in registry.groups.values()
+        if group.kind is GroupKind.NORMAL
+        and group.state is not BrokerState.NRW
+        and not (group.is_retired or group.is_read_only)
+        and group.weight > 0
+        and group.name not in has
+        and (not has or registry.is_entered(group.name))
+    ]
+    tagged = [group for group in takes if group.tag == tag]
+    return tagged or [group for group in takes if not group.tag]
 
 
 def _is_short(
@@ -325,7 +316,7 @@ def _is_short(
     ):
         return False
     return len(names) < limits.groups_per_subject or all(
-        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
+        _stays_away(groups.get(name), limits, now_ms) for name in names
     )
 
 
@@ -334,29 +325,3 @@ def _stays_away(group: BrokerGroup | None, limits: RoutingLimits, now_ms: int) -
     if group is None or group.is_retired:
         return True
     return group.state is BrokerState.NRW and now_ms - group.updated_ms >= limits.extend_after_ms
-
-
-def _candidates(registry: Registry, tag: str, has: tuple[str, ...]) -> list[BrokerGroup]:
-    """Return the groups that a subject with this tag could be routed to beside those it has.
-
-    Those of the default tag stand in where no group has the subject's own. One that has some
-    gets only such as an operator entered.
-    """
-    takes = [
-        group
-        for group in registry.groups.values()
-        if group.kind is GroupKind.NORMAL
-        and group.state is not BrokerState.NRW
-        and not (group.is_retired or group.is_read_only)
-        and group.weight > 0
-        and group.name not in has
-        and (not has or registry.is_entered(group.name))
-    ]
-    tagged = [group for group in takes if group.tag == tag]
-    return tagged or [group for group in takes if not group.tag]
-
-
-def _info(group: BrokerGroup, state: BrokerState) -> BrokerGroupInfo:
-    return BrokerGroupInfo(
-        name=group.name, master=group.master, updated_ms=group.updated_ms, state=state
-    )

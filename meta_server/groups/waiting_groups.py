@@ -83,8 +83,8 @@ class WaitingGroups:
         if len(self._groups) >= WAITING_MAX or froms[group.where] >= WAITING_PER_ADDRESS_MAX:
             raise NotNowError(
                 "too many groups wait for an operator: have this one added by "
-                f"`delaywheel admin broker-group add {group.name} "
-                f"--kind {group.kind.name.lower()}`"
+                f"`delaywheel admin set broker-group {group.name} "
+                f"kind={group.kind.name.lower()}`"
             )
         self._groups[group.name] = group
         return True

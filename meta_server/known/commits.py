@@ -17,16 +17,7 @@ import trio
 
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Executor
-from meta_server.known.errors import (
-    ConflictError,
-    MetaServerError,
-    RefusedError,
-    StoreError,
-    StoreRefusedError,
-    StoreUnavailableError,
-    StoreUnusableError,
-)
-from meta_server.known.model import Change, MetaStore, RaiseTimestamp
+from meta_server.known import errors, model
 from meta_server.known.registry import Registry
 
 STORE_WORKER = "store"
@@ -57,9 +48,9 @@ class Intent:
 
     keys: tuple[Hashable, ...]
     """Its subject: two intents with a common key do not share a commit."""
-    plan: Callable[[], Sequence[Change]]
+    plan: Callable[[], Sequence[model.Change]]
     """Returns the changes, on what is known at that moment; may raise RefusedError."""
-    done: Callable[[MetaServerError | None], None]
+    done: Callable[[errors.MetaServerError | None], None]
     """Is told once: None when the changes are stored and known, else why they are not."""
     is_urgent: bool = False
     """True if it has its turn before all that is not: an election waits for no registration."""
@@ -69,7 +60,7 @@ class _Planned(NamedTuple):
     """An intent, and what is to be stored for it."""
 
     intent: Intent
-    changes: tuple[Change, ...]
+    changes: tuple[model.Change, ...]
 
 
 class Committer:
@@ -79,11 +70,11 @@ class Committer:
         self,
         *,
         registry: Registry,
-        store: MetaStore,
+        store: model.MetaStore,
         executor: Executor,
         waiting_max: int,
         batch_max: int,
-        on_changed: Callable[[Sequence[Change]], None],
+        on_changed: Callable[[Sequence[model.Change]], None],
         on_loaded: Callable[[], None],
     ) -> None:
         """Call `on_changed(changes)` after each commit, `on_loaded()` after loading anew."""
@@ -127,10 +118,10 @@ class Committer:
     def submit(self, intent: Intent) -> None:
         """Queue an intent; raise StoreUnavailableError or RefusedError at once."""
         if self.is_stale:
-            raise StoreUnavailableError("the store cannot be reached")
+            raise errors.StoreUnavailableError("the store cannot be reached")
         queue = self._urgent if intent.is_urgent else self._waiting
         if len(queue) >= self._waiting_max:
-            raise RefusedError(f"{self._waiting_max} requests wait for the store")
+            raise errors.NotNowError(f"{self._waiting_max} requests wait for the store")
         queue.append(intent)
         self._pending.update(intent.keys)
         self._more.wake()
@@ -153,11 +144,11 @@ class Committer:
         self._storing = len(batch)
         try:
             await self._commit(batch)
-        except StoreRefusedError:
+        except errors.StoreRefusedError:
             # Of one that the store cannot hold the others are not to blame.
             for planned in batch:
                 if self.is_stale:
-                    self._end(planned.intent, StoreUnavailableError("the store failed"))
+                    self._end(planned.intent, errors.StoreUnavailableError("the store failed"))
                 else:
                     await self._commit_one(planned)
         finally:
@@ -166,7 +157,7 @@ class Committer:
     async def _commit_one(self, planned: _Planned) -> None:
         try:
             await self._commit([planned])
-        except StoreRefusedError as error:
+        except errors.StoreRefusedError as error:
             _log.error("the store refused a change", reason=str(error))
             self._end(planned.intent, error)
 
@@ -175,17 +166,17 @@ class Committer:
         changes = tuple(change for planned in batch for change in planned.changes)
         try:
             await self._executor.run(STORE_WORKER, self._store.commit, changes)
-        except StoreRefusedError:
+        except errors.StoreRefusedError:
             raise
-        except ConflictError as error:
+        except errors.ConflictError as error:
             self.conflicts += 1
             self._pause_s = 0.0
             _log.warning("another process changed the store", reason=str(error))
             await self._turn_stale(batch, error)
             return
-        except StoreUnusableError:
+        except errors.StoreUnusableError:
             raise
-        except StoreError as error:
+        except errors.StoreError as error:
             self._count_failure()
             _log.error("the store failed; known routes are still served", reason=str(error))
             await self._turn_stale(batch, error)
@@ -213,7 +204,7 @@ class Committer:
             looked_at += 1
             try:
                 planned = intent.plan()
-            except RefusedError as error:
+            except errors.RefusedError as error:
                 self._end(intent, error)
                 continue
             if not planned:
@@ -223,21 +214,23 @@ class Committer:
             batch.append(_Planned(intent, tuple(planned)))
         return batch
 
-    def _end(self, intent: Intent, error: MetaServerError | None) -> None:
+    def _end(self, intent: Intent, error: errors.MetaServerError | None) -> None:
         for key in intent.keys:
             self._pending[key] -= 1
             if not self._pending[key]:
                 del self._pending[key]
         intent.done(error)
 
-    async def _end_all(self, intents: Iterable[Intent], error: MetaServerError | None) -> None:
+    async def _end_all(
+        self, intents: Iterable[Intent], error: errors.MetaServerError | None
+    ) -> None:
         """Tell many, some in each turn of the loop: telling is answering."""
         for number, intent in enumerate(intents, start=1):
             self._end(intent, error)
             if not number % _ENDED_AT_ONCE:
                 await trio.lowlevel.checkpoint()
 
-    async def _turn_stale(self, batch: Sequence[_Planned], error: StoreError) -> None:
+    async def _turn_stale(self, batch: Sequence[_Planned], error: errors.StoreError) -> None:
         """Refuse what was being stored and what waits: nothing can be planned any more."""
         self.is_stale = True
         waiting = [*self._urgent, *self._waiting]
@@ -254,9 +247,9 @@ class Committer:
                 self._registry.adopt(fresh)
                 while fresh.dismantle(_DROPPED_AT_ONCE):
                     await trio.lowlevel.checkpoint()
-                written = (RaiseTimestamp(self._registry.timestamp_ms + 1),)
+                written = (model.RaiseTimestamp(self._registry.timestamp_ms + 1),)
                 await self._executor.run(STORE_WORKER, self._store.commit, written)
-            except (StoreUnavailableError, StoreRefusedError) as error:
+            except (errors.StoreUnavailableError, errors.StoreRefusedError) as error:
                 self._count_failure()
                 _log.debug("the store cannot be reached, or written", reason=str(error))
                 continue

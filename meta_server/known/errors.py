@@ -18,8 +18,7 @@
             * OtherSchemaError: it was written by another version. Start that one.
 """
 
-_SHOWN_MAX = 100
-"""Characters of a value that a message repeats."""
+from delay_transport.http import problems
 
 
 class MetaServerError(Exception):
@@ -30,17 +29,8 @@ class RefusedError(MetaServerError):
     """A request is refused; the text tells the caller why."""
 
 
-class BadValueError(RefusedError):
+class BadValueError(problems.BadValueError, RefusedError):
     """A value of a request is not allowed."""
-
-    def __init__(self, *, field: str, value: object, allowed: str) -> None:
-        shown = f"{value!a}"
-        if len(shown) > _SHOWN_MAX:
-            shown = shown[:_SHOWN_MAX] + "…"
-        super().__init__(f"{field}: {shown} is not allowed: {allowed}")
-        self.field = field
-        self.value = shown
-        self.allowed = allowed
 
 
 class NotNowError(RefusedError):
@@ -66,12 +56,6 @@ class StoreUnavailableError(StoreError):
 class ConflictError(StoreError):
     """A row of the store is not what a change expected; nothing of the commit was kept."""
 
-    def __init__(self, *, what: str, expected: str, found: str) -> None:
-        super().__init__(f"{what}: expected {expected}, found {found}")
-        self.what = what
-        self.expected = expected
-        self.found = found
-
 
 class StoreRefusedError(StoreError):
     """The store cannot hold what a change says; nothing of the commit was kept."""
@@ -89,5 +73,3 @@ class OtherSchemaError(StoreUnusableError):
             f"the store has version {found} and this delaywheel knows version {known} alone: "
             "run the delaywheel that wrote it, or begin with a new store"
         )
-        self.found = found
-        self.known = known

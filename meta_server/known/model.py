@@ -2,91 +2,143 @@
 
 Three layers, all values:
 
-* **Rows**: what is known, one frozen dataclass for each table. A row that is replaced carries a
-  `version`, which goes up by one with each replacement; the first is 1.
+* **Rows**: what is known, one frozen struct for each kind, all of them in KINDS. A row says its
+  key, its version and its claim, if it has one; registry and stores are made from that.
 * **Changes**: what may happen to rows. A commit is a sequence of changes that a store makes durable
   in one transaction, all or none; the registry applies the same changes in memory after that.
 * **Store**: where rows are kept. Its methods are synchronous and called through the executor.
 
-Compare-and-set. A `Save…` of a row with version v succeeds if the store has the row with version
-v - 1, or has no such row and v is 1; else the commit raises ConflictError. A `Remove…` of a
-versioned row names the version that it removes. `SaveDelayGroup` names the epoch and version that
-it replaces, as failover wants it. `ForgetAudit` is idempotent.
+Compare-and-set. `Save(row)` succeeds if the store has the row in the version `over`, or has no such
+row and `over` is None, and no other row of the kind has the same claim; else the commit raises
+ConflictError. `Remove(row)` succeeds if the store has the row in the version of `row`.
+`ForgetAudit` is idempotent.
 
 Times are wall clock in ms since 1970 UTC. Texts are kept as they are, compared byte for byte (no
 case folding), and have no bound here: whoever makes a row keeps the limits.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from operator import attrgetter
+from typing import Any, ClassVar, Final, Protocol, TypeVar
 from uuid import UUID
+
+import msgspec
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
 from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRole
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole
 
 EVERY = "*"
 """In requests of operators every subject."""
 
 
-NO_BOOT = UUID(int=0)
-"""In a DelayNode whose row was made before starts had an id of their own."""
-
-
-STATIC = "static"
-"""In a BrokerGroup's `ext`, with any value: it never registers, so its silence says nothing. Its
-state is what an operator set. Taken out when the group registers all the same."""
-
-ENTERED = "entered"
-"""In a BrokerGroup's `ext`, with any value: an operator added, approved or changed it."""
-
-SPOKE = "spoke"
-"""In a BrokerGroup's `ext`: the IP address from which its master speaks (of IPv6 the /64)."""
-
-OWN_EXT = frozenset({STATIC, ENTERED, SPOKE})
-"""Names in `ext` that are ours: no operator gives them, and they are shown otherwise or not."""
-
-
-class GroupKind(IntEnum):
+class GroupKind(Enum):
     """The kind of a broker group."""
 
-    NORMAL = 1
+    NORMAL = "normal"
     """Hands messages to consumers at once."""
-    DELAY = 2
+    DELAY = "delay"
     """Keeps messages until they are due."""
-    RECEIVER = 3
+    RECEIVER = "receiver"
     """Has no address: its members attach to delay servers, which hand them what is due."""
 
 
 # Rows
 
+Key = str | UUID | tuple[str | int, ...]
+"""What distinguishes a row from others of its kind."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerGroup:
+
+class Fields(Protocol):
+    """Reads those fields of a row that count together, as `attrgetter` does."""
+
+    def __call__(self, row: Any, /) -> Any:  # noqa: ANN401 (of each kind another one)
+        """Return one field as it is, several as a tuple."""
+
+
+class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A row of a kind: its key, its version, and its claim.
+
+    The API shows rows as they are: names in JSON, and the string after each field, are for it too.
+    """
+
+    KIND: ClassVar[str]
+    """The name of the kind, in the store and in what is said of a row."""
+
+    KEY: ClassVar[Fields]
+    """Fields that distinguish a row from others of its kind."""
+
+    CLAIM: ClassVar[Fields | None] = None
+    """Fields that no two rows of the kind have alike, beside the key; None: there are none."""
+
+    @property
+    def key(self) -> Any:  # noqa: ANN401 (of each kind another one)
+        """What distinguishes it from other rows of its kind."""
+        return self.KEY(self)
+
+    @property
+    def claim(self) -> Key | None:
+        """What at most one row of its kind may have, beside the key; None: nothing."""
+        return None if self.CLAIM is None else self.CLAIM(self)
+
+    @property
+    def version(self) -> int:
+        """Goes up by one with each replacement; the first is 1."""
+        raise NotImplementedError
+
+    @property
+    def etag(self) -> str:
+        """Its version, by which a change finds that it is as expected."""
+        return str(self.version)
+
+    @property
+    def before(self) -> str | None:
+        """The etag of the row that this one usually replaces; None: it is usually added."""
+        return None if self.version == 1 else str(self.version - 1)
+
+
+class Versioned(Row, frozen=True, kw_only=True, gc=False):
+    """A row that has its version in a field."""
+
+    version: int = 1
+    """Counts changes of the row; where none is shown that is stored it is 0."""
+
+
+class BrokerGroup(Versioned, frozen=True, kw_only=True, gc=False):
     """A group of brokers, or of delay servers, as clients see it. Key: name."""
 
+    KIND = "broker-group"
+    KEY = attrgetter("name")
+
     name: str
+    """Its name."""
     kind: GroupKind
-    master: str
+    """normal, delay or receiver."""
+    master: str = msgspec.field(name="address")
     """host:port of its master for clients; "" as long as none is known, and of receivers."""
     state: BrokerState = BrokerState.NRW
     """The last state that its master reported; NRW once it is off-line or timed out. Of receivers
     always RW: messages wait for them in the delay server."""
     tag: str = ""
     """Subjects with this tag are routed to it; "" is the default tag."""
-    ext: Mapping[str, str] = field(default_factory=dict)
-    """Further attributes, as QMQ's table has them."""
+    is_static: bool = msgspec.field(name="static", default=False)
+    """True if it never registers, so its silence says nothing. Ends when it registers all the same.
+    """
+    is_entered: bool = msgspec.field(name="entered", default=False)
+    """True if an operator added, approved or changed it, or, as it is shown, if it is static or has
+    an entered broker. Others join no route that is there, and are forgotten when they are silent
+    for long."""
+    speaker: str = ""
+    """The IP address from which its master speaks (of IPv6 the /64); "" if nobody does."""
     weight: int = 100
     """Share of subjects that are routed to it, against its neighbours; 0 for none any more."""
-    is_read_only: bool = False
+    is_read_only: bool = msgspec.field(name="read_only", default=False)
     """True if an operator took it from producers."""
-    is_retired: bool = False
-    """Whether no route leads to it any more; its name stays taken."""
-    updated_ms: int = 0
+    is_retired: bool = msgspec.field(name="retired", default=False)
+    """True if no route leads to it any more; its name stays taken."""
+    updated_ms: int = msgspec.field(name="since_ms", default=0)
     """When this row was changed last; goes to clients."""
-    version: int = 1
 
     @property
     def is_watched(self) -> bool:
@@ -94,58 +146,68 @@ class BrokerGroup:
         return (
             self.kind is not GroupKind.RECEIVER
             and self.state is not BrokerState.NRW
-            and STATIC not in self.ext
+            and not self.is_static
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Broker:
-    """One server that may ask which group and role it has. Key: hostname and serve_port.
+class Broker(Versioned, frozen=True, kw_only=True, gc=False):
+    """One server that may ask which group and role it has. Key: group and role.
 
-    There is at most one broker of a role in a group.
+    There is at most one broker with a hostname and serve_port.
     """
+
+    KIND = "broker"
+    KEY = attrgetter("group", "role")
+    CLAIM = attrgetter("hostname", "serve_port")
 
     hostname: str
     """As it calls itself: host name, or address."""
     serve_port: int
+    """Port for messages."""
     ip: str
     """IPv4 address that others reach it by."""
     group: str
+    """Its broker group."""
     role: BrokerRole
+    """Its role in it."""
     sync_port: int = 0
     """Port for its slaves; 0 if there are none."""
-    version: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Subject(Versioned, frozen=True, kw_only=True, gc=False):
     """A subject that was used. Key: name (never a retry subject's)."""
 
+    KIND = "subject"
+    KEY = attrgetter("name")
+
     name: str
+    """Its name."""
     tag: str = ""
     """It is routed to groups with this tag; "" is the default tag."""
     created_ms: int = 0
-    version: int = 1
+    """When it was used first, or entered."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Route:
+class Route(Versioned, frozen=True, kw_only=True, gc=False):
     """Which broker groups a subject, or every subject with a prefix, has. Key: name and is_prefix.
 
     A subject's own route goes before that of a prefix, a longer prefix before a shorter one.
     """
 
+    KIND = "route"
+    KEY = attrgetter("name", "is_prefix")
+
     name: str
     """The subject, or the prefix."""
     is_prefix: bool = False
+    """True of a prefix."""
     groups: tuple[str, ...]
     """Names of broker groups, in the order in which clients get them; never empty, no name twice.
     """
-    is_chosen: bool = True
-    """Whether the meta server chose it at first use; False: an operator or a receiver did."""
-    is_brought: bool = False
+    is_chosen: bool = msgspec.field(name="chosen", default=True)
+    """True if the meta server chose it at first use; False: an operator or a receiver did."""
+    is_brought: bool = msgspec.field(name="brought", default=False)
     """True if a receiver of its only group brought it, and no operator has set it since."""
-    version: int = 1
 
     @property
     def pattern(self) -> str:
@@ -153,20 +215,25 @@ class Route:
         return f"{self.name}*" if self.is_prefix else self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayNode:
+class DelayNode(Versioned, frozen=True, kw_only=True, gc=False):
     """A delay server of ours as it registered last. Key: cluster, group and node_id."""
 
+    KIND = "delay-node"
+    KEY = attrgetter("cluster", "group", "node_id")
+
     cluster: str
+    """Its cluster."""
     group: str
+    """Its delay group."""
     node_id: str
+    """Which node of it."""
     log_uuid: UUID
     """Of its message_log."""
     storage_uuid: UUID
     """Of its data directory: a wiped disk is another replica."""
     incarnation: int
     """How often it was started on that directory."""
-    boot_id: UUID = NO_BOOT
+    boot_id: UUID
     """Of the start that registered, which is one of several if the directory was copied."""
     last_sequence: int
     """The last record that its log has to have, as it was reported, but for the last while: alone
@@ -181,15 +248,17 @@ class DelayNode:
     """The version that it runs."""
     registered_ms: int = 0
     """When this incarnation registered first."""
-    version: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DelayGroup:
+class DelayGroup(Row, frozen=True, kw_only=True, gc=False):
     """A group of delay servers of ours. Key: name, over all clusters. Its BrokerGroup has the same.
 
     No two have the same log_uuid.
     """
+
+    KIND = "delay-group"
+    KEY = attrgetter("name")
+    CLAIM = attrgetter("log_uuid")
 
     name: str
     cluster: str
@@ -200,11 +269,20 @@ class DelayGroup:
     """
 
     @property
+    def etag(self) -> str:
+        """Epoch and version of its record."""
+        return f"{self.record.epoch}.{self.record.version}"
+
+    @property
+    def before(self) -> None:
+        """None: whoever replaces it names the etag that it has."""
+
+    @property
     def pair(self) -> tuple[int, int]:
         """Epoch and version of its record: what a commit that changes it names."""
         return self.record.epoch, self.record.version
 
-    def has_in_sync(self, node: DelayNode) -> bool:
+    def has_in_sync(self, node: DelayNode | NodeRegister) -> bool:
         """Say whether the disk of a node is in sync."""
         return self.record.in_sync.get(node.node_id) == node.storage_uuid
 
@@ -215,11 +293,11 @@ class DelayGroup:
         return NodeRole.MASTER if is_master else NodeRole.SLAVE
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditEntry:
+class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An audit entry: who changed what."""
 
     at_ms: int
+    """When."""
     actor: str
     """Name of the token, or the address of the peer that registered."""
     action: str
@@ -232,9 +310,11 @@ class AuditEntry:
     """The row after, as JSON; "" if there is none."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClusterControls:
+class ClusterControls(Row, frozen=True, kw_only=True, gc=False):
     """The rules of a cluster: pauses, limits, weights. Key: cluster."""
+
+    KIND = "controls"
+    KEY = attrgetter("cluster")
 
     cluster: str
     controls: Controls
@@ -246,164 +326,99 @@ class ClusterControls:
         return self.controls.version
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Contents:
-    """Everything a store has, but the audit. The order of rows says nothing."""
+KINDS: Final[tuple[type[Row], ...]] = (
+    BrokerGroup,
+    Broker,
+    Subject,
+    Route,
+    DelayNode,
+    DelayGroup,
+    ClusterControls,
+)
+"""All kinds of rows that a store has."""
 
-    broker_groups: tuple[BrokerGroup, ...] = ()
-    brokers: tuple[Broker, ...] = ()
-    subjects: tuple[Subject, ...] = ()
-    routes: tuple[Route, ...] = ()
-    delay_nodes: tuple[DelayNode, ...] = ()
-    delay_groups: tuple[DelayGroup, ...] = ()
-    controls: tuple[ClusterControls, ...] = ()
+R = TypeVar("R", bound=Row)
+
+
+class Contents(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a store has, but the audit. The order of rows of different kinds says nothing."""
+
+    rows: tuple[Row, ...] = ()
     timestamp_ms: int = 0
     """No answer ever carried a later time than this one."""
+
+    def of(self, kind: type[R]) -> tuple[R, ...]:
+        """Return the rows of a kind."""
+        return tuple(row for row in self.rows if isinstance(row, kind))
 
 
 # Changes
 
 
-@dataclass(frozen=True, slots=True)
-class SaveBrokerGroup:
-    """Add or replace a broker group."""
+class Save(msgspec.Struct, frozen=True, gc=False):
+    """Add a row, or replace the one that has its key."""
 
-    group: BrokerGroup
+    row: Row
+    over: str | msgspec.UnsetType | None = msgspec.UNSET
+    """The etag of the row that is replaced; None: there is none. Left out: what `row.before` says.
+    """
 
-
-@dataclass(frozen=True, slots=True)
-class RemoveBrokerGroup:
-    """Remove a broker group, which has the version given."""
-
-    group: BrokerGroup
-
-
-@dataclass(frozen=True, slots=True)
-class SaveBroker:
-    """Add or replace a broker."""
-
-    broker: Broker
+    @property
+    def expected(self) -> str | None:
+        """The etag that the row of this key must have; None: there must be none."""
+        return self.row.before if self.over is msgspec.UNSET else self.over
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveBroker:
-    """Remove a broker, which is as given."""
+class Remove(msgspec.Struct, frozen=True, gc=False):
+    """Remove a row, which has the version given."""
 
-    broker: Broker
-
-
-@dataclass(frozen=True, slots=True)
-class SaveSubject:
-    """Add or replace a subject."""
-
-    subject: Subject
+    row: Row
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveSubject:
-    """Remove a subject, which has the version given."""
-
-    subject: Subject
-
-
-@dataclass(frozen=True, slots=True)
-class SaveRoute:
-    """Add or replace a route."""
-
-    route: Route
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveRoute:
-    """Remove a route, which has the version given."""
-
-    route: Route
-
-
-@dataclass(frozen=True, slots=True)
-class SaveDelayNode:
-    """Add or replace a delay node."""
-
-    node: DelayNode
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveDelayNode:
-    """Remove a delay node, which has the version given."""
-
-    node: DelayNode
-
-
-@dataclass(frozen=True, slots=True)
-class SaveDelayGroup:
-    """Add a delay group, or replace its row if its record has the epoch and version expected."""
-
-    group: DelayGroup
-    expected: tuple[int, int] | None
-    """(epoch, version) of the record that is replaced; None: there is no such group."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoveDelayGroup:
-    """Remove a delay group without a node in sync; its record is as given."""
-
-    group: DelayGroup
-
-
-@dataclass(frozen=True, slots=True)
-class RaiseTimestamp:
+class RaiseTimestamp(msgspec.Struct, frozen=True, gc=False):
     """Raise `Contents.timestamp_ms` to at least this; a lower one changes nothing."""
 
     timestamp_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Audit:
+class Audit(msgspec.Struct, frozen=True, gc=False):
     """Append an entry to the audit."""
 
     entry: AuditEntry
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetAudit:
+class ForgetAudit(msgspec.Struct, frozen=True, gc=False):
     """Forget the entries of the audit that are older."""
 
     before_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class SaveControls:
-    """Add or replace the controls of a cluster."""
-
-    row: ClusterControls
-
-
-Change = (
-    SaveBrokerGroup
-    | RemoveBrokerGroup
-    | SaveBroker
-    | RemoveBroker
-    | SaveSubject
-    | RemoveSubject
-    | SaveRoute
-    | RemoveRoute
-    | SaveDelayNode
-    | RemoveDelayNode
-    | SaveDelayGroup
-    | RemoveDelayGroup
-    | RaiseTimestamp
-    | Audit
-    | ForgetAudit
-    | SaveControls
-)
+Change = Save | Remove | RaiseTimestamp | Audit | ForgetAudit
 """Everything that may happen to what is known."""
+
+
+def saved(changes: Iterable[Change], kind: type[R]) -> list[R]:
+    """Return the rows of a kind that are saved, in order."""
+    rows = (change.row for change in changes if isinstance(change, Save))
+    return [row for row in rows if isinstance(row, kind)]
+
+
+def removed(changes: Iterable[Change], kind: type[R]) -> list[R]:
+    """Return the rows of a kind that are removed, in order."""
+    rows = (change.row for change in changes if isinstance(change, Remove))
+    return [row for row in rows if isinstance(row, kind)]
+
+
+def touches(changes: Iterable[Change], *kinds: type[Row]) -> bool:
+    """Return True if a row of one of these kinds is saved or removed."""
+    rows = (change.row for change in changes if isinstance(change, Save | Remove))
+    return any(isinstance(row, kinds) for row in rows)
 
 
 # The store
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AuditRow:
+class AuditRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """An entry of the audit with its place in it."""
 
     number: int

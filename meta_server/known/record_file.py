@@ -16,24 +16,16 @@ be read counts as none.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 from uuid import UUID
 
 import msgspec
 import structlog
+from msgspec.structs import replace
 
 from delay_protocol.nodes.registration import GroupRecord
+from meta_server.known import model
 from meta_server.known.errors import StoreUnavailableError
-from meta_server.known.model import (
-    AuditRow,
-    Change,
-    Contents,
-    DelayGroup,
-    MetaStore,
-    RemoveDelayGroup,
-    SaveDelayGroup,
-)
 from storage.batch.file_header import LogKind
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageError
@@ -48,7 +40,7 @@ VERSIONS_SKIPPED: Final = 1000
 in place of the store's is so far above what is known, and whatever was told is older."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-_DECODER: Final = msgspec.json.Decoder(dict[str, DelayGroup])
+_DECODER: Final = msgspec.json.Decoder(dict[str, model.DelayGroup])
 
 
 class RecordFile(Protocol):
@@ -71,7 +63,7 @@ def record_document(disk: Disk) -> DocumentFile:
 class RecordedStore:
     """A store, and the file with its newest records."""
 
-    def __init__(self, store: MetaStore, file: RecordFile) -> None:
+    def __init__(self, store: model.MetaStore, file: RecordFile) -> None:
         """Read the file."""
         self._store = store
         self._file = file
@@ -85,52 +77,49 @@ class RecordedStore:
         """Which store it is."""
         return self._store.uuid
 
-    def load(self) -> Contents:
+    def load(self) -> model.Contents:
         """Return everything, the store and the file brought up to each other."""
         contents = self._store.load()
-        stored = {group.name: group for group in contents.delay_groups}
+        stored = {group.name: group for group in contents.of(model.DelayGroup)}
         if not self._is_loaded:
             self.unproven = frozenset(stored.keys() - self._records.keys())
         newer = [
-            SaveDelayGroup(
+            model.Save(
                 replace(kept, record=raised(kept.record, stored.get(name))),
-                stored[name].pair if name in stored else None,
+                over=stored[name].etag if name in stored else None,
             )
             for name, kept in self._records.items()
             if name not in stored or stored[name].pair < kept.pair
         ]
         if newer:
-            for change in newer:
+            for group in model.saved(newer, model.DelayGroup):
                 _log.warning(
                     "the store was set back: it takes the record of the file beside it",
-                    group=change.group.name,
-                    epoch=change.group.record.epoch,
-                    version=change.group.record.version,
+                    group=group.name,
+                    epoch=group.record.epoch,
+                    version=group.record.version,
                 )
             self._store.commit(newer)
             contents = self._store.load()
         self._write(
             {
                 group.name: group
-                for group in contents.delay_groups
+                for group in contents.of(model.DelayGroup)
                 if group.name in self._records or group.name not in self.unproven
             }
         )
         self._is_loaded = True
         return contents
 
-    def commit(self, changes: Sequence[Change], /) -> None:
+    def commit(self, changes: Sequence[model.Change], /) -> None:
         """Make changes durable, and then what they say of records in the file."""
         self._store.commit(changes)
-        records = dict(self._records)
-        for change in changes:
-            if isinstance(change, SaveDelayGroup):
-                records[change.group.name] = change.group
-            elif isinstance(change, RemoveDelayGroup):
-                records.pop(change.group.name, None)
+        gone = {group.name for group in model.removed(changes, model.DelayGroup)}
+        records = {name: group for name, group in self._records.items() if name not in gone}
+        records |= {group.name: group for group in model.saved(changes, model.DelayGroup)}
         self._write(records)
 
-    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[model.AuditRow, ...]:
         """Return up to `limit` entries, newest first, those with a lower number than `before`."""
         return self._store.read_audit(before=before, limit=limit)
 
@@ -138,7 +127,7 @@ class RecordedStore:
         """Let go of the store."""
         self._store.close()
 
-    def _read(self) -> dict[str, DelayGroup]:
+    def _read(self) -> dict[str, model.DelayGroup]:
         try:
             document = self._file.read()
             return {} if document is None else _DECODER.decode(document)
@@ -150,7 +139,7 @@ class RecordedStore:
             )
             return {}
 
-    def _write(self, records: dict[str, DelayGroup]) -> None:
+    def _write(self, records: dict[str, model.DelayGroup]) -> None:
         """Write the file if it changes; raise StoreUnavailableError."""
         if records == self._records:
             return
@@ -162,7 +151,7 @@ class RecordedStore:
         self._records = records
 
 
-def raised(record: GroupRecord, stored: DelayGroup | None) -> GroupRecord:
+def raised(record: GroupRecord, stored: model.DelayGroup | None) -> GroupRecord:
     """Return a record as it takes the place of the store's: in a version that nobody was told."""
     version = max(record.version, 0 if stored is None else stored.record.version)
     return msgspec.structs.replace(record, version=version + VERSIONS_SKIPPED)

@@ -5,52 +5,22 @@ a restart. It checks the same conditions as a store does; that one of them fails
 store accepted it, means that somebody else writes to the store.
 """
 
-from collections.abc import Callable, Hashable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from delay_protocol.meta.requests import BrokerRole
 from delay_protocol.nodes.controls import Controls
+from meta_server.known import model
 from meta_server.known.errors import ConflictError
-from meta_server.known.model import (
-    ENTERED,
-    STATIC,
-    Audit,
-    Broker,
-    BrokerGroup,
-    Change,
-    ClusterControls,
-    Contents,
-    DelayGroup,
-    DelayNode,
-    ForgetAudit,
-    RaiseTimestamp,
-    RemoveBroker,
-    RemoveBrokerGroup,
-    RemoveDelayGroup,
-    RemoveDelayNode,
-    RemoveRoute,
-    RemoveSubject,
-    Route,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveControls,
-    SaveDelayGroup,
-    SaveDelayNode,
-    SaveRoute,
-    SaveSubject,
-    Subject,
-)
 
 BrokerKey = tuple[str, int]
-"""Hostname and serve port."""
+"""Group and role."""
 
 NodeKey = tuple[str, str, str]
 """Cluster, group and node id."""
 
-K = TypeVar("K", bound=Hashable)
-V = TypeVar("V")
-
-_Undo = Callable[[], object]
+R = TypeVar("R", bound=model.Row)
 
 
 class Registry:
@@ -59,30 +29,61 @@ class Registry:
     Read the mappings; change them through `apply` only.
     """
 
-    def __init__(self, contents: Contents) -> None:
-        self.groups: dict[str, BrokerGroup] = {}
-        self.brokers: dict[BrokerKey, Broker] = {}
-        self.subjects: dict[str, Subject] = {}
-        self.routes: dict[str, Route] = {}
-        """Routes of single subjects."""
-        self.prefixes: dict[str, Route] = {}
-        """Routes of prefixes."""
-        self.brought: dict[str, Route] = {}
-        """Those of all routes that receivers brought, by pattern."""
-        self.nodes: dict[NodeKey, DelayNode] = {}
-        self.delay_groups: dict[str, DelayGroup] = {}
-        self.controls: dict[str, ClusterControls] = {}
+    def __init__(self, contents: model.Contents) -> None:
+        # Each mapping is kept up by `_put`; the order of the rows in it is that of their coming.
+        self._rows: dict[type[model.Row], dict[Any, Any]] = {kind: {} for kind in model.KINDS}
+        self._views: dict[type[model.Row], list[_View]] = {kind: [] for kind in model.KINDS}
+        self._claims: dict[type[model.Row], dict[Any, Any]] = {
+            kind: self._view(kind, lambda row: row.claim) for kind in model.KINDS
+        }
+        self.groups: dict[str, model.BrokerGroup] = self._rows[model.BrokerGroup]
+        self.brokers: dict[BrokerKey, model.Broker] = self._rows[model.Broker]
+        self.brokers_at: dict[tuple[str, int], model.Broker] = self._claims[model.Broker]
+        """Brokers by hostname and serve port."""
+        self.subjects: dict[str, model.Subject] = self._rows[model.Subject]
+        self.nodes: dict[NodeKey, model.DelayNode] = self._rows[model.DelayNode]
+        self.delay_groups: dict[str, model.DelayGroup] = self._rows[model.DelayGroup]
+        self.controls: dict[str, model.ClusterControls] = self._rows[model.ClusterControls]
         """Rules by cluster: pauses, limits, weights."""
-        self.timestamp_ms = 0
-        # Other ways to find rows.
-        self._brokers_in: dict[str, dict[BrokerKey, None]] = {}
-        self._nodes_in: dict[tuple[str, str], dict[NodeKey, None]] = {}
-        self._prefix_lengths: tuple[int, ...] = ()
-        self._take_over(contents)
+        self.routes: dict[str, model.Route] = self._view(
+            model.Route, lambda row: None if row.is_prefix else row.name
+        )
+        """Routes of single subjects."""
+        self.prefixes: dict[str, model.Route] = self._view(
+            model.Route, lambda row: row.name if row.is_prefix else None
+        )
+        """Routes of prefixes."""
+        self.brought: dict[str, model.Route] = self._view(
+            model.Route, lambda row: row.pattern if row.is_brought else None
+        )
+        """Those of all routes that receivers brought, by pattern."""
+        self._brokers_in = self._index(model.Broker, lambda row: row.group)
+        self._nodes_in = self._index(model.DelayNode, lambda row: (row.cluster, row.group))
+        self._prefixes_of_length = self._index(
+            model.Route, lambda row: len(row.name) if row.is_prefix else None
+        )
+        for row in contents.rows:
+            self._put(type(row), row.key, row)
+        self.timestamp_ms = contents.timestamp_ms
+        self.version = 0
+        """Goes up with each commit, and when everything is loaded anew."""
+
+    def _view(self, kind: type[R], of: Callable[[R], Hashable]) -> dict[Any, R]:
+        """Return the rows of a kind by something else than their key; None: it is left out."""
+        rows: dict[Any, R] = {}
+        self._views[kind].append(_View(of, rows, is_index=False))
+        return rows
+
+    def _index(self, kind: type[R], of: Callable[[R], Hashable]) -> dict[Any, dict[model.Key, R]]:
+        """Return the rows of a kind that have something in common, each set by key."""
+        rows: dict[Any, dict[model.Key, R]] = {}
+        self._views[kind].append(_View(of, rows, is_index=True))
+        return rows
 
     def adopt(self, other: "Registry") -> None:
         """Exchange everything with another registry; what was said once stays said."""
         other.timestamp_ms = max(self.timestamp_ms, other.timestamp_ms)
+        other.version = self.version + 1
         own = dict(vars(self))
         vars(self).update(vars(other))
         vars(other).update(own)
@@ -92,42 +93,24 @@ class Registry:
 
         Dropping a hundred thousand at once would take tens of milliseconds.
         """
-        for table in vars(self).values():
-            if isinstance(table, dict) and table:
+        views = (view.rows for views in self._views.values() for view in views)
+        for table in (*self._rows.values(), *views):
+            if table:
                 for _ in range(min(count, len(table))):
                     table.popitem()
                 return True
         return False
 
-    def _take_over(self, contents: Contents) -> None:
-        self.groups = {group.name: group for group in contents.broker_groups}
-        self.brokers = {(row.hostname, row.serve_port): row for row in contents.brokers}
-        self.subjects = {subject.name: subject for subject in contents.subjects}
-        self.routes = {route.name: route for route in contents.routes if not route.is_prefix}
-        self.prefixes = {route.name: route for route in contents.routes if route.is_prefix}
-        self.brought = {route.pattern: route for route in contents.routes if route.is_brought}
-        self.nodes = {_node_key(node): node for node in contents.delay_nodes}
-        self.delay_groups = {group.name: group for group in contents.delay_groups}
-        self.controls = {row.cluster: row for row in contents.controls}
-        self.timestamp_ms = contents.timestamp_ms
-        self._brokers_in = _index(self.brokers, lambda row: row.group)
-        self._nodes_in = _index(self.nodes, lambda row: (row.cluster, row.group))
-        self._measure_prefixes()
-
-    def contents(self) -> Contents:
+    def contents(self) -> model.Contents:
         """Return all rows, as a store would."""
-        return Contents(
-            broker_groups=tuple(self.groups.values()),
-            brokers=tuple(self.brokers.values()),
-            subjects=tuple(self.subjects.values()),
-            routes=(*self.routes.values(), *self.prefixes.values()),
-            delay_nodes=tuple(self.nodes.values()),
-            delay_groups=tuple(self.delay_groups.values()),
-            controls=tuple(self.controls.values()),
-            timestamp_ms=self.timestamp_ms,
-        )
+        rows = tuple(row for rows in self._rows.values() for row in rows.values())
+        return model.Contents(rows=rows, timestamp_ms=self.timestamp_ms)
 
     # Looking up
+
+    def of(self, kind: type[R]) -> dict[Any, R]:
+        """Return the rows of a kind, by key."""
+        return self._rows[kind]
 
     def controls_of(self, cluster: str) -> Controls:
         """Return the rules of a cluster; version 0 if none was ever set."""
@@ -137,208 +120,96 @@ class Registry:
     def is_entered(self, name: str) -> bool:
         """Say whether an operator said that there is a broker group of this name, or its broker."""
         group = self.groups.get(name)
-        ext = {} if group is None else group.ext
-        return ENTERED in ext or STATIC in ext or bool(self._brokers_in.get(name))
+        return (group is not None and group.is_entered) or bool(self._brokers_in.get(name))
 
-    def brokers_in(self, group: str) -> tuple[Broker, ...]:
+    def brokers_in(self, group: str) -> tuple[model.Broker, ...]:
         """Return the brokers that belong to a group."""
-        return tuple(self.brokers[key] for key in self._brokers_in.get(group, ()))
+        return tuple(self._brokers_in.get(group, {}).values())
 
-    def broker_with_role(self, group: str, *roles: BrokerRole) -> Broker | None:
+    def broker_with_role(self, group: str, *roles: BrokerRole) -> model.Broker | None:
         """Return the broker that has one of these roles in a group."""
         return next((row for row in self.brokers_in(group) if row.role in roles), None)
 
-    def nodes_in(self, cluster: str, group: str) -> tuple[DelayNode, ...]:
+    def nodes_in(self, cluster: str, group: str) -> tuple[model.DelayNode, ...]:
         """Return the delay nodes of a group, in the order in which they came."""
-        return tuple(self.nodes[key] for key in self._nodes_in.get((cluster, group), ()))
+        return tuple(self._nodes_in.get((cluster, group), {}).values())
 
-    def prefix_route(self, subject: str) -> Route | None:
+    def prefix_route(self, subject: str) -> model.Route | None:
         """Return the route of the longest prefix of a subject that has one."""
-        for length in self._prefix_lengths:
+        for length in sorted(self._prefixes_of_length, reverse=True):
             if route := self.prefixes.get(subject[:length]):
                 return route
         return None
 
     # Changing
 
-    def apply(self, changes: Sequence[Change]) -> None:
+    def apply(self, changes: Sequence[model.Change]) -> None:
         """Make these changes, or raise ConflictError and make none of them."""
-        undo: list[_Undo] = []
+        timestamp_ms = self.timestamp_ms
+        undo: list[tuple[type[model.Row], model.Key, model.Row | None]] = []
         try:
             for change in changes:
-                undo += self._apply(change)
+                if isinstance(change, model.Save | model.Remove):
+                    undo.append(self._change(change))
+                elif isinstance(change, model.RaiseTimestamp):
+                    self.timestamp_ms = max(self.timestamp_ms, change.timestamp_ms)
         except ConflictError:
-            for step in reversed(undo):
-                step()
-            self._measure_prefixes()
+            for kind, key, before in reversed(undo):
+                self._put(kind, key, before)
+            self.timestamp_ms = timestamp_ms
             raise
+        self.version += 1
 
-    def _apply(self, change: Change) -> Iterator[_Undo]:  # noqa: C901, PLR0912 (a table)
-        match change:
-            case SaveBrokerGroup(group):
-                _check_version("broker group", group.name, self.groups, group.version)
-                yield _put(self.groups, group.name, group)
-            case RemoveBrokerGroup(group):
-                _check_version("broker group", group.name, self.groups, group.version + 1)
-                yield _take(self.groups, group.name)
-            case SaveBroker(broker):
-                yield from self._save_broker(broker)
-            case RemoveBroker(broker):
-                yield from self._remove_broker(broker)
-            case SaveSubject(subject):
-                _check_version("subject", subject.name, self.subjects, subject.version)
-                yield _put(self.subjects, subject.name, subject)
-            case RemoveSubject(subject):
-                _check_version("subject", subject.name, self.subjects, subject.version + 1)
-                yield _take(self.subjects, subject.name)
-            case SaveRoute(route):
-                yield from self._save_route(route)
-            case RemoveRoute(route):
-                yield from self._remove_route(route)
-            case SaveDelayNode(node):
-                yield from self._save_node(node)
-            case RemoveDelayNode(node):
-                yield from self._remove_node(node)
-            case SaveDelayGroup(delay_group, expected):
-                self._check_record(delay_group, expected)
-                yield _put(self.delay_groups, delay_group.name, delay_group)
-            case RemoveDelayGroup(delay_group):
-                self._check_pair(delay_group.name, delay_group.pair)
-                yield _take(self.delay_groups, delay_group.name)
-            case RaiseTimestamp(timestamp_ms):
-                before = self.timestamp_ms
-                self.timestamp_ms = max(before, timestamp_ms)
-                yield lambda: setattr(self, "timestamp_ms", before)
-            case SaveControls(row):
-                _check_version("controls", row.cluster, self.controls, row.version)
-                yield _put(self.controls, row.cluster, row)
-            case Audit() | ForgetAudit():
-                pass
+    def _change(
+        self, change: model.Save | model.Remove
+    ) -> tuple[type[model.Row], model.Key, model.Row | None]:
+        """Save or remove a row; return its kind, its key, and the row before, if there was one."""
+        row = change.row
+        kind, key = type(row), row.key
+        before: model.Row | None = self._rows[kind].get(key)
+        found = None if before is None else before.etag
+        expected = change.expected if isinstance(change, model.Save) else row.etag
+        if found != expected:
+            raise ConflictError(f"{kind.KIND} {key}: expected version {expected}, found {found}")
+        after = row if isinstance(change, model.Save) else None
+        if after is not None and after.claim is not None:
+            owner = self._claims[kind].get(after.claim, after).key
+            if owner != key:
+                raise ConflictError(f"{kind.KIND} {after.claim}: wanted by {key}, is of {owner}")
+        self._put(kind, key, after)
+        return kind, key, before
 
-    def _save_broker(self, broker: Broker) -> Iterator[_Undo]:
-        key = (broker.hostname, broker.serve_port)
-        _check_version("broker", key, self.brokers, broker.version)
-        self._check_role(broker)
-        yield from self._drop_broker(key)
-        yield _put(self.brokers, key, broker)
-        yield _put(self._brokers_in.setdefault(broker.group, {}), key, None)
-
-    def _remove_broker(self, broker: Broker) -> Iterator[_Undo]:
-        key = (broker.hostname, broker.serve_port)
-        _check_version("broker", key, self.brokers, broker.version + 1)
-        yield from self._drop_broker(key)
-
-    def _check_role(self, broker: Broker) -> None:
-        key = (broker.hostname, broker.serve_port)
-        for other in self._brokers_in.get(broker.group, {}):
-            if other != key and self.brokers[other].role is broker.role:
-                raise ConflictError(
-                    what=f"{broker.role.name} of {broker.group}",
-                    expected=f"{key}",
-                    found=f"{other}",
-                )
-
-    def _drop_broker(self, key: BrokerKey) -> Iterator[_Undo]:
-        before = self.brokers.get(key)
-        if before is not None:
-            yield _take(self.brokers, key)
-            yield from _take_from(self._brokers_in, before.group, key)
-
-    def _save_route(self, route: Route) -> Iterator[_Undo]:
-        table = self.prefixes if route.is_prefix else self.routes
-        _check_version("route", route.name, table, route.version)
-        yield _put(table, route.name, route)
-        yield _take(self.brought, route.pattern)
-        if route.is_brought:
-            yield _put(self.brought, route.pattern, route)
-        self._measure_prefixes()
-
-    def _remove_route(self, route: Route) -> Iterator[_Undo]:
-        table = self.prefixes if route.is_prefix else self.routes
-        _check_version("route", route.name, table, route.version + 1)
-        yield _take(table, route.name)
-        yield _take(self.brought, route.pattern)
-        self._measure_prefixes()
-
-    def _save_node(self, node: DelayNode) -> Iterator[_Undo]:
-        key = _node_key(node)
-        _check_version("delay node", key, self.nodes, node.version)
-        yield _put(self.nodes, key, node)
-        yield _put(self._nodes_in.setdefault(key[:2], {}), key, None)
-
-    def _remove_node(self, node: DelayNode) -> Iterator[_Undo]:
-        key = _node_key(node)
-        _check_version("delay node", key, self.nodes, node.version + 1)
-        yield _take(self.nodes, key)
-        yield from _take_from(self._nodes_in, key[:2], key)
-
-    def _check_record(self, group: DelayGroup, expected: tuple[int, int] | None) -> None:
-        self._check_pair(group.name, expected)
-        owner = next(
-            (
-                other.name
-                for other in self.delay_groups.values()
-                if other.log_uuid == group.log_uuid and other.name != group.name
-            ),
-            None,
-        )
-        if owner is not None:
-            raise ConflictError(
-                what=f"log {group.log_uuid}", expected=f"of {group.name}", found=f"of {owner}"
-            )
-
-    def _check_pair(self, name: str, expected: tuple[int, int] | None) -> None:
-        found = self.delay_groups.get(name)
-        has = None if found is None else found.pair
-        if has != expected:
-            raise ConflictError(what=f"record of {name}", expected=str(expected), found=str(has))
-
-    def _measure_prefixes(self) -> None:
-        self._prefix_lengths = tuple(sorted({len(name) for name in self.prefixes}, reverse=True))
+    def _put(self, kind: type[model.Row], key: model.Key, after: model.Row | None) -> None:
+        """Have a row in the place of the one with its key, or none."""
+        rows = self._rows[kind]
+        before = rows.get(key)
+        if after is None:
+            rows.pop(key, None)
+        else:
+            rows[key] = after
+        for view in self._views[kind]:
+            view.put(key, before, after)
 
 
-def _node_key(node: DelayNode) -> NodeKey:
-    return (node.cluster, node.group, node.node_id)
+@dataclass(frozen=True, slots=True)
+class _View:
+    """Rows of a kind by what `of` says of them; those of which it says None are left out."""
 
+    of: Callable[[Any], Hashable]
+    rows: dict[Any, Any]
+    is_index: bool
+    """True if several rows may have it in common: then they are in a mapping by key."""
 
-def _index(rows: dict[K, V], of: Callable[[V], Any]) -> dict[Any, dict[K, None]]:
-    index: dict[Any, dict[K, None]] = {}
-    for key, row in rows.items():
-        index.setdefault(of(row), {})[key] = None
-    return index
-
-
-def _check_version(what: str, key: object, rows: MutableMapping[Any, Any], version: int) -> None:
-    """Check that the row to be replaced has the version before `version`; 0: there is none."""
-    row = rows.get(key)
-    found = 0 if row is None else row.version
-    if found != version - 1:
-        raise ConflictError(
-            what=f"{what} {key}", expected=f"version {version - 1}", found=f"version {found}"
-        )
-
-
-def _put(rows: MutableMapping[K, V], key: K, row: V) -> _Undo:
-    if key in rows:
-        before = rows[key]
-        rows[key] = row
-        return lambda: rows.__setitem__(key, before)
-    rows[key] = row
-    return lambda: rows.__delitem__(key)
-
-
-def _take(rows: MutableMapping[K, V], key: K) -> _Undo:
-    if key not in rows:
-        return lambda: None
-    before = rows.pop(key)
-    return lambda: rows.__setitem__(key, before)
-
-
-def _take_from(index: dict[Any, dict[K, None]], name: object, key: K) -> Iterator[_Undo]:
-    """Take a key out of an index, and the part of the index that it leaves empty."""
-    keys = index.get(name)
-    if keys is None:
-        return
-    yield _take(keys, key)
-    if not keys:
-        yield _take(index, name)
+    def put(self, key: model.Key, before: model.Row | None, after: model.Row | None) -> None:
+        """Have a row in the place of another one."""
+        old = None if before is None else self.of(before)
+        new = None if after is None else self.of(after)
+        if old is not None and old != new:
+            rows = self.rows[old] if self.is_index else self.rows
+            del rows[key if self.is_index else old]
+            if self.is_index and not rows:
+                del self.rows[old]
+        if new is not None and self.is_index:
+            self.rows.setdefault(new, {})[key] = after
+        elif new is not None:
+            self.rows[new] = after

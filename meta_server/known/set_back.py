@@ -16,10 +16,11 @@ If the store is empty only the nodes themselves know how many there were.
 """
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from delay_protocol.nodes.registration import (
     COUNTED_MAX,
@@ -29,7 +30,7 @@ from delay_protocol.nodes.registration import (
     is_older,
 )
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
-from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, SaveDelayGroup
+from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, Save
 from meta_server.known.record_file import VERSIONS_SKIPPED, raised
 from meta_server.known.registry import Registry
 
@@ -54,7 +55,7 @@ class Newest(NamedTuple):
         sender = "" if master is None else f"{master.node_id} says that it may send, or "
         return (
             f"{self.shows}; the group goes on when {sender}these have spoken: "
-            f"{', '.join(self.missing)}; or by `delaywheel admin delay-group recover "
+            f"{', '.join(self.missing)}; or by `delaywheel admin recover "
             f"{self.group.name}`"
         )
 
@@ -186,7 +187,7 @@ class SetBacks:
         if not lose_messages:
             raise StateError(
                 f"{newest.shows}. {missing} have not spoken: start them, since what only they have "
-                "is lost otherwise, or say that messages may be lost"
+                "is lost otherwise, or say that messages may be lost (--lose-messages)"
             )
         record = raised(newest.group.record, self._registry.delay_groups.get(name))
         in_sync = {
@@ -217,8 +218,7 @@ class SetBacks:
             before="" if group is None else msgspec.json.encode(group).decode(),
             after=msgspec.json.encode(after).decode(),
         )
-        expected = None if group is None else group.pair
-        return (SaveDelayGroup(after, expected), Audit(entry))
+        return (Save(after, over=None if group is None else group.etag), Audit(entry))
 
 
 def _pair_text(record: GroupRecord) -> str:

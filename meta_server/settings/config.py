@@ -140,7 +140,7 @@ class RegistrationConfig:
     groups: Literal["", "entered", "open"] = ""
     """Which groups may come into being by registering. `open`: any. `entered`: those whose brokers
     are entered, and delay servers that prove the secret; others wait until `delaywheel admin
-    broker-group approve` lets them in. Groups that are known stay. Empty: `open` where only this
+    approve` lets them in. Groups that are known stay. Empty: `open` where only this
     machine reaches the listener, else `entered`."""
 
     groups_max: int = 2000
@@ -161,7 +161,7 @@ class RegistrationConfig:
 
     elect: Literal["automatic", "operator"] = "automatic"
     """How another master is elected in place of one that is silent: by the meta server, or by an
-    operator (`delaywheel admin delay-group elect`). One that was started again is elected by
+    operator (`delaywheel admin elect`). One that was started again is elected by
     itself, whatever this says."""
 
     node_again_ms: int = constant(1000)
@@ -209,7 +209,7 @@ class PushConfig:
     subscriptions_per_connection_max: int = constant(200_000)
     """The same for one connection: a delay server has one for each subject it delivers."""
 
-    retry_ms: int = constant(1000)
+    retry_ms: int = constant(50)
     """Milliseconds after which a push is tried again to a client that had not taken what was sent
     before."""
 
@@ -249,13 +249,6 @@ class AdminConfig:
     """The file of tokens that `delaywheel admin token add` writes; it is read again when it
     changes. Empty: no token is needed, and HTTP is served on this machine's own addresses only."""
 
-    requests_max: int = constant(64)
-    """Requests to the API and to QMQ's management that are worked on at a time. One more is
-    answered 503."""
-
-    body_bytes_max: int = constant(64 * KIB)
-    """Bytes of a request's body. A longer one is answered 413."""
-
     answer_ms_max: int = constant(8000)
     """Milliseconds for which an answer waits for the store. After that it is 504: whether the
     change is stored is to be looked up."""
@@ -263,13 +256,8 @@ class AdminConfig:
     prefix_routes_max: int = constant(10_000)
     """Routes of prefixes there may be. A further one is refused."""
 
-    route_groups_max: int = constant(64)
-    """Broker groups that a route may have."""
-
     def __post_init__(self) -> None:
         """Refuse values that exclude every caller or wait for ever."""
-        require_at_least(self, 1, "requests_max", "route_groups_max")
-        require_at_least(self, 1024, "body_bytes_max")
         require_at_least(self, 10, "answer_ms_max")
         require_at_least(self, 0, "prefix_routes_max")
 

@@ -1,9 +1,9 @@
 """Rows in a database.
 
     databases    SQLite and PostgreSQL
-    store        rows to statements
-    tables       the tables
-    migrations   a version of the tables each
+    store        changes to statements
+    tables       the tables, and which version they have
+    transfer     all rows as JSON lines, and back
 
-Imported by settings and the server.
+Imported by settings, the server and the command.
 """

@@ -18,9 +18,8 @@ from typing import Final
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
-from sqlalchemy.pool import ConnectionPoolEntry, QueuePool
+from sqlalchemy.pool import QueuePool
 
 from meta_server.known.errors import (
     ConflictError,
@@ -83,8 +82,9 @@ class DatabaseSettings:
 class Database(ABC):
     """One database, connected to as needed. Used by one thread at a time."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, name: str) -> None:
         self._engine = engine
+        self._name = name
 
     @contextmanager
     def begin(self, *, reads: bool = False, alone: bool = False) -> Iterator[Connection]:
@@ -125,9 +125,9 @@ class Database(ABC):
     def check(self, connection: Connection) -> None:
         """Raise StoreUnusableError if what is kept is damaged, as far as that can be seen soon."""
 
-    @abstractmethod
     def _check_place(self, connection: Connection) -> None:
         """Raise StoreUnavailableError if what was committed is not where it is looked for."""
+        del connection
 
     @abstractmethod
     def _kind_of(self, error: BaseException) -> type[StoreError] | None:
@@ -140,14 +140,16 @@ class Database(ABC):
         cause = error.orig or error
         if error.connection_invalidated:
             return StoreUnavailableError(_text_of(cause))
-        kind = self._kind_of(cause)
-        if kind is ConflictError:
-            return ConflictError(what="commit", expected="no other writer", found=_text_of(cause))
-        return (kind or StoreUnavailableError)(self._explain(cause, kind))
+        kind = self._kind_of(cause) or StoreUnavailableError
+        what = _text_of(cause)
+        return kind(self._damaged(what) if kind is StoreUnusableError else what)
 
-    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:  # noqa: ARG002 (others do)
-        """Return what an error says, and what is to be done about it."""
-        return _text_of(error)
+    def _damaged(self, what: str) -> str:
+        """Return what is wrong with the database, and what is to be done about it."""
+        return (
+            f"{self._name} is damaged, or not a store: {what}. Move it away, keep it, and put a "
+            "copy in its place: docs/meta-server.md says how, and what to do without one"
+        )
 
 
 def open_database(settings: DatabaseSettings) -> Database:
@@ -187,7 +189,8 @@ class SqliteDatabase(Database):
                 pool_size=1,
                 max_overflow=0,
                 hide_parameters=True,
-            )
+            ),
+            name=self._path,
         )
         event.listen(self._engine, "begin", self._begin)
 
@@ -204,7 +207,6 @@ class SqliteDatabase(Database):
         )
         try:
             connection.execute("PRAGMA synchronous=FULL")
-            connection.execute("PRAGMA foreign_keys=ON")
             connection.execute(f"PRAGMA journal_size_limit={_LOG_BYTES_MAX}")
             journal = _turn_on_log(connection)
         except BaseException:
@@ -263,19 +265,6 @@ class SqliteDatabase(Database):
         code = getattr(error, "sqlite_errorcode", None)
         return None if code is None else _SQLITE_FAULTS.get(code & 0xFF)
 
-    def _explain(self, error: BaseException, kind: type[StoreError] | None) -> str:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _SQLITE_DAMAGED:
-            return super()._explain(error, kind)
-        return self._damaged(_text_of(error))
-
-    def _damaged(self, what: str) -> str:
-        """Return what is wrong with the file, and what is to be done about it."""
-        return (
-            f"{self._path} is damaged, or not a store: {what}. Move it and its -wal "
-            'away, keep them, and put a copy that `sqlite3 meta.db ".backup copy.db"` made in its '
-            "place; docs/meta-server.md says what follows, and what to do without a copy"
-        )
-
 
 def _turn_on_log(connection: sqlite3.Connection) -> str:
     """Return the journal mode, WAL if the file can have it.
@@ -291,9 +280,6 @@ def _turn_on_log(connection: sqlite3.Connection) -> str:
         connection.execute("COMMIT")
     return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
 
-
-_SQLITE_DAMAGED: Final = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB})
-"""Primary result codes of a file that cannot be read as a database."""
 
 _SQLITE_FAULTS: Final[dict[int, type[StoreError]]] = {
     sqlite3.SQLITE_CONSTRAINT: ConflictError,
@@ -326,27 +312,14 @@ class PostgresqlDatabase(Database):
                     "tcp_user_timeout": statement_ms,
                     "keepalives_idle": 5,
                     "application_name": "delaywheel meta-server",
-                    "options": f"-c statement_timeout={statement_ms} "
+                    # Durable commits, whatever the server's default is.
+                    "options": "-c synchronous_commit=on "
+                    f"-c statement_timeout={statement_ms} "
                     f"-c idle_in_transaction_session_timeout={statement_ms}",
                 },
-            )
+            ),
+            name="the database",
         )
-        event.listen(self._engine, "connect", self._connected)
-
-    @staticmethod
-    def _connected(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        """Make commits durable, whatever the server's default is."""
-        cursor = connection.cursor()
-        cursor.execute(
-            "SELECT set_config('synchronous_commit', 'on', false)"
-            " WHERE current_setting('synchronous_commit') = 'off'"
-        )
-        cursor.execute("SHOW server_encoding")
-        (encoding,) = cursor.fetchone() or ("unknown",)
-        cursor.close()
-        connection.commit()
-        if encoding != "UTF8":
-            raise StoreUnusableError(f"the database has encoding {encoding}, but must have UTF8")
 
     def _connect(self, *, reads: bool) -> Connection:
         level = "REPEATABLE READ" if reads else "READ COMMITTED"
@@ -358,10 +331,10 @@ class PostgresqlDatabase(Database):
         connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock{suffix}({_ADVISORY_LOCK})")
 
     def check(self, connection: Connection) -> None:
-        """Nothing to check: the server checks its own pages."""
-
-    def _check_place(self, connection: Connection) -> None:
-        """Nothing to check: the server has confirmed the commit."""
+        """Look at its encoding: the server checks its own pages."""
+        encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
+        if encoding != "UTF8":
+            raise StoreUnusableError(f"the database has encoding {encoding}, but must have UTF8")
 
     def _kind_of(self, error: BaseException) -> type[StoreError] | None:
         state = getattr(error, "sqlstate", None) or ""

@@ -1,224 +1,106 @@
-"""The tables of the meta server's store.
+"""The tables of the meta server's store: made if there are none, refused if of another version.
 
-Names are those of QMQ's meta server where a table says the same as there; whole numbers have 64
-bits, times are wall clock in ms, and a `version` is what compare-and-set looks at. Tables without a
-counterpart in QMQ: delay_node, delay_group, delay_group_in_sync, last_timestamp, audit,
-controls, store_identity, schema_version. What is left out of QMQ's: dates of rows
-that nobody reads, and the tables of clients and of what is read-only for one subject.
+    row      kind, key, version, claim, body: every row of every kind of known/model.py
+    audit    number, at_ms, body
+    store    which store it is, of which version, and its timestamp: one row
+
+Key and claim are JSON, since PostgreSQL has no place for a NUL in a text; a body is the row as
+JSON. The version is text: of a delay group it is epoch and version.
 """
 
-import re
-from typing import Any
+from typing import Final
+from uuid import UUID
 
 from sqlalchemy import (
     BigInteger,
-    Boolean,
     Column,
-    Dialect,
-    ForeignKey,
+    Connection,
     Index,
     Integer,
     MetaData,
     Table,
     Text,
     Uuid,
+    insert,
+    inspect,
+    select,
 )
-from sqlalchemy.types import TypeDecorator
 
-_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+from meta_server.known.errors import OtherSchemaError, StoreUnusableError
 
+SCHEMA: Final = 11
+"""The version of the tables and of the bodies. Whoever changes either so that rows that are there
+cannot be read any more counts it up."""
 
-class ExactText(TypeDecorator[str]):
-    r"""Text that comes back byte for byte, whatever is in it.
+TABLES: Final = MetaData()
 
-    PostgreSQL has no place for a NUL in a text, and a peer may well send one: it is kept as `\0`,
-    and a backslash as two.
-    """
+# 64 bits on both; SQLite gives out row numbers only where a key is called INTEGER.
+_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
 
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:  # noqa: ARG002
-        """Return what goes into the column."""
-        if value is None or not ("\\" in value or "\0" in value):
-            return value
-        return value.replace("\\", "\\\\").replace("\0", "\\0")
-
-    def process_result_value(self, value: Any | None, dialect: Dialect) -> str | None:  # noqa: ANN401, ARG002
-        """Return what was put in."""
-        if value is None or "\\" not in value:
-            return value
-        return _ESCAPED.sub(lambda found: "\0" if found[1] == "0" else found[1], value)
-
-
-Number = BigInteger().with_variant(Integer, "sqlite")
-"""64 bits on both; SQLite gives out row numbers only where a key is called INTEGER."""
-
-TABLES = MetaData()
-
-
-def _id() -> Column[int]:
-    return Column("id", Number, primary_key=True, autoincrement=True)
-
-
-def _text(name: str) -> Column[str]:
-    return Column(name, ExactText, nullable=False)
-
-
-def _number(name: str) -> Column[int]:
-    return Column(name, Number, nullable=False)
-
-
-SCHEMA_VERSION = Table(
-    "schema_version",
+ROW: Final = Table(
+    "row",
     TABLES,
-    Column("version", Number, primary_key=True, autoincrement=False),
-)
-"""One row: the version of the tables."""
-
-STORE_IDENTITY = Table(
-    "store_identity",
-    TABLES,
-    Column("id", Number, primary_key=True, autoincrement=False),
-    Column("store_uuid", Uuid, nullable=False),
-    _number("created_ms"),
-)
-"""One row, by which an opened store is distinguished from another one in its place."""
-
-BROKER_GROUP = Table(
-    "broker_group",
-    TABLES,
-    _id(),
-    _text("group_name"),
-    _number("kind"),
-    _text("master_address"),
-    _number("broker_state"),
-    _text("tag"),
-    Column("ext", Text, nullable=False),
-    _number("weight"),
-    Column("is_read_only", Boolean, nullable=False),
-    Column("is_retired", Boolean, nullable=False),
-    _number("updated_ms"),
-    _number("version"),
-    Index("broker_group_key", "group_name", unique=True),
+    Column("kind", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("version", Text, nullable=False),
+    Column("claim", Text),
+    Column("body", Text, nullable=False),
+    Index("row_claim", "kind", "claim", unique=True),
 )
 
-BROKER = Table(
-    "broker",
-    TABLES,
-    _id(),
-    _text("group_name"),
-    _text("hostname"),
-    _text("ip"),
-    _number("role"),
-    _number("serve_port"),
-    _number("sync_port"),
-    _number("version"),
-    Index("broker_key", "hostname", "serve_port", unique=True),
-    Index("broker_role", "group_name", "role", unique=True),
-)
-
-SUBJECT_INFO = Table(
-    "subject_info",
-    TABLES,
-    _id(),
-    _text("name"),
-    _text("tag"),
-    _number("created_ms"),
-    _number("version"),
-    Index("subject_info_key", "name", unique=True),
-)
-
-SUBJECT_ROUTE = Table(
-    "subject_route",
-    TABLES,
-    _id(),
-    _text("subject_info"),
-    Column("is_prefix", Boolean, nullable=False),
-    Column("broker_group_json", Text, nullable=False),
-    Column("is_chosen", Boolean, nullable=False),
-    _number("version"),
-    Column("is_brought", Boolean, nullable=False),
-    Index("subject_route_key", "subject_info", "is_prefix", unique=True),
-)
-
-DELAY_NODE = Table(
-    "delay_node",
-    TABLES,
-    _id(),
-    _text("cluster"),
-    _text("group_name"),
-    _text("node_id"),
-    Column("log_uuid", Uuid, nullable=False),
-    Column("storage_uuid", Uuid, nullable=False),
-    _number("incarnation"),
-    _number("last_sequence"),
-    _number("last_epoch"),
-    _text("address"),
-    _text("http_address"),
-    _text("software"),
-    _number("registered_ms"),
-    _number("version"),
-    Column("boot_id", Uuid, nullable=False),
-    Index("delay_node_key", "cluster", "group_name", "node_id", unique=True),
-)
-
-DELAY_GROUP = Table(
-    "delay_group",
-    TABLES,
-    _id(),
-    _text("name"),
-    _text("cluster"),
-    Column("log_uuid", Uuid, nullable=False),
-    _number("epoch"),
-    _number("version"),
-    Column("master_node_id", ExactText, nullable=True),
-    Column("master_incarnation", Number, nullable=True),
-    _number("min_isr"),
-    _text("phase"),
-    Index("delay_group_key", "name", unique=True),
-    Index("delay_group_log", "log_uuid", unique=True),
-)
-
-DELAY_GROUP_IN_SYNC = Table(
-    "delay_group_in_sync",
-    TABLES,
-    Column(
-        "delay_group_id", Number, ForeignKey("delay_group.id", ondelete="CASCADE"), primary_key=True
-    ),
-    Column("node_id", ExactText, primary_key=True),
-    Column("storage_uuid", Uuid, nullable=False),
-)
-
-LAST_TIMESTAMP = Table(
-    "last_timestamp",
-    TABLES,
-    Column("id", Number, primary_key=True, autoincrement=False),
-    _number("timestamp_ms"),
-)
-"""One row, made with the table."""
-
-AUDIT = Table(
+AUDIT: Final = Table(
     "audit",
     TABLES,
-    Column("number", Number, primary_key=True, autoincrement=True),
-    _number("at_ms"),
-    _text("actor"),
-    _text("action"),
-    _text("target"),
-    _text("before_json"),
-    _text("after_json"),
+    Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    Column("at_ms", _NUMBER, nullable=False),
+    Column("body", Text, nullable=False),
     Index("audit_age", "at_ms"),
     sqlite_autoincrement=True,
 )
 
-CONTROLS = Table(
-    "controls",
+STORE: Final = Table(
+    "store",
     TABLES,
-    _id(),
-    _text("cluster"),
-    Column("document_json", Text, nullable=False),
-    _number("version"),
-    Index("controls_key", "cluster", unique=True),
+    Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    Column("schema_version", _NUMBER, nullable=False),
+    Column("store_uuid", Uuid, nullable=False),
+    Column("timestamp_ms", _NUMBER, nullable=False),
 )
-"""JSON of `delay_protocol/nodes/controls.py::Controls`, for the delay servers of a cluster."""
+
+
+def store_of(connection: Connection) -> UUID:
+    """Return which store it is, looked up in this transaction.
+
+    Raises OtherSchemaError, or StoreUnusableError where the store does not say it.
+    """
+    found = connection.execute(select(STORE.c.schema_version, STORE.c.store_uuid)).one_or_none()
+    if found is None:
+        raise StoreUnusableError(
+            "the store does not say which version it has, or which store it is"
+        )
+    if found.schema_version != SCHEMA:
+        raise OtherSchemaError(found=found.schema_version, known=SCHEMA)
+    store_uuid: UUID = found.store_uuid
+    return store_uuid
+
+
+def make_tables(connection: Connection, *, store_uuid: UUID) -> None:
+    """Make the tables if there are none; store_uuid: which store it will be.
+
+    Raises StoreUnusableError for a database of somebody else; the transaction is the caller's. The
+    transactions of `Database.begin` exclude each other, so of several meta servers that start at
+    once one makes the tables.
+    """
+    there = set(inspect(connection).get_table_names())
+    if STORE.name in there:
+        return
+    if there:
+        raise StoreUnusableError(
+            f"the database has tables already, but not {STORE.name!r}, by which this delaywheel "
+            "knows a meta server's store: begin with a new database, or run the delaywheel that "
+            f"wrote this one. It has {', '.join(sorted(there)[:5])}"
+        )
+    TABLES.create_all(connection, checkfirst=False)
+    connection.execute(
+        insert(STORE).values(id=1, schema_version=SCHEMA, store_uuid=store_uuid, timestamp_ms=0)
+    )

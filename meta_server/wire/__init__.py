@@ -1,19 +1,19 @@
 """Requests over TCP.
 
-    broker_registration   brokers say who and how they are
-    client_answers        groups, online state and timestamp of a client
-    client_registration   clients ask for the groups of a subject
-    clients               who uses which subject
-    credentials           proof of the shared secret
-    group_admission       whether a new group may come into being
-    handlers              hands each request to what answers it
-    node_registration     delay servers prove who they are
-    pushes                changed routes to connected clients
-    refusals              counts and logs of refusals
-    replies               refusals, and answers once the store has a change
-    silence               notices who has fallen silent
-    speakers              on which connection a delay server was registered
-    timestamps            timestamps that never decrease
+    admission          which new groups may come into being
+    brokers            brokers register, and ask which group they have
+    clients            clients ask for the groups of a subject
+    dispatch           decides, answers, stores and refuses requests
+    group_changes      when elections begin and end
+    handlers           the families of requests
+    nodes              delay servers prove who they are, and report
+    pushes             changed routes to connected clients
+    receivers          receivers learn where to attach
+    refusals           counts and logs of refusals
+    sessions           what is known of each connected peer
+    silence            notices who has fallen silent
+    timestamps         timestamps that never decrease
+    votes              news for delay servers, votes, and what masters want
 
 Imported by admin and the server.
 """

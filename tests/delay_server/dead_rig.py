@@ -3,13 +3,31 @@
 from pathlib import Path
 from typing import Any
 
+from starlette.applications import Starlette
+
 from delay_protocol.basics.codes import ItemCode
 from delay_server.admin.http import application
 from delay_server.server import DelayServer
 from delay_server.settings.config import AdminConfig
 from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
-from tests.delay_server.admin.test_admin_http import Caller
+from tests import asgi
 from tests.delay_server.server_rig import World, make_item, until
+
+
+class Caller:
+    """A caller of the node's port, with its headers."""
+
+    def __init__(self, app: Starlette, *, peer: str = "127.0.0.1", **headers: str) -> None:
+        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        lines = {"host": "127.0.0.1:20811", **asgi.JSON, **given}
+        self._caller = asgi.Caller(app, peer=peer, headers=lines)
+
+    async def ask(
+        self, method: str, target: str, body: object = None, *, raw: bytes | None = None
+    ) -> tuple[int, Any]:
+        path, _, query = target.partition("?")
+        answer = await self._caller.ask(method, path, body, raw=raw, query=query)
+        return answer.code, answer.json if answer.kind.endswith("json") else answer.body
 
 
 def refuse_all(world: World) -> None:

@@ -1,6 +1,7 @@
 """Meta servers for a World: one that says what a test wants, and the real one."""
 
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -10,7 +11,6 @@ import msgspec
 import trio
 
 from delay_protocol.basics.codes import CommandCode
-from delay_protocol.meta.requests import BrokerRegister, decode_broker_register
 from delay_protocol.nodes.auth import SEAL_SIZE
 from delay_protocol.nodes.registration import (
     GroupRecord,
@@ -69,16 +69,11 @@ class FakeMeta:
 
     world: World
     nodes: list[NodeRegister] = field(default_factory=list)
-    brokers: list[BrokerRegister] = field(default_factory=list)
     asked_at: list[float] = field(default_factory=list)
     """When each NODE_REGISTER came, in trio's time."""
-    told_at: list[float] = field(default_factory=list)
-    """When each BROKER_REGISTER came."""
     asks_http: int = 0
     say: Callable[[NodeRegister], Said] | None = None
     """What is answered; None: what a meta server of its own mind would."""
-    broker_code: int | None = 0
-    """Of the answers to BROKER_REGISTER; None: silence."""
     answer_after_s: float = 0.0
     again_ms: int = 1000
     change: Callable[[GroupRecord], GroupRecord] = lambda record: record
@@ -104,7 +99,14 @@ class FakeMeta:
             record=self.change(self._record),
             again_ms=self.again_ms,
             is_retired=self.is_retired,
+            state=node.state,
         )
+
+    @property
+    def given_states(self) -> list[str]:
+        """The states for producers that were given, one after the other."""
+        given = [node.state for node in self.nodes if node.state is not None]
+        return [state for state, _ in itertools.groupby(given)]
 
     def changed(self, **fields: object) -> None:
         """Say from now on a record with the next version and these fields."""
@@ -159,11 +161,6 @@ class FakeMeta:
 
     def handle(self, frame: Frame) -> bytes | None:
         """Return what a frame is answered; None: nothing."""
-        if frame.code == CommandCode.BROKER_REGISTER:
-            self.brokers.append(decode_broker_register(frame.body))
-            self.told_at.append(trio.current_time())
-            code = self.broker_code
-            return None if code is None else encode_response(frame, code=code, body=b"told to")
         if frame.code != CommandCode.NODE_REGISTER:
             is_known = frame.code == CommandCode.NODE_CHALLENGE and self.challenge
             return encode_response(frame, code=0 if is_known else 3, body=self.challenge)

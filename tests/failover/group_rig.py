@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import random
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final
@@ -23,9 +23,7 @@ from delay_server.settings.config import (
 )
 from delay_server.settings.errors import MembershipError
 from delay_transport.seams.errors import TransportError
-from meta_server.admin.plans import Desk, ask_to_hand_over, elect_master
 from meta_server.known.errors import RefusedError
-from meta_server.known.model import Change
 from meta_server.server import MetaServer
 from storage.batch.batches import LogBatch
 from storage.batch.columns import RecordKind
@@ -42,6 +40,7 @@ from tests.delay_server.server_rig import (
     make_item,
     until,
 )
+from tests.kit.plans import act
 from tests.simulation.clock import SimClock
 from tests.simulation.crash import Life, SimNode
 from tests.simulation.disk import SimDisk
@@ -295,19 +294,10 @@ class Group:
 
     async def elect(self) -> None:
         """Begin an election as an operator does, as soon as the last master may not send."""
-        server = self.meta_server
-        changes = server.handlers.group_changes
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            state = changes.state_of(GROUP)
-            return elect_master(desk, GROUP, state, now=trio.current_time())
-
         with trio.fail_after(SERVED_S):
             while True:
                 with contextlib.suppress(RefusedError):
-                    await server.administration.carry_out(
-                        "operator", plan, ("group", GROUP), stored=changes.news
-                    )
+                    await act(self.meta_server, "delay-group", "elect", GROUP)
                     return
                 await trio.sleep(0.2)
 
@@ -338,15 +328,7 @@ class Group:
 
     async def hand_over(self, to: str) -> None:
         """Have an operator ask for another master, and wait until it is one."""
-        changes = self.meta_server.handlers.group_changes
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            state, now = changes.state_of(GROUP), trio.current_time()
-            return ask_to_hand_over(desk, GROUP, state, to=to, now=now)
-
-        await self.meta_server.administration.carry_out(
-            "operator", plan, ("group", GROUP), stored=changes.news
-        )
+        await act(self.meta_server, "delay-group", "handover", GROUP, to=to)
         await self.until_master(to)
 
     def delivered(self) -> list[str]:

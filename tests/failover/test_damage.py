@@ -7,12 +7,12 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
-from meta_server.admin.plans import set_group_min_isr
 from storage.batch.batches import Damage
 from storage.disk.errors import DamagedError
 from storage.node.aside import ASIDE_DIRECTORY
 from tests.failover.group_rig import GROUP, Group, Machine
 from tests.failover.test_snapshot import other_than, pending_of, trim
+from tests.kit.plans import act
 from tests.simulation.faults import Action, Trap
 
 BITS = 12
@@ -153,12 +153,7 @@ async def test_who_is_needed_stays_and_says_so_and_copies_anew_when_it_is_not() 
         _, slave = await running_with_messages(group)
 
         async def at_least(count: int) -> None:
-            await group.meta_server.administration.carry_out(
-                "operator",
-                lambda desk: set_group_min_isr(desk, GROUP, count),
-                ("group", GROUP),
-                stored=group.meta_server.handlers.group_changes.news,
-            )
+            await act(group.meta_server, "delay-group", "min-isr", GROUP, min_isr=count)
 
         await at_least(2)
         before = slave.storage_uuid()

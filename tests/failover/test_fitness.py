@@ -14,7 +14,7 @@ FLOOR_BYTES = 1024 * 1024
 DAMAGE = Damage("segments/minutes/1.data", 0, 1, "flipped")
 
 
-def reasons(group: Group, action: str = "delay-group.hand-over") -> list[str]:
+def reasons(group: Group, action: str = "delay-group.handover") -> list[str]:
     """Return why the group was handed over, or had elections, by the audit."""
     entries = [row.entry for row in group.meta.medium.audit]
     return [msgspec.json.decode(one.after)["why"] for one in entries if one.action == action]

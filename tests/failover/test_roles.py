@@ -7,28 +7,17 @@ import trio
 
 from delay_server.membership.registration import GroupNews
 from delay_server.replicas import Replica
-from meta_server.admin.plans import (
-    Desk,
-    ask_to_hand_over,
-    set_group_min_isr,
-)
-from meta_server.known.model import Change
 from replication.core.follower import Cut
 from tests.failover.group_rig import GROUP, Group, Machine
+from tests.kit.plans import act
 
 
 async def operate(group: Group, what: str, to: str = "") -> None:
     """Hand over or set min ISR as an operator does; raises why that is refused."""
-    server = group.meta_server
-    changes = server.handlers.group_changes
-
-    def plan(desk: Desk) -> tuple[Change, ...]:
-        state, now = changes.state_of(GROUP), trio.current_time()
-        if what == "handover":
-            return ask_to_hand_over(desk, GROUP, state, to=to, now=now)
-        return set_group_min_isr(desk, GROUP, int(what))
-
-    await server.administration.carry_out("op", plan, ("group", GROUP), stored=changes.news)
+    if what == "handover":
+        await act(group.meta_server, "delay-group", what, GROUP, to=to)
+    else:
+        await act(group.meta_server, "delay-group", "min-isr", GROUP, min_isr=int(what))
 
 
 def others_than(group: Group, master: Machine) -> list[Machine]:

@@ -1,6 +1,5 @@
 """What can be seen of replication: status, readiness and metrics of the nodes of a group."""
 
-from dataclasses import replace
 from typing import Any, Final
 
 import msgspec
@@ -188,7 +187,7 @@ async def require(group: Group, count: int) -> None:
     group.meta.kill()
     record = set_min_isr(group.record, count)
     assert not isinstance(record, Refused)
-    groups[GROUP] = replace(groups[GROUP], record=record)
+    groups[GROUP] = msgspec.structs.replace(groups[GROUP], record=record)
     await group.start_meta()
     await group.until(
         lambda: all(

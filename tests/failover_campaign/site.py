@@ -195,7 +195,7 @@ class Site:
     def record(self) -> dict[str, Any]:
         """Return what the meta server says of the group; as good as nothing while it is away."""
         with contextlib.suppress(OSError, ValueError):
-            found = self._ask(self.meta_http, "/status")["delay_groups"]
+            found = self._ask(self.meta_http, "/api/v1/topology")["delay_groups"]
             for group in found:
                 if group["name"] == GROUP:
                     return dict(group)
@@ -230,11 +230,11 @@ class Site:
             raise StuckError(f"not in sync after {seconds:g} s: {names} of {self.record()}")
 
     def admin(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run `delaywheel admin delay-group`."""
+        """Run `delaywheel admin`."""
         return subprocess.run(
             [
                 *(sys.executable, "-m", "delaywheel", "admin", "--meta", self.meta_http),
-                *("--token-file", str(self.folder / "token"), "delay-group", *arguments),
+                *("--token-file", str(self.folder / "token"), *arguments),
             ],
             cwd=ROOT,
             capture_output=True,
@@ -306,7 +306,7 @@ class Site:
             self._stack.callback(node.kill)
             node.start()
             self.until_in_sync(*self.nodes)
-        done = self.admin("set", GROUP, "--min-isr", str(min_isr))
+        done = self.admin("min-isr", GROUP, str(min_isr))
         if done.returncode:
             raise StuckError(f"min ISR is not set: {done.stderr}")
         self._start_producers()

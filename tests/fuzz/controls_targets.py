@@ -17,16 +17,11 @@ from delay_protocol.nodes.controls import (
     check_pattern,
     decode_controls,
     decode_rule,
-    encode_controls,
-)
-from delay_protocol.nodes.controls_exchange import (
-    decode_node_controls,
-    decode_node_controls_reply,
     document_of,
-    encode_node_controls,
-    encode_node_controls_reply,
+    encode_controls,
     id_of,
 )
+from delay_protocol.nodes.group_changes import read_document
 from delay_server.controls.controls_store import read_controls, write_controls
 from delay_server.controls.meta_sync import why_kept
 from storage.batch.batches import log_seed
@@ -135,24 +130,21 @@ def _mended(data: bytes, kind: LogKind) -> bytes:
 
 
 @target(
-    decoders=(decode_node_controls, decode_node_controls_reply, decode_controls),
-    packages=("delay_protocol.nodes.controls_exchange", "delay_protocol.nodes.controls"),
+    decoders=(decode_controls, read_document),
+    packages=("delay_protocol.nodes.controls", "delay_protocol.nodes.group_changes"),
 )
-def node_controls(data: bytes) -> None:
-    """What a node asks and is told is what was said, or refused: never taken for no rules."""
-    body = data[1:]
-    if byte_at(data, 0) % 2:
-        asked = attempt(MalformedMetaError, decode_node_controls, body)
-        if asked is not None:
-            assert decode_node_controls(encode_node_controls(asked)) == asked
+def sent_controls(data: bytes) -> None:
+    """A document is read back with its name, and opens nothing that is shut."""
+    sent = attempt(ControlsError, decode_controls, data)
+    named = None if sent is None else id_of(sent)
+    if sent is None or named is None:
         return
-    for image in (body, encode_node_controls_reply(body)):
-        told = attempt(MalformedMetaError, decode_node_controls_reply, image)
-        if told is not None:
-            known = id_of(told)
-            assert known is not None
-            again = encode_node_controls_reply(document_of(told, known.store))
-            assert decode_node_controls_reply(again) == told
-            assert not why_kept(Controls(), told)
-            shut = Controls(subjects={"*": SubjectControl(paused=True)})
-            assert why_kept(shut, told)
+    document = attempt(ControlsError, document_of, sent, named.store)
+    if document is None:
+        return
+    assert read_document(document, named) == sent
+    other = msgspec.structs.replace(named, crc=named.crc ^ 1)
+    assert fault_of(MalformedMetaError, read_document, document, other) is not None
+    assert not why_kept(Controls(), sent)
+    shut = Controls(subjects={"*": SubjectControl(paused=True)})
+    assert why_kept(shut, sent)

@@ -7,7 +7,6 @@ bodies with such fields are made by msgspec itself.
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any, Final
-from uuid import UUID
 
 import msgspec
 import numpy as np
@@ -27,12 +26,6 @@ from delay_protocol.meta.requests import (
     encode_client_register,
 )
 from delay_protocol.nodes.auth import NONCE_SIZE, Challenge, encode_challenge
-from delay_protocol.nodes.controls_exchange import (
-    ControlsId,
-    NodeControls,
-    encode_node_controls,
-    encode_node_controls_reply,
-)
 from delay_protocol.nodes.following import (
     encode_batches_head,
 )
@@ -62,7 +55,7 @@ from delay_protocol.receivers.delivering import (
 from delay_protocol.wire.frames import Frame, encode_request, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 from delay_server.settings.config import sections
-from meta_server.admin.api import OPERATIONS
+from meta_server.admin.api import API
 from storage.batch.batches import Codec, encode_batch, file_seed
 from storage.batch.columns import KINDS_WITH_ITEMS, LAYOUTS, RecordKind, encode_columns
 from storage.batch.dead_rows import DeadNote, encode_note
@@ -179,10 +172,9 @@ def _peer_requests() -> list[bytes]:
         ),
         (3, encode_acquire_meta(AcquireMeta(hostname="h", serve_port=1))),
         (4, encode_challenge(Challenge(nonce=bytes(NONCE_SIZE)))),
-        (5, encode_node_controls(NodeControls(has=None, told=None))),
-        (6, encode_node_watch(NodeWatch())),
+        (5, encode_node_watch(NodeWatch())),
         *(
-            (7, encode_group_change(change))
+            (6, encode_group_change(change))
             for change in (
                 Vote(epoch=2, last_epoch=1, end=5, applied=5),
                 Alter(epoch=1, version=1, in_sync={REQUEST.node_id: REQUEST.storage_uuid}),
@@ -209,24 +201,18 @@ _ADDRESS_ANSWERS: Final = [
 
 def _admin_requests() -> list[bytes]:
     bodies: dict[str, tuple[bytes, ...]] = {
-        "add_broker_group": (b'{"name":"g3","address":"h:3","kind":"delay","ext":{"a":"b"}}',),
-        "change_broker_group": (b'{"weight":7,"tag":"t","version":1}', b'{"address":"h:7"}'),
+        "set_broker_group": (b'{"weight":7,"tag":"t"}', b'{"address":"h:7"}'),
         "retire_broker_group": (b'{"lose_messages":true}',),
         "restore_broker_group": (b"{}",),
-        "set_broker_group_read_only": (b'{"read_only":true}',),
-        "enter_broker": (
-            b'{"group":"g2","role":"MASTER","hostname":"k","ip":"1.1.1.1","serve_port":5}',
-        ),
-        "put_broker_in_place": (b'{"hostname":"k","ip":"1.1.1.1","serve_port":5}',),
-        "set_subject_route": (b'{"groups":["g1"]}',),
-        "set_prefix_route": (b'{"groups":["g2","g1"]}',),
-        "extend_routes": (b'{"group":"g1","new_group":"g2"}',),
-        "reduce_routes": (b'{"group":"g1"}',),
-        "set_subject_tag": (b'{"tag":"t"}',),
+        "read_only_broker_group": (b'{"read_only":true}',),
+        "set_broker": (b'{"hostname":"k","ip":"1.1.1.1","serve_port":5}',),
+        "set_route": (b'{"groups":["g1"]}', b'{"groups":["g2","g1"]}'),
+        "extend_route": (b'{"group":"g1","new_group":"g2"}',),
+        "set_subject": (b'{"tag":"t"}',),
     }
-    parts = {"role": b"MASTER", "subject": b"s1", "prefix": b"p.", "node_id": b"n1"}
+    parts = {"role": b"MASTER", "subject": b"s1", "pattern": b"p.*", "node": b"n1"}
     found = []
-    for number, operation in enumerate(OPERATIONS):
+    for number, operation in enumerate(API.operations):
         path = b"\0".join(parts.get(name, b"g1") for name in operation.path_type.__struct_fields__)
         query = b"limit\x005" if "limit" in operation.query_type.__struct_fields__ else b""
         found += [
@@ -619,18 +605,9 @@ _SEEDS: Final[dict[str, list[bytes]]] = {
         b'\x02{"weight":2.5,"rate_per_s":0.01}',
         b"\x03order.*",
     ],
-    "node_controls": [
-        b"\x01"
-        + msgspec.msgpack.encode(
-            NodeControls(
-                has=ControlsId(store=UUID(int=10), version=3),
-                told=ControlsId(store=UUID(int=11), version=4),
-                keeps="stricter",
-            )
-        ),
-        b'\x00{"store":"00000000-0000-0000-0000-00000000000a","version":2}',
-        b'\x00{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"*":{"paused":true}}}',
-        b"\x00" + encode_node_controls_reply(None),
+    "sent_controls": [
+        b'{"store":"00000000-0000-0000-0000-00000000000a","version":2}',
+        b'{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"*":{"paused":true}}}',
     ],
     "dead_letters": _levels(
         [
@@ -718,7 +695,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "meta_admin": [
         *(
             f'"{name}":'.encode()
-            for operation in OPERATIONS
+            for operation in API.operations
             if operation.body_type is not None
             for name in operation.body_type.__struct_fields__
         ),
@@ -732,11 +709,7 @@ _TOKENS: Final[dict[str, list[bytes]]] = {
     "controls": _CONTROLS_WORDS,
     "controls_file": _CONTROLS_WORDS,
     "promise_file": [b'{"epoch":', b'"told":'],
-    "node_controls": [
-        *_CONTROLS_WORDS,
-        *map(msgspec.msgpack.encode, ("has", "told", "keeps", "store", "document")),
-        b'"store":',
-    ],
+    "sent_controls": [*_CONTROLS_WORDS, b'"store":'],
     "tokens": [b'"name":', b'"role":', b'"sha256":', b'"created":', b'"read"'],
     "nodes": [
         *sorted(

@@ -10,15 +10,8 @@ from uuid import UUID
 
 import msgspec
 
+from meta_server.known import model
 from meta_server.known.errors import StoreRefusedError, StoreUnavailableError
-from meta_server.known.model import (
-    Audit,
-    AuditRow,
-    Change,
-    Contents,
-    ForgetAudit,
-    MetaStore,
-)
 from meta_server.known.registry import Registry
 
 
@@ -36,21 +29,21 @@ class Fault(Enum):
 class Medium:
     """What is durable, whoever comes and goes."""
 
-    def __init__(self, contents: Contents | None = None) -> None:
+    def __init__(self, contents: model.Contents | None = None) -> None:
         self.uuid = UUID(int=1, version=4)
-        self.tables = Registry(contents or Contents())
-        self.audit: list[AuditRow] = []
+        self.tables = Registry(contents or model.Contents())
+        self.audit: list[model.AuditRow] = []
         self.audit_numbers = 0
         self.is_down = False
         """Whether every call fails."""
         self.next_faults: list[Fault] = []
         """What becomes of the next commits, in order."""
-        self.commits: list[tuple[Change, ...]] = []
+        self.commits: list[tuple[model.Change, ...]] = []
         """Everything that was kept."""
         self.loads = 0
 
     @property
-    def contents(self) -> Contents:
+    def contents(self) -> model.Contents:
         """What a store that is opened now would load."""
         return self.tables.contents()
 
@@ -67,13 +60,13 @@ class MemoryStore:
         """Which store it is."""
         return self._medium.uuid
 
-    def load(self) -> Contents:
+    def load(self) -> model.Contents:
         """Return everything."""
         self._check_up()
         self._medium.loads += 1
         return self._medium.contents
 
-    def commit(self, changes: Sequence[Change], /) -> None:
+    def commit(self, changes: Sequence[model.Change], /) -> None:
         """Keep all or nothing."""
         self._check_up()
         medium = self._medium
@@ -85,16 +78,16 @@ class MemoryStore:
         medium.tables.apply(changes)
         medium.commits.append(tuple(changes))
         for change in changes:
-            if isinstance(change, Audit):
+            if isinstance(change, model.Audit):
                 medium.audit_numbers += 1
-                medium.audit.append(AuditRow(number=medium.audit_numbers, entry=change.entry))
-            elif isinstance(change, ForgetAudit):
+                medium.audit.append(model.AuditRow(number=medium.audit_numbers, entry=change.entry))
+            elif isinstance(change, model.ForgetAudit):
                 before_ms = change.before_ms
                 medium.audit = [row for row in medium.audit if row.entry.at_ms >= before_ms]
         if fault is Fault.KEPT:
             raise StoreUnavailableError("told to say that it is lost")
 
-    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[AuditRow, ...]:
+    def read_audit(self, *, before: int | None = None, limit: int) -> tuple[model.AuditRow, ...]:
         """Return entries, newest first."""
         self._check_up()
         rows = [row for row in self._medium.audit if before is None or row.number < before]
@@ -113,8 +106,8 @@ class MemoryStore:
 class MemoryRecordFile:
     """The file beside a store; durable as the Medium is."""
 
-    def __init__(self, contents: Contents | None = None) -> None:
-        groups = () if contents is None else contents.delay_groups
+    def __init__(self, contents: model.Contents | None = None) -> None:
+        groups = () if contents is None else contents.of(model.DelayGroup)
         self.document: bytes | None = msgspec.json.encode({group.name: group for group in groups})
         self.is_full = False
         """True if nothing can be written."""
@@ -128,8 +121,3 @@ class MemoryRecordFile:
         if self.is_full:
             raise OSError(errno.ENOSPC, "told to be full")
         self.document = document
-
-
-def _conforms(store: MemoryStore) -> MetaStore:
-    """Let the type checker compare."""
-    return store

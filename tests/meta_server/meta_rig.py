@@ -1,11 +1,14 @@
 """A whole meta server in virtual time, with a store in memory, and peers that talk to it."""
 
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from itertools import chain
 from pathlib import Path
+from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
 import trio
 
 from delay_protocol.basics.codes import CommandCode
@@ -15,19 +18,23 @@ from delay_protocol.nodes.registration import (
     NodeRegister,
     NodeRegistered,
     Refused,
+    Shown,
     Told,
     decode_node_reply,
     encode_node_register,
 )
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 from delay_transport.seams.runtime import Runtime
+from meta_server.known import model
 from meta_server.server import MetaServer, serve
-from meta_server.settings.config import MetaServerConfig, NodeConfig
+from meta_server.settings.config import MetaServerConfig, NodeConfig, RegistrationConfig
 from tests.meta_server.memory_store import Medium, MemoryRecordFile, MemoryStore
 from tests.simulation.clock import SimClock
 from tests.simulation.executor import ExecutorPlan, SimExecutor
 from tests.simulation.faults import Kill
 from tests.simulation.network import NetworkPlan, SimNetwork
+
+Reply = TypeVar("Reply")
 
 HOST = "127.0.0.1"
 PORT = 20880
@@ -102,6 +109,8 @@ class Peer:
         self._decoder = FrameDecoder(frame_bytes_max=1 << 26)
         self._frames: list[Frame] = []
         self._opaque = 0
+        self.registered: NodeRegister
+        """What it registered with last, as a node."""
 
     async def receive(self) -> Frame:
         """Return the next frame from the server."""
@@ -126,40 +135,26 @@ class Peer:
         self,
         subject: str,
         client_type: int = requests.ClientType.PRODUCER,
-        *,
-        client_id: str = "h@@1",
-        consumer_group: str = "",
-        register_type: int = requests.RegisterType.ONLINE,
-        **more: str,
+        **more: Any,  # noqa: ANN401 (fields of a registration)
     ) -> Frame:
         """Register a client; return the answer's frame."""
-        request = requests.ClientRegister(
-            subject=subject,
-            client_type=client_type,
-            client_id=client_id,
-            consumer_group=consumer_group,
-            register_type=register_type,
+        fields: dict[str, Any] = {
+            "client_id": "h@@1",
+            "consumer_group": "",
+            "register_type": requests.RegisterType.ONLINE,
             **more,
-        )
+        }
+        request = requests.ClientRegister(subject=subject, client_type=client_type, **fields)
         return await self.ask(CommandCode.CLIENT_REGISTER, requests.encode_client_register(request))
 
     async def register(
         self,
         subject: str,
         client_type: int = requests.ClientType.PRODUCER,
-        *,
-        client_id: str = "h@@1",
-        consumer_group: str = "",
-        register_type: int = requests.RegisterType.ONLINE,
+        **more: Any,  # noqa: ANN401 (fields of a registration)
     ) -> requests.ClientRegisterReply:
         """Register a client; return what it was told."""
-        frame = await self.try_register(
-            subject,
-            client_type,
-            client_id=client_id,
-            consumer_group=consumer_group,
-            register_type=register_type,
-        )
+        frame = await self.try_register(subject, client_type, **more)
         assert frame.code == 0, frame.body
         return requests.decode_client_register_reply(frame.body)
 
@@ -183,9 +178,20 @@ class Peer:
 
     async def node(self, request: NodeRegister) -> NodeRegistered | Refused:
         """Register a delay server."""
+        self.registered = request
         frame = await self.ask(CommandCode.NODE_REGISTER, encode_node_register(request))
         assert frame.code == 0, frame.body
         return decode_node_reply(frame.body)
+
+    async def state(self, state: Shown = "RW") -> None:
+        """Register the last node again with its state for producers, until they see that."""
+        request, shown = msgspec.structs.replace(self.registered, state=state), None
+        with trio.fail_after(5):
+            while shown != state:
+                reply = await self.node(request)
+                assert isinstance(reply, NodeRegistered), reply
+                shown = reply.state
+                await trio.sleep(0.01)
 
     async def watch(self) -> group_changes.NodeNews | None:
         """Wait for news of the registered node's group; None: there were none for a while."""
@@ -261,6 +267,48 @@ def make_config(**sections: object) -> MetaServerConfig:
     return MetaServerConfig(
         **{"node": NodeConfig(data_dir=Path("unused"), stop_ms_max=100), **sections}  # type: ignore[arg-type]
     )
+
+
+def entered() -> MetaServerConfig:
+    """Return settings by which an operator lets groups in."""
+    return make_config(registration=RegistrationConfig(groups="entered"))
+
+
+def group(name: str, **more: Any) -> model.BrokerGroup:  # noqa: ANN401 (fields of a row)
+    """Return a group of brokers that is on-line."""
+    row: dict[str, Any] = {"kind": model.GroupKind.NORMAL, "state": requests.BrokerState.RW}
+    return model.BrokerGroup(name=name, **(row | {"master": "10.0.0.1:20881"} | more))
+
+
+def world_with(**rows: Iterable[model.Row]) -> World:
+    """Return a world whose store has these rows; their names are for who reads it."""
+    return World(medium=Medium(model.Contents(rows=tuple(chain(*rows.values())))))
+
+
+@asynccontextmanager
+async def asking(ask: Callable[[], Awaitable[Reply]]) -> AsyncIterator[list[Reply]]:
+    """Ask during the block; its end waits for the answer, which is then in the list."""
+    answers: list[Reply] = []
+
+    async def wait() -> None:
+        answers.append(await ask())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        yield answers
+
+
+async def at_once(asks: Iterable[Awaitable[Reply]]) -> list[Reply]:
+    """Return the answers to what is asked at once, as they came."""
+    answers: list[Reply] = []
+
+    async def wait(ask: Awaitable[Reply]) -> None:
+        answers.append(await ask)
+
+    async with trio.open_nursery() as nursery:
+        for ask in asks:
+            nursery.start_soon(wait, ask)
+    return answers
 
 
 def state_of(server: MetaServer, group: str) -> requests.BrokerState:

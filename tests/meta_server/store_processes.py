@@ -12,7 +12,7 @@ from meta_server.sql.store import SqlStore, open_store
 
 
 def _open(url: str) -> SqlStore:
-    return open_store(DatabaseSettings(url=url), now_ms=1, chance=random.Random(0))
+    return open_store(DatabaseSettings(url=url), chance=random.Random(0))
 
 
 def _say(*words: object) -> None:
@@ -29,8 +29,8 @@ def write(url: str, start: int) -> None:
         entry = model.AuditEntry(at_ms=number, actor="writer", action="subject.add", target=name)
         store.commit(
             [
-                model.SaveSubject(model.Subject(name=name)),
-                model.SaveRoute(model.Route(name=name, groups=("g",))),
+                model.Save(model.Subject(name=name)),
+                model.Save(model.Route(name=name, groups=("g",))),
                 model.Audit(entry),
             ]
         )
@@ -43,7 +43,7 @@ def race(url: str, node_id: str, wins: int) -> None:
     _say("ready")
     sys.stdin.readline()
     while wins:
-        [group] = store.load().delay_groups
+        [group] = store.load().of(model.DelayGroup)
         before = (group.record.epoch, group.record.version)
         record = GroupRecord(
             epoch=before[0] + 1,
@@ -58,7 +58,7 @@ def race(url: str, node_id: str, wins: int) -> None:
         )
         entry = model.AuditEntry(at_ms=1, actor=node_id, action="elect", target=str(record.epoch))
         try:
-            store.commit([model.SaveDelayGroup(after, expected=before), model.Audit(entry)])
+            store.commit([model.Save(after, over=group.etag), model.Audit(entry)])
         except ConflictError:
             continue
         _say(*before)

@@ -243,6 +243,12 @@ class ServerProcess:
         assert code == 200
         return msgspec.json.decode(body, type=dict[str, Any])
 
+    def topology(self) -> dict[str, Any]:
+        """Return the topology, of a meta server."""
+        code, body = self.get("/api/v1/topology")
+        assert code == 200
+        return msgspec.json.decode(body, type=dict[str, Any])
+
     def kill(self) -> None:
         """End it by SIGKILL."""
         self.process.kill()

@@ -99,7 +99,7 @@ def epochs_in(data: Path) -> list[int]:
 
 def group_state(meta: ServerProcess, group: str) -> str | None:
     """Return the state in which clients see a group."""
-    groups = meta.status()["groups"]
+    groups = meta.topology()["broker_groups"]
     found: str | None = next((one["state"] for one in groups if one["name"] == group), None)
     return found
 
@@ -183,7 +183,7 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
         with cluster.node("copy", port=port) as copy:
             assert copy.process.wait(20) == ExitCode.DATA_DIRECTORY
             assert "this directory is an older copy: n1 had record" in copy.process.log()
-            assert "accept-older default n1 --lose-messages" in copy.process.log()
+            assert "approve default n1 --lose-messages" in copy.process.log()
         assert epochs_in(copied) == [1]
         with cluster.node("n1", port=port) as original:
             original.process.wait_ready()
@@ -193,7 +193,7 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
 
         # The original is lost: an operator gives up what only it had.
         admin = ("admin", "--meta", f"127.0.0.1:{cluster.meta_http}")
-        older = ("delay-group", "accept-older", "default", "n1")
+        older = ("approve", "default", "n1")
         assert until(lambda: "say that messages" in delaywheel(*admin, *older).stderr, seconds=15)
         assert delaywheel(*admin, *older, "--lose-messages").returncode == 0
         with cluster.node("copy", port=port) as copy:
@@ -201,8 +201,8 @@ def test_a_copy_that_is_started_in_the_place_of_its_original_never_shares_an_epo
             status = copy.process.status()
             assert (status["epoch"], status["pending"]) == (4, 1)
             assert copy.process.terminate() < STOP_S
-        shown = delaywheel(*admin, "audit", "--action", "node.accept-older", "--json")
-        assert '"target":"delaywheel/default/n1"' in shown.stdout
+        shown = delaywheel(*admin, "get", "audit", "--action", "delay-node.approve", "--json")
+        assert '"target":"default/n1"' in shown.stdout
         # It comes back after all, and is refused: its log and the copy's have parted.
         with cluster.node("n1", port=port) as late:
             assert late.process.wait(20) == ExitCode.DATA_DIRECTORY
@@ -232,7 +232,8 @@ def test_only_who_has_the_secret_may_be_a_node(cluster: Cluster) -> None:
             status = meta.status()
             assert status["node_authentication"] == "required"
             assert status["nodes_unauthenticated"] >= 1
-            assert [one["nodes"][0]["node_id"] for one in status["delay_groups"]] == ["n1"]
+            groups = meta.topology()["delay_groups"]
+            assert [one["nodes"][0]["node_id"] for one in groups] == ["n1"]
             for process in (meta, node.process):
                 assert "nobody else can guess" not in process.log()
             assert node.process.terminate() < STOP_S

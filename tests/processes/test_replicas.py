@@ -80,7 +80,7 @@ class Group:
 
     def shown(self) -> dict[str, Any]:
         """Return what the meta server says of the group; empty if it knows none."""
-        groups = [one for one in self._meta.status()["delay_groups"] if one["name"] == GROUP]
+        groups = [one for one in self._meta.topology()["delay_groups"] if one["name"] == GROUP]
         found: dict[str, Any] = groups[0] if groups else {"in_sync": [], "master": None}
         return found
 
@@ -96,8 +96,8 @@ class Group:
         return found
 
     def admin(self, *arguments: str) -> tuple[int, str, str]:
-        """Run `delaywheel admin delay-group`; return exit code, what it prints, and its errors."""
-        where = ("admin", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "delay-group")
+        """Run `delaywheel admin`; return exit code, what it prints, and its errors."""
+        where = ("admin", "--meta", f"127.0.0.1:{self.cluster.meta_http}")
         done = delaywheel(*where, *arguments)
         return done.returncode, done.stdout, done.stderr
 
@@ -281,7 +281,7 @@ def test_a_master_that_is_stopped_hands_over_first(group: Group) -> None:
         assert steady.longest_s < PAUSE_S
         group.start("n1")
         group.until_in_sync(*nodes)
-        code, printed, _ = group.admin("show", GROUP, "--history")
+        code, printed, _ = group.admin("get", "audit", "--action", "delay-group.handover", "--json")
         assert (code, "it is being stopped" in printed) == (0, True), printed
         check_all(group, steady, [node.data for node in nodes.values()])
 
@@ -302,7 +302,7 @@ def test_a_dead_slave_is_replaced_by_an_empty_directory_or_by_another_node(group
         nodes["n2"].process.kill()
         other = group.start("n4")
         group.until_in_sync("n1", "n3", "n4")
-        code, _, errors = group.admin("remove", GROUP, "n2")
+        code, _, errors = group.admin("remove", "delay-node", GROUP, "n2")
         assert code == 0, errors
         assert [one["node_id"] for one in group.shown()["nodes"]] == ["n1", "n3", "n4"]
         steady.until_more()
@@ -317,7 +317,7 @@ def test_a_master_whose_disk_is_lost_is_replaced_by_an_empty_directory(group: Gr
         nodes["n1"].process.kill()
         shutil.rmtree(nodes["n1"].data)
         told = "n1 is the master: have it hand over"
-        assert told in group.admin("remove", GROUP, "n1")[2]
+        assert told in group.admin("remove", "delay-node", GROUP, "n1")[2]
         code, _, errors = group.admin("elect", GROUP, "--wait")
         assert code == 0, errors
         assert group.until_master("n2", "n3")
@@ -363,6 +363,6 @@ def test_a_living_master_is_replaced_by_another_node(group: Group) -> None:
         group.until_in_sync(*nodes, "n4")
         nodes["n1"].process.terminate()
         group.until_in_sync("n2", "n3", "n4")
-        assert group.admin("remove", GROUP, "n1")[0] == 0
+        assert group.admin("remove", "delay-node", GROUP, "n1")[0] == 0
         steady.until_more()
         check_all(group, steady, [nodes["n2"].data, nodes["n3"].data, fourth.data])

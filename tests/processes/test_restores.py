@@ -60,9 +60,9 @@ class Restorable(Group):
         self._meta = self._started(self.cluster, self._stack)
 
     def waits_for(self) -> str:
-        """Return the warnings of `topology`."""
+        """Return the next steps of `topology`."""
         done = delaywheel("topology", "--meta", f"127.0.0.1:{self.cluster.meta_http}", "--json")
-        return "; ".join(json.loads(done.stdout)["failing"])
+        return "; ".join(row["step"] for row in json.loads(done.stdout)["next_steps"])
 
 
 @pytest.fixture

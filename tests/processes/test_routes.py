@@ -114,7 +114,7 @@ def test_messages_find_brokers_that_come_move_and_die(tmp_path: Path) -> None:
         assert until(lambda: set(first.received()) == sent, seconds=30)
         assert one.status()["unrouted_subjects"] == 0
         second = stack.enter_context(broker(tmp_path, "g2", meta.http))
-        assert until(lambda: b'"g2"' in meta.get("/status")[1], seconds=10)
+        assert until(lambda: b'"g2"' in meta.get("/api/v1/topology")[1], seconds=10)
         # What is new is spread over both.
         others = [f"later.{number}" for number in range(40)]
         sent |= send(producer, "both", wall_ms() + 1000, others)

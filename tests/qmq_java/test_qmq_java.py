@@ -27,7 +27,7 @@ from delay_protocol.meta.requests import (
     encode_broker_register,
     encode_client_register,
 )
-from meta_server.known.model import Broker, Change, SaveBroker
+from meta_server.known.model import Broker, Change, Save
 from meta_server.sql.databases import DatabaseSettings
 from meta_server.sql.store import open_store
 from tests.ports import closed_port
@@ -78,7 +78,7 @@ class Site:
     def store(self, *changes: Change) -> None:
         """Change rows, as an operator does; the meta server is down."""
         settings = DatabaseSettings(url=f"sqlite:///{self.data / 'meta.db'}", statement_ms_max=5000)
-        store = open_store(settings, now_ms=wall_ms(), chance=random.Random(1))
+        store = open_store(settings, chance=random.Random(1))
         store.commit(changes)
         store.close()
 
@@ -93,7 +93,7 @@ class Site:
             role=role,
             sync_port=sync_port,
         )
-        self.store(SaveBroker(broker))
+        self.store(Save(broker))
         self.entered[group] = port
         return port
 
@@ -121,7 +121,7 @@ class Site:
                     ("delay", "RW", f"127.0.0.1:{process.port}")
                     in [
                         (row["kind"], row["state"], row["master"])
-                        for row in meta.status()["groups"]
+                        for row in meta.topology()["broker_groups"]
                     ]
                 ),
                 seconds=5,
@@ -153,7 +153,7 @@ def site(tmp_path: Path) -> Site:
 
 def group_of(meta: ServerProcess, name: str) -> dict[str, Any]:
     """Return what the meta server says of a broker group."""
-    [group] = [group for group in meta.status()["groups"] if group["name"] == name]
+    [group] = [group for group in meta.topology()["broker_groups"] if group["name"] == name]
     found: dict[str, Any] = group
     return found
 
@@ -233,7 +233,7 @@ def test_a_broker_is_told_who_it_is_and_is_routed_to_while_it_is_online(site: Si
     backup_port = site.enter("b1", BrokerRole.BACKUP)
     with site.meta() as meta, java_broker(site.http, port, site.log("b1")) as broker:
         assert broker.all("role") == [["role", "b1", "MASTER", "-"]]
-        assert until(lambda: meta.status()["groups"], seconds=5)
+        assert until(lambda: meta.topology()["broker_groups"], seconds=5)
         assert group_of(meta, "b1")["state"] == "NRW"
         broker.tell("online")
         assert group_of(meta, "b1")["state"] == "RW"
@@ -329,12 +329,12 @@ def test_clients_and_brokers_live_through_a_killed_meta_server_without_a_flap(si
         time.sleep(BROKERS_HEARTBEAT_S + 2)
         with site.meta(setting) as meta:
             restarted = time.monotonic()
-            assert {group["state"] for group in meta.status()["groups"]} == {"RW"}
+            assert {group["state"] for group in meta.topology()["broker_groups"]} == {"RW"}
             with site.client("newcomer") as newcomer:
                 send(newcomer, after)
                 got_once(client, before + during + after, seconds=10)
             while time.monotonic() - restarted < timeout_s + 2:
-                assert {group["state"] for group in meta.status()["groups"]} == {"RW"}
+                assert {group["state"] for group in meta.topology()["broker_groups"]} == {"RW"}
                 time.sleep(0.2)
             assert meta.status()["requests"]["broker_register"] >= 2
             assert "requests_refused" not in meta.status()
@@ -510,7 +510,9 @@ def test_a_lost_store_is_filled_anew_by_what_the_brokers_say(site: Site) -> None
             path.unlink()
         with site.meta() as meta:
             assert until(
-                lambda: [group["state"] for group in meta.status()["groups"]] == ["RW", "RW"],
+                lambda: (
+                    [group["state"] for group in meta.topology()["broker_groups"]] == ["RW", "RW"]
+                ),
                 seconds=2 * BROKERS_HEARTBEAT_S,
             )
             with site.client("newcomer") as newcomer:
@@ -659,7 +661,7 @@ def test_a_subject_that_is_refused_does_not_stop_the_others(site: Site) -> None:
 def test_trap_6_a_broker_starts_though_the_store_takes_nothing_for_seconds(site: Site) -> None:
     port = site.enter("b1")
     with site.meta() as meta, java_broker(site.http, port, site.log("b1")) as broker:
-        assert until(lambda: meta.status()["groups"], seconds=5)
+        assert until(lambda: meta.topology()["broker_groups"], seconds=5)
         other = sqlite3.connect(site.data / "meta.db", isolation_level=None)
         with contextlib.closing(other):
             other.execute("begin exclusive")

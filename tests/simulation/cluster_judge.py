@@ -14,10 +14,11 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState, ClientType
 from delay_server.settings.config import RoutesConfig
+from meta_server.known import model
 from tests.simulation import independent_reader as reader
 from tests.simulation.gating import GateJudge, subjects_of
 from tests.simulation.meta_peers import SimClient
-from tests.simulation.meta_store import GROUPS, Moment
+from tests.simulation.meta_store import Moment
 from tests.simulation.meta_witness import MetaWitness
 from tests.simulation.witness import Receipt, Witness
 
@@ -142,7 +143,7 @@ class ClusterJudge:
         medium = self._meta.medium
         # What was kept late, after its server had loaded everything, it need not know.
         late = medium.late_after(medium.known_at(trio.current_time()))
-        row = medium.row_at(GROUPS, group, Moment(len(medium.commits), late))
+        row = medium.row_at(model.BrokerGroup, group, Moment(len(medium.commits), late))
         if row is None or (row.master, row.state) != (address, BrokerState.RW):
             self._complain(f"found: the store has the delay server as {row}")
         for client in clients:

@@ -1,7 +1,7 @@
 """The meta server of a cluster's world with its operator, and broker groups that come and go."""
 
 from bisect import bisect_right
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,8 +11,7 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_transport.seams.runtime import Address, format_address, parse_address
-from meta_server.admin.admin_types import RouteSet
-from meta_server.admin.plans import Desk, set_route
+from meta_server.admin.context import Context, Plan, Planned
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.known.registry import Registry
@@ -25,6 +24,7 @@ from meta_server.settings.config import (
     RegistrationConfig,
     RoutingConfig,
 )
+from tests.kit.plans import put
 from tests.meta_server.memory_store import MemoryRecordFile
 from tests.simulation.broker import SimBroker
 from tests.simulation.clock import SimClock, event_clock
@@ -34,7 +34,7 @@ from tests.simulation.determinism import derive
 from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import CALM
-from tests.simulation.meta_operator import MetaOperator, Plan
+from tests.simulation.meta_operator import MetaOperator
 from tests.simulation.meta_peers import ENDS, META, Call, SimMetaBroker
 from tests.simulation.meta_store import Medium, SimStore, StoreFaults
 from tests.simulation.meta_witness import MetaWitness
@@ -275,38 +275,39 @@ class SimMeta:
     async def place_odd(self, address: str) -> None:
         """Have a group at what is no address, without the checks that there are by now."""
 
-        def plan(desk: Desk) -> Sequence[model.Change]:
-            before = desk.registry.groups.get(ODD)
+        def plan(context: Context) -> Planned:
+            before = context.registry.groups.get(ODD)
             group = model.BrokerGroup(
                 name=ODD,
                 kind=model.GroupKind.NORMAL,
                 master=address,
                 state=BrokerState.RW,
-                ext={model.STATIC: "true"},
+                is_static=True,
+                is_entered=True,
                 # Nobody is to be routed there who is not meant to.
                 weight=0,
-                updated_ms=desk.now_ms,
+                updated_ms=context.now_ms,
                 version=1 if before is None else before.version + 1,
             )
-            return (model.SaveBrokerGroup(group),)
+            return Planned([model.Save(group)])
 
         await self.change(plan)
 
     async def reroute(self, name: str, groups: tuple[str, ...], *, is_prefix: bool = False) -> None:
         """Give a subject, or all with a prefix, these groups; with none take its route away."""
 
-        def plan(desk: Desk) -> Sequence[model.Change]:
-            table = desk.registry.prefixes if is_prefix else desk.registry.routes
+        def plan(context: Context) -> Planned:
+            table = context.registry.prefixes if is_prefix else context.registry.routes
             before = table.get(name)
             if not groups:
-                return () if before is None else (model.RemoveRoute(before),)
+                return Planned([] if before is None else [model.Remove(before)])
             if not {NOWHERE, ODD} & set(groups):
-                return set_route(desk, name, RouteSet(groups=groups), is_prefix=is_prefix)
+                return put("route", f"{name}*" if is_prefix else name, groups=groups)(context)
             # Nobody may route to what is not there; but what was there may be lost.
             version = 1 if before is None else before.version + 1
             route = model.Route(
                 name=name, groups=groups, is_chosen=False, version=version, is_prefix=is_prefix
             )
-            return (model.SaveRoute(route),)
+            return Planned([model.Save(route)])
 
         await self.change(plan)

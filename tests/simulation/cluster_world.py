@@ -48,7 +48,6 @@ import contextlib
 import math
 import random
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import pairwise
 from uuid import UUID
 
@@ -68,16 +67,10 @@ from delay_server.server import DelayServer
 from delay_server.settings.config import MetaConfig, RoutesConfig
 from delay_server.settings.errors import MembershipError
 from delay_transport.seams.runtime import format_address, parse_address
-from meta_server.admin.admin_types import BrokerGroupChange, BrokerGroupNew, ReadOnlyChange
-from meta_server.admin.plans import (
-    add_group,
-    change_group,
-    restore_group,
-    retire_group,
-    set_read_only,
-)
 from meta_server.groups.routing import route_of
+from meta_server.known import model
 from storage.disk.errors import StorageError
+from tests.kit.plans import action, put
 from tests.simulation import cluster_meta
 from tests.simulation import independent_reader as reader
 from tests.simulation.broker import AWAY, SimBroker
@@ -90,7 +83,7 @@ from tests.simulation.faults import Death, Kill, PowerCut
 from tests.simulation.gating import subjects_of
 from tests.simulation.independent_reader import MismatchError
 from tests.simulation.meta_peers import Call, Process, SimClient
-from tests.simulation.meta_store import DELAY_GROUPS, Outcome
+from tests.simulation.meta_store import Outcome
 from tests.simulation.meta_witness import Use
 from tests.simulation.producer import HotBurst
 from tests.simulation.trace import Trace
@@ -393,9 +386,8 @@ class ClusterWorld(World):
                 await trio.sleep(1)
         self._client.is_ticking = True
         for name in (*self.groups.addresses, _NEW_GROUP):
-            await meta.change(partial(restore_group, name=name, version=None))
-            change = ReadOnlyChange(read_only=False)
-            await meta.change(partial(set_read_only, name=name, change=change))
+            await meta.change(action("broker-group", "restore", name))
+            await meta.change(action("broker-group", "read-only", name, read_only=False))
         row = meta.registry.groups.get(_NEW_GROUP)
         if row is not None:
             self._new_broker.come(parse_address(row.master))
@@ -458,7 +450,7 @@ class ClusterWorld(World):
             well_s = trio.current_time() - max(self._judge.well.since_s, since_s)
             medium, epoch = self.meta.medium, server.node.store.message_log.last_epoch
             before, now = (
-                medium.row_at(DELAY_GROUPS, self._group, medium.number_at(at_s))
+                medium.row_at(model.DelayGroup, self._group, medium.number_at(at_s))
                 for at_s in (trio.current_time() - self._heard_s, trio.current_time())
             )
             is_other = now is None or now.record.epoch != epoch
@@ -487,8 +479,9 @@ class ClusterWorld(World):
     def _epochs_given(self) -> set[int]:
         """Return the epochs of which the record has ever named the node as the master."""
         node, medium = self.config.node, self.meta.medium
+        assert node.group is not None
         rows = [
-            medium.row_at(DELAY_GROUPS, node.group, number)
+            medium.row_at(model.DelayGroup, node.group, number)
             for number in range(len(medium.commits) + 1)
         ]
         return {
@@ -678,8 +671,8 @@ class ClusterWorld(World):
         self.result.faults["operator: read-only"] += 1
 
         async def be(read_only: bool) -> None:
-            change = ReadOnlyChange(read_only=read_only)
-            await self.meta.change(partial(set_read_only, name=name, change=change))
+            plan = action("broker-group", "read-only", name, read_only=read_only)
+            await self.meta.change(plan)
 
         await be(True)
         await trio.sleep(chance.uniform(10, 400))
@@ -689,12 +682,10 @@ class ClusterWorld(World):
         """Have a group retired although messages may be in it, and brought back later."""
         chance = self._chance_of_cluster
         name = chance.choice([*(master.group for master in self.masters), _NEW_GROUP])
-        if await self.meta.change(
-            partial(retire_group, name=name, version=None, lose_messages=True)
-        ):
+        if await self.meta.change(action("broker-group", "retire", name, lose_messages=True)):
             self.result.faults["operator: retired"] += 1
         await trio.sleep(chance.uniform(10, 400))
-        await self.meta.change(partial(restore_group, name=name, version=None))
+        await self.meta.change(action("broker-group", "restore", name))
 
     async def _change_new_group(self) -> None:
         """Have a group added, or moved, or let it be gone for a while; send something there."""
@@ -702,15 +693,13 @@ class ClusterWorld(World):
         before = format_address(broker.address)
         address = chance.choice(_NEW_ADDRESSES)
         broker.come(parse_address(address))
-        new = BrokerGroupNew(name=_NEW_GROUP, address=address)
-        if await meta.change(partial(add_group, new=new)):
+        if await meta.change(put("broker-group", _NEW_GROUP, is_new=True, address=address)):
             self.result.faults["operator: new group"] += 1
         elif address != before:
             self.result.faults["operator: group moved"] += 1
-            move = BrokerGroupChange(address=address)
             await meta.reroute(chance.choice(_SUBJECTS), (_NEW_GROUP,))
             await trio.sleep(chance.uniform(0, 20))
-            await meta.change(partial(change_group, name=_NEW_GROUP, change=move))
+            await meta.change(put("broker-group", _NEW_GROUP, address=address))
             return
         else:
             self.result.faults["new group gone for a while"] += 1

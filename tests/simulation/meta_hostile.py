@@ -16,7 +16,7 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.meta import requests
-from delay_protocol.nodes.controls_exchange import NodeControls, encode_node_controls
+from delay_protocol.nodes.group_changes import NodeWatch, encode_node_watch
 from delay_protocol.nodes.registration import (
     NodeRegister,
     Refused,
@@ -24,8 +24,8 @@ from delay_protocol.nodes.registration import (
     encode_node_register,
 )
 from delay_protocol.wire.frames import Frame, encode_request
+from meta_server.known import model
 from tests.simulation.meta_peers import ENDS, META, Call, Process, SimDelayNode, changed
-from tests.simulation.meta_store import DELAY_GROUPS, GROUPS, NODES
 from tests.simulation.meta_witness import MetaWitness
 from tests.simulation.network import SimNetwork
 
@@ -132,11 +132,11 @@ class SimHostile(Process):
         code, body = self.chance.choice(self._corpus)
         yield Case("what once broke a decoder", code, body, Expected.ANY)
         yield Case("no command", 77, b"", Expected.UNKNOWN)
-        code = CommandCode.NODE_CONTROLS
-        asked = encode_node_controls(NodeControls(has=None, told=None))
+        code = CommandCode.NODE_WATCH
+        asked = encode_node_watch(NodeWatch())
         yield Case("controls for whoever asks", code, asked, Expected.REFUSED)
-        yield Case("half a question for controls", code, asked[:-3], Expected.REFUSED)
-        yield Case("9 KB of it", code, asked + bytes(9000), Expected.REFUSED)
+        yield Case("half a question for controls", code, asked[:-1], Expected.REFUSED)
+        yield Case("97 KiB of it", code, asked + bytes(97 * 1024), Expected.REFUSED)
 
     def _client_cases(self) -> Iterator[Case]:
         chance = self.chance
@@ -180,7 +180,7 @@ class SimHostile(Process):
         yield said("standby", role=requests.BrokerRole.STANDBY)
         yield said("a slave", Expected.ACCEPTED, role=requests.BrokerRole.SLAVE)
         yield said("a delay backup", Expected.ACCEPTED, role=requests.BrokerRole.DELAY_BACKUP)
-        if self._group in self._witness.medium.rows[GROUPS]:
+        if self._group in self._witness.medium.rows[model.BrokerGroup]:
             for kind in requests.BrokerRequestType:
                 yield said(
                     f"{kind.name} of a master of another kind",
@@ -191,7 +191,7 @@ class SimHostile(Process):
             yield said(f"group {name[:20]!a}", group=name)
         for address in ("", "here", "h:0", "h:99999", "h:1x", ":1", "x" * 300 + ":1", *_NO_HOSTS):
             yield said(f"address {address[:20]!a}", group="g-new", address=address)
-        if self._delay_group in self._witness.medium.rows[DELAY_GROUPS]:
+        if self._delay_group in self._witness.medium.rows[model.DelayGroup]:
             yield said(
                 "a master that the record does not name",
                 group=self._delay_group,
@@ -232,9 +232,9 @@ class SimHostile(Process):
             yield said("no address", changed(own, address="nowhere"))
             yield said("no host", changed(own, address=self.chance.choice(_NO_HOSTS)))
             yield said("no host for HTTP", changed(own, http_address=self.chance.choice(_NO_HOSTS)))
-            if self._group in medium.rows[GROUPS]:
+            if self._group in medium.rows[model.BrokerGroup]:
                 yield said("a group of brokers", changed(own, group=self._group))
-            group = medium.rows[DELAY_GROUPS].get(node.group)
+            group = medium.rows[model.DelayGroup].get(node.group)
             if group is not None and node.node_id in group.record.in_sync:
                 other = UUID(int=self.chance.getrandbits(128))
                 yield said("another disk in sync", changed(own, storage_uuid=other))
@@ -254,8 +254,8 @@ class SimHostile(Process):
         if trio.current_time() - node.heard_s < _HEARD_S and node.is_alive:
             yield said("another start with one number", changed(own, boot_id=boot_id))
         rows = self._witness.medium.rows
-        row = rows[NODES].get((own.cluster, own.group, own.node_id))
-        group = rows[DELAY_GROUPS].get(own.group)
+        row = rows[model.DelayNode].get((own.cluster, own.group, own.node_id))
+        group = rows[model.DelayGroup].get(own.group)
         if row is None or group is None or not row.last_epoch:
             return
         if group.record.in_sync.get(own.node_id) == own.storage_uuid:

@@ -6,26 +6,17 @@ He goes the one way that there is, the writer's queue, and what he was told is w
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import msgspec
 import trio
 
-from delay_protocol.nodes.controls import Controls
-from meta_server.admin.admin_types import GroupRuleChange, SubjectRuleChange
-from meta_server.admin.plans import (
-    Desk,
-    change_group_control,
-    change_subject_control,
-    remove_group_control,
-    remove_subject_control,
-)
+from delay_protocol.nodes.controls import Controls, GroupControl
+from meta_server.admin.context import Context, Plan, Planned
 from meta_server.known.commits import Intent
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import Change
 from meta_server.server import MetaServer
-
-Plan = Callable[[Desk], Sequence[Change]]
+from tests.kit.plans import put, removal
 
 _ANSWERED_S = 10.0
 """For which he waits for an answer."""
@@ -67,7 +58,7 @@ class MetaOperator:
         while trio.current_time() < give_up_s:
             server = self._server()
             if server is not None:
-                if cluster is not None and server.telling.ahead(cluster):
+                if cluster is not None and server.handlers.group_changes.ahead(cluster):
                     # As whoever asks over HTTP is refused: a node has newer ones.
                     return False
                 errors = await self._ask(server, plan)
@@ -88,16 +79,7 @@ class MetaOperator:
             ended.set()
 
         def planned() -> Sequence[Change]:
-            return plan(
-                Desk(
-                    registry=server.registry,
-                    set_backs=server.set_backs,
-                    registration=server.config.registration,
-                    limits=server.config.admin,
-                    actor="operator",
-                    now_ms=server.runtime.clock.now_ms(),
-                )
-            )
+            return plan(server.administration.context("operator")).changes
 
         try:
             server.committer.submit(Intent(keys=("operator",), plan=planned, done=done))
@@ -121,35 +103,37 @@ class RuleChange:
 
 def subject_change(cluster: str, pattern: str, *, paused: bool) -> RuleChange:
     """Return the change of the rule of a subject, or prefix."""
-    change = SubjectRuleChange(subject=pattern, paused=paused)
 
     def fits(controls: Controls) -> bool:
         return _has(controls.subjects.get(pattern), {"paused": paused})
 
-    plan = partial(change_subject_control, cluster=cluster, change=change)
+    plan = put("subject-rule", cluster, pattern, paused=paused)
     return RuleChange(f"subject {'prefix' if pattern.endswith('*') else 'rule'}", plan, fits)
 
 
 def group_change(cluster: str, name: str, **fields: object) -> RuleChange:
     """Return the change of fields of the rule of a broker group."""
-    change = msgspec.structs.replace(GroupRuleChange(group=name), **fields)
+
+    def plan(context: Context) -> Planned:
+        rule = context.registry.controls_of(cluster).groups.get(name, GroupControl())
+        wanted = msgspec.structs.asdict(rule) | fields
+        return put("group-rule", cluster, name, **wanted)(context)
 
     def fits(controls: Controls) -> bool:
         return _has(controls.groups.get(name), fields)
 
-    plan = partial(change_group_control, cluster=cluster, change=change)
     return RuleChange("group weight" if "weight" in fields else "group rule", plan, fits)
 
 
 def no_subject_rule(cluster: str, pattern: str) -> RuleChange:
     """Return the removal of the rule of a subject, or prefix."""
-    plan = partial(remove_subject_control, cluster=cluster, subject=pattern, version=None)
+    plan = removal("subject-rule", cluster, pattern)
     return RuleChange("rule removed", plan, lambda controls: pattern not in controls.subjects)
 
 
 def no_group_rule(cluster: str, name: str) -> RuleChange:
     """Return the removal of the rule of a broker group."""
-    plan = partial(remove_group_control, cluster=cluster, group=name, version=None)
+    plan = removal("group-rule", cluster, name)
     return RuleChange("rule removed", plan, lambda controls: name not in controls.groups)
 
 

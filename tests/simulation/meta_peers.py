@@ -18,15 +18,17 @@ import trio
 
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.meta import requests
-from delay_protocol.nodes.controls import Controls
-from delay_protocol.nodes.controls_exchange import (
-    HOLD_S,
-    NodeControls,
-    decode_node_controls_reply,
-    encode_node_controls,
-    id_of,
+from delay_protocol.nodes.controls import Controls, id_of
+from delay_protocol.nodes.group_changes import (
+    WATCH_S,
+    ControlsNews,
+    NodeWatch,
+    decode_watch_reply,
+    encode_node_watch,
+    read_document,
 )
 from delay_protocol.nodes.registration import (
+    AppliedControls,
     NodeRegister,
     NodeRegistered,
     NodeRole,
@@ -621,6 +623,8 @@ class SimDelayNode(Process):
         self.registered: tuple[UUID, int, str] | None = None
         """Storage, incarnation and address that were acknowledged last."""
         self.state = requests.BrokerState.NRW
+        self.gives_state = False
+        """Whether this life gives a state for producers."""
         self.down_for_s: float | None = None
         """How long it is away after this life; None: drawn."""
         self.told: Controls | None = None
@@ -629,6 +633,8 @@ class SimDelayNode(Process):
         """Since when it asks for them on its present connection."""
         self.controls_refused = ""
         """Why it was not told any; "" if it was."""
+        self._renew = trio.Event()
+        """Set when it is to register again before its interval is over."""
         self._witness = witness
         self._faults = faults
         self._record: tuple[int, int] = (0, 0)
@@ -644,7 +650,7 @@ class SimDelayNode(Process):
             self.boot_id = UUID(int=self.chance.getrandbits(128))
             self.role, self._record = None, (0, 0)
             self.told, self.follows_since_s = None, math.inf
-            self.state = requests.BrokerState.NRW
+            self.state, self.gives_state = requests.BrokerState.NRW, False
             await self.live(self._live)
             self._witness.node_ended(self)
             was_master = self.role is NodeRole.MASTER
@@ -663,7 +669,8 @@ class SimDelayNode(Process):
             nursery.start_soon(self._register_always, nursery, registered)
             await registered.wait()
             if self.role is NodeRole.MASTER:
-                await self._speak_for_group()
+                await self._give_state()
+            await trio.sleep_forever()
 
     async def _register_always(self, nursery: trio.Nursery, registered: trio.Event) -> None:
         talk = Talk(self, nursery)
@@ -674,22 +681,21 @@ class SimDelayNode(Process):
                 if talk.connection != followed:
                     followed = talk.connection
                     nursery.start_soon(self._follow, talk, followed)
-            await trio.sleep(_REGISTER_S * self.chance.uniform(0.5, 1.0))
+            with trio.move_on_after(_REGISTER_S * self.chance.uniform(0.5, 1.0)):
+                await self._renew.wait()
+            self._renew = trio.Event()
 
     async def _follow(self, talk: Talk, connection: int) -> None:
-        """Go by the controls that are told on one connection, for as long as it is there."""
+        """Apply the controls that are sent on one connection, for as long as it is there."""
         told: Controls | None = None
         self.told, self.follows_since_s = None, trio.current_time()
         while talk.is_on(connection):
             sent_s, floor = trio.current_time(), self._witness.controls_version
-            asked = NodeControls(
-                has=id_of(self.directory.controls), told=None if told is None else id_of(told)
-            )
             answer = await talk.ask_on(
                 connection,
-                CommandCode.NODE_CONTROLS,
-                encode_node_controls(asked),
-                within_s=_CALL_S + (0 if told is None else HOLD_S),
+                CommandCode.NODE_WATCH,
+                encode_node_watch(NodeWatch()),
+                within_s=_CALL_S + (0 if told is None else WATCH_S),
             )
             if not talk.is_on(connection):
                 return
@@ -699,21 +705,24 @@ class SimDelayNode(Process):
             elif answer.code != ResponseCode.SUCCESS:
                 self._witness.counts["refused for the moment"] += 1
                 self.controls_refused = answer.body.decode(errors="replace")
-                told = None
                 await trio.sleep(_REGISTER_S)
             else:
-                told = self._hear(decode_node_controls_reply(answer.body), told, sent_s, floor)
-                if told is None:
-                    # There would be no end of it.
-                    await trio.sleep(_REGISTER_S)
+                news = decode_watch_reply(answer.body).controls
+                told = self._hear(news, told, sent_s, floor)
 
     def _hear(
-        self, document: Controls | None, before: Controls | None, sent_s: float, floor: int
+        self, news: ControlsNews | None, before: Controls | None, sent_s: float, floor: int
     ) -> Controls | None:
-        """Take what is told; return what was told last on this connection."""
-        key = (CLUSTER, self.group, self.node_id)
+        """Take what is sent; return what was sent last on this connection."""
+        document = None
+        if news is not None:
+            document = self.directory.controls
+            if news.document is not None:
+                document = read_document(news.document, news.id)
+            elif id_of(document) != news.id:
+                self._witness.complain(f"told: {self.name} does not apply {news.id} by itself")
         self._witness.controls_told(
-            key,
+            (CLUSTER, self.group, self.node_id),
             document,
             before=before,
             storage_uuid=self.directory.storage_uuid,
@@ -721,14 +730,14 @@ class SimDelayNode(Process):
             floor=floor,
         )
         self.controls_refused = ""
-        if document == before:
-            return None
-        if document is not None:
-            self.told = document
-            if document.version:
-                self.directory.controls = document
-            return document
-        return before
+        if document is None:
+            return before
+        self.told = document
+        if document.version:
+            self.directory.controls = document
+        # As a delay server does: the meta server is to know at once what it applies.
+        self._renew.set()
+        return document
 
     def request(self) -> NodeRegister:
         """Return what it registers with now."""
@@ -746,11 +755,17 @@ class SimDelayNode(Process):
             address=self.address,
             http_address="",
             version="1.0",
+            controls=AppliedControls(id=id_of(directory.controls)),
+            state="RW" if self.gives_state else None,
         )
 
     async def register(self, call: Call) -> bool:
         """Register; return whether it was given a role."""
         request = self.request()
+        said = None
+        if self.gives_state and self.role is NodeRole.MASTER:
+            heartbeat = requests.BrokerRequestType.HEARTBEAT
+            said = self._witness.broker_says(self.group, heartbeat, self.state, self.address)
         sent_s, floor = trio.current_time(), self._witness.told.get(self.group, (0, 0))
         answer = await call.ask(CommandCode.NODE_REGISTER, encode_node_register(request))
         if answer is None:
@@ -770,6 +785,8 @@ class SimDelayNode(Process):
             return False
         self.refused = ""
         self._take_role(request, reply, sent_s, floor)
+        if said is not None and reply.state == self.state.name:
+            self._witness.broker_heard(self.group, said)
         return True
 
     def _take_role(
@@ -790,26 +807,11 @@ class SimDelayNode(Process):
             directory.last_epoch = pair[0]
             directory.last_sequence += 1
 
-    async def _speak_for_group(self) -> None:
-        """Register the group as QMQ's delay servers do."""
-        call = Call(self)
+    async def _give_state(self) -> None:
+        """Serve from now on, and register with that state."""
         await trio.sleep(self.chance.uniform(0.01, 3))
-        what = requests.BrokerRequestType.ONLINE
         self.state = requests.BrokerState.RW
-        while True:
-            said = self._witness.broker_says(self.group, what, self.state, self.address)
-            answer = await _register(
-                call,
-                what,
-                group=self.group,
-                address=self.address,
-                role=requests.BrokerRole.DELAY_MASTER,
-                state=self.state,
-            )
-            if answer is not None and answer.code == ResponseCode.SUCCESS:
-                self._witness.broker_heard(self.group, said)
-                what = requests.BrokerRequestType.HEARTBEAT
-            await trio.sleep(_HEARTBEAT_S)
+        self.gives_state = True
 
     def wipe(self) -> None:
         """Lose the disk: the next life is another replica."""

@@ -3,7 +3,7 @@
 `Medium` is the database: tables that outlive every process, changed by whole commits, with the
 history of every row, which is what checkers go by. It is written from what
 `meta_server/known/model.py` says of a store and shares no code with the meta server's registry, so
-a fault there cannot hide by being made twice; a property test holds it against the real store.
+a fault there cannot hide by being made twice; a property test of the real store compares both.
 `SimStore` is one process's way to it, and fails as it is told to (`StoreFaults`).
 
 SQLite itself would do too (a commit takes effect in one instant of virtual time), but it fsyncs,
@@ -13,14 +13,14 @@ which takes more time than the rest of a seed, and keeps no history.
 import bisect
 import random
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple
 from uuid import UUID
 
-import msgspec
 import trio
+from msgspec.structs import replace
 
 from delay_protocol.nodes.controls import Controls, SubjectControl
 from meta_server.known import model
@@ -31,81 +31,11 @@ from meta_server.known.errors import (
     StoreUnusableError,
 )
 
-Key = Hashable
-Rows = dict[Key, Any]
-
-GROUPS = "broker_groups"
-BROKERS = "brokers"
-SUBJECTS = "subjects"
-ROUTES = "routes"
-NODES = "delay_nodes"
-DELAY_GROUPS = "delay_groups"
-CONTROLS = "controls"
-TABLES = (
-    GROUPS,
-    BROKERS,
-    SUBJECTS,
-    ROUTES,
-    NODES,
-    DELAY_GROUPS,
-    CONTROLS,
-)
+Kind = type[model.Row]
+Rows = dict[model.Key, Any]
 
 _LAG_S = 0.01
 """A call's result comes at most so long after its effect, unless the store is slow."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """What a change does to one row: `row` is None where it goes away."""
-
-    table: str
-    key: Key
-    row: Any
-    version: int | None = None
-    """That the row has to have now, 0 for no row; None: any."""
-
-
-def _rows_of(change: model.Change) -> _Row | None:  # noqa: PLR0911 (a table)
-    """Return what a change does; None of those that are kept elsewhere."""
-    match change:
-        case model.SaveBrokerGroup(group):
-            return _Row(GROUPS, group.name, group, group.version - 1)
-        case model.RemoveBrokerGroup(group):
-            return _Row(GROUPS, group.name, None, group.version)
-        case model.SaveBroker(broker):
-            return _Row(BROKERS, _broker_key(broker), broker, broker.version - 1)
-        case model.RemoveBroker(broker):
-            return _Row(BROKERS, _broker_key(broker), None, broker.version)
-        case model.SaveSubject(subject):
-            return _Row(SUBJECTS, subject.name, subject, subject.version - 1)
-        case model.RemoveSubject(subject):
-            return _Row(SUBJECTS, subject.name, None, subject.version)
-        case model.SaveRoute(route):
-            return _Row(ROUTES, (route.name, route.is_prefix), route, route.version - 1)
-        case model.RemoveRoute(route):
-            return _Row(ROUTES, (route.name, route.is_prefix), None, route.version)
-        case model.SaveDelayNode(node):
-            key = (node.cluster, node.group, node.node_id)
-            return _Row(NODES, key, node, node.version - 1)
-        case model.RemoveDelayNode(node):
-            return _Row(NODES, (node.cluster, node.group, node.node_id), None, node.version)
-        case model.SaveDelayGroup(delay_group):
-            return _Row(DELAY_GROUPS, delay_group.name, delay_group)
-        case model.RemoveDelayGroup(delay_group):
-            return _Row(DELAY_GROUPS, delay_group.name, None)
-        case model.SaveControls(controls):
-            return _Row(CONTROLS, controls.cluster, controls, controls.version - 1)
-    return None
-
-
-def _state_of(group: model.DelayGroup) -> tuple[int, int]:
-    """Return by what the record of a delay group is compared and set."""
-    return group.record.epoch, group.record.version
-
-
-def _broker_key(broker: model.Broker) -> Key:
-    return (broker.hostname, broker.serve_port)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +63,7 @@ class Medium:
         self._now = now
         self.uuid = UUID(int=1, version=4)
         self._uuids: list[tuple[int, UUID]] = [(0, self.uuid)]
-        self.rows: dict[str, Rows] = {table: {} for table in TABLES}
+        self.rows: dict[Kind, Rows] = {kind: {} for kind in model.KINDS}
         self.timestamp_ms = 0
         self.audit: list[model.AuditRow] = []
         self._audit_numbers = 0
@@ -143,7 +73,7 @@ class Medium:
         self._times: list[float] = []
         self._besides: list[tuple[int, int]] = []
         # Of each row: numbers of the commits that changed it, and what it was afterwards.
-        self._history: dict[tuple[str, Key], tuple[list[int], list[Any]]] = {}
+        self._history: dict[tuple[Kind, model.Key], tuple[list[int], list[Any]]] = {}
         self._unseen: list[tuple[float, float, int]] = []
         self._unseen_from: tuple[float, int] | None = None
         self._late: list[int] = []
@@ -152,13 +82,13 @@ class Medium:
 
     def contents(self) -> model.Contents:
         """Return everything."""
-        tables: dict[str, Any] = {table: tuple(self.rows[table].values()) for table in TABLES}
-        return model.Contents(**tables, timestamp_ms=self.timestamp_ms)
+        rows = tuple(row for rows in self.rows.values() for row in rows.values())
+        return model.Contents(rows=rows, timestamp_ms=self.timestamp_ms)
 
     def commit(self, changes: Sequence[model.Change], *, foreign: bool = False) -> None:
         """Keep all of these, or none of them and raise ConflictError."""
-        before: dict[str, Rows] = {}
-        changed: dict[tuple[str, Key], None] = {}
+        before: dict[Kind, Rows] = {}
+        changed: dict[tuple[Kind, model.Key], None] = {}
         timestamp_ms = self.timestamp_ms
         audit, audit_numbers = self.audit, self._audit_numbers
         try:
@@ -172,11 +102,11 @@ class Medium:
                 elif isinstance(change, model.ForgetAudit):
                     before_ms = change.before_ms
                     self.audit = [one for one in self.audit if one.entry.at_ms >= before_ms]
-                elif (row := _rows_of(change)) is not None:
-                    if row.table not in before:
-                        before[row.table] = dict(self.rows[row.table])
-                    self._make(change, row)
-                    changed[row.table, row.key] = None
+                else:
+                    kind = type(change.row)
+                    before.setdefault(kind, dict(self.rows[kind]))
+                    self._make(change)
+                    changed[kind, change.row.key] = None
         except ConflictError:
             self.rows |= before
             self.timestamp_ms = timestamp_ms
@@ -188,7 +118,7 @@ class Medium:
         """Be again what it was after so many commits: a backup that is restored, a replica that
         lagged and takes over. That is a commit of its own. `uuid`: it is another store from now on,
         into which rows were taken over."""
-        changed: dict[tuple[str, Key], None] = {}
+        changed: dict[tuple[Kind, model.Key], None] = {}
         for table, key in self._history:
             if self.changed_in(table, key, number, len(self.commits)):
                 row = self.row_at(table, key, number)
@@ -206,7 +136,11 @@ class Medium:
             self._uuids.append((len(self.commits), uuid))
 
     def _note(
-        self, changes: Sequence[model.Change], changed: Iterable[tuple[str, Key]], *, foreign: bool
+        self,
+        changes: Sequence[model.Change],
+        changed: Iterable[tuple[Kind, model.Key]],
+        *,
+        foreign: bool,
     ) -> None:
         """Write a commit into the history; what is in the tables counts."""
         number = len(self.commits) + 1
@@ -218,37 +152,21 @@ class Medium:
             numbers.append(number)
             rows.append(self.rows[table].get(key))
 
-    def _make(self, change: model.Change, row: _Row) -> None:
-        rows = self.rows[row.table]
+    def _make(self, change: model.Save | model.Remove) -> None:
+        row = change.row
+        rows = self.rows[type(row)]
         found = rows.get(row.key)
-        if isinstance(change, model.SaveDelayGroup | model.RemoveDelayGroup):
-            has = None if found is None else _state_of(found)
-            expected: tuple[int, int] | None = _state_of(change.group)
-            if isinstance(change, model.SaveDelayGroup):
-                expected = change.expected
-            if has != expected:
-                raise ConflictError(what=str(row.key), expected=str(expected), found=str(has))
-            if isinstance(change, model.SaveDelayGroup):
-                self._check_one(rows, row, lambda group: group.log_uuid)
-        elif row.version is not None:
-            version = 0 if found is None else found.version
-            if version != row.version:
-                raise ConflictError(
-                    what=str(row.key), expected=str(row.version), found=str(version)
-                )
-            if isinstance(change, model.SaveBroker):
-                self._check_one(rows, row, lambda broker: (broker.group, broker.role))
-        if row.row is not None:
-            rows[row.key] = row.row
-        else:
-            rows.pop(row.key, None)
-
-    @staticmethod
-    def _check_one(rows: Rows, row: _Row, what: Callable[[Any], Hashable]) -> None:
-        """Refuse what another row has already."""
+        has = None if found is None else found.etag
+        expected = change.expected if isinstance(change, model.Save) else row.etag
+        if has != expected:
+            raise ConflictError(f"{row.key}: expected {expected}, found {has}")
+        if isinstance(change, model.Remove):
+            del rows[row.key]
+            return
         for key, other in rows.items():
-            if key != row.key and what(other) == what(row.row):
-                raise ConflictError(what=str(row.key), expected="its own", found=str(key))
+            if key != row.key and row.claim is not None and other.claim == row.claim:
+                raise ConflictError(f"{row.key} claims what {key} has")
+        rows[row.key] = row
 
     # What the meta server cannot know yet
 
@@ -293,7 +211,7 @@ class Medium:
             number = min(number, self._unseen_from[1])
         return number
 
-    def row_at(self, table: str, key: Key, moment: int | Moment) -> Any:  # noqa: ANN401 (a row)
+    def row_at(self, table: Kind, key: model.Key, moment: int | Moment) -> Any:  # noqa: ANN401 (a row)
         """Return a row as it was after so many commits; None if it was not there."""
         number, unseen = moment if isinstance(moment, Moment) else Moment(moment)
         numbers, rows = self._history.get((table, key), ((), ()))
@@ -306,7 +224,7 @@ class Medium:
         """Return those commits, beyond so many, that were kept late."""
         return frozenset(one for one in self._late if one > number)
 
-    def changed_in(self, table: str, key: Key, after: int, up_to: int) -> list[int]:
+    def changed_in(self, table: Kind, key: model.Key, after: int, up_to: int) -> list[int]:
         """Return the numbers of the commits that changed a row, after one and up to another."""
         numbers, _ = self._history.get((table, key), ((), ()))
         return list(
@@ -315,17 +233,17 @@ class Medium:
 
     def controls_at(self, cluster: str, number: int) -> Controls:
         """Return the controls of a cluster after so many commits, as nodes are to be told them."""
-        row = self.row_at(CONTROLS, cluster, number)
+        row = self.row_at(model.ClusterControls, cluster, number)
         controls = Controls() if row is None else row.controls
         place = bisect.bisect_right(self._uuids, number, key=lambda one: one[0])
-        return msgspec.structs.replace(controls, store=self._uuids[place - 1][1])
+        return replace(controls, store=self._uuids[place - 1][1])
 
     def controls_in(self, cluster: str, after: int, up_to: int) -> list[int]:
         """Return the numbers of the commits that changed what `controls_at` returns."""
         anew = {number for number, _ in self._uuids if after < number <= up_to}
-        return sorted(anew.union(self.changed_in(CONTROLS, cluster, after, up_to)))
+        return sorted(anew.union(self.changed_in(model.ClusterControls, cluster, after, up_to)))
 
-    def keys(self, table: str) -> list[Key]:
+    def keys(self, table: Kind) -> list[Any]:
         """Return the keys of all rows that there ever were."""
         return [key for name, key in self._history if name == table]
 
@@ -489,20 +407,18 @@ class SimStore:
 def _foreign(changes: Sequence[model.Change]) -> model.Change | None:
     """Return what somebody else may do to one of the rows that are about to be changed."""
     for change in changes:
-        if isinstance(change, model.SaveBrokerGroup):
-            # Its state and address are what was there, or the same that was about to be saved, and
-            # one without weight gets none: it may be at what is no address.
-            return model.SaveBrokerGroup(replace(change.group, weight=min(change.group.weight, 50)))
-        if isinstance(change, model.SaveSubject):
-            return change
-        if isinstance(change, model.SaveRoute) and change.route.version == 1:
-            return change
-        if isinstance(change, model.SaveControls):
-            # Another meta server, whose operator pauses something.
-            rule = SubjectControl(paused=bool(change.row.version % 2))
-            subjects = change.row.controls.subjects | {"theirs": rule}
-            controls = msgspec.structs.replace(change.row.controls, subjects=subjects)
-            return model.SaveControls(replace(change.row, controls=controls))
+        match change:
+            case model.Save(model.BrokerGroup() as group):
+                # Its state and address are what was there, or the same that was about to be saved,
+                # and one without weight gets none: it may be at what is no address.
+                return model.Save(replace(group, weight=min(group.weight, 50)))
+            case model.Save(model.Subject()) | model.Save(model.Route(version=1)):
+                return change
+            case model.Save(model.ClusterControls(controls=controls) as row):
+                # Another meta server, whose operator pauses something.
+                rule = SubjectControl(paused=bool(row.version % 2))
+                controls = replace(controls, subjects=controls.subjects | {"theirs": rule})
+                return model.Save(replace(row, controls=controls))
     return None
 
 

@@ -13,7 +13,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
 from uuid import UUID
 
 import trio
@@ -30,11 +29,6 @@ from delay_protocol.nodes.controls import Controls
 from delay_protocol.nodes.registration import NodeRegister, NodeRegistered, NodeRole
 from meta_server.known import model
 from tests.simulation.meta_store import (
-    DELAY_GROUPS,
-    GROUPS,
-    NODES,
-    ROUTES,
-    SUBJECTS,
     Medium,
     Moment,
     record_of,
@@ -196,11 +190,12 @@ class MetaWitness:
     def _moments(self, subject: str, first: int, last: int) -> Iterator[Moment]:
         """Yield the moments at which what is routed may have been another one."""
         medium = self.medium
-        keys = [(GROUPS, key) for key in medium.keys(GROUPS)]
-        keys += [(ROUTES, key) for key in medium.keys(ROUTES) if key[1] or key[0] == subject]  # type: ignore[index]
         found = {first}
-        for table, key in keys:
-            found.update(medium.changed_in(table, key, first, last))
+        for key in medium.keys(model.BrokerGroup):
+            found.update(medium.changed_in(model.BrokerGroup, key, first, last))
+        for key in medium.keys(model.Route):
+            if key[1] or key[0] == subject:
+                found.update(medium.changed_in(model.Route, key, first, last))
         yield from map(Moment, sorted(found))
         if late := medium.late_after(first):
             yield from (Moment(number, late) for number in sorted(found))
@@ -286,7 +281,7 @@ class MetaWitness:
         medium = self.medium
         groups = []
         for name in self._route(use.routed, moment):
-            group = medium.row_at(GROUPS, name, moment)
+            group = medium.row_at(model.BrokerGroup, name, moment)
             if group is None or group.is_retired or group.state is BrokerState.NRW:
                 continue
             if use.client_type == ClientType.PRODUCER and group.is_read_only:
@@ -296,18 +291,23 @@ class MetaWitness:
 
     def _route(self, subject: str, moment: Moment) -> tuple[str, ...]:
         medium = self.medium
-        own: model.Route | None = medium.row_at(ROUTES, (subject, False), moment)
+        own: model.Route | None = medium.row_at(model.Route, (subject, False), moment)
         if own is not None:
             return own.groups
         for length in range(len(subject), -1, -1):
-            prefix: model.Route | None = medium.row_at(ROUTES, (subject[:length], True), moment)
+            prefix: model.Route | None = medium.row_at(
+                model.Route, (subject[:length], True), moment
+            )
             if prefix is not None:
                 return prefix.groups
         return ()
 
     def _pool(self, moment: Moment) -> tuple[dict[str, model.BrokerGroup], bool]:
         """Return the delay groups of which a producer gets some, and whether they take messages."""
-        rows = (self.medium.row_at(GROUPS, key, moment) for key in self.medium.keys(GROUPS))
+        rows = (
+            self.medium.row_at(model.BrokerGroup, key, moment)
+            for key in self.medium.keys(model.BrokerGroup)
+        )
         known = {
             group.name: group
             for group in rows
@@ -355,8 +355,8 @@ class MetaWitness:
             BrokerRequestType.OFFLINE: BrokerState.NRW,
         }.get(said.what, said.state)
         first, last = self.medium.known_at(said.sent_s), len(self.medium.commits)
-        moments = {first, *self.medium.changed_in(GROUPS, group, first, last)}
-        rows = [self.medium.row_at(GROUPS, group, number) for number in moments]
+        moments = {first, *self.medium.changed_in(model.BrokerGroup, group, first, last)}
+        rows = [self.medium.row_at(model.BrokerGroup, group, number) for number in moments]
         if not any(row and (row.master, row.state) == (said.address, state) for row in rows):
             now = rows and rows[-1]
             self.complain(
@@ -388,13 +388,13 @@ class MetaWitness:
             self.complain(f"record: {name} was told {pair} after {floor} was told")
         self.told[request.group] = max(pair, self.told.get(request.group, pair))
         first, last = medium.known_at(sent_s), len(medium.commits)
-        moments = {first, *medium.changed_in(DELAY_GROUPS, request.group, first, last)}
-        rows = [medium.row_at(DELAY_GROUPS, request.group, number) for number in moments]
+        moments = {first, *medium.changed_in(model.DelayGroup, request.group, first, last)}
+        rows = [medium.row_at(model.DelayGroup, request.group, number) for number in moments]
         if not any(row is not None and row.record == record for row in rows):
             self.complain(f"kept: {name} was told {pair}, which the store did not say")
         key = (request.cluster, request.group, request.node_id)
-        moments = {first, *medium.changed_in(NODES, key, first, last)}
-        nodes = [medium.row_at(NODES, key, number) for number in moments]
+        moments = {first, *medium.changed_in(model.DelayNode, key, first, last)}
+        nodes = [medium.row_at(model.DelayNode, key, number) for number in moments]
         is_kept = any(
             node is not None
             and (node.storage_uuid, node.incarnation, node.boot_id, node.address)
@@ -481,8 +481,8 @@ class MetaWitness:
                 self.complain(f"told: {name} heard late that {known.version} is the version")
         if told is not None:
             self.controls_version = max(self.controls_version, told.version)
-        moments = [first, *medium.changed_in(NODES, node, first, last)]
-        rows = [medium.row_at(NODES, node, at) for at in moments]
+        moments = [first, *medium.changed_in(model.DelayNode, node, first, last)]
+        rows = [medium.row_at(model.DelayNode, node, at) for at in moments]
         if not any(row is not None and row.storage_uuid == storage_uuid for row in rows):
             self.complain(f"told: {name} was told controls and is not registered: {rows}")
 
@@ -514,17 +514,17 @@ class MetaWitness:
 
     def judge_controls(self) -> None:
         """Every version has its successor and its entry in the audit, in the same commit."""
-        for number, _, change in self._own_changes():
-            if not isinstance(change, model.SaveControls):
+        for number, _, row in self._own_saves():
+            if not isinstance(row, model.ClusterControls):
                 continue
-            cluster, version = change.row.cluster, change.row.version
+            cluster, version = row.cluster, row.version
             before = self.medium.controls_at(cluster, number - 1)
             if version != before.version + 1:
                 self.complain(f"told: controls went from {before.version} to {version}")
             entries = [
                 one.entry
                 for one in self.medium.commits[number - 1].changes
-                if isinstance(one, model.Audit) and one.entry.action.startswith("controls.")
+                if isinstance(one, model.Audit) and "-rule." in one.entry.action
             ]
             if not any(entry.target.startswith(f"{cluster}/") for entry in entries):
                 self.complain(f"kept: version {version} of controls has no entry in the audit")
@@ -542,25 +542,24 @@ class MetaWitness:
         self._judge_new_subjects()
         self.judge_controls()
 
-    def _own_changes(self) -> Iterator[tuple[int, float, Any]]:
+    def _own_saves(self) -> Iterator[tuple[int, float, model.Row]]:
         for commit in self.medium.commits:
             if not commit.foreign:
                 for change in commit.changes:
-                    yield commit.number, commit.at_s, change
+                    if isinstance(change, model.Save):
+                        yield commit.number, commit.at_s, change.row
 
     def _judge_records(self) -> None:
-        for number, _, change in self._own_changes():
-            if not isinstance(change, model.SaveDelayGroup):
+        for number, _, row in self._own_saves():
+            if not isinstance(row, model.DelayGroup):
                 continue
-            name = change.group.name
-            before = self.medium.row_at(DELAY_GROUPS, name, number - 1)
+            name = row.name
+            before = self.medium.row_at(model.DelayGroup, name, number - 1)
             if before is None:
                 continue
-            if record_of(change.group) <= record_of(before):
-                self.complain(
-                    f"record: {name} went from {record_of(before)} to {record_of(change.group)}"
-                )
-            old, new = before.record, change.group.record
+            if record_of(row) <= record_of(before):
+                self.complain(f"record: {name} went from {record_of(before)} to {record_of(row)}")
+            old, new = before.record, row.record
             if old.master != new.master and old.epoch == new.epoch:
                 self.complain(f"record: {name} has another master in the same epoch {new.epoch}")
             if len(new.in_sync) < new.min_isr or set(new.in_sync) - set(old.in_sync):
@@ -568,11 +567,13 @@ class MetaWitness:
 
     def _judge_routes(self) -> None:
         rules = self.rules
-        for number, _, change in self._own_changes():
-            if not isinstance(change, model.SaveRoute) or not change.route.is_chosen:
+        for number, _, row in self._own_saves():
+            if not isinstance(row, model.Route) or not row.is_chosen:
                 continue
-            new = change.route
-            before: model.Route | None = self.medium.row_at(ROUTES, (new.name, False), number - 1)
+            new = row
+            before: model.Route | None = self.medium.row_at(
+                model.Route, (new.name, False), number - 1
+            )
             old = () if before is None else before.groups
             if new.groups[: len(old)] != old or len(set(new.groups)) != len(new.groups):
                 self.complain(f"stable: the route of {new.name} went from {old} to {new.groups}")
@@ -607,18 +608,18 @@ class MetaWitness:
         """Return a group as it was while a commit was planned and waited for the store."""
         planned_s = self.medium.commits[number - 1].at_s - _WAITED_S
         first = min(self.medium.number_at(planned_s), number - 1)
-        moments = {first, *self.medium.changed_in(GROUPS, name, first, number - 1)}
-        return [self.medium.row_at(GROUPS, name, moment) for moment in moments]
+        moments = {first, *self.medium.changed_in(model.BrokerGroup, name, first, number - 1)}
+        return [self.medium.row_at(model.BrokerGroup, name, moment) for moment in moments]
 
     def _judge_silence(self) -> None:
         """No group that is spoken for falls silent, also not because the meta server restarted."""
-        for number, at_s, change in self._own_changes():
-            if not isinstance(change, model.SaveBrokerGroup):
+        for number, at_s, row in self._own_saves():
+            if not isinstance(row, model.BrokerGroup):
                 continue
-            name = change.group.name
-            before = self.medium.row_at(GROUPS, name, number - 1)
+            name = row.name
+            before = self.medium.row_at(model.BrokerGroup, name, number - 1)
             was_there = before is not None and before.state is not BrokerState.NRW
-            if not was_there or change.group.state is not BrokerState.NRW:
+            if not was_there or row.state is not BrokerState.NRW:
                 continue
             said = [one for one in self.said.get(name, ()) if one.sent_s <= at_s]
             if any(
@@ -642,12 +643,12 @@ class MetaWitness:
 
         But by its record, which says where its master is.
         """
-        for number, at_s, change in self._own_changes():
-            if not isinstance(change, model.SaveBrokerGroup):
+        for number, at_s, row in self._own_saves():
+            if not isinstance(row, model.BrokerGroup):
                 continue
-            name, now = change.group.name, change.group
-            before = self.medium.row_at(GROUPS, name, number - 1)
-            if before is None or name in self.medium.rows[DELAY_GROUPS]:
+            name, now = row.name, row
+            before = self.medium.row_at(model.BrokerGroup, name, number - 1)
+            if before is None or name in self.medium.rows[model.DelayGroup]:
                 continue
             if before.master == now.master or before.state is BrokerState.NRW:
                 continue
@@ -681,7 +682,7 @@ class MetaWitness:
                     if off_s > min(back_s, calm_to):
                         continue
                     number = self.medium.number_at(off_s)
-                    group = self.medium.row_at(GROUPS, name, number)
+                    group = self.medium.row_at(model.BrokerGroup, name, number)
                     if group is not None and group.state is not BrokerState.NRW:
                         self.complain(
                             f"dead: {name} is gone since {gone_s:.3f} s and {group.state.name} "
@@ -694,8 +695,8 @@ class MetaWitness:
         # Poured when they came, kept up to so much later.
         most = rules.new_subjects_burst + rules.new_subjects_per_second * _WAITED_S + 1
         level = before_s = 0.0
-        for _, at_s, change in self._own_changes():
-            if not isinstance(change, model.SaveSubject):
+        for _, at_s, row in self._own_saves():
+            if not isinstance(row, model.Subject):
                 continue
             if any(before_s < start <= at_s for start in self.starts_s):
                 level = 0.0
@@ -707,7 +708,7 @@ class MetaWitness:
 
     def subjects(self) -> int:
         """Return how many subjects the store has."""
-        return len(self.medium.rows[SUBJECTS])
+        return len(self.medium.rows[model.Subject])
 
 
 def _info(group: model.BrokerGroup, state: BrokerState) -> BrokerGroupInfo:

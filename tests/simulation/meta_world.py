@@ -9,19 +9,21 @@ to be told what is so: within one tick of the clients by asking, and after that 
 """
 
 import contextlib
+import dataclasses
 import random
 import traceback
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import trio
+from msgspec.structs import replace
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
-from meta_server.admin.plans import Desk
+from meta_server.admin.context import Context, Plan, Planned
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.server import MetaServer, serve
@@ -42,7 +44,7 @@ from tests.simulation.disk import SimDisk
 from tests.simulation.executor import ExecutorPlan
 from tests.simulation.faults import CALM, Death, Kill, PowerCut
 from tests.simulation.meta_hostile import FLOODS, SimHostile
-from tests.simulation.meta_operator import MetaOperator, Plan, draw_rule_change
+from tests.simulation.meta_operator import MetaOperator, draw_rule_change
 from tests.simulation.meta_peers import (
     META,
     SimClient,
@@ -51,11 +53,6 @@ from tests.simulation.meta_peers import (
     fresh_directory,
 )
 from tests.simulation.meta_store import (
-    DELAY_GROUPS,
-    GROUPS,
-    NODES,
-    ROUTES,
-    SUBJECTS,
     Medium,
     Outcome,
     SimStore,
@@ -259,9 +256,7 @@ class MetaWorld:
 
     async def run(self) -> None:
         """Let things go wrong, then see that everything is right; twice."""
-        self.medium.commit(
-            [model.SaveBroker(broker) for broker in self.entered.values()], foreign=True
-        )
+        self.medium.commit([model.Save(broker) for broker in self.entered.values()], foreign=True)
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             nursery.start_soon(self._keep_serving)
@@ -348,11 +343,12 @@ class MetaWorld:
 
     def _check_emptied(self, server: MetaServer) -> None:
         """Nothing of a peer is left when all connections are closed."""
-        left = (server.pusher.subscriptions, len(server.pusher._of))
+        sessions = server.handlers.sessions
+        left = (sessions.uses, len(list(sessions)))
         if left != (0, 0):
             self.witness.complain(f"bounded: {left} subscriptions are left of closed connections")
-        if server.telling.waiting:
-            self.witness.complain("bounded: questions for controls are left of closed connections")
+        if len(server.handlers.held):
+            self.witness.complain("bounded: watches are left of closed connections")
 
     def _trouble(self, what: str, *, begins: bool) -> None:
         """Note that something is amiss from now on, or is not any more."""
@@ -532,7 +528,7 @@ class MetaWorld:
 
     async def _wipe_node(self) -> None:
         node = self._chance.choice(self.nodes)
-        group = self.medium.rows[DELAY_GROUPS].get(node.group)
+        group = self.medium.rows[model.DelayGroup].get(node.group)
         if group is None or node.registered is None:
             return
         self.result.faults["node wiped"] += 1
@@ -546,7 +542,7 @@ class MetaWorld:
 
     async def _flood(self) -> None:
         kind = self._chance.choice(FLOODS)
-        there = all(name in self.medium.rows[GROUPS] for name in _REAL_GROUPS)
+        there = all(name in self.medium.rows[model.BrokerGroup] for name in _REAL_GROUPS)
         if kind in {"groups", "nodes"} and not there:
             # Whoever comes first may fill all places: nobody can be told from anybody.
             return
@@ -564,17 +560,17 @@ class MetaWorld:
         subject = chance.choice(_SUBJECTS)
         group = chance.choice(_REAL_GROUPS)
         plans: list[tuple[str, Plan]] = [
-            ("read-only", lambda desk: self._regroup(desk, group, is_read_only=True)),
+            ("read-only", lambda context: self._regroup(context, group, is_read_only=True)),
             ("not read-only", self._open_all),
             (
                 "weight",
-                lambda desk: self._regroup(desk, group, weight=chance.choice((1, 100, 300))),
+                lambda context: self._regroup(context, group, weight=chance.choice((1, 100, 300))),
             ),
-            ("route", lambda desk: self._reroute(desk, subject, is_prefix=False)),
-            ("prefix", lambda desk: self._reroute(desk, "orders.", is_prefix=True)),
+            ("route", lambda context: self._reroute(context, subject, is_prefix=False)),
+            ("prefix", lambda context: self._reroute(context, "orders.", is_prefix=True)),
         ]
         if chance.random() < 0.06:
-            plans = [("retire", lambda desk: self._regroup(desk, "g4", is_retired=True))]
+            plans = [("retire", lambda context: self._regroup(context, "g4", is_retired=True))]
         what, plan = chance.choice(plans)
         self.result.faults[f"operator: {what}"] += 1
         self._operations += 1
@@ -589,21 +585,20 @@ class MetaWorld:
         is_ready = server is not None and server.ready.is_set() and self.node.is_alive
         return server if is_ready else None
 
-    def _regroup(self, desk: Desk, name: str, **fields: object) -> Sequence[model.Change]:
-        group: model.BrokerGroup | None = desk.registry.groups.get(name)
+    def _regroup(self, context: Context, name: str, **fields: object) -> Planned:
+        group: model.BrokerGroup | None = context.registry.groups.get(name)
         if group is None:
-            return ()
-        new = replace(group, version=group.version + 1, **fields)  # type: ignore[arg-type]
-        return (model.SaveBrokerGroup(new),)
+            return Planned()
+        new = replace(group, version=group.version + 1, **fields)
+        return Planned([model.Save(new)])
 
-    def _open_all(self, desk: Desk) -> Sequence[model.Change]:
-        closed = [group.name for group in desk.registry.groups.values() if group.is_read_only]
-        return [
-            change for name in closed for change in self._regroup(desk, name, is_read_only=False)
-        ]
+    def _open_all(self, context: Context) -> Planned:
+        closed = [group.name for group in context.registry.groups.values() if group.is_read_only]
+        opened = [self._regroup(context, name, is_read_only=False) for name in closed]
+        return Planned([change for one in opened for change in one.changes])
 
-    def _reroute(self, desk: Desk, name: str, *, is_prefix: bool) -> Sequence[model.Change]:
-        registry = desk.registry
+    def _reroute(self, context: Context, name: str, *, is_prefix: bool) -> Planned:
+        registry = context.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
         route = model.Route(
             name=name,
@@ -612,7 +607,7 @@ class MetaWorld:
             is_chosen=False,
             version=1 if before is None else before.version + 1,
         )
-        return (model.SaveRoute(route),)
+        return Planned([model.Save(route)])
 
     async def _change_controls(self) -> None:
         """Have an operator pause, resume, limit or weigh something at delay servers."""
@@ -665,7 +660,7 @@ class MetaWorld:
         waits: list[object] = []
         with trio.move_on_after(_ANSWERED_WITHIN_S):
             while self.server is not None:
-                connections = list(self.server.pusher._of)
+                connections = [one.connection for one in self.server.handlers.sessions]
                 waits = [*self.server.committer._pending]
                 waits += [one.peer for one in connections if one.in_flight_requests]
                 if not waits:
@@ -699,11 +694,11 @@ class MetaWorld:
     def _has_no_place(self, use: Use, client: SimClient) -> bool:
         """Say whether a subject may be refused because there are too many."""
         is_full = self.witness.subjects() >= self.config.registration.subjects_max
-        is_known = use.routed in self.medium.rows[SUBJECTS]
+        is_known = use.routed in self.medium.rows[model.Subject]
         return (is_full and not is_known) or client.connection == -1
 
     def _check_group(self, name: str, address: str, state: BrokerState) -> None:
-        group = self.medium.rows[GROUPS].get(name)
+        group = self.medium.rows[model.BrokerGroup].get(name)
         if group is None or (group.master, group.state) != (address, state):
             self.witness.complain(f"alive: {name} is {state.name} at {address}, known as {group}")
 
@@ -729,7 +724,7 @@ class MetaWorld:
             return
         if not self.witness.has_controls(node.told, now - CONTROLS_WITHIN_S):
             self.witness.complain(f"told: {node.name} has {node.told}, {node.controls_refused!r}")
-        note = server.telling.note_of((CLUSTER, node.group, node.node_id))
+        _, note = server.handlers.group_changes.controls_at((CLUSTER, node.group, node.node_id))
         if note:
             self.witness.complain(f"told: of {node.name} an operator is told {note!r}")
 
@@ -799,7 +794,9 @@ class MetaWorld:
         self.network.plan = NetworkPlan()
 
     def _has_changed(self, group: str, since: int) -> bool:
-        return bool(self.medium.changed_in(GROUPS, group, since, len(self.medium.commits)))
+        return bool(
+            self.medium.changed_in(model.BrokerGroup, group, since, len(self.medium.commits))
+        )
 
     # -- bounds ------------------------------------------------------------------------------
 
@@ -813,32 +810,29 @@ class MetaWorld:
             server = self.server
             if server is None or not server.ready.is_set() or not self.node.is_alive:
                 continue
-            pusher, committer = server.pusher, server.committer
+            committer = server.committer
             connections = server.listener.open_connections if server.listener else 0
-            uses = [len(of) for of in pusher._of.values()]
+            uses = [len(session.uses) for session in server.handlers.sessions]
             held = {
-                "subscriptions": (pusher.subscriptions, push.subscriptions_max),
+                "subscriptions": (server.handlers.sessions.uses, push.subscriptions_max),
                 "of a connection": (
                     max(uses, default=0),
                     push.subscriptions_per_connection_max,
                 ),
-                "counted subscriptions": (abs(pusher.subscriptions - sum(uses)), 0),
+                "counted subscriptions": (abs(server.handlers.sessions.uses - sum(uses)), 0),
                 "waiting": (committer.waiting, limits.waiting_max),
                 "pending": (
                     len(committer._pending),
                     3 * (limits.waiting_max + limits.commit_requests_max),
                 ),
-                "subjects": (len(self.medium.rows[SUBJECTS]), limits.subjects_max + late),
+                "subjects": (len(self.medium.rows[model.Subject]), limits.subjects_max + late),
                 "routes": (
-                    len(self.medium.rows[ROUTES]),
+                    len(self.medium.rows[model.Route]),
                     limits.subjects_max + late + len(_SUBJECTS) + 1,
                 ),
-                "groups": (len(self.medium.rows[GROUPS]), limits.groups_max + late),
+                "groups": (len(self.medium.rows[model.BrokerGroup]), limits.groups_max + late),
                 "connections": (connections, self.config.listener.connections_max),
-                "silent groups": (len(server.silence._silent), limits.groups_max),
-                "waiting for controls": (server.telling.waiting, connections),
-                "nodes with controls": (len(server.telling.said), len(self.medium.keys(NODES))),
-                "signatures": (len(pusher._signatures), 10_000),
+                "nodes that watch": (len(server.handlers.held), connections),
             }
             beyond = [(what, *held[what]) for what in held if held[what][0] > held[what][1]]
             for what, count, most in beyond:
@@ -877,7 +871,7 @@ def draw_settings(chance: random.Random) -> tuple[MetaServerConfig, bool]:
                 subscriptions_per_connection_max=chance.choice((200_000, 4)),
             )
         if chance.random() < 0.6:
-            push = replace(push, retry_ms=100)
+            push = dataclasses.replace(push, retry_ms=100)
             listener = ListenerConfig(
                 address=f"{META[0]}:{META[1]}",
                 in_flight_requests_max=8,

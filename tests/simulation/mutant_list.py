@@ -60,6 +60,8 @@ _RECEIVERS = "delay_server/receiving/test_receivers.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
 _RECORD_FILE = "meta_server/known/test_record_file.py"
+_REGISTRY = "meta_server/known/test_registry.py"
+_STORE = "meta_server/sql/test_store.py::"
 _SET_BACK = "meta_server/known/test_set_back.py"
 _FAILOVER_ROLES = "failover/test_roles.py::"
 
@@ -1315,7 +1317,7 @@ META = {
     "8 liveness": {
         # After a start everybody known is waited for, so that one who died meanwhile is noticed.
         "nobody is waited for after a start": mutant(
-            swap("SilenceWatch.wait_for_all", "watched(self._registry)", "()"),
+            swap("SilenceWatch._look", "watched(registry)", "()"),
             test="meta_server/wire/test_handlers.py::"
             "test_a_restart_of_the_meta_server_flaps_nobody_and_notices_who_died_meanwhile",
         ),
@@ -1336,10 +1338,6 @@ META = {
         "the silent stay": mutant(
             swap("plan_silence", "not known.is_watched", "known.is_watched"), seed=1
         ),
-        # What the store could not be told of silence it is told later.
-        "silence is told once": mutant(
-            drop("SilenceWatch._take_from_routes", "self._silent[name] = None"), seed=2
-        ),
     },
     "8 routing": {
         # The delay groups of a subject are ranked by nothing that changes.
@@ -1356,7 +1354,11 @@ META = {
             swap("_delay_groups", "taking or open_to_it or known", "taking"), seed=4
         ),
         # A route gets another group only when all it has stay away.
-        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=32),
+        "routes grow while they work": mutant(swap("_is_short", "all", "any"), seed=50),
+        # An answer is kept as long as all is as it was.
+        "the answer of before": mutant(
+            swap("RouteAnswers.find", "until != self._until", "self._until[0] < 0"), seed=1
+        ),
         # Groups that went off-line, or are silent, are told to nobody.
         "what is away is told": mutant(
             swap("answer_of", "group.state is not BrokerState.NRW", "True"), seed=1
@@ -1371,7 +1373,7 @@ META = {
         "no pushes": mutant(drop("MetaServer._changed", "self.pusher.changed()"), seed=3),
         # A client is pushed only what it was not told yet.
         "pushes without news": mutant(
-            swap("Pusher._push_if_news", "signature == subscription.told", "False"), seed=1
+            swap("Pusher._push_if_news", "answer.signature != subscription.sent", "True"), seed=1
         ),
     },
     "8 roles": {
@@ -1380,7 +1382,7 @@ META = {
             swap("_check_start", "request.incarnation < known.incarnation", "False"), seed=13
         ),
         # A later incarnation elsewhere is refused while the one before is heard.
-        "a later copy of who lives": mutant(swap("_check_start", "is_heard", "False"), seed=2),
+        "a later copy of who lives": mutant(swap("_check_start", "case.is_heard", "False"), seed=2),
         # A disk that is known by another node id is refused.
         "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=6),
         # A node that alone is in sync is refused with another disk.
@@ -1441,7 +1443,7 @@ META = {
         ),
         # A record that is stored is in the file before anybody is told.
         "the file comes later": mutant(
-            drop("RecordedStore.commit", "self._write(records)"), test=_RECORD_FILE
+            drop("RecordedStore.commit", "self._write(...)"), test=_RECORD_FILE
         ),
         # What a master says counts for the record by which it may send.
         "a master of another record is enough": mutant(
@@ -1484,20 +1486,18 @@ META = {
         ),
         # Silence begins an election when its time has come, and not when somebody speaks next.
         "silence is seen when somebody speaks": mutant(
-            swap("GroupState.look_at", "min(...)", "math.inf"),
-            test="meta_server/groups/test_elections.py",
+            drop("GroupChanges._look", "self._consider(group, now)"),
+            test=f"{_GROUP_CHANGES}test_a_master_that_falls_silent_is_replaced_within_seconds",
         ),
         # The routes of a master stay that is cut off from the meta server alone.
         "a master that a slave hears leaves the routes": mutant(
-            swap(
-                "NodeRegistration._answer_node", "self._group_changes.may_send(group.name)", "False"
-            ),
+            swap("Nodes._reply", "self._group_changes.may_send(group.name)", "False"),
             test=f"{_GROUP_CHANGES}"
             "test_the_routes_of_a_master_stay_while_a_slave_hears_that_it_may_send",
         ),
         # A start that another one has followed speaks for nobody.
         "a start of before votes": mutant(
-            swap("GroupChanges._start_on", "known is None or ...", "known is None"),
+            swap("GroupChanges.registration_on", "known is None or ...", "known is None"),
             test=f"{_GROUP_CHANGES}"
             "test_who_has_not_registered_on_a_connection_learns_and_changes_nothing",
         ),
@@ -1516,11 +1516,11 @@ META = {
     "8 brokers": {
         # A group that is heard keeps its address, whoever else goes on-line for it.
         "whoever goes on-line": mutant(
-            swap("plan_register", "not is_open", "_ and event is not GroupEvent.ONLINE"), seed=3
+            swap("plan_register", "not is_open", "_ and not is_online"), seed=3
         ),
         # The address of a group that was entered is the one that was entered.
         "any address": mutant(
-            swap("_is_entered", "request.address not in addresses_of(entered)", "False"), seed=2
+            swap("is_entered_at", "address not in addresses_of(entered)", "False"), seed=2
         ),
         # A master of another kind than its group is refused.
         "any kind": mutant(
@@ -1534,13 +1534,27 @@ META = {
             seed=3,
         ),
     },
+    "8 deciding": {
+        # What others had stored meanwhile is decided on when the turn comes.
+        "deciding again": mutant(
+            swap("Request.decide", "known != self.known", "self.known is None"),
+            test="meta_server/wire/test_handlers.py::"
+            "test_many_who_use_a_new_subject_at_once_get_the_same_route",
+        ),
+        # Whoever was heard meanwhile has not fallen silent.
+        "deciding on who was heard before": mutant(
+            swap("Request.decide", "known != self.known", "known[:1] != (self.known or (0,))[:1]"),
+            test="meta_server/wire/test_handlers.py::"
+            "test_a_broker_elsewhere_is_refused_if_the_old_place_speaks_before_its_turn",
+        ),
+    },
     "8 bounds": {
         # A subject beyond its limit is refused.
         "huge subjects": mutant(swap("routed_subject", "subject_size_fault(sent)", "None"), seed=2),
         # Names of a client beyond their limit are refused.
         "huge names of clients": mutant(
             swap(
-                "ClientRegistration._routed",
+                "_routed",
                 "len(text.encode()) > _TEXT_BYTES_MAX",
                 "False",
             ),
@@ -1548,7 +1562,7 @@ META = {
         ),
         # There are no more subjects than the settings allow.
         "subjects without number": mutant(
-            swap("ClientAnswers.check_place", "... >= subjects_max", "False"),
+            swap("ClientRoutes.check_place", "... >= subjects_max", "False"),
             test="meta_server/wire/test_handlers.py::test_there_are_no_more_subjects_than_allowed",
         ),
         # There are no more broker groups than the settings allow.
@@ -1558,13 +1572,11 @@ META = {
         ),
         # There are no more subscriptions than the settings allow.
         "subscriptions without number": mutant(
-            swap("Pusher.note", "self.subscriptions >= self._limits.subscriptions_max", "False"),
+            swap("Pusher.note", "self._sessions.uses >= self._limits.subscriptions_max", "False"),
             seed=2,
         ),
         # What was kept of a connection goes with it.
-        "subscriptions of the gone": mutant(
-            drop("Pusher.forget", "self.subscriptions -= ..."), seed=1
-        ),
+        "subscriptions of the gone": mutant(drop("Sessions.forget", "self.uses -= ..."), seed=1),
         # No more requests wait for the store than the settings allow.
         "a queue without end": mutant(
             swap("Committer.submit", "len(queue) >= self._waiting_max", "False"),
@@ -1575,6 +1587,34 @@ META = {
             drop("HeldRequests.forget", "self._waiting.pop(connection, None)"), seed=1
         ),
     },
+    "8 rows": {
+        # A row is replaced or removed only in the version that was expected.
+        "memory compares no version": mutant(
+            swap("Registry._change", "found != expected", "False"), test=_REGISTRY
+        ),
+        "the store compares no version": mutant(
+            swap("meta_server.sql.store:_make", "result.rowcount != len(steps)", "False"),
+            test=f"{_STORE}test_a_delay_group_is_replaced_by_epoch_and_version[sqlite]",
+        ),
+        # At most one row of a kind has a claim.
+        "memory lets two rows have one claim": mutant(
+            swap("Registry._change", "owner != key", "False"), test=_REGISTRY
+        ),
+        "the store lets two rows have one claim": mutant(
+            swap(
+                "meta_server.sql.store:_step_of", "None if claim is None else _json(claim)", "None"
+            ),
+            test=f"{_STORE}test_at_most_one_row_of_a_kind_has_a_claim_also_when_it_is_replaced[sqlite]",
+        ),
+        # Of a commit with a conflict nothing is kept.
+        "memory keeps half a commit": mutant(
+            drop("Registry.apply", "self._put(kind, key, before)"), test=_REGISTRY
+        ),
+        # A row that is found by something else than its key is found by what it has now.
+        "a row is found by what it had": mutant(
+            drop("_View.put", "del rows[key if self.is_index else old]"), test=_REGISTRY
+        ),
+    },
     "8 controls": {
         # No node is told of controls before the store has them.
         "controls before the store": mutant(
@@ -1582,7 +1622,8 @@ META = {
                 "Committer._commit",
                 _COMMIT,
                 (
-                    "early = [one for one in changes if type(one).__name__ == 'SaveControls']; "
+                    "early = [one for one in changes "
+                    "if type(getattr(one, 'row', 0)).__name__ == 'ClusterControls']; "
                     "self._registry.apply(early); self._on_changed(early)"
                 ),
             ),
@@ -1595,19 +1636,31 @@ META = {
         ),
         # Every change of controls is stored with its entry in the audit.
         "controls without an entry in the audit": mutant(
-            swap("_save_controls", "desk.audited(...)", "(SaveControls(row),)"), seed=1
+            swap("Change.plan", "not planned.changes or any(...)", "True"), seed=1
         ),
         # Nodes are told of a change of controls within a second.
         "a change wakes nobody": mutant(
-            drop("MetaServer._changed", "self.telling.changed()"), seed=1
+            swap("GroupChanges.changed", "model.ClusterControls", "model.DelayGroup"), seed=1
         ),
         # What another meta server has changed is told once it is loaded.
         "controls of a neighbour are not told": mutant(
-            drop("MetaServer._loaded_anew", "self.telling.loaded_anew()"), seed=2
+            drop("MetaServer._loaded_anew", "self.handlers.held.changed()"),
+            test="meta_server/groups/test_current_controls.py::"
+            "test_what_the_store_did_not_keep_is_told_to_nobody",
+        ),
+        # A vote that is asked never waits for controls that do not fit beside it.
+        "votes before controls": mutant(
+            swap(
+                "Watches._answer",
+                "wire.encode_watch_reply(wire.WatchReply(news=news)), None",
+                "wire.encode_watch_reply(wire.WatchReply(controls=controls)), controls",
+            ),
+            test="meta_server/groups/test_current_controls.py::"
+            "test_a_vote_does_not_wait_for_controls_that_do_not_fit_beside_it",
         ),
         # A node is told the controls that there are, not those that others were told before.
         "the document of before": mutant(
-            swap("ControlsPusher._document", "known[0] is not row", "False"), seed=1
+            swap("CurrentControls.of", "made[0] is not row", "False"), seed=1
         ),
         # Weights are told with the rest.
         "weights are not told": mutant(
@@ -1621,22 +1674,28 @@ META = {
             ),
             seed=7,
         ),
-        # Whoever waits for other controls hears after a while that there are none.
+        # Whoever waits for news is answered after a while that there are none.
         "a question without an answer": mutant(
             swap("HeldRequests.hold", "self._hold_s", "_ * 1e6"), seed=1
         ),
         # An operator is told by which controls each node goes.
         "what a node has is not noted": mutant(
-            swap(
-                "ControlsPusher.ask",
-                "self.said[key] = NodeSaid(asked.has, asked.keeps)",
-                "self.said.setdefault(key, NodeSaid(asked.has, asked.keeps))",
-            ),
-            seed=1,
+            swap("GroupChanges.registered", "request.controls", "type(request.controls)()"), seed=1
         ),
-        # Only who has registered as a node is told its cluster's controls.
+        # Only who has registered as a node is sent its cluster's controls.
         "controls for whoever asks": mutant(
-            swap("ControlsPusher.ask", "{key[0] for key in nodes}", "_ or {'c1'}"), seed=2
+            swap(
+                "Watches.decide",
+                "self._groups.registration_on(request.session)",
+                "request.session.registration",
+            ),
+            seed=30,
+        ),
+        # A node that applies the controls already is not sent them again.
+        "a document for each connection": mutant(
+            swap("Watches._controls_for", "session.controls is None", "False"),
+            test="meta_server/groups/test_current_controls.py::"
+            "test_controls_that_a_node_applies_are_named_and_not_sent_again",
         ),
     },
 }
@@ -1729,19 +1788,15 @@ CLUSTER = {
             test="delay_server/membership/test_registration.py::"
             "test_a_refusal_while_it_serves_ends_it_too",
         ),
-        # Clients are told again and again that the group takes messages.
-        "clients are told once": mutant(
-            swap("Announcer._run", "trio.move_on_after(pause_s)", "trio.CancelScope()"),
-            test="delay_server/membership/test_registration.py::"
-            "test_clients_are_told_when_it_serves_every_ten_seconds_and_when_it_stops",
+        # A node registers at once when its state for producers changes.
+        "a state waits for the next registration": mutant(
+            drop("Registration.state_changed", "self.renew()"),
+            test="delay_server/membership/test_registration.py::test_clients_are_told_that_the_disk_"
+            "is_full_and_that_it_is_not_one_after_the_other[0.0-0.1]",
         ),
-        # Clients are told on each connection to a meta server.
-        "a new connection is not told": mutant(
-            swap(
-                "Registration._renew",
-                "nursery.start_soon(self.announcer.run, ...)",
-                "self.answers <= 1 and _",
-            ),
+        # Each registration of a master has its state for producers.
+        "a state is given when it changes": mutant(
+            swap("Registration._said", "state.name", "None if self.shown else state.name"),
             test="delay_server/membership/test_registration.py::"
             "test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_is_over",
         ),
@@ -1750,6 +1805,19 @@ CLUSTER = {
             swap("delay_server:Registration.run", "trio.sleep(...)", "trio.sleep_forever()"),
             test="delay_server/membership/test_registration.py::"
             "test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_is_over",
+        ),
+    },
+    "8 administration": {
+        # A row is changed over the version that was expected, and over no other.
+        "the version that is expected is not looked at": mutant(
+            swap("Precondition.fault", "found != self.version", "False"),
+            test="delay_transport/http/test_api.py::"
+            "test_a_row_is_written_over_the_version_that_was_expected_and_no_other",
+        ),
+        # Who may read may not change.
+        "readers change": mutant(
+            swap("AccessPolicy._caller", "token.role.covers(...)", "True"),
+            test="delay_transport/http/test_access.py",
         ),
     },
     "8 telling": {
@@ -1761,7 +1829,7 @@ CLUSTER = {
         ),
         # A client of a retry subject is told of the routes of the real one.
         "a subscription by the wrong name": mutant(
-            swap("ClientRegistration._subscribe", "routed", "request.subject"), seed=2
+            swap("Clients._subscribe", "routed", "request.body.subject"), seed=2
         ),
     },
     "8 controls": {
@@ -1777,18 +1845,18 @@ CLUSTER = {
         "told controls are not kept": mutant(
             drop("ControlsStore.take", "write_controls(...)"), seed=1
         ),
-        # One question for other controls always waits at the meta server.
-        "controls are asked for once": mutant(
-            swap("Registration._follow", "is_first = False", "return"), seed=1
+        # Controls that come later are applied as the first ones are.
+        "controls are applied once": mutant(
+            swap("ControlsSync.run", "changed()", "return"), seed=1
         ),
-        # On each connection to a meta server a node asks for controls.
+        # On each connection to a meta server a node applies what it is sent.
         "controls of the first connection": mutant(
             swap(
                 "Registration._renew",
-                "nursery.start_soon(self._follow, ...)",
+                "nursery.start_soon(self._apply_controls)",
                 "self.answers <= 1 and _",
             ),
-            seed=2,
+            seed=6,
         ),
         # What a node is told of controls holds at once.
         "told controls wait for a start": mutant(
@@ -2230,9 +2298,9 @@ GROUP = {
             swap("GroupState.fitness", "storage is None or ...", "False"),
             swap("GroupState._was_heard_lately", "found.storage == storage", "True"),
             swap(
-                "GroupChanges._news_of",
-                "record.in_sync.get(...) == request.storage_uuid and ...",
-                "request.node_id in state.asks(record)",
+                "Watches._news_of",
+                "record.in_sync.get(...) == node.storage_uuid",
+                "True",
             ),
             swap(
                 "DelayGroup.has_in_sync",

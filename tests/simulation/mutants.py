@@ -34,6 +34,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import hypothesis  # noqa: F401 (registers itself at trio, which a child could not do)
 import pytest
 
+import meta_server.sql.store  # noqa: F401 (in no world, but it has mutants)
 from tests.simulation import mutant_list
 from tests.simulation.cluster_world import run_cluster_world
 from tests.simulation.meta_world import MetaResult, run_meta_world

@@ -9,7 +9,7 @@ from trio.testing import MockClock
 
 from delay_protocol.messages.items import FLAG_DELAY, Item, encode_item
 from delay_protocol.meta.requests import BrokerState
-from meta_server.known.model import BrokerGroup, GroupKind, Route, SaveBrokerGroup, SaveRoute
+from meta_server.known.model import BrokerGroup, GroupKind, Route, Save
 from tests.simulation.clock import SimClock
 from tests.simulation.cluster_judge import CONVERGED_S, LEFT_S, ClusterJudge, Wellness
 from tests.simulation.meta_store import Medium
@@ -45,8 +45,8 @@ class Rig:
         """Have these groups, a subject that goes to them, and a server that lives."""
         for name in groups:
             row = BrokerGroup(name=name, kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW)
-            self.medium.commit([SaveBrokerGroup(row)])
-        self.medium.commit([SaveRoute(Route(name=SUBJECT, groups=groups))])
+            self.medium.commit([Save(row)])
+        self.medium.commit([Save(Route(name=SUBJECT, groups=groups))])
         self.witness.server_started()
         await trio.sleep(BEGAN_S)
         self.well.note("down", is_on=False)

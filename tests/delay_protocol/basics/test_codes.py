@@ -18,7 +18,6 @@ def test_the_numbers_of_requests() -> None:
         "HELLO": 1001,
         "NODE_REGISTER": 1010,
         "NODE_CHALLENGE": 1011,
-        "NODE_CONTROLS": 1012,
         "NODE_WATCH": 1013,
         "GROUP_CHANGE": 1014,
         "FOLLOW": 1020,

@@ -8,9 +8,11 @@ from uuid import UUID
 import msgspec
 
 from delay_protocol.nodes import following, snapshots
+from delay_protocol.nodes.controls import ControlsId
 from delay_protocol.nodes.group_changes import (
     Alter,
     ChangeReply,
+    ControlsNews,
     HandOver,
     NodeNews,
     NodeWatch,
@@ -97,6 +99,7 @@ NEWS = NodeNews(
 VOTE = Vote(epoch=4, last_epoch=3, end=1003, applied=1001)
 ALTER = Alter(epoch=2, version=5, in_sync={"n1": DISK})
 HAND_OVER = HandOver(epoch=2, version=5, target="n2")
+CONTROLS = ControlsNews(id=ControlsId(store=LOG, version=3, crc=7), document=b"{}")
 CHANGED = ChangeReply(record=RECORD, refusal="no")
 
 ATTACH = attaching.Attach(
@@ -137,7 +140,10 @@ _CHANGE = (encode_group_change, decode_group_change, NODE_BODY_BYTES_MAX)
 BODIES = {
     "watch": Body(NodeWatch(), encode_node_watch, decode_node_watch, NODE_BODY_BYTES_MAX),
     "news": Body(
-        WatchReply(news=NEWS), encode_watch_reply, decode_watch_reply, NODE_BODY_BYTES_MAX
+        WatchReply(news=NEWS, controls=CONTROLS),
+        encode_watch_reply,
+        decode_watch_reply,
+        NODE_BODY_BYTES_MAX,
     ),
     "vote": Body(VOTE, *_CHANGE),
     "alter": Body(ALTER, *_CHANGE),

@@ -1,12 +1,16 @@
 """What an operator closes: one document, one rule for each subject, and nothing else is taken."""
 
+from uuid import UUID
+
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from delay_protocol.basics.errors import MalformedMetaError
 from delay_protocol.nodes.controls import (
     CONTROLS_BYTES_MAX,
+    DOCUMENT_BYTES_MAX,
     GROUP_RULES_MAX,
     PATTERN_BYTES_MAX,
     SUBJECT_RULES_MAX,
@@ -16,8 +20,11 @@ from delay_protocol.nodes.controls import (
     SubjectControl,
     SubjectRules,
     decode_controls,
+    document_of,
     encode_controls,
+    id_of,
 )
+from delay_protocol.nodes.group_changes import read_document
 
 PAUSED = SubjectControl(paused=True)
 OPEN = SubjectControl()
@@ -177,3 +184,57 @@ def test_a_name_that_no_subject_can_have_is_refused(pattern: str) -> None:
         Controls().with_subject(pattern, PAUSED)
     with pytest.raises(ControlsError):
         Controls().with_group(pattern, GroupControl(paused=True))
+
+
+STORE = UUID(int=0xA)
+GROUPS = st.builds(
+    GroupControl,
+    paused=st.booleans(),
+    rate_per_s=st.sampled_from([None, 1, 2]),
+    weight=st.sampled_from([None, 3]),
+)
+DOCUMENTS = st.builds(
+    Controls,
+    version=st.integers(0, 2**62),
+    subjects=st.dictionaries(NAMES.filter(bool), RULES, max_size=5),
+    groups=st.dictionaries(NAMES.filter(bool), GROUPS, max_size=3),
+)
+
+
+@given(DOCUMENTS, DOCUMENTS)
+def test_a_document_is_sent_with_its_store_and_named_by_all_that_it_says(
+    controls: Controls, other: Controls
+) -> None:
+    sent = decode_controls(document_of(controls, STORE))
+    assert sent == msgspec.structs.replace(controls, store=STORE)
+    assert id_of(controls) is None
+    another = id_of(decode_controls(document_of(other, STORE)))
+    named = id_of(sent)
+    assert named is not None
+    assert another is not None
+    assert read_document(document_of(controls, STORE), named) == sent
+    assert (named == another) is (controls == other)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        b"",
+        b"{}",
+        encode_controls(Controls(version=3)),
+        b'{"store":"00000000-0000-0000-0000-00000000000a","version":-1}',
+        b'{"store":"00000000-0000-0000-0000-00000000000a","subjects":{"a":{"shut":true}}}',
+        document_of(Controls(version=3, subjects={"a": PAUSED}), STORE),
+    ],
+)
+def test_what_is_not_the_document_of_a_name_is_refused(document: bytes) -> None:
+    named = id_of(Controls(version=3, store=STORE))
+    assert named is not None
+    with pytest.raises(MalformedMetaError):
+        read_document(document, named)
+
+
+def test_a_document_that_would_not_fit_into_an_answer_is_not_made() -> None:
+    subjects = {f"{number:03}{'x' * 1000}": PAUSED for number in range(100)}
+    with pytest.raises(ControlsError, match=f"at most {DOCUMENT_BYTES_MAX}"):
+        document_of(Controls(version=1, subjects=subjects), STORE)

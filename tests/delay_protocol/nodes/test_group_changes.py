@@ -12,7 +12,9 @@ from tests.delay_protocol.nodes.bodies import CHANGED, NEWS, said
 
 
 def test_nothing_new_is_told_as_nothing() -> None:
-    assert encode_watch_reply(WatchReply()) == bytes.fromhex("81 a46e657773 c0")
+    assert encode_watch_reply(WatchReply()) == bytes.fromhex(
+        "82 a46e657773 c0 a8636f6e74726f6c73 c0"
+    )
     assert decode_watch_reply(b"\x80") == WatchReply(news=None)
 
 

@@ -66,7 +66,7 @@ DOCUMENTED = {
     "../receivers.md": ["attach", "attached", "flow", "", "", "receiver", "masters"],
 }
 ASKED_HEX = "a56173 6b6564 83 a873657175656e6365 cd03e9 a565706f6368 03 a3637263 ce89abcdef"
-DISK_HEX, BOOT_HEX = (("d924" + str(one).encode().hex()) for one in (DISK, BOOT))
+DISK_HEX, BOOT_HEX, LOG_HEX = (("d924" + str(one).encode().hex()) for one in (DISK, BOOT, LOG))
 RECORD_HEX = (
     "86 a565706f6368 02 a776657273696f6e 05"
     "a66d6173746572 82 a76e6f64655f6964 a26e31 ab696e6361726e6174696f6e 03"
@@ -105,11 +105,13 @@ def test_the_examples_of_the_documentation_are_what_is_written(page: str) -> Non
         ("changed", "82 a67265636f7264" + RECORD_HEX + "a77265667573616c a26e6f"),
         (
             "news",
-            "81 a46e657773 86 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 84"
+            "82 a46e657773 86 a67265636f7264" + RECORD_HEX + "a76d656d62657273 81 a26e31 84"
             "ac73746f726167655f75756964" + DISK_HEX + "ab696e6361726e6174696f6e 03"
             "a7626f6f745f6964" + BOOT_HEX + "a761646472657373 a3683a31"
             "aa766f74655f65706f6368 03 a4676f6e65 02 ac68616e645f6f7665725f746f a26e32"
-            "ad68616e645f6f7665725f776879 a161",
+            "ad68616e645f6f7665725f776879 a161"
+            "a8636f6e74726f6c73 82 a26964 83 a573746f7265" + LOG_HEX + "a776657273696f6e 03"
+            "a3637263 07 a8646f63756d656e74 c402 7b7d",
         ),
         ("not registered", "82 a474797065 a772656675736564 a6726561736f6e a26e6f"),
         (

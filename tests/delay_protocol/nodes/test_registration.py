@@ -32,6 +32,7 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
         "members": {},
         "now_ms": None,
         "clock_fault": "",
+        "state": None,
     }
 
 
@@ -64,6 +65,8 @@ def test_the_bytes_of_a_request_are_pinned() -> None:
             "behind": "",
         },
         "clock_ahead_ms": 0,
+        "state": None,
+        "controls": {"id": None, "keeps": ""},
     }
 
 

@@ -14,8 +14,7 @@ from delay_server.admin.http import application
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_server.holding.wheel import WheelConfig
 from delay_server.server import DelayServer
-from tests.delay_server.admin.test_admin_http import Caller
-from tests.delay_server.dead_rig import bury, explained, fill_disk, refuse_all, send
+from tests.delay_server.dead_rig import Caller, bury, explained, fill_disk, refuse_all, send
 from tests.delay_server.server_rig import World, have_rules, make_config, make_item, until
 
 

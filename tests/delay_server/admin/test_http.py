@@ -2,16 +2,11 @@
 
 from typing import Any
 
-import msgspec
-import pytest
 import trio
 from starlette.applications import Starlette
 
-from delay_server.admin.http import application, serve_http
-from delay_server.server import DelayServer
-from delay_server.settings.config import HttpConfig, ListenerConfig
-from delay_transport.seams.errors import ListenError
-from delay_transport.seams.runtime import parse_address
+from delay_server.admin.http import application
+from delay_server.settings.config import ListenerConfig
 from tests.asgi import Caller
 from tests.delay_server.server_rig import World, make_config, make_item, until
 
@@ -84,48 +79,3 @@ async def test_an_operator_releases_a_clock_that_stepped_and_only_by_post() -> N
         assert (accepted.code, accepted.json) == (200, {"clock_held": False})
         await until(lambda: world.broker.ids == ["m1"], seconds=2)
         assert (await get(app, "/readyz"))[0] == 200
-
-
-async def test_what_nobody_serves_is_not_found() -> None:
-    app = application(World().server(make_config()).administered())
-    assert (await Caller(app).ask("GET", "/")).code == 404
-    assert (await Caller(app).ask("GET", "/status/")).code == 404
-
-
-def server_with(http: HttpConfig) -> DelayServer:
-    """Return a server that serves HTTP there."""
-    return World().server(msgspec.structs.replace(make_config(), http=http))
-
-
-def test_over_a_socket_it_says_where_it_listens_and_answers() -> None:
-    async def scenario() -> None:
-        server = server_with(HttpConfig(address="127.0.0.1:0"))
-        with trio.fail_after(10):
-            async with trio.open_nursery() as nursery:
-                address = await nursery.start(serve_http, server.administered())
-                host, port = parse_address(address)
-                assert port > 0
-                answer = b""
-                async with await trio.open_tcp_stream(host, port) as stream:
-                    await stream.send_all(
-                        b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-                    )
-                    while data := await stream.receive_some():
-                        answer += data
-                assert answer.startswith(b"HTTP/1.1 200")
-                assert answer.endswith(b'{"live":true}')
-                nursery.cancel_scope.cancel()
-
-    trio.run(scenario)
-
-
-def test_an_address_that_is_taken_is_a_typed_error() -> None:
-    async def scenario() -> None:
-        listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-        port = listeners[0].socket.getsockname()[1]
-        async with listeners[0]:
-            server = server_with(HttpConfig(address=f"127.0.0.1:{port}"))
-            with trio.fail_after(10), pytest.raises(ListenError, match=f"127.0.0.1:{port}"):
-                await serve_http(server.administered())
-
-    trio.run(scenario)

@@ -16,7 +16,7 @@ from delay_server.controls.meta_sync import ControlsSync, why_kept
 from delay_server.server import DelayServer
 from meta_server.server import MetaServer
 from storage.disk.errors import StorageFullError
-from tests.delay_server.admin.test_admin_http import Caller
+from tests.delay_server.dead_rig import Caller
 from tests.delay_server.meta_stub import FakeMeta, RealMeta, meta_config
 from tests.delay_server.server_rig import World, have_rules, make_config, make_item, until
 from tests.kit.operator import Operator, refusal_of
@@ -85,7 +85,7 @@ async def test_a_pause_at_the_meta_server_holds_at_the_node_within_a_second_and_
             world.disk, server.node.store.identity.log_uuid
         )
         [node] = (await Operator(meta).controls("delaywheel"))["nodes"]
-        assert (node["version"], node["note"]) == (1, "")
+        assert (node["controls_version"], node["controls_note"]) == (1, "")
         found = status_of(server.observe())["controls"]
         assert (found["version"], found["meta"]["told_version"]) == (1, 1)
         assert found["meta"]["store"] == str(meta.store.uuid)
@@ -127,7 +127,7 @@ async def test_a_node_that_starts_waits_a_moment_for_what_is_paused_and_no_longe
     world = World()
     hear = ControlsSync.hear
 
-    async def hear_late(controls_sync: ControlsSync, told: Controls | None) -> None:
+    async def hear_late(controls_sync: ControlsSync, told: Controls) -> None:
         await trio.sleep(late_s)
         await hear(controls_sync, told)
 
@@ -175,18 +175,18 @@ async def test_a_node_that_gets_a_meta_server_keeps_its_own_pauses_until_it_is_t
     async with FakeMeta(world).running(), world.serving(meta_config()) as server:
         operator = Caller(application(server.administered()))
         code, answer = await operator.ask("POST", "/controls/follow", {})
-        assert (code, answer["error"]["code"]) == (409, "not-told")
+        assert (code, answer["code"]) == (409, "not-told")
     async with both(world) as (meta, server):
         await pause(meta, "t")
         await trio.sleep(60)
         assert world.broker.ids == []
         assert server.master.outlet.applied.subjects == {"s": PAUSED}
         [node] = (await Operator(meta).controls("delaywheel"))["nodes"]
-        assert node["version"] is None
+        assert node["controls_version"] is None
         operator = Caller(application(server.administered()))
         assert (await operator.ask("POST", "/controls/follow", {})) == (200, {"version": 1})
         await until(lambda: world.broker.ids == ["m"], seconds=1)
-        await until(lambda: not meta.telling.said or meta.telling.waiting)
+        await until(lambda: not meta.handlers.group_changes.ahead("delaywheel"))
         await pause(meta, "s")
         await until(lambda: server.master.outlet.applied.version == 2, seconds=1)
 
@@ -242,7 +242,7 @@ async def test_a_node_that_keeps_its_own_rules_asks_no_more_often_than_any_other
         await have_rules(server, "s")
     async with both(world) as (meta, _):
         await trio.sleep(300)
-        assert meta.handlers.requests["NODE_CONTROLS"] < 30
+        assert meta.handlers.dispatcher.requests["NODE_WATCH"] < 30
 
 
 async def test_a_document_that_could_not_be_kept_does_not_hold_and_is_asked_for_again(
@@ -250,7 +250,7 @@ async def test_a_document_that_could_not_be_kept_does_not_hold_and_is_asked_for_
 ) -> None:
     world = World()
     async with both(world) as (meta, server):
-        await until(lambda: meta.telling.waiting)
+        await until(lambda: len(meta.handlers.held))
         with monkeypatch.context() as patched:
 
             def full(*_: object) -> None:

@@ -4,14 +4,12 @@ import dataclasses
 import itertools
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import UUID
 
 import pytest
 import trio
 import trio.testing
 
-from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState
 from delay_protocol.nodes.registration import (
     GroupRecord,
     Master,
@@ -23,15 +21,13 @@ from delay_protocol.nodes.registration import (
 from delay_server.admin.status import failing_checks, status_of
 from delay_server.server import DelayServer, serve
 from delay_server.settings.config import (
-    MetaConfig,
     StorageConfig,
 )
 from delay_server.settings.errors import NodeRefusedError
-from meta_server.settings.config import RegistrationConfig
 from sender.groups.group import Group
 from storage.batch.batches import Damage
 from storage.batch.columns import RecordKind
-from tests.delay_server.meta_stub import META, FakeMeta, RealMeta, meta_config, record_of
+from tests.delay_server.meta_stub import FakeMeta, meta_config, record_of
 from tests.delay_server.server_rig import (
     HOST,
     PORT,
@@ -195,7 +191,7 @@ async def test_another_role_accepts_nothing_delivers_nothing_and_writes_nothing(
             assert (answer.code, answer.body) == (51, b"the master of this group is other")
             assert world.broker.ids == []
             assert epochs_of(server) == [1]
-            assert meta.brokers == []
+            assert meta.given_states == []
             [why] = failing_checks(server.observe())
             assert why == "this node does not follow its master: it has not asked yet"
             status = status_of(server.observe())
@@ -275,7 +271,7 @@ async def test_a_record_older_than_one_told_before_changes_nothing(
 async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
-        await until(lambda: meta.brokers)
+        await until(lambda: meta.given_states)
         meta.kill()
         producer = await world.connect()
         for number in range(60):
@@ -287,11 +283,10 @@ async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
         assert (meta_status["server"], meta_status["role"]) == (None, "master")
         assert 115_000 < meta_status["away_ms"] < 125_000
         assert "no meta server found" in meta_status["trouble"]
-        told = len(meta.brokers)
+        asked = len(meta.nodes)
         async with meta.running():
-            # Clients are told again soon after, without waiting for the next heartbeat.
-            await until(lambda: len(meta.brokers) > told, seconds=4)
-            assert meta.brokers[-1].request_type is BrokerRequestType.HEARTBEAT
+            await until(lambda: len(meta.nodes) > asked, seconds=4)
+            assert meta.nodes[-1].state == "RW"
             assert (meta.nodes[-1].incarnation, meta.nodes[-1].last_epoch) == (1, 1)
             assert status_of(server.observe())["meta"]["away_ms"] == 0
             assert epochs_of(server) == [1]
@@ -300,11 +295,10 @@ async def test_the_master_goes_on_while_no_meta_server_can_be_asked() -> None:
 async def test_a_stop_does_not_wait_for_a_meta_server_that_is_away() -> None:
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()):
-        await until(lambda: meta.brokers)
-        meta.broker_code = None
+        await until(lambda: meta.given_states)
+        meta.say = lambda _: None
         began = trio.current_time()
     assert trio.current_time() - began < 2.5
-    assert [one.request_type for one in meta.brokers[1:]] == [BrokerRequestType.OFFLINE] * 3
 
 
 # -- fenced and refused ----------------------------------------------------------------------
@@ -388,7 +382,7 @@ async def test_a_refusal_while_it_serves_ends_it_too() -> None:
             meta.say = lambda _: Refused(reason="a newer start has registered")
             await until(lambda: server.fenced, seconds=2)
             assert "a newer start" in "; ".join(failing_checks(server.observe()))
-        assert meta.brokers[-1].request_type is not BrokerRequestType.OFFLINE
+        assert meta.given_states == ["RW"]
 
 
 @pytest.mark.parametrize("kind", ["create", "write", "sync"])
@@ -416,37 +410,20 @@ async def test_a_power_cut_while_an_epoch_begins_costs_an_epoch_and_nothing_else
 # -- what clients are told -------------------------------------------------------------------
 
 
-async def test_clients_are_told_when_it_serves_every_ten_seconds_and_when_it_stops() -> None:
-    world = World()
-    meta = FakeMeta(world)
-    async with meta.running():
-        async with world.serving(meta_config()):
-            await trio.sleep(35)
-            kinds = [one.request_type for one in meta.brokers]
-            assert kinds == [BrokerRequestType.ONLINE, *[BrokerRequestType.HEARTBEAT] * 3]
-            pauses = [b - a for a, b in zip(meta.told_at, meta.told_at[1:], strict=False)]
-            assert all(10 <= pause < 10.1 for pause in pauses)
-        last = meta.brokers[-1]
-        assert (last.request_type, last.state) == (BrokerRequestType.OFFLINE, BrokerState.NRW)
-        assert {(one.group, one.address, one.role) for one in meta.brokers} == {
-            ("default", f"{HOST}:{PORT}", BrokerRole.DELAY_MASTER)
-        }
-        assert {one.state for one in meta.brokers[:-1]} == {BrokerState.RW}
-
-
-async def test_nothing_is_said_after_the_last_word() -> None:
+async def test_producers_see_the_group_when_it_serves_and_until_it_stops() -> None:
     world = World()
     world.broker.answer_after_s = 3600
-    settings = dataclasses.replace(META, heartbeat_seconds=0.05)
     async with FakeMeta(world).running() as meta:
-        async with world.serving(meta_config(meta=settings)):
+        async with world.serving(meta_config()) as server:
             await world.keep(make_item("in flight", world.now_ms))
-            await trio.sleep(1)
+            await trio.sleep(35)
+            assert meta.given_states == ["RW"]
+            assert status_of(server.observe())["meta"]["announced"] == "RW"
             began = trio.current_time()
         assert trio.current_time() - began > 3
-        assert len(meta.brokers) > 15
-        assert meta.brokers[-1].request_type is BrokerRequestType.OFFLINE
-        assert meta.told_at[-1] < began + 0.01
+        assert meta.given_states == ["RW", "NRW"]
+        at = meta.asked_at[[one.state for one in meta.nodes].index("NRW")]
+        assert at < began + 0.01
 
 
 @pytest.mark.parametrize(("answer_after_s", "seconds"), [(0.0, 0.1), (0.5, 2)])
@@ -455,15 +432,15 @@ async def test_clients_are_told_that_the_disk_is_full_and_that_it_is_not_one_aft
 ) -> None:
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
-        await until(lambda: meta.brokers)
+        await until(lambda: meta.given_states)
         meta.answer_after_s = answer_after_s
         server.node.budget.full = True
         server.node.upkeep.note_disk()
-        await until(lambda: meta.brokers[-1].state is BrokerState.R, seconds=seconds)
+        await until(lambda: meta.given_states[-1] == "R", seconds=seconds)
         server.node.budget.full = False
         server.node.upkeep.note_disk()
-        await until(lambda: meta.brokers[-1].state is BrokerState.RW, seconds=seconds)
-        assert len(meta.brokers) == 3
+        await until(lambda: meta.given_states[-1] == "RW", seconds=seconds)
+        assert meta.given_states == ["RW", "R", "RW"]
 
 
 async def test_a_disk_that_is_full_from_the_start_is_never_called_writable() -> None:
@@ -472,119 +449,20 @@ async def test_a_disk_that_is_full_from_the_start_is_never_called_writable() -> 
     full = StorageConfig(disk_free_bytes_min=1 << 21, disk_free_share_min=0.9999)
     async with FakeMeta(world).running() as meta, world.serving(meta_config(storage=full)):
         await trio.sleep(12)
-        assert len(meta.brokers) == 2
-        assert {one.state for one in meta.brokers} == {BrokerState.R}
-        # ONLINE would mean RW, whatever state comes with it.
-        assert {one.request_type for one in meta.brokers} == {BrokerRequestType.HEARTBEAT}
+        assert meta.given_states == ["R"]
 
 
 async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_is_over() -> None:
     world = World()
     async with FakeMeta(world, again_ms=90_000).running() as meta, world.serving(meta_config()):
-        await until(lambda: meta.brokers)
+        await until(lambda: meta.given_states)
         await trio.sleep(1)
-        asked, told = len(meta.nodes), len(meta.brokers)
+        asked = len(meta.nodes)
         meta.kill()
         await trio.sleep(1)
         async with meta.running():
-            await until(lambda: len(meta.nodes) > asked and len(meta.brokers) > told, seconds=4)
-
-
-async def test_a_refusal_to_tell_clients_is_shown_and_tried_again() -> None:
-    world = World()
-    meta = FakeMeta(world, broker_code=51)
-    async with meta.running(), world.serving(meta_config()) as server:
-        await trio.sleep(10)
-        assert 9 <= len(meta.brokers) <= 21
-        assert {one.request_type for one in meta.brokers} == {BrokerRequestType.ONLINE}
-        assert "answered 51" in status_of(server.observe())["meta"]["announce_trouble"]
-        meta.broker_code = 0
-        await trio.sleep(4)
-        assert status_of(server.observe())["meta"]["announce_trouble"] == ""
-        assert status_of(server.observe())["meta"]["announced"] == "RW"
-
-
-async def test_silence_about_clients_ends_the_connection() -> None:
-    world = World()
-    async with FakeMeta(world, broker_code=None).running() as meta, world.serving(meta_config()):
-        await trio.sleep(3)
-        meta.broker_code = 0
-        await until(lambda: meta.asks_http == 2, seconds=1)
-        await trio.sleep(1)
-        assert meta.brokers[-1].request_type is BrokerRequestType.ONLINE
-
-
-async def test_nothing_is_asked_where_no_meta_server_is_set() -> None:
-    world = World()
-    async with FakeMeta(world).running() as meta, world.serving() as server:
-        await trio.sleep(60)
-        assert meta.asks_http == 0
-        assert server.registration is None
-        assert "meta" not in status_of(server.observe())
-        assert epochs_of(server) == [1]
-
-
-# -- a secret that both have -----------------------------------------------------------------
-
-
-def secret_at(path: Path, text: str) -> str:
-    """Write a file of one secret; return its path."""
-    path.write_text(text * 8)
-    path.chmod(0o600)
-    return str(path)
-
-
-def meta_with(path: str) -> MetaConfig:
-    return dataclasses.replace(META, secret_file=path)
-
-
-async def test_with_the_secret_both_sides_are_sure_of_each_other(tmp_path: Path) -> None:
-    world = World()
-    path = secret_at(tmp_path / "secret", "ours")
-    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
-    async with real.running() as meta, world.serving(meta_config(meta=meta_with(path))) as server:
-        await trio.sleep(20)
-        assert status_of(server.observe())["meta"]["authenticated"] is True
-        assert meta.credentials.unauthenticated == 0
-        assert meta.credentials.authenticated >= 10
-        real.kill()
-        await trio.sleep(5)
-        assert status_of(server.observe())["meta"]["authenticated"] is False
-        async with real.running() as again:
-            await until(lambda: again.credentials.authenticated, seconds=5)
-            assert failing_checks(server.observe()) == []
-
-
-async def test_where_the_secrets_differ_a_node_waits_and_says_why(tmp_path: Path) -> None:
-    world = World()
-    own, other = (secret_at(tmp_path / name, name) for name in ("ours", "theirs"))
-    trouble = "could not authenticate this node: the request was not made with a secret"
-    real = RealMeta(world, registration=RegistrationConfig(secret_file=other))
-    server = world.server(meta_config(meta=meta_with(own)))
-    async with real.running() as meta, starting(world, server):
-        await trio.sleep(10)
-        assert trouble in failing_checks(server.observe())[0]
-        assert not server.ready.is_set()
-        assert meta.registry.nodes == {}
-
-
-async def test_a_master_goes_on_when_somebody_answers_without_the_secret(tmp_path: Path) -> None:
-    world = World()
-    path = secret_at(tmp_path / "secret", "ours")
-    real = RealMeta(world, registration=RegistrationConfig(secret_file=path))
-    async with real.running(), world.serving(meta_config(meta=meta_with(path))) as server:
-        real.kill()
-        liar = FakeMeta(world, challenge=b"\x81\xa5nonce\xc4\x20" + bytes(32))
-        liar.say = lambda _: Refused(reason="go away")
-        async with liar.running():
-            await until(lambda: liar.sealed, seconds=10)
-            await trio.sleep(10)
-            assert server.fenced is None
-            assert (
-                "does not prove that it has the secret"
-                in status_of(server.observe())["meta"]["trouble"]
-            )
-            await world.keep(make_item("m", world.now_ms))
+            await until(lambda: len(meta.nodes) > asked, seconds=4)
+            assert meta.nodes[-1].state == "RW"
 
 
 # -- retired ---------------------------------------------------------------------------------
@@ -597,7 +475,6 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
         meta.is_retired = True
         await until(lambda: server.duty().remark, seconds=3)
-        told = len(meta.brokers)
         refused = await producer.send(make_item("after", world.now_ms))
         assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
         assert failing_checks(server.observe()) == [
@@ -607,9 +484,9 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
         assert (status["retired"], status["accepts"]) == (True, False)
         await until(lambda: world.broker.ids == ["before"])
         await trio.sleep(20)
-        # Clients have other routes: nobody is told of it any more.
-        assert len(meta.brokers) <= told + 1
+        # Producers have other routes: it gives no state any more.
+        assert meta.nodes[-1].state is None
         meta.is_retired = False
         await until(lambda: not server.duty().remark, seconds=3)
         assert await producer.send(make_item("again", world.now_ms)) == {}
-        assert meta.brokers[-1].state is BrokerState.RW
+        await until(lambda: meta.nodes[-1].state == "RW", seconds=3)

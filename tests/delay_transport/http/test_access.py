@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import trio
 
-from delay_transport.http.access import AccessError, AccessPolicy, Caller, check_exposure
+from delay_transport.http.access import AccessPolicy, Caller, check_exposure
 from delay_transport.http.addresses import is_loopback
+from delay_transport.http.problems import RequestError
 from delay_transport.http.tokens import LOOPBACK, Role, Token, Tokens, digest_of
 from delay_transport.seams.errors import ConfigError
 from meta_server.settings.config import HttpConfig, ListenerConfig
@@ -41,7 +42,7 @@ async def reason(
     await trio.lowlevel.checkpoint()
     try:
         caller = at.admit(headers, peer, needed=needed, is_change=is_change, reached_at=reached_at)
-    except AccessError as error:
+    except RequestError as error:
         return f"{error.code} {error.kind}"
     return caller.name
 
@@ -166,7 +167,7 @@ async def test_too_many_wrong_tokens_are_not_looked_at_but_good_ones_are() -> No
 async def test_a_file_that_cannot_be_read_lets_nobody_in() -> None:
     tokens = tokens_of(alice=Role.ADMIN)
     tokens.fault = "/etc/delaywheel/tokens.json: cannot be read; chmod 600 /etc/delaywheel"
-    with pytest.raises(AccessError) as refused:
+    with pytest.raises(RequestError) as refused:
         gate(tokens).admit(
             HOST | {"x-api-token": "alice"}, "127.0.0.1", needed=Role.READ, is_change=False
         )

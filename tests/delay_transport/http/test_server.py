@@ -13,10 +13,14 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 import delay_transport.http.server
+from delay_transport.http.problems import Problem
 from delay_transport.http.server import (
     HEADER_BYTES_MAX,
     json_response,
+    make_application,
+    serve_application,
 )
+from delay_transport.seams.errors import ListenError
 from tests.delay_transport.http.rig import CONNECTIONS_MAX, answer_to, read_all, serving
 
 
@@ -168,7 +172,7 @@ async def answers_to(*targets: str) -> list[tuple[int, object]]:
         for target in targets:
             line = f"GET {target} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
             head, _, body = (await answer_to(address, line.encode())).partition(b"\r\n\r\n")
-            value = msgspec.json.decode(body) if b"application/json" in head else None
+            value = msgspec.json.decode(body) if b"json" in head else None
             found.append((int(head.split()[1]), value))
     return found
 
@@ -198,9 +202,15 @@ async def test_what_is_no_text_or_only_almost_a_path_is_refused() -> None:
 async def test_a_bug_in_an_endpoint_is_logged_with_its_traceback_and_answered() -> None:
     with structlog.testing.capture_logs() as logged:
         [(code, answer)] = await answers_to("/faulty?token=secret")
-    assert (code, answer) == (
-        500,
-        {"error": {"code": "internal", "message": "an unexpected error: see the server's log"}},
+    problem = Problem(
+        status=500, code="internal", detail="an unexpected error: see the server's log"
     )
+    assert (code, msgspec.convert(answer, Problem)) == (500, problem)
     [entry] = logged
     assert (entry["method"], entry["path"], entry["exc_info"]) == ("GET", "/faulty", True)
+
+
+async def test_an_address_that_is_taken_is_a_typed_error() -> None:
+    async with serving() as (host, port):
+        with pytest.raises(ListenError, match=f"{host}:{port}"):
+            await serve_application(make_application([]), f"{host}:{port}", connections_max=1)

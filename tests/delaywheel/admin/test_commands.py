@@ -1,229 +1,331 @@
-"""`delaywheel admin delay-group handover | elect | set`: what is asked, waited for and said."""
+"""`delaywheel admin`: what each command asks of the meta server, what it waits for and prints."""
 
 import json
+from collections.abc import Mapping
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import pytest
 from click.testing import CliRunner, Result
 
-import delaywheel.admin.commands
+import delaywheel.admin.waiting
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from tests.delaywheel.json_servers import answering
 
-ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": ""}
+ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": "", "version": 1}
 ELECTING = ACTIVE | {"phase": "electing", "master": None, "epoch": 5, "election": "waits for n2"}
+GROUP: dict[str, Any] = {
+    "name": "g1",
+    "kind": "normal",
+    "address": "h:1",
+    "state": "RW",
+    "static": True,
+    "tag": "",
+    "weight": 100,
+    "liveness": "none",
+    "version": 3,
+}
+AWAY = (503, {"code": "starting", "detail": "the store has not been loaded yet"})
+REFUSED = (409, {"code": "state", "detail": "n1 may send"})
+NOTHING = (404, {"code": "not-found", "detail": "there is none"})
+LATER = (412, {"code": "version", "detail": "g1: version 3 was expected"})
 
 
 class Meta:
-    """A meta server whose delay group d1 is as told, look by look, the last one again and again."""
+    """A meta server that answers what a test says, a request's last answer again and again."""
 
-    def __init__(self, *looks: dict[str, Any], answer: dict[str, Any] | None = None) -> None:
-        self.looks = list(looks)
-        self.answer = answer or looks[0]
-        self.asked: list[Any] = []
+    def __init__(self, **answers: Any) -> None:  # noqa: ANN401 (rows, or codes with them)
+        """Answer by method and path, such as GET_delay_group_d1: a row, or several one by one."""
+        self.answers = {
+            name: list(found) if isinstance(found, list) else [found]
+            for name, found in answers.items()
+        }
+        self.asked: list[tuple[str, Any]] = []
+        """Changes: method and path, the body and the version that it is for."""
+        self.queries: list[str] = []
 
     def run(self, *words: str) -> Result:
-        """Run a command of `delaywheel admin delay-group`."""
+        """Run a command of `delaywheel admin`."""
+        with answering(self.answer) as address:
+            return CliRunner().invoke(main, ["admin", "--meta", address, *words])
 
-        def answer(method: str, target: str, _: dict[str, str], body: bytes) -> tuple[int, bytes]:
-            if method == "POST":
-                target = target.removeprefix("/api/v1/delay-groups/")
-                self.asked.append((target, json.loads(body)) if body else target)
-                return 200, json.dumps(self.answer).encode()
-            assert target == "/api/v1/delay-groups/d1"
-            shown = self.looks.pop(0) if len(self.looks) > 1 else self.looks[0]
-            return 200, json.dumps(shown).encode()
-
-        with answering(answer) as address:
-            return CliRunner().invoke(main, ["admin", "--meta", address, "delay-group", *words])
+    def answer(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes
+    ) -> tuple[int, bytes]:
+        """Answer a request."""
+        url = urlsplit(target)
+        path = unquote(url.path.removeprefix("/api/v1/"))
+        self.queries.append(url.query)
+        if method != "GET":
+            sent = json.loads(body) if body else None
+            version = headers.get("if-match", "").strip('"')
+            self.asked.append((f"{method} {path}", (sent, version) if version else sent))
+        key = "".join(one if one.isalnum() else "_" for one in f"{method} {path}").strip("_")
+        found = self.answers[key]
+        answer = found.pop(0) if len(found) > 1 else found[0]
+        code, row = answer if isinstance(answer, tuple) else (200, answer)
+        return code, json.dumps(row).encode()
 
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delaywheel.admin.commands, "_LOOK_S", 0.01)
-    monkeypatch.setattr(delaywheel.admin.commands, "_HANDOVER_S", 0.3)
+    monkeypatch.setattr(delaywheel.admin.waiting, "_LOOK_S", 0.01)
+    monkeypatch.setattr(delaywheel.admin.waiting, "_HANDOVER_S", 0.3)
+    monkeypatch.setattr(delaywheel.admin.waiting, "_ELECTED_S_MAX", 0.3)
+    monkeypatch.setattr(delaywheel.admin.waiting, "_SILENT_S_MAX", 0.2)
 
 
-def test_an_election_is_waited_for() -> None:
-    looks = (ACTIVE, ELECTING, ACTIVE | {"epoch": 5, "master": "n2"})
-    meta = Meta(*looks, answer=ELECTING | {"election": ""})
+# Rows
+
+
+def test_set_changes_the_fields_that_are_named_and_nothing_that_changed_meanwhile() -> None:
+    meta = Meta(GET_broker_group_g1=GROUP, PUT_broker_group_g1=GROUP)
+    result = meta.run("set", "broker-group", "g1", "weight=50", "static=false")
+    assert result.exit_code == 0, result.output
+    editable = {name: GROUP[name] for name in ("kind", "address", "tag")}
+    body = editable | {"weight": 50, "static": False}
+    assert meta.asked == [("PUT broker-group/g1", (body, "3"))]
+    meta = Meta(GET_broker_group_g1=GROUP, PUT_broker_group_g1=LATER)
+    result = meta.run("set", "broker-group", "g1", "weight=50", "--version", "2")
+    assert (result.exit_code, meta.asked[0][1][1]) == (ExitCode.REFUSED, "2")
+    assert "look at it with `delaywheel admin get broker-group g1`" in result.stderr
+
+
+def test_set_adds_what_is_not_there() -> None:
+    meta = Meta(GET_broker_b1_MASTER=NOTHING, PUT_broker_b1_MASTER=(201, {"version": 1}))
+    words = ("hostname=h", "ip=10.0.0.1", "serve-port=1")
+    assert meta.run("set", "broker", "b1/MASTER", *words).exit_code == 0
+    body = {"hostname": "h", "ip": "10.0.0.1", "serve_port": 1}
+    assert meta.asked == [("PUT broker/b1/MASTER", (body, "0"))]
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("set", "broker-group", "g1", "wight=1"), "there is no field wight; there are: kind, "),
+        (("set", "broker-group", "g1", "weight=x"), "weight: Its share of subjects"),
+        (("set", "broker-group", "g1", "weight"), "weight is not FIELD=VALUE"),
+        (("get", "broker", "b1"), "the key of a broker is GROUP/ROLE"),
+        (("get", "broker-group", "g1", "--prefix", "g"), "go with a list"),
+        (("min-isr", "d1"), "give NAME MIN_ISR"),
+        (("min-isr", "d1", "two"), "min_isr: With fewer nothing is accepted."),
+    ],
+)
+def test_what_is_typed_wrongly_is_refused_with_what_is_allowed(
+    words: tuple[str, ...], sentence: str
+) -> None:
+    meta = Meta()
+    result = meta.run(*words)
+    assert result.exit_code == ExitCode.USAGE
+    assert sentence in result.stderr
+    assert meta.asked == []
+
+
+def test_a_list_has_five_columns_and_with_all_every_field() -> None:
+    rows = [GROUP, GROUP | {"name": "g2"}]
+    pages: list[dict[str, Any]] = [
+        {"items": rows[:1], "next": "g1"},
+        {"items": rows[1:], "next": None},
+    ]
+    meta = Meta(GET_broker_group=pages)
+    shown = meta.run("get", "broker-group", "--prefix", "g").stdout.splitlines()
+    assert [line.split() for line in shown] == [
+        ["name", "kind", "address", "state", "heartbeats"],
+        ["g1", "normal", "h:1", "RW", "none"],
+        ["g2", "normal", "h:1", "RW", "none"],
+    ]
+    assert meta.queries == ["prefix=g&limit=100", "prefix=g&after=g1&limit=99"]
+    every = Meta(GET_broker_group={"items": rows, "next": None}).run("get", "broker-group", "--all")
+    assert "weight" in every.stdout
+    some = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
+    assert "and more: --all" in some.run("get", "broker-group", "--limit", "1").stdout
+    both = Meta(GET_broker_group={"items": rows[:1], "next": "g1"})
+    assert "tag" in both.run("get", "broker-group", "--limit", "1", "--all").stdout
+    assert both.queries == ["limit=1"]
+    lines = Meta(GET_broker_group=pages[1]).run("get", "broker-group", "--json").stdout
+    assert json.loads(lines) == rows[1]
+    assert Meta(GET_broker=pages[1] | {"items": []}).run("get", "broker").stdout == "none\n"
+
+
+def test_a_delay_group_with_its_nodes_is_at_most_100_columns_wide() -> None:
+    node = {
+        "version": 1,
+        "group": "d1",
+        "node_id": "n1",
+        "in_sync": True,
+        "last_sequence": 17,
+        "liveness": "heard",
+        "note": "its disk is full",
+        "fitness": "unfit",
+        "fitness_note": "its disk was full at the last heartbeat",
+        "clock_note": "its clock is 4 s ahead of the clock of this meta server",
+        "controls_note": "",
+    } | {f"more_{number}": "x" * 30 for number in range(10)}
+    meta = Meta(GET_delay_group_d1=ACTIVE | {"nodes": [node]})
+    shown = meta.run("get", "delay-group", "d1").stdout
+    assert max(map(len, shown.splitlines())) <= 100
+    assert {"node", "sequence", "notes", "n1", "17"} <= set(shown.split())
+    assert "more 9" in meta.run("get", "delay-group", "d1", "--all").stdout
+
+
+def test_remove_names_the_key_and_the_version() -> None:
+    meta = Meta(DELETE_delay_node_d1_n2={"changed": True}, DELETE_broker_group_g1={"changed": True})
+    assert meta.run("remove", "delay-node", "d1/n2").stdout == "delay-node d1/n2 is removed\n"
+    words = ("g1", "--lose-messages", "--version", "3")
+    assert meta.run("remove", "broker-group", *words).exit_code == 0
+    assert meta.queries[-1] == "lose_messages=true"
+    assert meta.asked == [
+        ("DELETE delay-node/d1/n2", None),
+        ("DELETE broker-group/g1", (None, "3")),
+    ]
+
+
+def test_a_pattern_takes_the_routes_with_it_that_the_meta_server_chose() -> None:
+    own = {"orders.a": True, "orders.b": False, "orders.c": True}
+    rows = [{"pattern": name, "chosen": is_chosen} for name, is_chosen in own.items()]
+    route = {"pattern": "orders.*", "groups": ["mail"], "version": 1}
+    meta = Meta(
+        GET_route_orders=NOTHING,
+        PUT_route_orders=route,
+        GET_route=[{"items": rows, "next": None}, {"items": [route], "next": "more"}],
+        DELETE_route_orders_a={"changed": True},
+        DELETE_route_orders_c={"changed": True},
+    )
+    result = meta.run("set", "route", "orders.*", "groups=mail,sms", "--also-existing")
+    assert result.exit_code == 0, result.output
+    assert meta.asked == [
+        ("PUT route/orders.*", ({"groups": ["mail", "sms"]}, "0")),
+        ("DELETE route/orders.a", None),
+        ("DELETE route/orders.c", None),
+    ]
+    assert "orders.a, orders.c" in result.stdout
+    assert "subjects that begin with orders. have routes of their own" in result.stderr
+
+
+def test_what_is_not_there_is_refused_with_what_lists_those_that_are() -> None:
+    lists = "there is none: `delaywheel admin get {}` lists those that there are\n"
+    meta = Meta(
+        GET_subject_a=NOTHING,
+        DELETE_route_a=NOTHING,
+        GET_delay_group_a=NOTHING,
+        GET_subject_rule_c_a=NOTHING,
+        PUT_subject_rule_c_a=NOTHING,
+    )
+    assert meta.run("get", "subject", "a").stderr.endswith(lists.format("subject"))
+    assert meta.run("remove", "route", "a").stderr.endswith(lists.format("route"))
+    assert meta.run("elect", "a", "--wait").stderr.endswith(lists.format("delay-group"))
+    # What is missing here is no rule.
+    missing = meta.run("set", "subject-rule", "c/a", "paused=true")
+    assert missing.stderr == "Error: there is none\n"
+
+
+# Actions
+
+
+def test_actions_have_their_fields_as_words_and_options() -> None:
+    meta = Meta(
+        POST_delay_group_d1_min_isr=ACTIVE,
+        POST_delay_node_d1_n1_give_up=ACTIVE,
+        POST_delay_node_d1_n1_approve=ACTIVE,
+        POST_broker_group_g1_approve=GROUP,
+        POST_broker_group_g1_read_only=GROUP,
+        POST_broker_group_g1_extend={"changed": 1},
+    )
+    for words in (
+        ("min-isr", "d1", "2", "--version", "4.1"),
+        ("give-up", "d1", "n1", "--lose-messages"),
+        ("approve", "d1/n1"),
+        ("approve", "g1", "--address", "h:1"),
+        ("read-only", "g1", "--no-read-only"),
+        ("extend", "g1", "g2"),
+    ):
+        result = meta.run(*words)
+        assert result.exit_code == 0, result.output
+    assert meta.asked == [
+        ("POST delay-group/d1/min-isr", ({"min_isr": 2}, "4.1")),
+        ("POST delay-node/d1/n1/give-up", {"lose_messages": True}),
+        ("POST delay-node/d1/n1/approve", {}),
+        ("POST broker-group/g1/approve", {"address": "h:1"}),
+        ("POST broker-group/g1/read-only", {"read_only": False}),
+        ("POST broker-group/g1/extend", {"new_group": "g2"}),
+    ]
+
+
+def test_an_election_is_waited_for_while_the_meta_server_is_restarted() -> None:
+    done = ACTIVE | {"epoch": 5, "master": "n2"}
+    meta = Meta(
+        GET_delay_group_d1=[AWAY, ACTIVE, ACTIVE, ELECTING, AWAY, ELECTING, done],
+        POST_delay_group_d1_elect=[REFUSED, AWAY, ELECTING],
+    )
     result = meta.run("elect", "d1", "--wait")
     assert result.exit_code == 0, result.output
-    assert meta.asked == ["d1/elect"]
+    assert [path for path, _ in meta.asked] == ["POST delay-group/d1/elect"] * 2
     assert "waits for n2" in result.stderr
+    assert "asking again: the store has not been loaded yet" in result.stderr
     assert "n2" in result.stdout
 
 
-def test_an_election_is_not_waited_for_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(delaywheel.admin.commands, "_ELECTED_S_MAX", 0.2)
-    result = Meta(ELECTING).run("elect", "d1", "--wait")
+def test_no_election_is_waited_for_without_end() -> None:
+    elect = ELECTING | {"election": ""}
+    result = Meta(GET_delay_group_d1=ELECTING, POST_delay_group_d1_elect=elect).run(
+        "elect", "d1", "--wait"
+    )
     assert result.exit_code == ExitCode.REFUSED
-    assert "no master after 0 s: waits for n2. The election goes on" in result.stderr
+    assert "no master after 0.3 s: waits for n2. The election goes on" in result.stderr
+    away = Meta(GET_delay_group_d1=AWAY).run("elect", "d1", "--wait")
+    assert away.exit_code == ExitCode.NETWORK
+    assert "no answer of the meta server within 0.3 s: the store has not" in away.stderr
+    refused = Meta(GET_delay_group_d1=ACTIVE, POST_delay_group_d1_elect=REFUSED)
+    result = refused.run("elect", "d1", "--wait")
+    assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "Error: n1 may send\n")
 
 
 def test_an_election_without_waiting_asks_once() -> None:
-    meta = Meta(ELECTING)
+    meta = Meta(POST_delay_group_d1_elect=ELECTING)
     assert meta.run("elect", "d1").exit_code == 0
-    assert meta.asked == ["d1/elect"]
+    assert meta.asked == [("POST delay-group/d1/elect", {})]
 
 
 def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:
-    meta = Meta(ACTIVE, ACTIVE | {"epoch": 5, "master": "n3"}, answer=ACTIVE)
-    result = meta.run("handover", "d1", "--to", "n3")
-    assert (result.exit_code, meta.asked) == (0, [("d1/handover", {"to": "n3"})])
+    def hand_over(*looks: Any, to: tuple[str, ...] = ()) -> tuple[Result, Meta]:  # noqa: ANN401
+        answers = [REFUSED, ACTIVE] if AWAY in looks[:1] else ACTIVE
+        meta = Meta(GET_delay_group_d1=list(looks), POST_delay_group_d1_handover=answers)
+        return meta.run("handover", "d1", *to), meta
+
+    next_one = ACTIVE | {"epoch": 5, "master": "n3"}
+    result, meta = hand_over(ACTIVE, AWAY, next_one, to=("--to", "n3"))
+    assert (result.exit_code, meta.asked) == (0, [("POST delay-group/d1/handover", {"to": "n3"})])
     assert "n3" in result.stdout
-    back = Meta(ACTIVE | {"epoch": 5}, answer=ACTIVE).run("handover", "d1")
+    # A meta server that has just begun has not received a heartbeat yet.
+    result, meta = hand_over(AWAY, ACTIVE, ACTIVE, next_one)
+    assert (result.exit_code, len(meta.asked)) == (0, 2)
+    back, _ = hand_over(ACTIVE, ACTIVE | {"epoch": 5})
     assert back.exit_code == ExitCode.REFUSED
     assert "n1 could not hand over, and goes on" in back.stderr
-    silent = Meta(ACTIVE).run("handover", "d1")
+    silent, _ = hand_over(ACTIVE)
     assert silent.exit_code == ExitCode.REFUSED
     assert "n1 has not handed d1 over within 0.3 s" in silent.stderr
 
 
-def test_how_many_disks_have_to_be_in_sync_is_set() -> None:
-    meta = Meta(ACTIVE)
-    assert meta.run("set", "d1", "--min-isr", "2").exit_code == 0
-    assert meta.asked == [("d1/min-isr", {"min_isr": 2})]
+# The audit
 
 
-class Routes:
-    """A meta server with routes of subjects, which answers a page of two at a time."""
-
-    def __init__(self, **chosen: bool) -> None:
-        self.own = [{"name": name, "chosen": is_chosen} for name, is_chosen in chosen.items()]
-        self.asked: list[tuple[str, str]] = []
-        self.looked = False
-        """Whether it was asked for the group."""
-
-    def set(self, *words: str) -> Result:
-        """Run `delaywheel admin route set`."""
-        return self.run("set", *words)
-
-    def run(self, *words: str) -> Result:
-        """Run `delaywheel admin route`."""
-
-        def answer(method: str, target: str, _: dict[str, str], __: bytes) -> tuple[int, bytes]:
-            path, query = f"{target}?".removeprefix("/api/v1/").split("?")[:2]
-            found: dict[str, Any] = {"name": "orders.", "kept": len(self.own)}
-            if path == "broker-groups/mail":
-                self.looked = True
-            elif (method, path) == ("GET", "prefix-routes/orders."):
-                pass
-            elif method == "GET":
-                assert "prefix=orders." in query
-                names = [one["name"] for one in self.own]
-                begin = names.index(query.partition("after=")[2]) + 1 if "after=" in query else 0
-                page, rest = self.own[begin : begin + 2], self.own[begin + 2 :]
-                found = {"items": page, "next": page[-1]["name"] if rest else None}
-            else:
-                self.asked.append((method, path))
-                gone = path.removeprefix("routes/") if method == "DELETE" else ""
-                self.own = [one for one in self.own if one["name"] != gone]
-            return 200, json.dumps(found).encode()
-
-        with answering(answer) as address:
-            words = ("--meta", address, "route", *words)
-            return CliRunner().invoke(main, ["admin", *words])
-
-
-def test_a_pattern_sets_a_prefix_and_takes_what_the_meta_server_chose_with_it() -> None:
-    meta = Routes(**{"orders.a": True, "orders.b": False, "orders.c": True})
-    result = meta.set("orders.*", "--group", "mail", "--also-existing")
-    assert result.exit_code == 0, result.output
-    assert meta.asked == [
-        ("PUT", "prefix-routes/orders."),
-        ("DELETE", "routes/orders.a"),
-        ("DELETE", "routes/orders.c"),
-    ]
-    assert "orders.a" in result.stdout
-    # What was moved is not kept.
-    assert ["kept", "1"] in [line.split() for line in result.stdout.splitlines()]
-    assert "1 subjects that begin with orders. have routes of their own" in result.stderr
-
-
-def test_a_pattern_removes_the_route_of_a_prefix() -> None:
-    meta = Routes()
-    result = meta.run("remove", "orders.*")
-    assert result.exit_code == 0, result.output
-    assert meta.asked == [("DELETE", "prefix-routes/orders.")]
-
-
-def test_a_dry_run_counts_and_changes_nothing() -> None:
-    meta = Routes(**{"orders.a": True, "orders.b": False, "orders.c": True})
-    words = ("orders.*", "--group", "mail", "--dry-run", "--json")
-    for more, moves in (((), 0), (("--also-existing",), 2)):
-        result = meta.set(*words, *more)
-        assert result.exit_code == 0, result.output
-        assert json.loads(result.stdout) == {
-            "route": "orders.", "prefix": True, "groups": ["mail"],
-            "moves": moves, "keeps": 3 - moves,
-        }  # fmt: skip
-    assert meta.asked == []
-    assert meta.looked
-
-
-def test_a_receiver_is_approved_as_what_it_is_a_group_without_an_address() -> None:
-    asked: list[tuple[str, str, Any]] = []
-
-    def answer(method: str, target: str, _: dict[str, str], body: bytes) -> tuple[int, bytes]:
-        asked.append((method, target, json.loads(body)))
-        return 200, json.dumps({"name": "mail", "kind": "receiver"}).encode()
-
-    with answering(answer) as address:
-        words = ("--meta", address, "receiver", "approve", "mail")
-        result = CliRunner().invoke(main, ["admin", *words])
-    assert result.exit_code == 0, result.output
-    assert asked == [("POST", "/api/v1/broker-groups/mail/approve", {"address": ""})]
-
-
-def test_the_history_of_a_group_is_its_entries_of_the_audit() -> None:
-    def group(master: str | None, epoch: int, **more: object) -> dict[str, Any]:
-        named = None if master is None else {"node_id": master, "incarnation": 1}
-        return {"record": {"epoch": epoch, "master": named}, **more}
-
-    def entry(number: int, at_ms: int, action: str, before: object, after: object) -> Any:  # noqa: ANN401
-        return {
-            "number": number,
-            "at_ms": at_ms,
-            "actor": "alice",
-            "action": f"delay-group.{action}",
-            "target": "c1/d1",
-            "before": before,
-            "after": after,
-        }
-
-    why = "n1 was not heard for 3.0 s"
+def test_the_audit_shows_what_a_change_was_by_the_names_of_fields() -> None:
+    before = {"version": 1, "record": {"epoch": 4, "in_sync": {"n1": "x"}}, "tag": ""}
+    after = {"version": 2, "record": {"epoch": 5, "in_sync": {}}, "tag": ""}
+    changes = (
+        (before, after, 'record.epoch 4 -> 5, record.in_sync.n1 "x" -> -'),
+        (None, after, "record.epoch 5"),
+        (before, None, "removed"),
+        (before, {"to": "n2"}, 'to "n2"'),
+    )
     rows = [
-        entry(9, 9_000, "hand-over", group("n2", 2), group("n2", 3, why="its disk is full")),
-        entry(8, 8_000, "hand-over", group("n1", 1), group("n2", 2, why="it is being stopped")),
-        entry(7, 7_000, "hand-over", group("n1", 1)["record"], {"to": "n2"}),
-        entry(6, 4_250, "elect", group(None, 1), group("n1", 1, why=why, votes={"n1": "fit"})),
-        entry(5, 3_000, "elect", group("n0", 0), group(None, 1, why=why)),
+        {"at_ms": 1, "actor": "al", "action": "a.b", "target": "c/d", "before": old, "after": new}
+        for old, new, _ in changes
     ]
-
-    def answer(_: str, target: str, __: dict[str, str], ___: bytes) -> tuple[int, bytes]:
-        if "audit" not in target:
-            return 200, json.dumps(ACTIVE | {"cluster": "c1"}).encode()
-        assert "target=c1%2Fd1" in target
-        action = "elect" if "delay-group.elect" in target else "hand-over"
-        items = [row for row in rows if row["action"] == f"delay-group.{action}"]
-        return 200, json.dumps({"items": items, "next": None}).encode()
-
-    def show(*words: str) -> str:
-        with answering(answer) as address:
-            words = ("admin", "--meta", address, *words, "delay-group", "show", "d1", "--history")
-            result = CliRunner().invoke(main, words)
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    found = [json.loads(line) for line in show("--json").splitlines()]
-    assert [(row["event"], row["epoch"], row["master"], row["why"]) for row in found] == [
-        ("could not hand over", 3, "n2", "its disk is full"),
-        ("n1 hands over", 2, "n2", "it is being stopped"),
-        ("an operator wants n2 as the master", 1, "n1", "by alice"),
-        ("elected", 1, "n1", why),
-        ("an election begins", 1, None, why),
-    ]
-    assert (found[3]["after_seconds"], found[3]["votes"]) == (1.25, "n1: fit")
-    assert why in show()
+    meta = Meta(GET_audit={"items": rows, "next": None})
+    lines = meta.run("get", "audit").stdout.splitlines()
+    assert lines[0].split() == ["at", "what", "change"]
+    for line, (_, _, change) in zip(lines[1:], changes, strict=True):
+        assert line.split("a.b c/d by al")[1].strip() == change

@@ -41,12 +41,13 @@ def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None
     assert first not in listed
 
 
-def test_only_its_owner_may_read_the_file_and_nothing_else_stays_behind(tmp_path: Path) -> None:
+def test_only_its_owner_may_read_the_file_and_its_lock_alone_stays_behind(tmp_path: Path) -> None:
     file = tmp_path / "tokens.json"
     add(file, "alice")
     add(file, "bob")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert [path.name for path in tmp_path.iterdir()] == ["tokens.json"]
+    names = {path.name for path in tmp_path.iterdir()}
+    assert names == {"tokens.json", ".tokens.json.lock"}
 
 
 def test_the_file_may_lie_in_the_data_directory_of_a_server_that_runs(tmp_path: Path) -> None:

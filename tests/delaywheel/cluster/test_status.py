@@ -10,10 +10,11 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from delaywheel.cluster.status import format_value, render
+from delaywheel.cluster.status import render
 from delaywheel.main import main
 from delaywheel.shared import http_exchange
 from delaywheel.shared.failures import ExitCode
+from delaywheel.shared.tables import format_value, title_of
 from tests.delaywheel.json_servers import answering
 
 STATUS = {
@@ -92,6 +93,7 @@ def test_a_long_table_is_cut_and_says_so() -> None:
     [
         ("accepted", 1234, "1,234"),
         ("ratio", 0.123, "0.12"),
+        ("rate_per_s", 100, "100"),
         ("uptime_ms", 20, "20 ms"),
         ("uptime_ms", 1500, "1.5 s"),
         ("recovery_seconds", 0.25, "250 ms"),
@@ -107,6 +109,10 @@ def test_a_long_table_is_cut_and_says_so() -> None:
 )
 def test_figures_are_written_for_people(key: str, value: object, text: str) -> None:
     assert format_value(key, value) == text
+
+
+def test_a_title_has_the_unit_of_a_rate_alone() -> None:
+    assert (title_of("uptime_ms"), title_of("rate_per_s")) == ("uptime", "rate per s")
 
 
 def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
@@ -134,6 +140,14 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
             ),
         ),
         ({"late": 3, "brokers": {"g2": {"up": 1}}}, "d1/n1 takes and delivers messages"),
+        (
+            {"meta": {"away_ms": 150_000, "trouble": "refused"}},
+            (
+                "d1/n1 takes and delivers messages; "
+                "but no meta server answers since 2023-11-14 22:10:50 UTC, for 2 min: refused"
+            ),
+        ),
+        ({"meta": {"away_ms": 0, "trouble": ""}}, "d1/n1 takes and delivers messages"),
         ({"replication": {"role": "master"}}, "d1/n1 takes and delivers messages"),
         ({"replication": {"role": "slave"}}, "d1/n1 copies what its master has"),
         (
@@ -151,8 +165,8 @@ def test_the_first_line_says_that_all_is_well_or_what_is_not(
 ) -> None:
     text = io.StringIO()
     status = STATUS | {"group": "d1", "node_id": "n1"} | changes
-    Console(width=100, file=text).print(render(status))
-    assert text.getvalue().splitlines()[0] == line
+    Console(width=200, file=text).print(render(status))
+    assert text.getvalue().splitlines()[0].rstrip() == line
 
 
 REPLICATION = {

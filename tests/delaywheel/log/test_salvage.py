@@ -1,7 +1,6 @@
 """`delaywheel log salvage` writes what it found elsewhere, and sends only when it is told to."""
 
 import errno
-import fcntl
 import json
 import os
 import shutil
@@ -140,18 +139,6 @@ def test_what_cannot_be_meant_is_refused(
     assert contents(data) == before
 
 
-def test_a_directory_in_use_is_read_with_a_warning(data: Path, tmp_path: Path) -> None:
-    held = os.open(data, os.O_RDONLY)
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        result = salvage(data, "--out", tmp_path / "out")
-    finally:
-        os.close(held)
-    assert result.exit_code == 0
-    assert "is in use by a running server" in result.stderr
-    assert "in use" not in salvage(data, "--out", tmp_path / "out").stderr
-
-
 class FakeClient:
     """Takes messages and remembers them; refuses those in `refuses`."""
 
@@ -160,7 +147,8 @@ class FakeClient:
         self.refuses: set[str] = set()
         self.servers: list[str] = []
 
-    def __call__(self, servers: list[str]) -> "FakeClient":
+    def __call__(self, servers: list[str], *, meta: None) -> "FakeClient":
+        assert meta is None
         self.servers = servers
         return self
 

@@ -24,7 +24,6 @@ class RecordingClient:
     kept_by: str
     receipt: dict[str, bool]
     trouble: str
-    routes_cache: str | None
     servers: Sequence[str] | None
     metas: Sequence[str] | None
     timeout: float | None
@@ -35,11 +34,9 @@ class RecordingClient:
         *,
         meta: Sequence[str] | None = None,
         on_trouble: Callable[[str], None],
-        routes_cache: str | None,
     ) -> None:
         if self.trouble:
             on_trouble(self.trouble)
-        type(self).routes_cache = routes_cache
         if not all(":" in server for server in [*(servers or ()), *(meta or ())]):
             raise ValueError("no port")
         type(self).servers = servers
@@ -110,13 +107,6 @@ def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) ->
     client.trouble = "no message was accepted for 1 s"
     result = run("--delay", "1")
     assert (result.exit_code, result.stderr) == (0, "no message was accepted for 1 s\n")
-
-
-def test_routes_are_kept_in_a_file_for_meta_servers_only(client: type[RecordingClient]) -> None:
-    assert run("--delay", "1", "--meta", "m:1", "--routes-cache", "r.json").exit_code == 0
-    assert client.routes_cache == "r.json"
-    result = run("--delay", "1", "--server", "s:1", "--routes-cache", "r.json")
-    assert (result.exit_code, "is for --meta" in result.stderr) == (2, True)
 
 
 def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:

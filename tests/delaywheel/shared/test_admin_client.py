@@ -15,7 +15,7 @@ from tests.odd_addresses import ODD_ADDRESSES
 
 
 def problem(code: str, message: str) -> bytes:
-    return json.dumps({"error": {"code": code, "message": message}}).encode()
+    return json.dumps({"code": code, "detail": message}).encode()
 
 
 def session(address: str, *, token_file: Path | None = None) -> Session:
@@ -44,7 +44,7 @@ def _no_token(monkeypatch: pytest.MonkeyPatch) -> None:
         (200, b"[" * 100_000, ExitCode.NETWORK, "no meta server"),
         (200, b'"\xff"', ExitCode.NETWORK, "no meta server"),
         (404, b"Not Found", ExitCode.NETWORK, "no meta server"),
-        (404, b'{"error":7}', ExitCode.NETWORK, "no meta server"),
+        (404, b'{"detail":7}', ExitCode.NETWORK, "no meta server"),
         (500, b"Internal Server Error", ExitCode.REFUSED, "log of the meta server"),
         (500, problem("internal", "the log has it"), ExitCode.REFUSED, "the log has it"),
     ],
@@ -73,7 +73,7 @@ def test_at_what_is_no_address_nobody_is_asked(address: str) -> None:
         session(address).ask("GET", "limits")
 
 
-@pytest.mark.parametrize("command", ["topology", "admin broker-group list", "controls", "status"])
+@pytest.mark.parametrize("command", ["topology", "admin get broker-group", "controls", "status"])
 def test_a_command_with_no_address_is_one_sentence(command: str) -> None:
     words = command.split()
     at = ["--server" if command == "status" else "--meta", "x..y:5"]
@@ -111,17 +111,22 @@ def test_the_token_comes_from_the_file_or_the_environment(
         seen.append(headers.get("authorization"))
         return 200, b"{}"
 
-    file = tmp_path / "token"
+    file, files = tmp_path / "token", tmp_path / "tokens"
     file.write_text("from-file\n")
     with answering(answer) as address:
+        files.write_text(f"10.0.0.1:1 other\n\n{address}  from-line\n* rest\n")
         session(address).ask("GET", "limits")
         monkeypatch.setenv(TOKEN_VARIABLE, "from-env")
         session(address).ask("GET", "limits")
         session(address, token_file=file).ask("GET", "limits")
-    assert seen == [None, "Bearer from-env", "Bearer from-file"]
+        session(address, token_file=files).ask("GET", "limits")
+        files.write_text("10.0.0.1:1 other\n")
+        session(address, token_file=files).ask("GET", "limits")
+    words = [None, "Bearer from-env", "Bearer from-file", "Bearer from-line", "Bearer from-env"]
+    assert seen == words
 
 
-@pytest.mark.parametrize("text", ["", "a b", "a\r\nX: y", "ä"])
+@pytest.mark.parametrize("text", ["", "a\nb", "a b\nc", "h:1 a\tb", "a\x01", "ä"])
 def test_a_file_without_a_token_is_said(tmp_path: Path, text: str) -> None:
     file = tmp_path / "token"
     file.write_bytes(text.encode())

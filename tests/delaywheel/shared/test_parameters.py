@@ -71,7 +71,10 @@ def _fractions(
         if isinstance(parameter.type, click.types.FloatParamType | click.FloatRange):
             yield (*path, parameter.name or ""), parameter.type
     if isinstance(command, click.Group):
-        for name, one in command.commands.items():
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            one = command.get_command(context, name)
+            assert one is not None
             yield from _fractions(one, (*path, name))
 
 

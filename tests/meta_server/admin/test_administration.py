@@ -15,21 +15,16 @@ from meta_server.known.model import GroupKind
 from meta_server.server import MetaServer
 from meta_server.settings.config import (
     ListenerConfig,
-    MetaServerConfig,
     RegistrationConfig,
     StoreConfig,
 )
 from tests.kit.operator import Operator, refusal_of
-from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of
+from tests.meta_server.meta_rig import World, broker, entered, make_config, names, node, state_of
 
 AT_ONCE = NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS * NEW_GROUPS_ADDRESS_SHARE
 DELAY_PRODUCER = ClientType.DELAY_PRODUCER
 HEARTBEAT, OFFLINE = BrokerRequestType.HEARTBEAT, BrokerRequestType.OFFLINE
 DAY_S = 24 * 3600.0
-
-
-def entered() -> MetaServerConfig:
-    return make_config(registration=RegistrationConfig(groups="entered"))
 
 
 @pytest.mark.parametrize(
@@ -57,22 +52,6 @@ def test_beyond_this_machine_groups_have_to_be_entered(
         assert config.patterns_end is (is_open and not is_shared)
 
 
-async def test_who_just_turns_up_gets_no_messages_of_a_subject_that_has_a_route(
-    world: World, server: MetaServer
-) -> None:
-    peer, client = await world.connect(), await world.connect()
-    assert (await peer.broker(broker("g1"))).code == 0
-    assert names((await client.register("a.b")).groups) == ["g1"]
-    assert (await peer.broker(broker("g2", address="10.6.6.6:1"))).code == 0
-    with trio.move_on_after(5):
-        raise AssertionError(await client.pushed())
-    assert names((await client.register("a.b")).groups) == ["g1"]
-    # Until an operator says that it belongs there.
-    shown = await Operator(server).approve_group("g2")
-    assert shown["entered"]
-    assert names((await client.pushed()).groups) == ["g1", "g2"]
-
-
 async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> None:
     world = World()
     async with world.serving(entered()) as server:
@@ -80,18 +59,13 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
         for what in (BrokerRequestType.ONLINE, HEARTBEAT):
             answer = await peer.broker(broker("g1", what=what))
             assert answer.code == 51
-            assert b"delaywheel admin broker-group approve g1" in answer.body
+            assert b"delaywheel admin approve g1" in answer.body
         assert names((await client.register("a.b")).groups) == []
         await trio.sleep(2)
-        (waiting,) = (await operator.topology())["waiting"]
-        assert 2 <= waiting.pop("waits_seconds") < 3
-        assert waiting == {
-            "name": "g1",
-            "kind": "normal",
-            "address": "10.0.0.1:20881",
-            "patterns": [],
-            "speaks_from": "127.0.0.1",
-        }
+        [step] = (await operator.topology())["next_steps"]
+        assert step["group"] == "g1"
+        assert "asks from 127.0.0.1" in step["step"]
+        assert "approve g1 --address 10.0.0.1:20881`" in step["step"]
         # The second as for a receiver, which it is not.
         for address in ("10.6.6.6:20881", ""):
             wrong = await refusal_of(operator.approve_group("g1", address=address))
@@ -104,8 +78,7 @@ async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> No
         )
         assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
         assert names((await client.pushed()).groups) == ["g1"]
-        topology = await operator.topology()
-        assert topology["waiting"] == []
+        assert (await operator.topology())["next_steps"] == []
         actions = [row.entry.action for row in world.medium.audit]
         assert actions == ["broker-group.approve"]
         # It is known, and entered, after a restart as well.
@@ -124,8 +97,8 @@ async def test_an_unknown_delay_group_waits_and_is_let_in_of_whichever_kind() ->
         with pytest.raises(AssertionError, match="waits for an operator"):
             await ours.node(node(group="d1"))
         assert (await client.register("a.b", DELAY_PRODUCER)).groups == ()
-        waiting = (await operator.topology())["waiting"]
-        assert [(row["name"], row["kind"]) for row in waiting] == [("q1", "delay"), ("d1", "delay")]
+        steps = (await operator.topology())["next_steps"]
+        assert [row["group"] for row in steps] == ["q1", "d1"]
         for name in ("q1", "d1"):
             await operator.approve_group(name)
         assert (await theirs.broker(broker("q1", role=role))).code == 0
@@ -143,7 +116,7 @@ async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_a
     async with world.serving() as server:
         ours, client, stranger = [await world.connect() for _ in range(3)]
         await ours.node(node())
-        await ours.broker(broker("d1", address="10.0.0.5:20801", role=role))
+        await ours.state("RW")
         answer = await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))
         assert b"waits for an operator" in answer.body
         for subject in ("a.b", "a.c", "a.d"):
@@ -227,7 +200,7 @@ async def test_a_group_that_is_not_in_use_is_removed_and_leaves_chosen_routes(
     client = await world.connect()
     assert names((await client.register("a.b")).groups) == ["g1"]
     actions = [row.entry.action for row in world.medium.audit]
-    assert actions == ["route.remove", "broker-group.remove"]
+    assert actions == ["broker-group.remove"]
     # The name is free: whoever takes it gets nothing of what there is.
     assert (await peer.broker(broker("bad", address="10.6.6.6:1"))).code == 0
     assert names((await client.register("a.b")).groups) == ["g1"]
@@ -251,7 +224,7 @@ async def test_a_group_that_somebody_holds_is_not_removed(
     await operator.remove_route("a.b")
     await operator.remove_group("static")
     assert isinstance(await peer.node(node()), NodeRegistered)
-    assert await why("d1") == "d1 has delay servers: remove those first"
+    assert await why("d1") == "d1 has brokers or delay servers: remove those first"
     await trio.sleep(31)
     await operator.give_up_node("d1", "n1", **retired)
     await operator.remove_group("d1")

@@ -1,44 +1,29 @@
 """The administration's API: what is answered, when, and what connected clients learn of it."""
 
 import base64
-import os
-from collections.abc import Awaitable, Callable
-from dataclasses import replace
-from pathlib import Path
 
 import msgspec
-import pytest
 import trio
 
 from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType
-from delay_transport.http.tokens import Role, Token, digest_of, encode_tokens
-from meta_server.known.model import BrokerGroup, Contents, GroupKind, Route, Subject
+from meta_server.known.model import BrokerGroup, GroupKind, Route, Subject
 from meta_server.server import MetaServer
 from meta_server.settings.config import AdminConfig
-from tests.asgi import JSON
-from tests.kit.operator import Operator, refusal_of
-from tests.meta_server.memory_store import Fault, Medium
-from tests.meta_server.meta_rig import World, broker, make_config, names, node, state_of, until
+from tests.kit.operator import OperationRefusedError, Operator, refusal_of
+from tests.meta_server.memory_store import Fault
+from tests.meta_server.meta_rig import (
+    World,
+    at_once,
+    broker,
+    make_config,
+    names,
+    node,
+    state_of,
+    until,
+    world_with,
+)
 from tests.meta_server.wire.test_group_changes import three
 from tests.simulation.executor import ExecutorPlan
-
-ADMIN = {"authorization": "Bearer a"}
-READER = {"authorization": "Bearer r"}
-
-
-def with_tokens(path: Path, **settings: int) -> AdminConfig:
-    """Return settings with a file of two tokens: `a` may change, `r` may read."""
-    file = path / "tokens.json"
-    file.write_bytes(
-        encode_tokens(
-            [
-                Token(name="alice", role=Role.ADMIN, sha256=digest_of("a")),
-                Token(name="rob", role=Role.READ, sha256=digest_of("r")),
-            ]
-        )
-    )
-    file.chmod(0o600)
-    return replace(AdminConfig(token_file=str(file)), **settings)  # type: ignore[arg-type]
 
 
 async def add_groups(operator: Operator, *group_names: str) -> None:
@@ -56,7 +41,7 @@ async def test_a_change_is_answered_when_it_is_stored_with_its_audit_in_the_same
     assert (shown["name"], shown["state"], shown["version"]) == ("g1", "RW", 1)
     assert server.administration.changes == {"broker-group.add": 1}
     [stored] = [commit for commit in world.medium.commits if len(commit) > 1]
-    assert [type(change).__name__ for change in stored] == ["SaveBrokerGroup", "Audit"]
+    assert [type(change).__name__ for change in stored] == ["Save", "Audit"]
     [row] = world.medium.audit
     assert (row.entry.actor, row.entry.action, row.entry.target) == (
         "loopback",
@@ -65,59 +50,30 @@ async def test_a_change_is_answered_when_it_is_stored_with_its_audit_in_the_same
     )
 
 
-async def test_what_changes_nothing_is_stored_nowhere(world: World, operator: Operator) -> None:
-    await add_groups(operator, "g1")
-    before = len(world.medium.audit)
-    shown = await operator.change_group("g1", weight=100)
-    assert shown["version"] == 1
-    assert len(world.medium.audit) == before
-
-
-async def test_two_who_change_the_same_version_do_not_both_succeed() -> None:
-    world = World()
-    codes: list[int] = []
-    async with world.serving() as server:
-        operator = Operator(server)
-        await add_groups(operator, "g1")
-
-        async def change(weight: int) -> None:
-            body = {"weight": weight, "version": 1}
-            answer = await operator.ask("PATCH", "/api/v1/broker-groups/g1", body)
-            codes.append(answer.code)
-
-        async with trio.open_nursery() as nursery:
-            for weight in range(10):
-                nursery.start_soon(change, weight)
-        assert sorted(codes) == [200] + [409] * 9
-        assert server.registry.groups["g1"].version == 2
-
-
-async def test_every_change_of_many_at_once_is_kept(
-    world: World, server: MetaServer, operator: Operator
+async def test_two_who_change_the_same_version_do_not_both_succeed(
+    server: MetaServer, operator: Operator
 ) -> None:
-    async with trio.open_nursery() as nursery:
-        for number in range(30):
-            nursery.start_soon(operator.add_group, f"g{number}")
-    assert len(server.registry.groups) == 30
-    assert len(world.medium.audit) == 30
-    assert len(world.medium.contents.broker_groups) == 30
+    await add_groups(operator, "g1")
+
+    async def change(weight: int) -> int:
+        try:
+            await operator.change_group("g1", weight=weight, version=1)
+        except OperationRefusedError as error:
+            return error.code
+        return 200
+
+    assert sorted(await at_once(map(change, range(10)))) == [200] + [412] * 9
+    assert server.registry.groups["g1"].version == 2
 
 
 async def test_a_limit_holds_however_many_ask_at_once() -> None:
     world = World()
-    codes: list[int] = []
     async with world.serving(make_config(admin=AdminConfig(prefix_routes_max=5))) as server:
         operator = Operator(server)
         await add_groups(operator, "g1")
-
-        async def lead(number: int) -> None:
-            path = f"/api/v1/prefix-routes/p{number}."
-            codes.append((await operator.ask("PUT", path, {"groups": ["g1"]})).code)
-
-        async with trio.open_nursery() as nursery:
-            for number in range(20):
-                nursery.start_soon(lead, number)
-        assert sorted(codes) == [200] * 5 + [409] * 15
+        paths = [f"/api/v1/route/p{number}.*" for number in range(20)]
+        answers = await at_once(operator.ask("PUT", path, {"groups": ["g1"]}) for path in paths)
+        assert sorted(one.code for one in answers) == [200] * 5 + [409] * 15
         assert len(server.registry.prefixes) == 5
 
 
@@ -146,32 +102,12 @@ async def test_a_prefix_route_reaches_those_without_a_route_of_their_own(
     await operator.set_prefix("a.", ["g1"])
     pushed = await peer.pushed()
     assert names(pushed.groups) == ["g1"]
-    assert (await operator.route("a.b"))["source"] == "prefix"
+    assert (await operator.route("a.b"))["follows"] == "a.*"
     await operator.remove_prefix("a.")
     assert names((await peer.pushed()).groups) == []
 
 
-async def test_the_route_of_a_prefix_tells_whom_it_reaches_and_who_keeps_its_own(
-    world: World, operator: Operator
-) -> None:
-    peer = await world.connect()
-    await add_groups(operator, "g1", "g2")
-    for number in range(8):
-        await peer.register(f"a.{number}")
-    await peer.register("b")
-    shown = await operator.set_prefix("a.", ["g1"])
-    assert (shown["subjects"], shown["kept"], len(shown["kept_examples"])) == (0, 8, 5)
-    await operator.remove_route("a.3")
-    await operator.remove_route("a.5")
-    await peer.register("a.new")
-    await trio.sleep(1)
-    longer = await operator.set_prefix("a.3", ["g2"])
-    assert (longer["subjects"], longer["kept"], longer["kept_examples"]) == (1, 0, [])
-    shown = await operator.prefix("a.")
-    assert (shown["subjects"], shown["kept"]) == (2, 6)
-
-
-async def test_read_only_is_pushed_to_producers_and_not_to_consumers(
+async def test_read_only_is_pushed_to_producers_and_a_retired_group_is_taken_from_everybody(
     world: World, operator: Operator
 ) -> None:
     await add_groups(operator, "g1", "g2")
@@ -185,6 +121,13 @@ async def test_read_only_is_pushed_to_producers_and_not_to_consumers(
     with trio.move_on_after(5) as scope:
         await consumer.pushed()
     assert scope.cancelled_caught
+    code, _ = await refusal_of(operator.retire_group("g1"))
+    assert code == 409
+    await operator.retire_group("g1", lose_messages=True)
+    for peer in (producer, consumer):
+        assert names((await peer.pushed()).groups) == ["g2"]
+    await operator.restore_group("g1")
+    assert sorted(names((await consumer.pushed()).groups)) == ["g1", "g2"]
 
 
 async def test_a_replaced_master_is_pushed_and_has_a_time_out_to_be_heard(
@@ -203,18 +146,6 @@ async def test_a_replaced_master_is_pushed_and_has_a_time_out_to_be_heard(
     assert state_of(server, "g1") is BrokerState.NRW
 
 
-async def test_a_retired_group_is_taken_from_everybody(world: World, operator: Operator) -> None:
-    await add_groups(operator, "g1", "g2")
-    peer = await world.connect()
-    await peer.register("a.b", ClientType.CONSUMER, consumer_group="cg")
-    code, _ = await refusal_of(operator.retire_group("g1"))
-    assert code == 409
-    await operator.retire_group("g1", lose_messages=True)
-    assert names((await peer.pushed()).groups) == ["g2"]
-    await operator.restore_group("g1")
-    assert sorted(names((await peer.pushed()).groups)) == ["g1", "g2"]
-
-
 async def test_a_broker_is_told_who_it_is_as_soon_as_it_is_entered() -> None:
     world = World()
     body = {"group": "g1", "role": "MASTER", "hostname": "b1", "ip": "10.0.0.1"}
@@ -222,7 +153,8 @@ async def test_a_broker_is_told_who_it_is_as_soon_as_it_is_entered() -> None:
     async with world.serving() as server:
         operator = Operator(server)
         peer = await world.connect()
-        assert (await peer.acquire("b1", 20881)).code == 51
+        unknown = await peer.acquire("b1", 20881)
+        assert (unknown.code, unknown.body) == (51, b"")
         await operator.add_broker(**(body | ports))
         assert (await peer.acquire("b1", 20881)).code == 0
         place = {"hostname": "b2", "ip": "10.0.0.2", **ports}
@@ -238,11 +170,11 @@ async def test_an_entered_group_with_a_time_out_to_register_falls_silent(
     operator: Operator,
 ) -> None:
     for name, static in (("late", False), ("static", True)):
-        body = {"name": name, "address": "h:1", "static": static}
-        await operator.add_group(**body)
+        await operator.add_group(name, address="h:1", static=static)
     await trio.sleep(31)
     states = {row["name"]: row["state"] for row in (await operator.groups())["items"]}
     assert states == {"late": "NRW", "static": "RW"}
+    assert [row["name"] for row in (await operator.groups(prefix="l"))["items"]] == ["late"]
 
 
 # Delay servers
@@ -288,7 +220,7 @@ async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -
         shown = await operator.delay_group("d1")
         assert (shown["phase"], shown["election"]) == ("active", "")
         first = shown["nodes"][0]
-        assert (first["role"], first["in_sync"], first["accepts"]) == ("master", True, True)
+        assert (first["role"], first["in_sync"]) == ("master", True)
         ends = [first[name] for name in ("last_sequence", "committed", "uncommitted")]
         assert ends == [40, 30, 7]
         assert shown["nodes"][1]["note"].startswith("in sync: ")
@@ -300,7 +232,7 @@ async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -
         assert not (await group.members[1].news()).hand_over_to
         began = trio.current_time()
         assert (await group.members[0].news()).hand_over_to == ""
-        assert 9.9 < trio.current_time() - began < 10.2
+        assert 9.9 < trio.current_time() - began < 10.4
         code, error = await refusal_of(operator.hand_over("d1", to="n3"))
         assert (code, "n3 is none of those in sync beside n1" in error["message"]) == (409, True)
         shown = await operator.elect("d1")
@@ -309,7 +241,7 @@ async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -
         shown = await operator.elect("d1")
         assert (shown["phase"], shown["epoch"]) == ("electing", 2)
         found = [row["action"] for row in (await operator.audit())["items"]]
-        assert found[:3] == ["delay-group.elect", "delay-group.hand-over", "delay-group.min-isr"]
+        assert found[:3] == ["delay-group.elect", "delay-group.handover", "delay-group.min-isr"]
 
 
 async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
@@ -329,8 +261,8 @@ async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
         ("retried", 409, "is used by a connected client"),
         ("tagged", 409, "has the tag t"),
         ("routed", 409, "has a route that an operator set"),
-        ("nobody", 404, "was never used"),
-        ("typo?version=7", 409, "has version 1, not 7"),
+        ("nobody", 404, "there is no subject"),
+        ("typo?version=7", 412, "it has version 1"),
     ):
         name, _, version = subject.partition("?version=")
         query = {"version": version} if version else {}
@@ -350,44 +282,27 @@ async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
 # Lists
 
 
-async def test_a_hundred_thousand_subjects_are_paged_through_without_holding_up_the_loop() -> None:
-    count = 100_000
-    subjects = tuple(Subject(name=f"s.{number * 7919 % count:06}") for number in range(count))
-    routes = tuple(
-        Route(name=subject.name, groups=("g1",) if number % 2 else ("g2", "g1"))
-        for number, subject in enumerate(subjects)
-    )
-    world = World(medium=Medium(Contents(subjects=subjects, routes=routes)))
-    async with world.serving() as server:
+async def test_routes_are_paged_found_by_beginning_and_group_and_counted_by_group() -> None:
+    count = 3000
+    names_ = [f"s.{number * 7919 % count:06}" for number in range(count)]
+    rows = [Subject(name=name) for name in names_]
+    routes = [
+        Route(name=name, groups=("g1",) if number % 2 else ("g2", "g1"))
+        for number, name in enumerate(names_)
+    ]
+    async with world_with(subjects=rows, routes=routes).serving() as server:
         operator = Operator(server)
         for ask in (operator.subjects, operator.routes):
-            after, seen = "", []
-            for _ in range(5):
-                page = await ask(after=after, limit=1000)
-                seen += [row["name"] for row in page["items"]]
-                after = page["next"]
-            assert seen == [f"s.{number:06}" for number in range(5000)]
-        some = await operator.routes(prefix="s.09999", group="g2", limit=1000)
+            first = await ask(limit=1000)
+            second = await ask(after=first["next"], limit=1000)
+            seen = [row.get("name") or row["pattern"] for row in first["items"] + second["items"]]
+            assert seen == [f"s.{number:06}" for number in range(2000)]
+        some = await operator.routes(prefix="s.00299", group="g2", limit=1000)
         assert some["next"] is None
         assert 0 < len(some["items"]) < 10
         assert all("g2" in row["groups"] for row in some["items"])
-        summary = await operator.route_summary()
-        assert summary["subjects_by_group"] == {"g1": count, "g2": count // 2}
-        assert (summary["routes"], summary["without_route"]) == (count, 0)
-
-
-async def test_the_last_page_says_so_and_what_comes_meanwhile_moves_nothing(
-    operator: Operator,
-) -> None:
-    await add_groups(operator, "b", "d", "f")
-    first = await operator.groups(limit=2)
-    assert [row["name"] for row in first["items"]] == ["b", "d"]
-    await add_groups(operator, "a", "c", "e")
-    second = await operator.groups(limit=2, after=first["next"])
-    assert [row["name"] for row in second["items"]] == ["e", "f"]
-    assert second["next"] is None
-    only = await operator.groups(kind="delay")
-    assert only == {"items": [], "next": None}
+        topology = await operator.topology()
+        assert topology["routes_by_group"] == {"g1": count, "g2": count // 2}
 
 
 async def test_an_after_that_no_page_ended_with_is_refused() -> None:
@@ -404,7 +319,7 @@ async def test_an_after_that_no_page_ended_with_is_refused() -> None:
 
 
 async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after(
-    world: World, operator: Operator
+    operator: Operator,
 ) -> None:
     await add_groups(operator, "g1", "g2")
     for weight in range(5):
@@ -420,9 +335,6 @@ async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after(
     assert (await operator.audit(action="broker"))["items"] == []
     assert (await operator.audit(actor="nobody"))["items"] == []
     assert len((await operator.audit(target="g2"))["items"]) == 1
-    now_ms = world.clock.now_ms()
-    assert (await operator.audit(since_ms=now_ms + 1))["items"] == []
-    assert (await operator.audit(until_ms=0))["items"] == []
 
 
 async def test_a_long_audit_is_looked_through_in_steps(operator: Operator) -> None:
@@ -446,22 +358,15 @@ async def test_everything_is_there_at_a_glance(world: World, operator: Operator)
     assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1"]
     [group] = found["delay_groups"]
     assert (group["master"], group["nodes"][0]["in_sync"]) == ("n1", True)
-    assert found["routes"] == {
-        "subjects": 2,
-        "routes": 1,
-        "prefixes": 0,
-        "without_route": 1,
-        "subjects_by_group": {"g1": 1},
-        "unserved": 1,
-        "unserved_why": [
-            {
-                "why": "it has no route: no broker group could be given to it",
-                "subjects": 1,
-                "examples": ["tagged"],
-            }
-        ],
-    }
-    assert (found["ready"], found["failing"]) == (True, [])
+    assert found["routes_by_group"] == {"g1": 1}
+    assert found["unserved"] == [
+        {
+            "why": "it has no route: no broker group could be given to it",
+            "patterns": 1,
+            "examples": ["tagged"],
+        }
+    ]
+    assert (found["failing"], found["next_steps"]) == ([], [])
 
 
 async def test_subjects_that_no_group_takes_messages_of_are_shown_with_the_reason(
@@ -476,19 +381,18 @@ async def test_subjects_that_no_group_takes_messages_of_are_shown_with_the_reaso
     await peer.register("p.a")
     await peer.register("%RETRY%p.a%group1", ClientType.CONSUMER, consumer_group="group1")
     await trio.sleep(1)
-    assert (await operator.route_summary())["unserved_why"] == []
+    assert (await operator.topology())["unserved"] == []
     assert (await operator.route("s1"))["unserved"] == ""
     await operator.retire_group("g1", lose_messages=True)
-    found = await operator.route_summary()
-    [retired] = found["unserved_why"]
-    assert (retired["why"], retired["subjects"]) == ("g1 is retired", 7)
-    assert (len(retired["examples"]), found["unserved"], found["without_route"]) == (5, 7, 0)
+    [retired] = (await operator.topology())["unserved"]
+    assert (retired["why"], retired["patterns"]) == ("g1 is retired", 7)
+    assert retired["examples"] == [f"s{number}" for number in range(5)]
     await operator.set_read_only("g2", True)
     found = await operator.topology()
-    assert {row["why"]: row["examples"] for row in found["routes"]["unserved_why"]} == {
+    assert {row["why"]: row["examples"] for row in found["unserved"]} == {
         "g1 is retired": retired["examples"],
         "g1 is retired, g2 is read-only": ["both"],
-        "g2 is read-only": ["p.a"],
+        "g2 is read-only": ["p.*"],
     }
     why = {name: (await operator.route(name))["unserved"] for name in ("s1", "p.a")}
     assert why == {
@@ -522,84 +426,35 @@ async def test_who_was_not_heard_since_a_restart_is_not_said_to_have_been() -> N
 
 async def _liveness(server: MetaServer) -> list[tuple[str, int | None]]:
     found = await Operator(server).topology()
-    status = (await Operator(server).ask("GET", "/status")).json
-    rows = [
-        {
-            row["name"]: (
-                row["liveness"],
-                None if row["heard_seconds_ago"] is None else int(row["heard_seconds_ago"]),
-            )
-            for row in several
-        }
-        for several in (found["broker_groups"], status["groups"])
+    rows = {row["name"]: row for row in found["broker_groups"]}
+    since = {name: rows[name]["heard_seconds_ago"] for name in ("g1", "g2")}
+    return [
+        (rows[name]["liveness"], None if ago is None else int(ago)) for name, ago in since.items()
     ]
-    assert rows[0] == rows[1]
-    return [rows[0]["g1"], rows[0]["g2"]]
 
 
 async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit() -> None:
     rows = tuple(Route(name=f"s{number:04}", groups=("g1",)) for number in range(500))
-    world = World(medium=Medium(Contents(routes=rows)))
+    world = world_with(routes=rows)
     async with world.serving() as server:
         operator = Operator(server)
         await add_groups(operator, "g1", "g2")
-        body = {"group": "g1", "new_group": "g2"}
-        changed = await operator.extend_routes(**body)
+        changed = await operator.extend_routes("g1", "g2")
         assert changed == {"changed": 500, "left": 0, "complete": True}
         assert all(route.groups == ("g1", "g2") for route in server.registry.routes.values())
-        await operator.set_route("s0001", ["g1"])
-        changed = await operator.reduce_routes("g1")
-        assert changed == {"changed": 499, "left": 1, "complete": True}
-        one = await operator.reduce_routes("g2", subject="s0002")
-        assert one == {"changed": 0, "left": 1, "complete": True}
-        code, error = await refusal_of(operator.extend_routes(**(body | {"new_group": "g9"})))
+        again = await operator.extend_routes("g1", "g2")
+        assert again == {"changed": 0, "left": 0, "complete": True}
+        code, error = await refusal_of(operator.extend_routes("g1", "g9"))
         assert (code, error["field"], error["value"]) == (400, "new_group", "'g9'")
-        code, _ = await refusal_of(operator.reduce_routes("g1", subject="no"))
-        assert code == 404
     actions = [row.entry.action for row in world.medium.audit]
-    assert (actions.count("route.extend"), actions.count("route.reduce")) == (500, 499)
+    assert actions.count("route.extend") == 500
 
 
 # What is refused
 
 
-@pytest.mark.parametrize(
-    ("operation", "field", "value"),
-    [
-        (lambda do: do.add_group(7), "name", "7"),
-        (lambda do: do.operate("POST", "/broker-groups", {}), "name", "None"),
-        (lambda do: do.add_group("g", wieght=1), "wieght", "1"),
-        (lambda do: do.add_group("g", weight=-1), "weight", "-1"),
-        (lambda do: do.add_group("g", weight="1"), "weight", "'1'"),
-        (lambda do: do.add_group("g", kind="x"), "kind", "'x'"),
-        (lambda do: do.operate("POST", "/broker-groups", []), "body", "[]"),
-        (lambda do: do.set_route("a", []), "groups", "[]"),
-        (lambda do: do.set_route("a", ["g1", 5]), "groups[1]", "5"),
-        (lambda do: do.set_route("a b", ["g1"]), "subject", "'a b'"),
-        (lambda do: do.replace_broker("g1", "KING"), "role", "'KING'"),
-        (lambda do: do.change_group("g1", version=0), "version", "0"),
-        (lambda do: do.subjects(limit=0), "limit", "'0'"),
-        (lambda do: do.subjects(limit="x"), "limit", "'x'"),
-        (lambda do: do.subjects(nonsense=1), "nonsense", "'1'"),
-        (lambda do: do.subjects(limit=[1, 2]), "limit", "'2'"),
-        (lambda do: do.groups(kind="x"), "kind", "'x'"),
-        (lambda do: do.remove_route("a", version="x"), "version", "'x'"),
-        (lambda do: do.give_up_node("d", "n", lose_messages=1), "lose_messages", "1"),
-    ],
-)
-async def test_a_bad_value_is_answered_with_field_value_and_what_is_allowed(
-    operator: Operator, operation: Callable[[Operator], Awaitable[object]], field: str, value: str
-) -> None:
-    code, error = await refusal_of(operation(operator))
-    assert (code, error["code"], error["field"]) == (400, "bad-value", field)
-    assert error["value"] == value
-    assert error["allowed"]
-    assert field in error["message"]
-
-
 async def test_what_is_not_there_is_404(operator: Operator) -> None:
     await add_groups(operator, "g1")
-    place = {"hostname": "h", "ip": "10.0.0.1", "serve_port": 1, "sync_port": 2}
     for operation in (
         operator.group("g9"),
         operator.change_group("g9"),
@@ -608,169 +463,18 @@ async def test_what_is_not_there_is_404(operator: Operator) -> None:
         operator.prefix("a"),
         operator.remove_route("a"),
         operator.remove_prefix("a"),
-        operator.reduce_routes("g1", subject="a"),
         operator.remove_broker("g1", "MASTER"),
-        operator.replace_broker("g1", "MASTER", **place),
+        operator.remove_rule("c9", "groups", group="g1"),
+        operator.change_rule("c9", "groups", group="g1", weight=2),
         operator.delay_group("d9"),
         operator.remove_node("d9", "n"),
         operator.give_up_node("d9", "n", lose_messages=True),
         operator.accept_older("d9", "n", lose_messages=True),
         operator.elect("d9"),
-        operator.operate("GET", "/nonsense"),
-        operator.operate("GET", "/nonsense\n"),
     ):
         assert (await refusal_of(operation))[0] == 404
-    code, error = await refusal_of(operator.operate("POST", "/audit", {}))
-    assert (code, error["code"]) == (405, "method")
     code, error = await refusal_of(operator.route("a\nb"))
-    assert (code, error["field"]) == (400, "subject")
-
-
-@pytest.mark.parametrize(
-    ("raw", "field"),
-    [(b"", "body"), (b"{", "body"), (b"\xff", "body"), (b"[" * 50_000, "body"), (b"nan", "body")],
-)
-async def test_a_body_that_is_no_json_is_refused(
-    server: MetaServer, raw: bytes, field: str
-) -> None:
-    answer = await Operator(server).ask("POST", "/api/v1/broker-groups", raw=raw, headers=JSON)
-    assert (answer.code, answer.error["field"]) == (400, field)
-
-
-async def test_a_change_must_say_that_it_is_json(operator: Operator) -> None:
-    for kind in ("text/plain", "application/x-www-form-urlencoded", ""):
-        answer = await operator.ask(
-            "POST",
-            "/api/v1/broker-groups",
-            raw=b'{"name":"g1"}',
-            headers={"content-type": kind},
-        )
-        assert (answer.code, answer.error["code"]) == (415, "media-type")
-    kind = "Application/JSON; charset=utf-8"
-    raw = b'{"name":"g1"}'
-    headers = {"content-type": kind}
-    assert (
-        await operator.ask("POST", "/api/v1/broker-groups", raw=raw, headers=headers)
-    ).code == 201
-
-
-async def test_a_body_is_bounded_whatever_its_header_says() -> None:
-    world = World()
-    config = make_config(admin=AdminConfig(body_bytes_max=1024))
-    long = b'{"name":"' + b"x" * 2000 + b'"}'
-    async with world.serving(config) as server:
-        operator = Operator(server)
-        path = "/api/v1/broker-groups"
-        assert (await operator.ask("POST", path, raw=long, headers=JSON)).code == 413
-        assert (await operator.ask("POST", path, pieces=[b"x" * 600] * 3, headers=JSON)).code == 413
-        lying = {**JSON, "content-length": "-5"}
-        assert (await operator.ask("POST", path, raw=b"{}", headers=lying)).code == 413
-        pieces = [b'{"name"', b':"g1"}']
-        assert (await operator.ask("POST", path, pieces=pieces, headers=JSON)).code == 201
-
-
-async def test_a_body_that_does_not_come_is_not_waited_for_long(
-    server: MetaServer, operator: Operator
-) -> None:
-    began = trio.current_time()
-    answer = await operator.ask(
-        "POST", "/api/v1/broker-groups", raw=b"{}", headers=JSON, stall_s=60
-    )
-    assert (answer.code, answer.error["code"]) == (408, "slow")
-    assert trio.current_time() - began < 6
-    assert server.entrance.busy == 0
-
-
-async def test_too_much_at_a_time_is_refused_and_ends() -> None:
-    world = World()
-    config = make_config(admin=AdminConfig(requests_max=2))
-    codes: list[int] = []
-    async with world.serving(config) as server:
-        operator = Operator(server)
-
-        async def slow() -> None:
-            path = "/api/v1/broker-groups"
-            answer = await operator.ask("POST", path, raw=b"{}", headers=JSON, stall_s=3)
-            codes.append(answer.code)
-
-        async with trio.open_nursery() as nursery:
-            for _ in range(3):
-                nursery.start_soon(slow)
-        assert sorted(codes) == [400, 400, 503]
-        assert (await operator.groups())["items"] == []
-
-
-# Who may
-
-
-async def test_without_a_token_nothing_is_answered_but_what_is_for_everybody(
-    tmp_path: Path,
-) -> None:
-    world = World()
-    async with world.serving(make_config(admin=with_tokens(tmp_path))) as server:
-        operator = Operator(server, peer="10.0.0.9")
-        for method, path in (
-            ("GET", "/api/v1/broker-groups"),
-            ("POST", "/api/v1/broker-groups"),
-            ("GET", "/api/v1/audit"),
-            ("GET", "/status"),
-        ):
-            answer = await operator.ask(method, path)
-            assert (answer.code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
-        for path in ("/meta/address", "/livez", "/readyz", "/metrics"):
-            assert (await operator.ask("GET", path)).code == 200
-        assert (await operator.ask("GET", "/api/v1/openapi.json")).code == 200
-
-
-async def test_who_may_read_may_not_change_and_the_audit_has_the_name(tmp_path: Path) -> None:
-    world = World()
-    async with world.serving(make_config(admin=with_tokens(tmp_path))) as server:
-        reader = Operator(server, peer="10.0.0.9", headers=READER)
-        admin = Operator(server, peer="10.0.0.9", headers=ADMIN)
-        body = {"name": "g1", "address": "h:1"}
-        code, error = await refusal_of(reader.add_group(**body))
-        assert (code, error["code"]) == (403, "role")
-        await admin.add_group(**body)
-        [entry] = (await reader.audit())["items"]
-        assert entry["actor"] == "alice"
-        assert (await reader.ask("GET", "/status")).code == 200
-
-
-async def test_a_token_that_is_taken_away_counts_no_more_within_a_second(tmp_path: Path) -> None:
-    world = World()
-    settings = with_tokens(tmp_path)
-    async with world.serving(make_config(admin=settings)) as server:
-        admin = Operator(server, headers=ADMIN)
-        await admin.brokers()
-        new = tmp_path / "new"
-        new.write_bytes(encode_tokens([Token(name="rob", role=Role.READ, sha256=digest_of("r"))]))
-        new.chmod(0o600)
-        new.replace(settings.token_file)
-        await trio.sleep(1.1)
-        assert (await refusal_of(admin.brokers()))[0] == 401
-        await Operator(server, headers=READER).brokers()
-        os.unlink(settings.token_file)
-        await trio.sleep(1.1)
-        code, error = await refusal_of(Operator(server, headers=READER).brokers())
-        assert (code, error["code"]) == (503, "tokens")
-
-
-async def test_a_page_of_another_place_cannot_change_anything(
-    server: MetaServer, operator: Operator
-) -> None:
-    await add_groups(operator, "g1")
-    for headers in (
-        {"origin": "http://evil.example"},
-        {"host": "evil.example"},
-        {"sec-fetch-site": "cross-site"},
-    ):
-        for method, path, body in (
-            ("POST", "/api/v1/broker-groups", {"name": "g2"}),
-            ("PATCH", "/api/v1/broker-groups/g1", {"weight": 1}),
-            ("DELETE", "/api/v1/routes/a", None),
-        ):
-            assert (await operator.ask(method, path, body, headers=headers)).code == 403
-    assert list(server.registry.groups) == ["g1"]
+    assert (code, error["field"]) == (400, "pattern")
 
 
 # The store
@@ -786,7 +490,7 @@ async def test_while_the_store_is_away_reading_goes_on_and_changes_are_503(
     code, error = await refusal_of(operator.change_group("g1", weight=1))
     assert code == 503
     assert (await operator.group("g1"))["weight"] == 100
-    assert (await operator.topology())["ready"] is False
+    assert (await operator.topology())["failing"]
     code, error = await refusal_of(operator.audit())
     assert (code, "away" in error["message"]) == (503, True)
     world.medium.is_down = False
@@ -837,33 +541,3 @@ async def test_nothing_is_answered_before_the_store_is_loaded() -> None:
     operator = Operator(World().server())
     code, error = await refusal_of(operator.groups())
     assert (code, error["code"]) == (503, "starting")
-
-
-async def test_a_bug_ends_one_request_and_is_told_in_the_log(
-    server: MetaServer, operator: Operator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(server.registry, "groups", None)
-    code, error = await refusal_of(operator.groups())
-    assert (code, error["code"]) == (500, "bug")
-    monkeypatch.undo()
-    await operator.groups()
-    assert server.entrance.busy == 0
-
-
-async def test_names_with_anything_in_them_come_back_as_they_are(operator: Operator) -> None:
-    for name in ("ä%41", "a?b#c", "..", "%2F", "a+b", "<b>&\"'"):
-        await operator.add_group(name, address="h:1")
-        assert (await operator.group(name))["name"] == name
-        await operator.set_route(name, [name])
-        assert (await operator.route(name))["groups"] == [name]
-
-
-async def test_a_head_is_a_get_and_an_offline_broker_shows(
-    world: World, operator: Operator
-) -> None:
-    peer = await world.connect()
-    await peer.broker(broker("g1"))
-    await peer.broker(broker("g1", what=BrokerRequestType.OFFLINE))
-    assert (await operator.ask("HEAD", "/api/v1/broker-groups")).code == 200
-    [row] = (await operator.groups(state="NRW"))["items"]
-    assert row["name"] == "g1"

@@ -3,13 +3,10 @@
 from typing import Any
 
 import pytest
-import trio
 from starlette.applications import Starlette
 
-from delay_transport.seams.errors import ListenError
-from meta_server.process import serve_http
 from meta_server.server import MetaServer
-from meta_server.settings.config import HttpConfig, ListenerConfig
+from meta_server.settings.config import ListenerConfig
 from tests.asgi import Caller
 from tests.kit.operator import app_of, starting_app
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
@@ -30,13 +27,10 @@ async def text(server: MetaServer, path: str, **query: str) -> str:
     return answer.body.decode()
 
 
-async def test_the_address_is_plain_text_without_a_newline(server: MetaServer) -> None:
-    assert await text(server, "/meta/address") == "127.0.0.1:20880"
-
-
 @pytest.mark.parametrize(
     ("listener", "address"),
     [
+        (ListenerConfig(), "127.0.0.1:20880"),
         (ListenerConfig(address="0.0.0.0:20880"), "10.0.0.7:20880"),
         (ListenerConfig(address="[::]:20880"), "10.0.0.7:20880"),
         (ListenerConfig(advertised="meta.example:99"), "meta.example:99"),
@@ -82,12 +76,7 @@ async def test_readiness_says_that_all_places_are_taken() -> None:
         assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
 
 
-async def test_what_is_nearly_a_path_leads_nowhere(server: MetaServer) -> None:
-    for path in ("/status/", "/meta/address/", "/api/v1/", "/api/v1/broker-groups/"):
-        assert (await Caller(app_of(server)).ask("GET", path)).code == 404
-
-
-async def test_the_status_says_who_is_alive_and_who_accepts_nothing(
+async def test_the_status_has_figures_and_where_it_listens(
     world: World, server: MetaServer
 ) -> None:
     peer = await world.connect()
@@ -99,41 +88,4 @@ async def test_the_status_says_who_is_alive_and_who_accepts_nothing(
     assert code == 200
     assert (status["subjects"], status["routes"], status["subscriptions"]) == (1, 1, 1)
     assert status["listen"] == "127.0.0.1:20880"
-    states = {group["name"]: (group["kind"], group["state"]) for group in status["groups"]}
-    assert states == {"g1": ("normal", "RW"), "d1": ("delay", "NRW")}
-    [group] = status["delay_groups"]
-    assert (group["epoch"], group["master"], group["in_sync"], group["min_isr"]) == (
-        1,
-        "n1",
-        ["n1"],
-        1,
-    )
-    first, second = group["nodes"]
-    assert (first["role"], first["in_sync"], first["accepts"]) == ("master", True, True)
-    assert (second["role"], second["in_sync"], second["accepts"]) == ("slave", False, False)
-    assert "may lack messages" in second["note"]
-
-
-async def test_nothing_is_changed_where_something_is_asked(server: MetaServer) -> None:
-    assert (await Caller(app_of(server)).ask("POST", "/meta/address")).code == 405
-
-
-def test_it_is_served_on_a_real_socket_and_an_address_in_use_is_said() -> None:
-    async def main() -> None:
-        server = World().server()
-        async with trio.open_nursery() as nursery:
-            address = await nursery.start(serve_http, server, HttpConfig(address="127.0.0.1:0"))
-            host, port = address.rsplit(":", 1)
-            answer = b""
-            async with await trio.open_tcp_stream(host, int(port)) as stream:
-                await stream.send_all(
-                    b"GET /livez HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-                )
-                while data := await stream.receive_some():
-                    answer += data
-            assert answer.startswith(b"HTTP/1.1 200")
-            with pytest.raises(ListenError):
-                await nursery.start(serve_http, server, HttpConfig(address=address))
-            nursery.cancel_scope.cancel()
-
-    trio.run(main)
+    assert (status["ready"], status["delay_nodes"]) == (True, 2)

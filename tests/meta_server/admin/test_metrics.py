@@ -2,7 +2,7 @@
 
 from delay_protocol.meta.requests import BrokerState
 from meta_server.admin.metrics import GROUPS_SHOWN_MAX, take
-from meta_server.known.model import BrokerGroup, GroupKind, SaveBrokerGroup
+from meta_server.known.model import BrokerGroup, GroupKind, Save
 from meta_server.server import MetaServer
 from tests.kit.operator import Operator
 from tests.meta_server.meta_rig import World, broker, node
@@ -12,13 +12,13 @@ NAMES = """
     build_info connections connections_refused_total connection_faults_total held_bytes
     connections_closed_total meta_requests_total meta_requests_refused_total meta_requests_waiting
     meta_subscriptions meta_subscriptions_unkept_total meta_pushes_total meta_push_rounds_total
-    meta_controls_told_total meta_controls_version meta_controls_nodes_behind
+    meta_controls_version meta_controls_nodes_behind
     meta_pushes_delayed_total meta_subjects meta_routes
     meta_elections_total
     meta_groups_set_back
     meta_delay_nodes meta_groups meta_group_up meta_epoch meta_commits_total meta_changes_total
     meta_store_failures_total meta_store_conflicts_total meta_store_up meta_stalls_total
-    meta_admin_changes_total meta_admin_denied_total meta_admin_requests meta_group_moves_total
+    meta_admin_changes_total meta_admin_denied_total meta_admin_requests
     meta_groups_waiting
     meta_prefix_routes meta_load_seconds
 """
@@ -41,7 +41,7 @@ async def test_everything_is_shown_and_counted(world: World, server: MetaServer)
     operator = Operator(server)
     await operator.change_group("g1", weight=1)
     await operator.change_rule("c1", "groups", group="g1", weight=3)
-    await operator.ask("GET", "/api/v1/brokers", headers={"host": "evil.example"})
+    await operator.ask("GET", "/api/v1/broker", headers={"host": "evil.example"})
     found = samples(take(server.observe()).render())
     bare = {name.partition("{")[0].removeprefix("delaywheel_") for name in found}
     assert bare - {name for name in bare if name.endswith("_created")} == {
@@ -68,7 +68,7 @@ async def test_everything_is_shown_and_counted(world: World, server: MetaServer)
 async def test_many_groups_do_not_make_many_labels(server: MetaServer) -> None:
     server.registry.apply(
         [
-            SaveBrokerGroup(
+            Save(
                 BrokerGroup(
                     name=f"g{number}", kind=GroupKind.NORMAL, master="h:1", state=BrokerState.RW
                 )

@@ -1,5 +1,7 @@
 """A receiver gets a group and routes, and takes neither a name nor a route from anybody."""
 
+from itertools import chain
+
 import pytest
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
@@ -18,9 +20,9 @@ def group(
 
 
 def registry_of(
-    *routes: model.Route, groups: tuple[model.BrokerGroup, ...] = (), **rows: object
+    *routes: model.Route, groups: tuple[model.BrokerGroup, ...] = (), **rows: tuple[model.Row, ...]
 ) -> Registry:
-    return Registry(model.Contents(routes=routes, broker_groups=groups, **rows))  # type: ignore[arg-type]
+    return Registry(model.Contents(rows=(*routes, *groups, *chain(*rows.values()))))
 
 
 def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = False) -> model.Route:
@@ -29,8 +31,8 @@ def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = Fa
     )
 
 
-def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> model.SaveRoute:
-    return model.SaveRoute(
+def brought(name: str, *, is_prefix: bool = False, version: int = 1) -> model.Save:
+    return model.Save(
         model.Route(
             name=name,
             is_prefix=is_prefix,
@@ -52,7 +54,7 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
     registry = registry_of()
     changes = planned(registry, "orders.*", "paid", "orders.*")
     assert changes == [
-        model.SaveBrokerGroup(
+        model.Save(
             model.BrokerGroup(
                 name="mail",
                 kind=model.GroupKind.RECEIVER,
@@ -62,7 +64,7 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
             )
         ),
         brought("orders.", is_prefix=True),
-        model.SaveSubject(model.Subject(name="paid", created_ms=7)),
+        model.Save(model.Subject(name="paid", created_ms=7)),
         brought("paid"),
     ]
     registry.apply(changes)
@@ -71,7 +73,7 @@ def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() ->
     # What is led there already needs no route of its own, unless the prefix may end without it.
     assert planned(registry, "orders.*", "orders.eu.*", "orders.paid") == []
     assert planned(registry, "orders.eu.*") == [brought("orders.eu.", is_prefix=True)]
-    assert [type(change) for change in planned(registry, "sent.*")] == [model.SaveRoute]
+    assert [type(change) for change in planned(registry, "sent.*")] == [model.Save]
 
 
 def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> None:
@@ -92,7 +94,7 @@ def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> No
     told = list(routed_elsewhere(registry, "mail", patterns).values())
     assert told[0] == (
         "pattern 'sent' is routed to g1, g2: an operator can change that with "
-        "`delaywheel admin route set`"
+        "`delaywheel admin set route`"
     )
     assert [one.split("'")[1] for one in told[1:]] == ["orders.*", "orders.eu.*", "orders.eu"]
 
@@ -132,6 +134,6 @@ def test_what_there_is_no_room_for_can_come_later() -> None:
     ):
         with pytest.raises(StateError, match=f"there are {limit}, which is the limit"):
             planned(registry, *patterns, room=room)
-    with pytest.raises(StateError, match="there are 1 groups, which is the limit"):
+    with pytest.raises(StateError, match="there are 1 broker groups, which is the limit"):
         planned(registry, name="other", room=Room(1, 9, 9))
     assert planned(registry, "a.*", room=Room(1, 0, 0)) == []

@@ -1,25 +1,24 @@
 """Routes: the same for everybody at all times, spread by weight, never shorter than they were."""
 
 from collections import Counter
-from dataclasses import replace
+from itertools import chain
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
 from meta_server.groups import routing
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import (
-    ENTERED,
     Broker,
     BrokerGroup,
     Contents,
     GroupKind,
     Route,
-    SaveBroker,
-    SaveBrokerGroup,
-    SaveRoute,
+    Row,
+    Save,
     Subject,
 )
 from meta_server.known.registry import Registry
@@ -48,8 +47,8 @@ def delay(name: str, state: BrokerState = RW, **more: object) -> BrokerGroup:
     return group(name, state, kind=GroupKind.DELAY, **more)
 
 
-def registry_of(*groups: BrokerGroup, **rows: object) -> Registry:
-    return Registry(Contents(broker_groups=groups, **rows))  # type: ignore[arg-type]
+def registry_of(*groups: BrokerGroup, **rows: tuple[Row, ...]) -> Registry:
+    return Registry(Contents(rows=(*groups, *chain(*rows.values()))))
 
 
 def routed(
@@ -61,10 +60,28 @@ def routed(
     return () if route is None else route.groups
 
 
+def groups_for(
+    registry: Registry,
+    subject: str,
+    client_type: int,
+    limits: routing.RoutingLimits,
+    *,
+    now_ms: int,
+) -> tuple[BrokerGroupInfo, ...] | None:
+    found = routing.RouteAnswers(registry, limits).find(subject, client_type, now_ms=now_ms)
+    return None if found is None else found.groups
+
+
+def delay_groups_for(registry: Registry, subject: str) -> tuple[BrokerGroupInfo, ...]:
+    found = groups_for(registry, subject, DELAY_PRODUCER, LIMITS, now_ms=0)
+    assert found is not None
+    return found
+
+
 def told(
     registry: Registry, subject: str, client_type: int, *, now_ms: int = 0
 ) -> list[str] | None:
-    found = routing.groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
+    found = groups_for(registry, subject, client_type, LIMITS, now_ms=now_ms)
     return None if found is None else names(found)
 
 
@@ -116,18 +133,6 @@ def test_subjects_spread_by_weight() -> None:
     assert first["g4"] == 0
 
 
-def test_a_delay_producer_gets_writable_groups_that_are_not_read_only() -> None:
-    registry = registry_of(
-        delay("d1", W),
-        delay("d2", R),
-        delay("d3", NRW),
-        delay("d4", is_read_only=True),
-        delay("d5", is_retired=True),
-        group("g1"),
-    )
-    assert told(registry, "a.b", DELAY_PRODUCER) == ["d1"]
-
-
 @pytest.mark.parametrize(
     ("groups", "first"),
     [
@@ -142,7 +147,7 @@ def test_a_delay_producer_gets_writable_groups_that_are_not_read_only() -> None:
 def test_trap_4_never_an_empty_list_for_a_delay_producer(
     groups: list[BrokerGroup], first: list[str]
 ) -> None:
-    found = routing.delay_groups_for(registry_of(*groups), "a.b", LIMITS)
+    found = delay_groups_for(registry_of(*groups), "a.b")
     assert names(found) == first
     assert all(info.state is RW for info in found)
 
@@ -160,7 +165,7 @@ def test_trap_4_holds_for_any_states(
         delay(f"d{n}", state, is_read_only=read_only, is_retired=retired)
         for n, (state, read_only, retired) in enumerate(states)
     ]
-    found = routing.delay_groups_for(registry_of(*groups), subject, LIMITS)
+    found = delay_groups_for(registry_of(*groups), subject)
     known = {g.name for g in groups if not g.is_retired}
     assert len(found) <= 2
     assert bool(found) == bool(known)
@@ -193,7 +198,7 @@ def test_a_route_is_chosen_once_and_kept_whatever_groups_come() -> None:
     registry = registry_of(group("g1"), group("g2"), group("g3"))
     first = routed(registry, "a.b")
     assert len(first) == 2
-    registry.apply(tuple(SaveBrokerGroup(group(f"h{n}")) for n in range(20)))
+    registry.apply(tuple(Save(group(f"h{n}")) for n in range(20)))
     assert routed(registry, "a.b") == first
     assert told(registry, "a.b", PRODUCER) == list(first)
 
@@ -209,15 +214,15 @@ def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes()
     registry = registry_of()
     assert routed(registry, "a.b") == ()
     assert routing.plan_route(registry, "a.b", LIMITS, now_ms=0) == []
-    registry.apply((SaveBrokerGroup(group("g1")),))
+    registry.apply((Save(group("g1")),))
     assert routed(registry, "a.b") == ("g1",)
     # One that nobody entered gets nothing of a subject that has a route.
     stranger = group("g2")
-    registry.apply((SaveBrokerGroup(stranger),))
+    registry.apply((Save(stranger),))
     assert told(registry, "a.b", PRODUCER) == ["g1"]
     assert routed(registry, "a.b") == ("g1",)
     assert set(routed(registry, "new")) == {"g1", "g2"}
-    registry.apply((SaveBrokerGroup(replace(stranger, ext={ENTERED: "true"}, version=2)),))
+    registry.apply((Save(replace(stranger, is_entered=True, version=2)),))
     assert told(registry, "a.b", PRODUCER) is None
     assert routed(registry, "a.b") == ("g1", "g2")
     assert registry.routes["a.b"].version == 2
@@ -225,8 +230,8 @@ def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes()
 
 def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
     registry = registry_of(group("g1", NRW), group("g2", R))
-    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2", "gone"))),))
-    found = routing.groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
+    registry.apply((Save(Route(name="a.b", groups=("g1", "g2", "gone"))),))
+    found = groups_for(registry, "a.b", PRODUCER, LIMITS, now_ms=0)
     assert found is not None
     assert [(info.name, info.state) for info in found] == [("g2", R)]
 
@@ -234,9 +239,9 @@ def test_groups_that_are_away_are_left_out_but_stay_in_the_route() -> None:
 def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None:
     registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
     broker = Broker(hostname="h", serve_port=1, ip="10.0.0.3", group="g3", role=BrokerRole.MASTER)
-    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2"))),))
+    registry.apply((Save(Route(name="a.b", groups=("g1", "g2"))),))
     assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) == []
-    registry.apply((SaveBroker(broker),))
+    registry.apply((Save(broker),))
     assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms - 1) == []
     assert told(registry, "a.b", PRODUCER, now_ms=LIMITS.extend_after_ms) is None
     assert routed(registry, "a.b", now_ms=LIMITS.extend_after_ms) == ("g1", "g2", "g3")
@@ -246,10 +251,10 @@ def test_a_route_whose_groups_all_stay_away_is_extended_and_not_before() -> None
 def test_a_route_is_not_extended_beyond_its_limit_nor_if_an_operator_gave_it() -> None:
     limits = routing.RoutingLimits(groups_per_subject_max=2)
     registry = registry_of(group("g1", NRW), group("g2", NRW), group("g3"))
-    registry.apply((SaveRoute(Route(name="full", groups=("g1", "g2"))),))
-    registry.apply((SaveRoute(Route(name="given", groups=("g1",), is_chosen=False)),))
+    registry.apply((Save(Route(name="full", groups=("g1", "g2"))),))
+    registry.apply((Save(Route(name="given", groups=("g1",), is_chosen=False)),))
     for subject in ("full", "given"):
-        assert routing.groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
+        assert groups_for(registry, subject, PRODUCER, limits, now_ms=HOUR_MS) == ()
 
 
 def test_the_tag_of_a_subject_tells_which_groups_it_is_routed_to() -> None:
@@ -288,83 +293,9 @@ def test_a_prefix_routes_subjects_that_have_no_route_of_their_own() -> None:
 @pytest.mark.parametrize("client_type", [CONSUMER, OTHER, 77])
 def test_whoever_is_no_producer_sees_read_only_groups_too(client_type: int) -> None:
     registry = registry_of(group("g1", is_read_only=True), group("g2"))
-    registry.apply((SaveRoute(Route(name="a.b", groups=("g1", "g2"))),))
+    registry.apply((Save(Route(name="a.b", groups=("g1", "g2"))),))
     assert told(registry, "a.b", client_type) == ["g1", "g2"]
     assert told(registry, "a.b", PRODUCER) == ["g2"]
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"delay_groups_per_subject": 0},
-        {"groups_per_subject": 0},
-        {"groups_per_subject": 9},
-        {"extend_after_ms": -1},
-    ],
-)
-def test_limits_that_leave_subjects_without_a_group_are_refused(wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(wrong))):
-        routing.RoutingLimits(**wrong)
-
-
-@given(st.data())
-def test_an_answer_that_is_shared_is_the_one_that_each_subject_would_get(
-    data: st.DataObject,
-) -> None:
-    group_names = ["g1", "g2", "d1", "d2", "d3"]
-    groups = [
-        (delay if name.startswith("d") else group)(
-            name,
-            data.draw(st.sampled_from([RW, R, W, NRW])),
-            tag=data.draw(st.sampled_from(["", "t"])) if name == "g2" else "",
-            is_retired=data.draw(st.integers(0, 4)) == 0,
-            is_read_only=data.draw(st.integers(0, 4)) == 0,
-        )
-        for name in group_names
-    ]
-    subjects = [f"a.{number}" for number in range(6)]
-    some_names = st.lists(st.sampled_from([*group_names, "gone"]), min_size=1, unique=True)
-    registry = registry_of(
-        *groups,
-        subjects=tuple(
-            Subject(name=name, tag=data.draw(st.sampled_from(["", "t"]))) for name in subjects[:4]
-        ),
-        routes=(
-            *(
-                Route(
-                    name=name,
-                    groups=tuple(data.draw(some_names)),
-                    is_chosen=data.draw(st.booleans()),
-                )
-                for name in data.draw(st.sets(st.sampled_from(subjects)))
-            ),
-            *(
-                Route(name=name, groups=tuple(data.draw(some_names)), is_prefix=True)
-                for name in data.draw(st.sets(st.sampled_from(["a.", "a.1", "b"])))
-            ),
-        ),
-    )
-    shared = routing.Answers(registry, LIMITS, now_ms=HOUR_MS)
-    for _ in range(2):
-        for subject in subjects:
-            for kind in (PRODUCER, CONSUMER, DELAY_PRODUCER, OTHER):
-                found = shared.groups_for(subject, kind)
-                assert found == expected_groups(registry, subject, kind)
-
-
-def expected_groups(
-    registry: Registry, subject: str, kind: int
-) -> tuple[BrokerGroupInfo, ...] | None:
-    """Return the answer to one client, worked out without anything shared."""
-    if kind == DELAY_PRODUCER:
-        return routing.delay_groups_for(registry, subject, LIMITS)
-    names = routing.route_of(registry, subject)
-    if names is None or any(
-        isinstance(change, SaveRoute)
-        for change in routing.plan_route(registry, subject, LIMITS, now_ms=HOUR_MS)
-    ):
-        return None
-    return routing.answer_of(registry, kind, names)
 
 
 def receivers(name: str, **more: object) -> BrokerGroup:
@@ -380,8 +311,8 @@ def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
         group("g1", R),
         routes=(Route(name="a", groups=("r1", "r2", "r3", "g1"), is_chosen=False),),
     )
-    answers = routing.Answers(registry, LIMITS, now_ms=0)
-    assert routing.groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
+    answers = routing.RouteAnswers(registry, LIMITS)
+    assert groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
         BrokerGroupInfo(name="r1", master="", updated_ms=0, state=RW),
         BrokerGroupInfo(name="g1", master="g1:1", updated_ms=0, state=R),
     )
@@ -390,15 +321,17 @@ def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
         (ClientType.DELAY_SERVER, ["r1", "g1"]),
         (client_type, ["g1"]),
     ):
-        assert names(answers.groups_for("a", asked) or ()) == found
-    assert names(routing.delay_groups_for(registry, "a", LIMITS)) == []
+        answer = answers.find("a", asked, now_ms=0)
+        assert answer is not None
+        assert names(answer.groups) == found
+    assert names(delay_groups_for(registry, "a")) == []
 
 
 def test_receivers_are_chosen_for_no_subject_and_nobody_joins_them() -> None:
     chosen = Route(name="a", groups=("r1",))
     registry = registry_of(
         receivers("r1"),
-        group("g1", ext={ENTERED: "true"}),
+        group("g1", is_entered=True),
         routes=(chosen,),
         subjects=(Subject(name="a"),),
     )
@@ -407,3 +340,22 @@ def test_receivers_are_chosen_for_no_subject_and_nobody_joins_them() -> None:
     assert told(registry, "a", ClientType.DELAY_SERVER, now_ms=HOUR_MS) == ["r1"]
     assert told(registry, "a", PRODUCER, now_ms=HOUR_MS) == []
     assert routed(registry_of(receivers("r1")), "a") == ()
+
+
+def test_an_answer_is_kept_until_the_registry_changes_and_for_a_second() -> None:
+    chosen = Route(name="a", groups=("g1",))
+    registry = registry_of(
+        group("g1", is_entered=True), routes=(chosen,), subjects=(Subject(name="a"),)
+    )
+    answers = routing.RouteAnswers(registry, LIMITS)
+    first = answers.find("a", PRODUCER, now_ms=0)
+    assert first is not None
+    assert answers.find("a", PRODUCER, now_ms=999) is first
+    registry.apply((Save(group("g1", R, version=2)),))
+    assert answers.find("a", PRODUCER, now_ms=999) != first
+    other = group("g2", is_entered=True)
+    registry.apply((Save(group("g1", NRW, version=3)), Save(other)))
+    answers = routing.RouteAnswers(registry, routing.RoutingLimits(groups_per_subject=1))
+    away_ms = LIMITS.extend_after_ms
+    assert answers.find("a", PRODUCER, now_ms=away_ms - 1) == routing.NO_GROUPS
+    assert answers.find("a", PRODUCER, now_ms=away_ms) is None

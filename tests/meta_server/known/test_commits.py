@@ -3,10 +3,10 @@
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 
 import pytest
 import trio
+from msgspec.structs import replace
 
 from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import (
@@ -17,7 +17,7 @@ from meta_server.known.errors import (
     StoreUnavailableError,
     StoreUnusableError,
 )
-from meta_server.known.model import Change, SaveSubject, Subject
+from meta_server.known.model import Change, Save, Subject, saved
 from meta_server.known.registry import Registry
 from tests.meta_server.memory_store import Fault, Medium, MemoryStore
 from tests.meta_server.meta_rig import PROMPT
@@ -57,7 +57,7 @@ class Rig:
         """Ask for a subject, unless there is one of that name."""
 
         def usual() -> Sequence[Change]:
-            return () if name in self.registry.subjects else (SaveSubject(Subject(name=name)),)
+            return () if name in self.registry.subjects else (Save(Subject(name=name)),)
 
         self.committer.submit(
             Intent(
@@ -97,7 +97,7 @@ async def test_what_gathers_shares_a_commit_and_what_is_about_one_thing_does_not
         rig.add(name)
     async with rig.running():
         pass
-    names = [[change.subject.name for change in commit] for commit in rig.medium.commits]  # type: ignore[union-attr]
+    names = [[row.name for row in saved(commit, Subject)] for commit in rig.medium.commits]
     assert names == [["a", "b", "c"], ["d"]]
     assert rig.results == dict.fromkeys("abcd")
 
@@ -120,7 +120,7 @@ async def test_what_is_urgent_has_its_turn_before_all_that_waits() -> None:
     async with rig.running():
         pass
     [first, *_] = rig.medium.commits
-    assert [change.subject.name for change in first] == ["election", "0", "1"]  # type: ignore[union-attr]
+    assert [row.name for row in saved(first, Subject)] == ["election", "0", "1"]
     assert len(rig.results) == 8
 
 
@@ -196,7 +196,7 @@ async def test_a_store_is_available_again_after_a_write_and_tried_less_often_if_
 
 async def test_somebody_elses_change_is_loaded_and_the_intent_refused() -> None:
     rig = Rig()
-    rig.medium.tables.apply((SaveSubject(Subject(name="a", tag="theirs")),))
+    rig.medium.tables.apply((Save(Subject(name="a", tag="theirs")),))
     rig.add("a")
     async with rig.running():
         pass
@@ -214,7 +214,10 @@ async def test_one_change_that_the_store_cannot_hold_is_found_and_refused_alone(
     original = rig.store.commit
 
     def commit(changes: Sequence[Change]) -> None:
-        if any(isinstance(c, SaveSubject) and c.subject.name == "b" for c in changes):
+        if any(
+            isinstance(c, Save) and isinstance(c.row, Subject) and c.row.name == "b"
+            for c in changes
+        ):
             rig.medium.next_faults = [Fault.REFUSED]
         original(changes)
 
@@ -258,7 +261,7 @@ async def test_plans_are_made_when_their_turn_comes() -> None:
 
     def rename() -> Sequence[Change]:
         known = rig.registry.subjects["a"]
-        return (SaveSubject(replace(known, tag=known.tag + "x", version=known.version + 1)),)
+        return (Save(replace(known, tag=known.tag + "x", version=known.version + 1)),)
 
     rig.add("a")
     for _ in range(3):

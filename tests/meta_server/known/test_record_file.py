@@ -1,15 +1,15 @@
 """Tests of record_file: the store and the file beside it are brought up to each other."""
 
-from dataclasses import replace
 from pathlib import Path
 from uuid import UUID
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import StoreUnavailableError
-from meta_server.known.model import Contents, DelayGroup, RemoveDelayGroup, SaveDelayGroup
+from meta_server.known.model import Contents, DelayGroup, Remove, Save
 from meta_server.known.record_file import (
     RECORDS_PATH,
     VERSIONS_SKIPPED,
@@ -34,8 +34,8 @@ def group(version: int, *, name: str = "d1") -> DelayGroup:
     return DelayGroup(name=name, cluster="c1", log_uuid=UUID(int=len(name)), record=record)
 
 
-def save(version: int) -> SaveDelayGroup:
-    return SaveDelayGroup(group(version), (1, version - 1) if version > 1 else None)
+def save(version: int) -> Save:
+    return Save(group(version), over=f"1.{version - 1}" if version > 1 else None)
 
 
 class Machine:
@@ -66,7 +66,7 @@ def test_each_record_is_in_the_file_as_soon_as_it_is_stored() -> None:
     for version in (1, 2, 3):
         store.commit([save(version)])
         assert machine.kept == {"d1": group(version)}
-    store.commit([RemoveDelayGroup(group(3))])
+    store.commit([Remove(group(3))])
     assert machine.kept == {}
 
 
@@ -78,7 +78,7 @@ def test_a_store_that_was_set_back_takes_the_record_of_the_file(is_lost: bool) -
         store.commit([save(version)])
     machine.set_back(*([] if is_lost else [group(1)]))
     opened = machine.open()
-    [found] = opened.load().delay_groups
+    [found] = opened.load().of(DelayGroup)
     newest = group(3).record
     raised = msgspec.structs.replace(newest, version=newest.version + VERSIONS_SKIPPED)
     assert found == replace(group(3), record=raised)
@@ -94,7 +94,7 @@ def test_a_process_that_died_between_store_and_file_brings_the_file_up() -> None
         machine.open().commit([save(2)])
     machine.file.is_full = False
     store = machine.open()
-    assert store.load().delay_groups == (group(2),)
+    assert store.load().of(DelayGroup) == (group(2),)
     assert machine.kept == {"d1": group(2)}
 
 
@@ -106,7 +106,7 @@ def test_what_may_be_stored_or_not_is_not_in_the_file_before_it_is_known() -> No
     with pytest.raises(StoreUnavailableError):
         store.commit([save(2)])
     assert machine.kept == {"d1": group(1)}
-    assert store.load().delay_groups == (group(1),)
+    assert store.load().of(DelayGroup) == (group(1),)
 
 
 @pytest.mark.parametrize("document", [None, b"", b"{", b'{"d1":{}}', b"\xff"])
@@ -140,7 +140,7 @@ def test_a_damaged_file_counts_as_none(tmp_path: Path) -> None:
     medium = Medium()
     RecordedStore(MemoryStore(medium), file).commit([save(1)])
     opened = RecordedStore(MemoryStore(medium), file)
-    assert opened.load().delay_groups == (group(1),)
+    assert opened.load().of(DelayGroup) == (group(1),)
     assert opened.unproven == frozenset()
     path = tmp_path / RECORDS_PATH
     damaged = bytearray(path.read_bytes())

@@ -8,7 +8,7 @@ import pytest
 
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands, Told
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
-from meta_server.known.model import Audit, Contents, DelayGroup, SaveDelayGroup
+from meta_server.known.model import Audit, Contents, DelayGroup, Save
 from meta_server.known.record_file import VERSIONS_SKIPPED
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
@@ -37,7 +37,7 @@ class Rig:
 
     def __init__(self, stored: GroupRecord | None = STORED, *, is_suspect: bool = False) -> None:
         groups = () if stored is None else (self.group(stored),)
-        self.registry = Registry(Contents(delay_groups=groups))
+        self.registry = Registry(Contents(rows=groups))
         unproven = ["d1"] if is_suspect else []
         self.set_backs = SetBacks(self.registry, unproven=unproven, groups_max=3)
 
@@ -58,12 +58,13 @@ class Rig:
         if not changes:
             return None
         save, audit = changes
-        assert isinstance(save, SaveDelayGroup)
+        assert isinstance(save, Save)
+        assert isinstance(save.row, DelayGroup)
         assert isinstance(audit, Audit)
         self.registry.apply(changes)
-        self.set_backs.stored(save.group)
+        self.set_backs.stored(save.row)
         assert self.set_backs.why_behind("d1") == ""
-        return save.group.record
+        return save.row.record
 
 
 def raised(newest: GroupRecord, above: int = 0) -> GroupRecord:

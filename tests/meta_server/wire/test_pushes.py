@@ -3,6 +3,8 @@
 Pushes are answers that nobody asked for; here a few fake connections take them.
 """
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
 import trio
@@ -16,8 +18,10 @@ from delay_protocol.meta.requests import (
     decode_client_register_reply,
 )
 from delay_protocol.wire.frames import FrameDecoder
+from meta_server.groups.routing import Answer
 from meta_server.settings.config import ListenerConfig, PushConfig
-from meta_server.wire.pushes import Pusher, Subscription, Use
+from meta_server.wire.pushes import Pusher
+from meta_server.wire.sessions import Sessions, Subscription, Use
 from tests.meta_server.meta_rig import World, broker, make_config, names, until
 
 
@@ -54,22 +58,34 @@ class Rig:
     def __init__(self, limits: PushConfig | None = None, *, unsent_bytes_max: int = 100) -> None:
         self.routes: dict[str, tuple[BrokerGroupInfo, ...] | None] = {}
         self.asked: list[str] = []
+        self.sessions = Sessions()
         self.pusher = Pusher(
-            answers=lambda: self._groups_of,
+            sessions=self.sessions,
+            answer=self._answer,
             timestamp=lambda: 77,
             limits=limits or PushConfig(),
             unsent_bytes_max=unsent_bytes_max,
         )
 
-    def _groups_of(self, subject: str, _: int) -> tuple[BrokerGroupInfo, ...] | None:
+    def _answer(self, subject: str, _: int) -> Answer | None:
         self.asked.append(subject)
-        return self.routes.get(subject, ())
+        groups = self.routes.get(subject, ())
+        if groups is None:
+            return None
+        return Answer(groups, tuple((one.name, one.master, int(one.state)) for one in groups))
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[trio.Nursery]:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self.pusher.run)
+            yield nursery
+            nursery.cancel_scope.cancel()
 
     def subscribe(self, connection: FakeConnection, subject: str, *, group: str = "") -> None:
         self.pusher.note(
-            connection,  # type: ignore[arg-type]
+            self.sessions.of(connection),  # type: ignore[arg-type]
             Use(ClientType.PRODUCER, subject, group),
-            Subscription(routed=subject, version=9, told=()),
+            Subscription(routed=subject, version=9, sent=()),
         )
 
     def route(self, subject: str, *groups: str, state: BrokerState = BrokerState.RW) -> None:
@@ -85,8 +101,7 @@ async def test_only_those_whose_answer_changed_hear_of_it_and_only_once() -> Non
     one, two = FakeConnection(), FakeConnection()
     rig.subscribe(one, "a")
     rig.subscribe(two, "b")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         rig.route("a", "g1")
         await trio.sleep(1)
         [told] = one.taken()
@@ -99,44 +114,19 @@ async def test_only_those_whose_answer_changed_hear_of_it_and_only_once() -> Non
         rig.route("a", "g1", state=BrokerState.R)
         await trio.sleep(1)
         assert len(one.taken()) == 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_changes_that_come_close_together_are_pushed_once() -> None:
     rig = Rig()
     one = FakeConnection()
     rig.subscribe(one, "a")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         for number in range(10):
             rig.route("a", f"g{number}")
             await trio.sleep(0.001)
         await trio.sleep(1)
         assert [names(told.groups) for told in one.taken()] == [["g9"]]
         assert rig.pusher.counts.rounds <= 2
-        nursery.cancel_scope.cancel()
-
-
-async def test_a_client_that_takes_nothing_gets_the_latest_when_it_does() -> None:
-    rig = Rig()
-    slow, quick = FakeConnection(unsent_bytes=100), FakeConnection()
-    rig.subscribe(slow, "a")
-    rig.subscribe(quick, "a")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
-        for number in range(5):
-            rig.route("a", f"g{number}")
-            await trio.sleep(2)
-        assert len(quick.taken()) == 5
-        assert slow.data == b""
-        assert rig.pusher.counts.delayed >= 5
-        slow.unsent_bytes = 0
-        await trio.sleep(2)
-        assert [names(told.groups) for told in slow.taken()] == [["g4"]]
-        rounds = rig.pusher.counts.rounds
-        await trio.sleep(60)
-        assert rig.pusher.counts.rounds <= rounds + 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_change_in_the_middle_of_a_round_is_not_missed() -> None:
@@ -145,8 +135,7 @@ async def test_a_change_in_the_middle_of_a_round_is_not_missed() -> None:
     for connection in connections:
         rig.subscribe(connection, "a")
     rig.route("a", "g1")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         await trio.sleep(0.05)
         with trio.fail_after(5):
             # No time passes in the middle of a round.
@@ -160,7 +149,6 @@ async def test_a_change_in_the_middle_of_a_round_is_not_missed() -> None:
         # Who was not reached yet never hears of what was so before.
         assert told[-1] == [["g2"]]
         assert {tuple(groups[-1]) for groups in told} == {("g2",)}
-        nursery.cancel_scope.cancel()
 
 
 async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
@@ -168,8 +156,7 @@ async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
     connections = [FakeConnection() for _ in range(3)]
     for connection, subject in zip(connections, ("a", "b", "a"), strict=True):
         rig.subscribe(connection, subject)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         for subject in ("a", "b"):
             rig.routes[subject] = (
                 BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),
@@ -177,12 +164,11 @@ async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
         rig.pusher.changed(["a", "unknown"])
         await trio.sleep(1)
         assert [len(connection.taken()) for connection in connections] == [1, 0, 1]
-        assert rig.asked == ["a"]
+        assert rig.asked == ["a", "a"]
         rig.pusher.changed(["a"])
         rig.pusher.changed()
         await trio.sleep(1)
         assert [len(connection.taken()) for connection in connections] == [0, 1, 0]
-        nursery.cancel_scope.cancel()
 
 
 async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again() -> None:
@@ -190,8 +176,7 @@ async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again
     deaf, other = FakeConnection(unsent_bytes=100), FakeConnection()
     rig.subscribe(deaf, "a")
     rig.subscribe(other, "b")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         rig.route("a", "g1")
         await trio.sleep(10)
         assert rig.asked == ["b"]
@@ -199,7 +184,6 @@ async def test_while_one_client_is_deaf_nobody_else_is_looked_at_again_and_again
         deaf.unsent_bytes = 0
         await trio.sleep(2)
         assert len(deaf.taken()) == 1
-        nursery.cancel_scope.cancel()
 
 
 async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_anew() -> None:
@@ -208,8 +192,7 @@ async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_
     subjects = [f"s{number}" for number in range(1000)]
     for subject in subjects:
         rig.subscribe(slow, subject)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running() as nursery:
         nursery.start_soon(slow.take)
         rig.routes = dict.fromkeys(
             subjects,
@@ -229,7 +212,6 @@ async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_
         await trio.sleep(5)
         told = slow.taken()
         assert [reply.subject for reply in told] == [*subjects, "s0"]
-        nursery.cancel_scope.cancel()
 
 
 async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() -> None:
@@ -237,21 +219,21 @@ async def test_a_deaf_client_is_kept_in_mind_once_however_often_things_change() 
     deaf = FakeConnection(unsent_bytes=100)
     for number in range(50):
         rig.subscribe(deaf, f"s{number}")
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         for number in range(500):
             rig.route(f"s{number % 50}", f"g{number}")
             rig.pusher.changed()
             await trio.sleep(0.1)
             rig.pusher.changed([f"s{number % 7}", f"s{number % 50}"])
             await trio.sleep(0.1)
-        [left] = rig.pusher._due.late.values()
-        assert len(left) <= 50
+        assert len(rig.pusher._late) == 1
         deaf.unsent_bytes = 0
         await trio.sleep(3)
         told = {reply.subject: names(reply.groups) for reply in deaf.taken()}
         assert told == {f"s{number % 50}": [f"g{number}"] for number in range(450, 500)}
-        nursery.cancel_scope.cancel()
+        rounds = rig.pusher.counts.rounds
+        await trio.sleep(60)
+        assert rig.pusher.counts.rounds <= rounds + 1
 
 
 async def test_a_subject_without_a_route_is_left_alone_until_it_has_one() -> None:
@@ -259,13 +241,11 @@ async def test_a_subject_without_a_route_is_left_alone_until_it_has_one() -> Non
     one = FakeConnection()
     rig.subscribe(one, "a")
     rig.routes["a"] = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(rig.pusher.run)
+    async with rig.running():
         rig.pusher.changed()
         await trio.sleep(1)
         assert rig.asked == ["a"]
         assert one.taken() == []
-        nursery.cancel_scope.cancel()
 
 
 async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connection() -> None:
@@ -274,16 +254,16 @@ async def test_subscriptions_are_bounded_and_counted_and_go_with_their_connectio
     for subject in ("a", "b", "c"):
         rig.subscribe(one, subject)
     rig.subscribe(one, "a")
-    assert (rig.pusher.subscriptions, rig.pusher.counts.unkept) == (2, 1)
+    assert (rig.sessions.uses, rig.pusher.counts.unkept) == (2, 1)
     for subject in ("a", "b"):
         rig.subscribe(two, subject)
-    assert (rig.pusher.subscriptions, rig.pusher.counts.unkept) == (3, 2)
-    rig.pusher.forget(one)  # type: ignore[arg-type]
-    rig.pusher.forget(one)  # type: ignore[arg-type]
-    assert rig.pusher.subscriptions == 1
+    assert (rig.sessions.uses, rig.pusher.counts.unkept) == (3, 2)
+    rig.sessions.forget(one)  # type: ignore[arg-type]
+    rig.sessions.forget(one)  # type: ignore[arg-type]
+    assert rig.sessions.uses == 1
     two.is_closed = True
     rig.subscribe(two, "z")
-    assert rig.pusher.subscriptions == 1
+    assert rig.sessions.uses == 1
 
 
 async def test_trap_3_a_new_master_reaches_connected_clients_at_once(served: World) -> None:

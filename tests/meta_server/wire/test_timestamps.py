@@ -18,10 +18,6 @@ def test_they_follow_the_clock_below_the_ceiling() -> None:
     assert stamps.read(99_000) == 61_000
 
 
-def test_after_a_restart_they_begin_at_the_ceiling() -> None:
-    assert Timestamps(ceiling_ms=61_000).read(2000) == 61_000
-
-
 @given(
     st.lists(
         st.one_of(

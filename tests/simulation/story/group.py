@@ -22,18 +22,12 @@ import trio.lowlevel
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.nodes.registration import GroupRecord
-from meta_server.admin.plans import (
-    Desk,
-    ask_to_hand_over,
-    elect_master,
-    recover_group,
-    set_group_min_isr,
-)
 from meta_server.known.errors import MetaServerError
-from meta_server.known.model import Change, Contents, MetaStore, SaveDelayGroup
+from meta_server.known.model import Change, Contents, DelayGroup, MetaStore, saved
 from meta_server.known.registry import Registry
 from tests.delay_server.server_rig import Producer, make_item
 from tests.failover.group_rig import GROUP, Group, Machine
+from tests.kit.plans import act, action
 from tests.meta_server.memory_store import Fault, MemoryStore
 from tests.simulation.determinism import derive, run_deterministic
 from tests.simulation.faults import Death, FaultPlan, Kill, PowerCut
@@ -110,7 +104,7 @@ class _Store(MemoryStore):
             super().commit(changes)
         finally:
             kept = self._told.group.meta.medium.tables.delay_groups.get(GROUP)
-            if kept is not None and any(isinstance(one, SaveDelayGroup) for one in changes):
+            if kept is not None and saved(changes, DelayGroup):
                 self._told.contents.append(self._told.group.meta.medium.contents)
                 self._told.was_recorded(kept.record)
 
@@ -397,22 +391,16 @@ class GroupStory:
         if self.group.meta_is_away or not self.group.has_record:
             return
         kind = self.chance.choices(("handover", "elect", "min ISR"), (6, 2, 2))[0]
-        count, now = self.chance.choice((1, 2, 2)), trio.current_time
-        server = self.group.meta_server
-        changes = server.handlers.group_changes
-
-        def plan(desk: Desk) -> Sequence[Change]:
-            state = changes.state_of(GROUP)
-            if kind == "handover":
-                return ask_to_hand_over(desk, GROUP, state, to=None, now=now())
-            if kind == "elect":
-                return elect_master(desk, GROUP, state, now=now())
-            return set_group_min_isr(desk, GROUP, count)
-
+        count = self.chance.choice((1, 2, 2))
+        plan = {
+            "handover": action("delay-group", "handover", GROUP),
+            "elect": action("delay-group", "elect", GROUP),
+            "min ISR": action("delay-group", "min-isr", GROUP, min_isr=count),
+        }[kind]
         try:
             with trio.move_on_after(10):
-                await server.administration.carry_out(
-                    "operator", plan, ("group", GROUP), stored=changes.news
+                await self.group.meta_server.administration.carry_out(
+                    "operator", plan, ("group", GROUP)
                 )
                 self.result.counts[kind] += 1
         except MetaServerError:
@@ -487,12 +475,7 @@ class GroupStory:
         if server.set_backs.why_behind(GROUP):
             # Who knows what is newest may have been wiped.
             self.result.counts["recovered"] += 1
-            await server.administration.carry_out(
-                "operator",
-                lambda desk: recover_group(desk, GROUP, lose_messages=True),
-                ("group", GROUP),
-                stored=server.handlers.group_changes.news,
-            )
+            await act(server, "delay-group", "recover", GROUP, lose_messages=True)
 
     async def _until_all_arrived(self) -> None:
         with trio.fail_after(150):

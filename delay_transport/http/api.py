@@ -1,0 +1,160 @@
+"""An HTTP API made of its operations: routes, checks, and the answers to errors.
+
+A request to an operation is answered as its function says, or refused:
+
+    400 bad-value      not what the struct or the rule allows: field, value and what is allowed
+    401 token          no token, or one that is not known
+    403 role, host, …  the token may not, or a browser's page of another place
+    404, 405           no such path, or no such method there
+    408, 413, 415      a body that is slow, too long, or no JSON
+    412 version        If-Match or If-None-Match does not hold
+    429 denials        too many wrong tokens
+    503 busy           too much is asked at a time
+
+Each API adds the refusals of its own errors. A bug is logged, and answered 500.
+"""
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, NamedTuple, TypeVar, get_args, get_type_hints
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from delay_transport.http.access import HttpAccess
+from delay_transport.http.convert import body_of, convert_request, single_values
+from delay_transport.http.operations import B, C, Call, Operation, P, Precondition, Q
+from delay_transport.http.problems import BadValueError, RequestError
+from delay_transport.http.server import json_response, problem_of
+
+A = TypeVar("A")
+Act = Callable[[Call[C, P, Q, B]], Awaitable[A]]
+
+
+class Refusal(NamedTuple):
+    """The answer to an error of one kind."""
+
+    error: type[Exception]
+    code: int
+    kind: str
+    hint: str = ""
+    """What the answer says beside the error's text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Api:
+    """An API: its operations and the refusals of its errors."""
+
+    title: str
+    about: str
+    """What its document says of it."""
+    prefix: str = ""
+    refusals: Sequence[Refusal] = ()
+    """The first that fits an error counts."""
+    operations: list[Operation] = field(default_factory=list)
+
+    def operation(
+        self, method: str, path: str, *, code: int = 200, is_versioned: bool = False
+    ) -> Callable[[Act[C, P, Q, B, A]], None]:
+        """Make an operation of a function: its structs are those of its signature."""
+
+        def declare(act: Act[C, P, Q, B, A]) -> None:
+            hints = get_type_hints(act)
+            _, path_type, query_type, body_type = get_args(hints["call"])
+            self.operations.append(
+                Operation(
+                    method=method,
+                    path=path,
+                    name=act.__name__,
+                    summary=(act.__doc__ or "").strip(),
+                    act=act,
+                    path_type=path_type,
+                    query_type=query_type,
+                    body_type=None if body_type is type(None) else body_type,
+                    answer_type=hints["return"],
+                    code=code,
+                    is_versioned=is_versioned,
+                )
+            )
+
+        return declare
+
+    def routes(self, access: HttpAccess, context: Callable[[], Any]) -> Iterator[Route]:
+        """Yield a route for each path; `context` returns what operations get, or raises."""
+        by_path: dict[str, dict[str, Operation]] = {}
+        for operation in self.operations:
+            by_path.setdefault(operation.path, {})[operation.method] = operation
+        for path, operations in by_path.items():
+            endpoint = _Endpoint(self, operations, access, context)
+            yield Route(self.prefix + path, endpoint.answer, methods=list(operations))
+
+    def refusal_of(self, error: Exception) -> RequestError | None:
+        """Return the refusal that answers an error; None for a bug."""
+        if isinstance(error, RequestError):
+            return error
+        for refusal in self.refusals:
+            if isinstance(error, refusal.error):
+                text = f"{error}; {refusal.hint}" if refusal.hint else str(error)
+                retry_after_s = 1 if refusal.code == 503 else 0
+                return RequestError(refusal.code, refusal.kind, text, retry_after_s=retry_after_s)
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Endpoint(Generic[C]):
+    """The operations of one path."""
+
+    api: Api
+    operations: dict[str, Operation]
+    access: HttpAccess
+    context: Callable[[], C]
+
+    async def answer(self, request: Request) -> Response:
+        """Answer one request."""
+        # A HEAD is a GET whose body HTTP leaves out.
+        operation = self.operations["GET" if request.method == "HEAD" else request.method]
+        try:
+            return await self._answer(operation, request)
+        except ClientDisconnect:
+            return Response(status_code=400)
+        except Exception as error:
+            refusal = self.api.refusal_of(error)
+            if refusal is None:
+                raise
+            return problem_of(refusal)
+
+    async def _answer(self, operation: Operation, request: Request) -> Response:
+        caller = self.access.admit(request, operation.needed, is_change=operation.is_change)
+        context = self.context()
+        with self.access.slot():
+            path = convert_request(dict(request.path_params), operation.path_type, strict=False)
+            query = convert_request(single_values(request), operation.query_type, strict=False)
+            precondition = Precondition()
+            if operation.is_change:
+                precondition = Precondition.of(request.headers)
+            if precondition != Precondition() and not operation.is_versioned:
+                raise BadValueError(
+                    field="If-Match", value="given", allowed="none: this takes no version"
+                )
+            body = None
+            if operation.body_type is not None:
+                most = self.access.body_bytes_max
+                body = await body_of(request, operation.body_type, bytes_max=most)
+            answer = await operation.act(
+                Call(
+                    context=context,
+                    caller=caller,
+                    peer=self.access.peer_of(request),
+                    precondition=precondition,
+                    path=path,
+                    query=query,
+                    body=body,
+                )
+            )
+        if isinstance(answer, Response):
+            return answer
+        response = json_response(answer, operation.code)
+        if etag := getattr(answer, "etag", ""):
+            response.headers["ETag"] = f'"{etag}"'
+        return response

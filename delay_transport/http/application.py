@@ -1,0 +1,107 @@
+"""The HTTP application of a server: health, status and metrics around its API.
+
+    GET /livez                200 while the loop turns
+    GET /readyz               200 when the server does its work, else 503 and what is missing
+    GET /status               JSON
+    GET /metrics              Prometheus
+    GET PREFIX/openapi.json   the document of the API
+        PREFIX/…              its operations
+
+Health and the document are for everybody.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import trio
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from delay_transport.http.access import HttpAccess
+from delay_transport.http.api import Api
+from delay_transport.http.metric_families import Exposition
+from delay_transport.http.openapi import document_json
+from delay_transport.http.problems import RequestError
+from delay_transport.http.server import (
+    METRICS_TYPE,
+    json_response,
+    make_application,
+    problem_of,
+)
+from delay_transport.http.tokens import Role
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Health:
+    """What a server says of itself; each is asked when somebody asks."""
+
+    failing: Callable[[], Sequence[str]]
+    """Why it does not do its work; empty if it does."""
+    warnings: Callable[[], Sequence[str]]
+    status: Callable[[], dict[str, Any]]
+    metrics: Callable[[], Exposition]
+    are_metrics_open: bool
+    """True: /metrics needs no token."""
+
+
+def make_server_application(
+    api: Api,
+    access: HttpAccess,
+    context: Callable[[], Any],
+    health: Health,
+    *,
+    more: Sequence[Route] = (),
+) -> Starlette:
+    """Return the ASGI application of a server with an API."""
+
+    async def livez(_: Request) -> Response:
+        return json_response({"live": True})
+
+    async def readyz(_: Request) -> Response:
+        failing, warnings = health.failing(), health.warnings()
+        found = {"ready": not failing, "failing": failing}
+        return json_response(
+            found | ({"warnings": warnings} if warnings else {}), 503 if failing else 200
+        )
+
+    async def status(request: Request) -> Response:
+        access.admit(request, Role.READ, is_change=False)
+        return json_response(health.status())
+
+    async def metrics(request: Request) -> Response:
+        if not health.are_metrics_open:
+            access.admit(request, Role.READ, is_change=False)
+        text = await trio.to_thread.run_sync(health.metrics().render)
+        return Response(text, media_type=METRICS_TYPE)
+
+    async def openapi(_: Request) -> Response:
+        return Response(document_json(api), media_type="application/json")
+
+    def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, RequestError)
+        return problem_of(error)
+
+    def stray(_: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        kind = "method" if error.status_code == 405 else "not-found"
+        message = f"{error.detail}: see {api.prefix}/openapi.json for what there is"
+        response = problem_of(RequestError(error.status_code, kind, message))
+        response.headers.update(error.headers or {})
+        return response
+
+    return make_application(
+        [
+            Route("/livez", livez),
+            Route("/readyz", readyz),
+            Route("/status", status),
+            Route("/metrics", metrics),
+            Route(f"{api.prefix}/openapi.json", openapi),
+            *more,
+            *api.routes(access, context),
+        ],
+        {HTTPException: stray, RequestError: refused},
+    )

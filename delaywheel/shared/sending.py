@@ -1,0 +1,42 @@
+"""Shared parts of commands that send messages."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from delaywheel.shared.failures import ExitCode, Failure, failure_of
+
+if TYPE_CHECKING:
+    from delay_client import Client
+
+_FAILURES_SHOWN: Final = 10
+
+
+def client_of(servers: Sequence[str], metas: Sequence[str], hint: str, **options: Any) -> "Client":  # noqa: ANN401 (the client's)
+    """Return a client of delay servers or meta servers; raise BadParameter for a wrong address.
+
+    hint: the option that has the addresses
+    """
+    from delay_client import Client
+    from delay_protocol.basics.printable import printable
+
+    try:
+        return Client(servers or None, meta=metas or None, **options)
+    except ValueError as error:
+        raise click.BadParameter(printable(str(error)), param_hint=hint) from error
+
+
+def fail_if_any(errors: Sequence[Exception], count: int) -> None:
+    """Raise Failure with the reasons if there are errors; count: messages in all."""
+    if not errors:
+        return
+    from delay_protocol.basics.printable import printable
+
+    failure = failure_of(errors[0])
+    code = failure.exit_code if failure and len(errors) == count else ExitCode.REFUSED
+    reasons = list(dict.fromkeys(printable(str(error)) for error in errors))
+    shown = "\n".join(reasons[:_FAILURES_SHOWN])
+    if len(reasons) > _FAILURES_SHOWN:
+        shown += f"\nand {len(reasons) - _FAILURES_SHOWN} more"
+    raise Failure(shown, code)

@@ -1,0 +1,58 @@
+"""The rule of approval: a broker group, or a receiver, that waits is let in."""
+
+from msgspec.structs import replace
+
+from meta_server.admin import rules
+from meta_server.admin.admin_types import Approval, NameKey
+from meta_server.admin.context import Context, Planned
+from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere
+from meta_server.known.errors import NotFoundError, StateError
+from meta_server.known.model import BrokerGroup, GroupKind, Save
+
+
+def approve_group(
+    context: Context, key: NameKey, known: BrokerGroup | None, body: Approval
+) -> Planned:
+    """Let in a broker group that waits, or have one that is known count as entered.
+
+    A receiver gets its routes.
+    """
+    name, registry, waits = key.name, context.registry, context.handlers.admission.waiting
+    waiting = {group.name: group for group in waits.all(context.now)}.get(name)
+    if known is None and waiting is None:
+        raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
+    found = known.master if known is not None else waiting.address if waiting is not None else ""
+    if body.address not in {None, found}:
+        here, wanted = (one or "no address, as receivers are" for one in (found, body.address))
+        raise StateError(f"{name} is at {here}, not at {wanted}")
+
+    def stored() -> None:
+        waits.forget(name)
+        if known is None and registry.groups[name].kind is not GroupKind.RECEIVER:
+            # Its broker has one time-out to speak again.
+            context.heard.groups.expect(name, context.now)
+
+    if waiting is not None and waiting.kind is GroupKind.RECEIVER:
+        most = context.registration
+        room = Room(most.groups_max, most.subjects_max, context.limits.prefix_routes_max)
+        changes = plan_receiver(
+            *(registry, name, waiting.patterns, room), is_approved=True, now_ms=context.now_ms
+        )
+        elsewhere = routed_elsewhere(registry, name, waiting.patterns)
+        if elsewhere and not changes:
+            raise StateError("; ".join(elsewhere.values()))
+        return Planned(changes, changes, stored=stored)
+    if known is not None:
+        return rules.saved(context, known, replace(known, is_entered=True))._replace(stored=stored)
+    assert waiting is not None
+    rules.check_group_count(context, name)
+    group = BrokerGroup(
+        name=name,
+        kind=waiting.kind,
+        # Which of several delay servers of ours is the master their record will say.
+        master="" if waiting.is_node else waiting.address,
+        is_entered=True,
+        speaker=waiting.where,
+        updated_ms=context.now_ms,
+    )
+    return Planned([Save(group)], group, stored=stored)

@@ -1,0 +1,276 @@
+"""The kinds of the API. Each is declared once: key, rows, what is shown, what is done to them.
+
+`meta_server/admin/verbs.py` serves every kind from its declaration: lists, one row, its actions.
+"""
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+
+from delay_protocol.meta.requests import BrokerRole
+from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_transport.http.operations import NoQuery, Request
+from meta_server.admin import admin_types, node_rules, rules, views
+from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
+from meta_server.admin.approval import approve_group
+from meta_server.admin.context import Planned
+from meta_server.admin.parts import Parts
+from meta_server.groups.receiver_groups import PREFIX_ROUTES, keys_of
+from meta_server.known.errors import NotFoundError
+from meta_server.known.model import Route, Subject
+from meta_server.known.registry import Registry
+from meta_server.wire.admission import NEW_GROUP
+from meta_server.wire.nodes import NODES
+
+SET: Final = "set"
+"""The action of PUT."""
+
+REMOVE: Final = "remove"
+"""The action of DELETE."""
+
+Rule = Callable[..., Planned]
+"""Gets the context, the key, the row (None: there is none), and what is wanted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Action:
+    """Something that operators do to a row: they set it, remove it, or what has another name."""
+
+    name: str
+    """SET, REMOVE, or as it is in paths, in the audit, and on the command line."""
+    wanted: type[msgspec.Struct]
+    """The body of PUT, the row as it is to be, or of POST; the parameters of DELETE."""
+    rule: Rule
+    needs_row: bool = True
+    """False: the rule gets None where there is no row."""
+    is_last: bool = False
+    """True if there is no row any more after it."""
+
+    @property
+    def summary(self) -> str:
+        """What it does, in a line; empty if its rule does not say."""
+        return (self.rule.__doc__ or "").partition("\n")[0]
+
+
+def _set(wanted: type[msgspec.Struct], rule: Rule) -> Action:
+    return Action(name=SET, wanted=wanted, rule=rule, needs_row=False)
+
+
+def _remove(rule: Rule, wanted: type[Request] = NoQuery) -> Action:
+    return Action(name=REMOVE, wanted=wanted, rule=rule, is_last=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResourceKind:
+    """A kind of rows."""
+
+    name: str
+    """In paths, in the audit, and on the command line."""
+    what: str
+    """In sentences."""
+    key: type[Request]
+    """The struct of its key: a part of the path for each field."""
+    rows: Callable[[Registry], Collection[Any]]
+    key_of: Callable[[Any], tuple[str, ...]]
+    """Returns the key of a row; lists are in its order."""
+    find: Callable[[Registry, Any], Any]
+    """Returns the row of a key; None if there is none."""
+    shown: type[msgspec.Struct]
+    """A row with what is known beside it."""
+    show: Callable[[Parts, Any], msgspec.Struct]
+    show_one: Callable[[Parts, Any], msgspec.Struct] | None = None
+    """Shows the row of a key where something is shown though there is no row."""
+    filters: type[ListQuery] = ListQuery
+    wanted: Callable[[Any, Any], bool] = lambda _row, _query: True
+    """Returns True for a row that passes the filters beside those of every list."""
+    actions: tuple[Action, ...] = ()
+    waits_for: Callable[[Parts, Any], tuple[Hashable, ...]] = lambda _parts, _key: ()
+    """Returns the keys of a change of a row: changes with a key in common go one by one."""
+
+    def action(self, name: str) -> Action | None:
+        """Return the action of this name, if there is one."""
+        return next((one for one in self.actions if one.name == name), None)
+
+    def target(self, key: Request) -> str:
+        """Return a key as the audit names it."""
+        return "/".join(msgspec.structs.astuple(key))
+
+    def found(self, registry: Registry, key: Request) -> Any:  # noqa: ANN401 (of any kind)
+        """Return the row of a key; raise NotFoundError."""
+        row = self.find(registry, key)
+        if row is None:
+            raise NotFoundError(f"there is no {self.what} {self.target(key)!a}")
+        return row
+
+    def one(self, parts: Parts, key: Request) -> msgspec.Struct:
+        """Return the row of a key as it is shown; raise NotFoundError."""
+        if self.show_one is not None:
+            return self.show_one(parts, key)
+        return self.show(parts, self.found(parts.registry, key))
+
+
+def _of_group(parts: Parts, name: str) -> tuple[Hashable, ...]:
+    waiting = parts.handlers.admission.waiting.get(name)
+    return ("group", name), NEW_GROUP, *keys_of(() if waiting is None else waiting.patterns)
+
+
+def _id_of_node(registry: Registry, key: admin_types.NodeKey) -> tuple[str, str, str]:
+    group = registry.delay_groups.get(key.group)
+    return ("" if group is None else group.cluster, key.group, key.node)
+
+
+def _keys_of_route(_: Parts, key: admin_types.RouteKey) -> tuple[Hashable, ...]:
+    name, is_prefix = rules.subject_of(key.pattern)
+    return (PREFIX_ROUTES,) if is_prefix else (("subject", name),)
+
+
+BROKER_GROUPS: Final = ResourceKind(
+    name="broker-group",
+    what="broker group",
+    key=NameKey,
+    rows=lambda registry: registry.groups.values(),
+    key_of=lambda group: (group.name,),
+    find=lambda registry, key: registry.groups.get(key.name),
+    shown=admin_types.BrokerGroupShown,
+    show=views.show_group,
+    actions=(
+        _set(admin_types.BrokerGroupSet, rules.set_group),
+        _remove(rules.remove_group, MayLose),
+        Action(name="approve", wanted=admin_types.Approval, rule=approve_group, needs_row=False),
+        Action(name="retire", wanted=MayLose, rule=rules.retire_group),
+        Action(name="restore", wanted=Nothing, rule=rules.restore_group),
+        Action(name="read-only", wanted=admin_types.ReadOnly, rule=rules.set_read_only),
+    ),
+    waits_for=lambda parts, key: _of_group(parts, key.name),
+)
+
+KINDS: Final = (
+    ResourceKind(
+        name="cluster",
+        what="cluster",
+        key=NameKey,
+        rows=rules.clusters_of,
+        key_of=lambda name: (name,),
+        find=lambda registry, key: key.name if key.name in rules.clusters_of(registry) else None,
+        shown=admin_types.ClusterShown,
+        show=views.show_cluster,
+    ),
+    BROKER_GROUPS,
+    ResourceKind(
+        name="broker",
+        what="broker",
+        key=admin_types.BrokerKey,
+        rows=lambda registry: registry.brokers.values(),
+        key_of=lambda broker: (broker.group, broker.role.name),
+        find=lambda registry, key: registry.broker_with_role(key.group, BrokerRole[key.role]),
+        shown=admin_types.BrokerShown,
+        show=views.show_broker,
+        actions=(
+            _set(admin_types.BrokerSet, rules.set_broker),
+            _remove(rules.remove_broker),
+        ),
+        waits_for=lambda parts, key: _of_group(parts, key.group),
+    ),
+    ResourceKind(
+        name="subject",
+        what="subject",
+        key=NameKey,
+        rows=lambda registry: registry.subjects.values(),
+        key_of=lambda subject: (subject.name,),
+        find=lambda registry, key: registry.subjects.get(key.name),
+        shown=Subject,
+        show=lambda _, subject: subject,
+        actions=(
+            _set(admin_types.SubjectSet, rules.set_subject),
+            _remove(rules.remove_subject),
+        ),
+        waits_for=lambda _, key: (("subject", key.name),),
+    ),
+    ResourceKind(
+        name="route",
+        what="route",
+        key=admin_types.RouteKey,
+        rows=lambda registry: registry.of(Route).values(),
+        key_of=lambda route: (route.pattern,),
+        find=lambda registry, key: registry.of(Route).get(rules.subject_of(key.pattern)),
+        shown=admin_types.RouteShown,
+        show=views.show_route,
+        show_one=views.show_route_of,
+        filters=admin_types.RouteQuery,
+        wanted=lambda route, query: not query.group or query.group in route.groups,
+        actions=(
+            _set(admin_types.RouteSet, rules.set_route),
+            _remove(rules.remove_route),
+        ),
+        waits_for=_keys_of_route,
+    ),
+    ResourceKind(
+        name="delay-group",
+        what="delay group",
+        key=NameKey,
+        rows=lambda registry: registry.delay_groups.values(),
+        key_of=lambda group: (group.name,),
+        find=lambda registry, key: registry.delay_groups.get(key.name),
+        shown=admin_types.DelayGroupShown,
+        show=views.show_delay_group,
+        actions=(
+            Action(name="elect", wanted=Nothing, rule=node_rules.elect_master),
+            Action(name="handover", wanted=admin_types.HandoverWish, rule=node_rules.hand_over),
+            Action(name="min-isr", wanted=admin_types.MinIsr, rule=node_rules.set_group_min_isr),
+            Action(name="recover", wanted=MayLose, rule=node_rules.recover_group, needs_row=False),
+        ),
+        waits_for=lambda _, key: (("group", key.name),),
+    ),
+    ResourceKind(
+        name="delay-node",
+        what="delay server",
+        key=admin_types.NodeKey,
+        rows=lambda registry: registry.nodes.values(),
+        key_of=lambda node: (node.group, node.node_id),
+        find=lambda registry, key: registry.nodes.get(_id_of_node(registry, key)),
+        shown=admin_types.NodeShown,
+        show=views.show_node,
+        actions=(
+            _remove(node_rules.remove_node),
+            Action(name="give-up", wanted=MayLose, rule=node_rules.give_up_node, is_last=True),
+            Action(name="approve", wanted=MayLose, rule=node_rules.approve_node),
+        ),
+        waits_for=lambda parts, key: (
+            *(NODES, *_of_group(parts, key.group)),
+            ("node", _id_of_node(parts.registry, key)),
+        ),
+    ),
+    ResourceKind(
+        name="subject-rule",
+        what="rule of the subject",
+        key=admin_types.SubjectRuleKey,
+        rows=views.subject_rules,
+        key_of=lambda rule: (rule.cluster, rule.subject),
+        find=views.find_subject_rule,
+        shown=admin_types.SubjectRuleShown,
+        show=lambda _, rule: rule,
+        show_one=views.show_subject_rule,
+        actions=(
+            _set(SubjectControl, rules.set_subject_rule),
+            _remove(lambda context, key, row, _: rules.set_subject_rule(context, key, row, None)),
+        ),
+    ),
+    ResourceKind(
+        name="group-rule",
+        what="rule of the broker group",
+        key=admin_types.GroupRuleKey,
+        rows=views.group_rules,
+        key_of=lambda rule: (rule.cluster, rule.group),
+        find=views.find_group_rule,
+        shown=admin_types.GroupRuleShown,
+        show=lambda _, rule: rule,
+        show_one=views.show_group_rule,
+        actions=(
+            _set(GroupControl, rules.set_group_rule),
+            _remove(lambda context, key, row, _: rules.set_group_rule(context, key, row, None)),
+        ),
+    ),
+)
+"""All there are, in the order in which they are shown."""

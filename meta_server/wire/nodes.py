@@ -1,0 +1,183 @@
+"""NODE_REGISTER and NODE_CHALLENGE: delay servers of ours prove who they are, and report."""
+
+from collections.abc import Sequence
+from functools import partial
+from typing import cast
+
+import trio
+
+from delay_protocol.nodes.registration import (
+    REASON_LENGTH_MAX,
+    NodeRegister,
+    NodeRegistered,
+    NodeRole,
+    Refused,
+    Shown,
+    decode_node_register,
+    encode_node_reply,
+)
+from meta_server.groups.broker_groups import plan_state
+from meta_server.groups.group_records import members_of
+from meta_server.groups.roles import Registered, check_belongs, plan_end, plan_node
+from meta_server.known.errors import MetaServerError, NotNowError
+from meta_server.known.model import Change
+from meta_server.known.registry import NodeKey
+from meta_server.wire.admission import NEW_GROUP, GroupAdmission
+from meta_server.wire.dispatch import Context, Decision, Family, Request, is_final
+from meta_server.wire.group_changes import GroupChanges
+
+_PRESENT = 2.5
+"""A start that was not heard for so many times as it is to speak again makes room for the next."""
+_END_S = 10.0
+"""Between two notes of how far a delay server's log goes. A copy of its directory that lacks
+records which were noted is refused; what was taken since is not missed."""
+NODES = "nodes"
+"""Key of intents about delay nodes: uuids must be unique over all of them."""
+
+
+class Challenges(Family[bytes]):
+    """Answers delay servers that begin to prove the secret."""
+
+    decode = bytes
+
+    def decide(self, request: Request[bytes], _: object) -> Decision:
+        """Return that a challenge is drawn."""
+        connection, body = request.session.connection, request.body
+        return Decision(partial(self.context.credentials.challenge, connection, body))
+
+
+class Nodes(Family[NodeRegister]):
+    """Answers delay servers, and notes their heartbeats."""
+
+    decode = staticmethod(decode_node_register)
+    is_of_nodes = True
+    is_urgent = True
+
+    def __init__(
+        self, context: Context, admission: GroupAdmission, group_changes: GroupChanges
+    ) -> None:
+        super().__init__(context)
+        self._admission = admission
+        self._group_changes = group_changes
+        self._ends_noted: dict[NodeKey, float] = {}
+        """When it was noted last how far a node's log goes, in trio time."""
+
+    def observe(self, request: Request[NodeRegister]) -> tuple[bool, bool]:
+        """Note which record a node of its group was sent.
+
+        Returns whether it sent a heartbeat within the time-out, and whether what registered as it
+        last is connected elsewhere.
+        """
+        node, context, now = request.body, self.context, trio.current_time()
+        check_belongs(context.registry, node, groups_max=context.config.registration.groups_max)
+        if behind := self._group_changes.told(node):
+            raise NotNowError(behind)
+        is_heard = context.heard.nodes.is_heard(key_of(node), now)
+        return is_heard, self._is_elsewhere(request, now)
+
+    def _is_elsewhere(self, request: Request[NodeRegister], now: float) -> bool:
+        key, again_ms = key_of(request.body), self.context.config.registration.node_again_ms
+        session = self.context.sessions.of_node(key)
+        heard_at = self.context.heard.nodes.heard_at(key, now)
+        return (
+            session is not None
+            and session is not request.session
+            and heard_at is not None
+            and now - heard_at < _PRESENT * again_ms / 1000
+        )
+
+    def decide(self, request: Request[NodeRegister], observed: tuple[bool, bool]) -> Decision:
+        """Return the role of a node that belongs to its group."""
+        node, (is_heard, is_present) = request.body, observed
+        result = plan_node(
+            self.context.registry,
+            node,
+            is_heard=is_heard,
+            is_present=is_present,
+            now_ms=self.context.clock.now_ms(),
+        )
+        keys = (NODES, NEW_GROUP, ("group", node.group), ("node", key_of(node)))
+        return Decision(partial(self._reply, request, result), result.changes, keys)
+
+    def admit(self, request: Request[NodeRegister], decision: Decision) -> Decision:
+        """Refuse new groups that an operator has to let in, and too many at a time."""
+        self._admission.let_in(request.session.connection, decision.changes, is_node=True)
+        return decision
+
+    def refused(self, request: Request[NodeRegister], error: MetaServerError) -> bytes | None:
+        """Return that a node does not belong, unless it may later."""
+        if not is_final(error):
+            return None
+        reason = str(error)[:REASON_LENGTH_MAX]
+        self._group_changes.refused(request.body, reason)
+        return encode_node_reply(Refused(reason=reason))
+
+    def _reply(self, request: Request[NodeRegister], result: Registered) -> bytes:
+        node, context, now = request.body, self.context, trio.current_time()
+        context.heard.nodes.hear(key_of(node), now)
+        if not request.session.connection.is_closed:
+            context.sessions.add_node(key_of(node), request.session)
+        self._group_changes.registered(request.session, node)
+        group = context.registry.delay_groups[node.group]
+        heard = context.heard.groups
+        is_master = result.role is NodeRole.MASTER
+        if is_master and node.state is not None:
+            heard.hear(group.name, now)
+            self._note_state(node)
+        elif heard.is_heard(group.name, now) and self._group_changes.may_send(group.name):
+            # Its master may be cut off from here alone: it is where it was.
+            heard.hear(group.name, now)
+        if result.changes:
+            self._ends_noted[key_of(node)] = now
+        else:
+            self._note_end(node, now)
+        shown = context.registry.groups.get(group.name)
+        return encode_node_reply(
+            NodeRegistered(
+                role=result.role,
+                record=result.record,
+                again_ms=context.config.registration.node_again_ms,
+                is_retired=shown is not None and shown.is_retired,
+                log_uuid=group.log_uuid,
+                members=members_of(context.registry, group),
+                now_ms=context.clock.now_ms(),
+                clock_fault=self._group_changes.state_of(group.name).clock_fault(node.node_id),
+                state=cast("Shown", shown.state.name) if is_master and shown is not None else None,
+            )
+        )
+
+    def _note_state(self, node: NodeRegister) -> None:
+        """Store the state that a master gives for producers; nobody waits for that.
+
+        The next registration repeats it.
+        """
+        registry, clock = self.context.registry, self.context.clock
+
+        def plan() -> Sequence[Change]:
+            return plan_state(registry, node, now_ms=clock.now_ms())
+
+        if plan():
+            self.context.store_later(("group", node.group), plan=plan)
+
+    def _note_end(self, node: NodeRegister, now: float) -> None:
+        """Have it stored now and then how far a node's log goes; nobody waits for that."""
+        if now - self._ends_noted.setdefault(key_of(node), now) >= _END_S:
+            self._ends_noted[key_of(node)] = now
+            # Many of these share a commit, unlike registrations.
+            plan = partial(plan_end, self.context.registry, node)
+            if plan():
+                self.context.store_later(("node", key_of(node)), plan=plan)
+
+    def is_connected(self, key: NodeKey) -> bool:
+        """Say whether what registered as this node last has a connection."""
+        return self.context.sessions.of_node(key) is not None
+
+    def forget(self, key: NodeKey) -> None:
+        """Wait no longer for a delay server that was removed or given up."""
+        self.context.heard.nodes.forget(key)
+        self._ends_noted.pop(key, None)
+
+
+def key_of(node: NodeRegister) -> NodeKey:
+    """Return which node it is."""
+    return node.cluster, node.group, node.node_id

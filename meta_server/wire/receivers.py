@@ -1,0 +1,158 @@
+"""RECEIVER_REGISTER: a receiver learns where to attach, and gets a group and routes where it may.
+
+Each request is answered when what there is to say is other than what its connection was told, or
+after a while. What cannot be done for a receiver, or not yet, is said in `waits`; it is told of the
+masters all the same, and gets messages once an operator lets it.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+import trio
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
+from delay_protocol.receivers import masters
+from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
+from meta_server.groups.receiver_groups import (
+    BroughtPatterns,
+    Room,
+    keys_of,
+    plan_receiver,
+    routed_elsewhere,
+    unrouted,
+)
+from meta_server.known import model
+from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
+from meta_server.known.model import Change, GroupKind, Route
+from meta_server.known.registry import Registry
+from meta_server.wire.admission import NEW_GROUP, GroupAdmission
+from meta_server.wire.dispatch import Context, Decision, Family, Request, is_final
+
+
+class Receivers(Family[ReceiverRegister]):
+    """Answers receivers, and tells them of other masters."""
+
+    decode = staticmethod(masters.decode_receiver_register)
+
+    def __init__(self, context: Context, admission: GroupAdmission) -> None:
+        super().__init__(context)
+        self._admission = admission
+        self._brought = BroughtPatterns(context.registry)
+        limits = context.config.registration
+        prefixes_max = context.config.admin.prefix_routes_max
+        self._room = Room(limits.groups_max, limits.subjects_max, prefixes_max)
+        self.loaded_anew()
+
+    def observe(self, request: Request[ReceiverRegister]) -> MetaServerError | Sequence[Route]:
+        """Return why a receiver may not have its name, or which routes of its patterns end."""
+        name, now = request.body.name, trio.current_time()
+        reason, is_for_good = self.context.credentials.why_not_receive(name, request.body.token)
+        if reason:
+            return RefusedError(reason) if is_for_good else NotNowError(reason)
+        request.session.receiver = name
+        if self.context.config.patterns_end and name in self.context.registry.groups:
+            self._brought.note(name, request.body.patterns, now)
+        return self._brought.ended(name, now)
+
+    def decide(
+        self, request: Request[ReceiverRegister], observed: MetaServerError | Sequence[Route]
+    ) -> Decision:
+        """Return which patterns of a receiver's name end; if none does, what it gains."""
+        if isinstance(observed, MetaServerError):
+            raise observed
+        ended, body = observed, request.body
+        name, now_ms = body.name, self.context.clock.now_ms()
+        changes: list[Change] = [model.Remove(route) for route in ended]
+        if not changes:
+            try:
+                changes = plan_receiver(
+                    *(self.context.registry, name, body.patterns, self._room),
+                    is_approved=False,
+                    now_ms=now_ms,
+                )
+            except StateError as error:
+                return self._waits(body, str(error))
+        if not changes:
+            return self._waits(body, "")
+        rows = [
+            {change.row.KIND: change.row}
+            for change in changes
+            if isinstance(change, model.Save | model.Remove)
+        ]
+        text = msgspec.json.encode(rows).decode()
+        entry = model.AuditEntry(
+            at_ms=now_ms,
+            actor=f"receiver at {request.session.connection.where}",
+            action="receiver.end-pattern" if ended else "receiver.register",
+            target=name,
+            before=text if ended else "",
+            after="" if ended else text,
+        )
+        patterns = (*body.patterns, *(route.pattern for route in ended))
+        keys = (("group", name), NEW_GROUP, *keys_of(patterns))
+        hold = partial(self._news, body, "")
+        return Decision(changes=(*changes, model.Audit(entry)), keys=keys, hold=hold)
+
+    def admit(self, request: Request[ReceiverRegister], decision: Decision) -> Decision:
+        """Have a receiver wait for an operator, or until not too many are new at a time."""
+        body, connection = request.body, request.session.connection
+        if decision.changes:
+            try:
+                self._admission.let_receive(connection, body.name, body.patterns)
+            except NotNowError as error:
+                return self._waits(body, str(error))
+        return decision
+
+    def refused(self, _: Request[ReceiverRegister], error: MetaServerError) -> bytes | None:
+        """Return why it may not have its name, unless it may later."""
+        if not is_final(error):
+            return None
+        return masters.encode_receiver_reply(ReceiverRefused(reason=str(error)[:REASON_LENGTH_MAX]))
+
+    def changed(self, changes: Sequence[Change]) -> None:
+        """Tell what follows from changes that are stored."""
+        for change in changes:
+            # Routes that were chosen come, and go with their subjects, by the hundred.
+            row = change.row if isinstance(change, model.Save | model.Remove) else None
+            is_set = isinstance(row, Route) and not row.is_chosen
+            if is_set or isinstance(row, model.BrokerGroup):
+                self.loaded_anew()
+                self.context.held.changed()
+                return
+
+    def loaded_anew(self) -> None:
+        """Find the masters that receivers are told of."""
+        self._masters = _masters_of(self.context.registry)
+
+    def _waits(self, request: ReceiverRegister, waits: str) -> Decision:
+        """Return that a receiver is answered when there is news, with why something is not done."""
+        return Decision(hold=partial(self._news, request, waits))
+
+    def _news(self, request: ReceiverRegister, waits: str, is_over: bool) -> bytes | None:  # noqa: FBT001 (a Hold)
+        registry, name, patterns = self.context.registry, request.name, request.patterns
+        reasons = list(routed_elsewhere(registry, name, patterns).values())
+        if waits and (name not in registry.groups or unrouted(registry, name, patterns)):
+            reasons.insert(0, waits)
+        said = "; ".join(reasons)[:REASON_LENGTH_MAX]
+        digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))
+        version = digest % COUNTED_MAX + 1
+        if version == request.told and not is_over:
+            return None
+        return masters.encode_receiver_reply(
+            ReceiverRegistered(version=version, masters=self._masters, waits=said)
+        )
+
+
+def _masters_of(registry: Registry) -> tuple[masters.MasterInfo, ...]:
+    """Return where receivers attach.
+
+    Also where a group is away, or retired: it hands out what it has as soon as it is there.
+    """
+    found = [
+        masters.MasterInfo(group=group.name, address=group.master)
+        for group in registry.groups.values()
+        if group.kind is GroupKind.DELAY and group.master
+    ]
+    return tuple(found[: masters.MASTERS_MAX])

@@ -1,0 +1,35 @@
+"""`delaywheel admin export` and `import` move the rows of a store that nobody is using."""
+
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from delaywheel.main import main
+from delaywheel.shared.failures import ExitCode
+from storage.disk.disk import DirectoryDisk
+
+
+def run(command: str, folder: Path, file: Path) -> Result:
+    url = f"sqlite:///{folder / 'meta.db'}"
+    return CliRunner().invoke(main, ["admin", command, "--store", url, str(file)])
+
+
+def test_rows_move_from_a_store_to_an_empty_one_while_no_server_runs(tmp_path: Path) -> None:
+    old, new, file = tmp_path / "old", tmp_path / "new", tmp_path / "rows.jsonl"
+    old.mkdir()
+    assert run("export", old, file).exit_code == ExitCode.USAGE
+    assert not (old / "meta.db").exists()
+    file.write_bytes(
+        b'{"schema":11,"timestamp_ms":7}\n'
+        b'{"kind":"subject","row":{"version":3,"name":"paid"}}\n'
+        b'{"lines":1}\n'
+    )
+    assert "1 rows" in run("import", old, file).output
+    copy = tmp_path / "copy.jsonl"
+    assert run("export", old, copy).exit_code == 0
+    assert run("import", new, copy).exit_code == 0
+    assert run("import", new, copy).exit_code == ExitCode.REFUSED
+    with DirectoryDisk(old).lock("lock"):
+        assert run("export", old, copy).exit_code == ExitCode.DATA_DIRECTORY
+    assert run("export", new, file).exit_code == 0
+    assert file.read_bytes() == copy.read_bytes()

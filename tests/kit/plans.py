@@ -1,0 +1,42 @@
+"""Plans of an operator, by the names that the API has for kinds, actions and fields."""
+
+from collections.abc import Mapping
+
+from delay_transport.http.operations import Precondition, Request
+from meta_server.admin.context import Plan
+from meta_server.admin.kinds import REMOVE, SET
+from meta_server.admin.verbs import ANY, Change, kind_named
+from meta_server.server import MetaServer
+
+
+def put(kind: str, *key: str, is_new: bool = False, **fields: object) -> Plan:
+    """Return what adds or replaces a row; `is_new`: it must not be there."""
+    precondition = Precondition(is_new=True) if is_new else ANY
+    return _change(kind, SET, key, fields)._replace(precondition=precondition).plan
+
+
+def removal(kind: str, *key: str) -> Plan:
+    """Return what removes a row."""
+    return action(kind, REMOVE, *key)
+
+
+def action(kind: str, name: str, *key: str, **fields: object) -> Plan:
+    """Return what carries out an action on a row."""
+    return _change(kind, name, key, fields).plan
+
+
+def _change(kind: str, name: str, key: tuple[str, ...], fields: Mapping[str, object]) -> Change:
+    found = kind_named(kind)
+    asked = found.action(name)
+    assert asked is not None
+    return Change(found, asked, _key(found.key, key), asked.wanted(**fields))
+
+
+async def act(server: MetaServer, kind: str, name: str, *key: str, **fields: object) -> None:
+    """Carry out an action, as the operator `operator`; raises why it is refused."""
+    change = action(kind, name, *key, **fields)
+    await server.administration.carry_out("operator", change, ("group", key[0]))
+
+
+def _key(kind: type[Request], values: tuple[str, ...]) -> Request:
+    return kind(**dict(zip(kind.__struct_fields__, values, strict=True)))

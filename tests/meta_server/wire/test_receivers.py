@@ -1,0 +1,414 @@
+"""Receivers over the wire: told where to attach, given a group and routes, or told what to do."""
+
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import trio
+
+from delay_protocol.basics.codes import CommandCode
+from delay_protocol.meta.requests import BrokerGroupInfo, BrokerRole, BrokerState, ClientType
+from delay_protocol.nodes.auth import receiver_token
+from delay_protocol.nodes.registration import Refused
+from delay_protocol.receivers import masters
+from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
+from meta_server.known.model import GroupKind
+from meta_server.server import MetaServer
+from meta_server.settings.config import MetaServerConfig, RegistrationConfig
+from tests.kit.operator import Operator, refusal_of
+from tests.meta_server.memory_store import Fault
+from tests.meta_server.meta_rig import (
+    Peer,
+    World,
+    asking,
+    at_once,
+    broker,
+    entered,
+    make_config,
+    names,
+    node,
+    until,
+)
+
+SERVER, PRODUCER, CONSUMER = ClientType.DELAY_SERVER, ClientType.PRODUCER, ClientType.CONSUMER
+APPROVE = "it waits for an operator (delaywheel admin approve mail)"
+
+
+async def asked(
+    peer: Peer, *patterns: str, name: str = "mail", told: int = 0, token: str = ""
+) -> masters.ReceiverReply:
+    request = masters.ReceiverRegister(name=name, patterns=patterns, told=told, token=token)
+    frame = await peer.ask(CommandCode.RECEIVER_REGISTER, masters.encode_receiver_register(request))
+    assert frame.code == 0, frame.body
+    return masters.decode_receiver_reply(frame.body)
+
+
+async def registered(peer: Peer, *patterns: str, **more: Any) -> masters.ReceiverRegistered:  # noqa: ANN401
+    reply = await asked(peer, *patterns, **more)
+    assert isinstance(reply, masters.ReceiverRegistered), reply
+    return reply
+
+
+async def delay_server(world: World) -> Peer:
+    peer = await world.connect()
+    await peer.node(node())
+    await peer.state("RW")
+    return peer
+
+
+async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_are_told() -> None:
+    world = World()
+    async with world.serving() as server:
+        receiver, client = await world.connect(), await world.connect()
+        await delay_server(world)
+        await client.broker(broker("g1"))
+        told = await registered(receiver, "orders.*", "paid")
+        assert told.masters == (masters.MasterInfo(group="d1", address="10.0.0.5:20801"),)
+        assert (told.version > 0, told.waits) == (True, "")
+        group = server.registry.groups["mail"]
+        for subject in ("orders.sent", "paid", "%RETRY%paid%mail"):
+            assert (await client.register(subject, SERVER)).groups == (
+                BrokerGroupInfo(
+                    name="mail", master="", updated_ms=group.updated_ms, state=BrokerState.RW
+                ),
+            )
+            for client_type in (PRODUCER, CONSUMER, ClientType.OTHER, 77):
+                assert (await client.register(subject, client_type)).groups == ()
+            assert names((await client.register(subject, ClientType.DELAY_PRODUCER)).groups) == [
+                "d1"
+            ]
+        # Of everything else a delay server is told what a producer is.
+        assert names((await client.register("other", SERVER)).groups) == ["g1"]
+        shown = await Operator(server).group("mail")
+        assert (shown["kind"], shown["address"], shown["state"]) == ("receiver", "", "RW")
+        assert shown["liveness"] == "none"
+        found = await Operator(server).topology()
+        assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1", "mail"]
+        assert found["next_steps"] == []
+    # Nobody was attached for long, and the server was started again.
+    config = make_config(registration=RegistrationConfig(group_keep_ms=60_000))
+    async with world.serving(config) as server:
+        await trio.sleep(3700)
+        assert server.registry.groups["mail"].state is BrokerState.RW
+        steps = {
+            row["group"]: row["step"] for row in (await Operator(server).topology())["next_steps"]
+        }
+        assert steps["mail"].startswith("nobody receives under its name: start a receiver")
+        client = await world.connect()
+        assert names((await client.register("orders.sent", SERVER)).groups) == ["mail"]
+        assert server.registry.routes["paid"].groups == ("mail",)
+
+
+async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_name(
+    world: World, server: MetaServer
+) -> None:
+    peers = [await world.connect() for _ in range(3)]
+    await at_once(registered(peer, "orders.*", "paid") for peer in peers)
+    commits = server.committer.commits
+    assert server.committer.conflicts == 0
+    for peer in peers:
+        await registered(peer, "orders.*", "paid")
+    assert server.committer.commits == commits
+    [entry] = [row.entry for row in world.medium.audit]
+    assert (entry.actor, entry.action, entry.target) == (
+        "receiver at 127.0.0.1",
+        "receiver.register",
+        "mail",
+    )
+    assert [next(iter(row)) for row in msgspec.json.decode(entry.after)] == [
+        "broker-group",
+        "route",
+        "subject",
+        "route",
+    ]
+
+
+async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_while() -> None:
+    world = World()
+    async with world.serving():
+        receiver, brokers = await world.connect(), await world.connect()
+        first = await registered(receiver)
+        assert first.masters == ()
+        began = trio.current_time()
+        assert await registered(receiver, told=first.version) == first
+        assert masters.HOLD_S <= trio.current_time() - began < masters.HOLD_S + 1
+        async with asking(lambda: registered(receiver, told=first.version)) as news:
+            await trio.sleep(1)
+            # This changes nothing that a receiver is told of.
+            await brokers.broker(broker("g1"))
+            await trio.sleep(1)
+            assert not news
+            began = trio.current_time()
+            await delay_server(world)
+        assert trio.current_time() - began < 0.1
+        [second] = news
+        assert second.version != first.version
+        assert second.masters == (masters.MasterInfo(group="d1", address="10.0.0.5:20801"),)
+        # The version says what is told, so another meta server's is the same.
+    async with world.serving():
+        again = await registered(await world.connect())
+        assert again == second
+
+
+@asynccontextmanager
+async def attached(
+    world: World, name: str, *patterns: str, told: list[masters.ReceiverRegistered] | None = None
+) -> AsyncIterator[None]:
+    """Have a receiver connected during the block, which asks again as it is answered."""
+    answers, peer = [] if told is None else told, await world.connect()
+
+    async def ask() -> None:
+        while True:
+            version = answers[-1].version if answers else 0
+            answers.append(await registered(peer, *patterns, name=name, told=version))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(ask)
+        await trio.sleep(0.1)
+        yield
+        nursery.cancel_scope.cancel()
+    await peer.stream.aclose()
+    await trio.sleep(0.1)
+
+
+async def test_a_pattern_ends_that_connected_receivers_have_not_brought_for_an_hour() -> None:
+    world, hour_s = World(), 3600
+
+    def led(server: MetaServer) -> dict[str, tuple[str, ...]]:
+        routes = (*server.registry.routes.values(), *server.registry.prefixes.values())
+        return {route.pattern: route.groups for route in routes}
+
+    async with world.serving() as server:
+        async with attached(world, "mail", "orders.*", "paid", "set", "sent"):
+            await Operator(server).set_route("set", ["mail"])
+            async with attached(world, "mail", "orders.eu", "sent"):
+                await trio.sleep(hour_s + 10)
+        # Nobody is there to say that they dropped it, nor does one say it that brings nothing.
+        await trio.sleep(hour_s + 10)
+        async with attached(world, "mail", "orders.eu"), attached(world, "mail"):
+            await trio.sleep(hour_s + 10)
+        assert led(server).keys() == {"orders.*", "paid", "set", "sent", "orders.eu"}
+        async with attached(world, "mail", "orders.eu", "sent"):
+            await trio.sleep(hour_s - 10)
+    told: list[masters.ReceiverRegistered] = []
+    async with world.serving() as server:
+        async with (
+            attached(world, "mail", "orders.eu", "sent"),
+            attached(world, "owner", "paid", told=told),
+        ):
+            await trio.sleep(hour_s - 10)
+            assert "pattern 'paid' is routed to mail" in told[-1].waits
+            assert len(led(server)) == 5
+            await trio.sleep(40)
+            assert told[-1].waits == ""
+            await trio.sleep(hour_s + 10)
+        assert led(server) == {
+            "orders.eu": ("mail",),
+            "sent": ("mail",),
+            "set": ("mail",),
+            "paid": ("owner",),
+        }
+        [entry] = [
+            row.entry for row in world.medium.audit if row.entry.action == "receiver.end-pattern"
+        ]
+        assert (entry.actor, entry.target, entry.after) == ("receiver at 127.0.0.1", "mail", "")
+        rows = msgspec.json.decode(entry.before)
+        assert {row["route"]["name"] for row in rows} == {"paid", "orders."}
+
+
+async def test_a_name_is_for_receivers_or_for_brokers(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    receiver, peer = await world.connect(), await world.connect()
+    await peer.broker(broker("g1"))
+    refused = await asked(receiver, name="g1")
+    assert refused == masters.ReceiverRefused(
+        reason="g1 is a group of brokers: a receiver needs another name"
+    )
+    assert isinstance(await asked(receiver, "a b"), masters.ReceiverRefused)
+    assert "mail" not in server.registry.groups
+    await registered(receiver)
+    for role in (BrokerRole.MASTER, BrokerRole.DELAY_MASTER):
+        answer = await peer.broker(broker("mail", address="10.0.0.9:1", role=role))
+        assert answer.code == 51
+        assert b"mail is a group of kind RECEIVER, a" in answer.body
+    assert await peer.node(node(group="mail")) == Refused(reason="mail is a group of receivers")
+    body = {"group": "mail", "role": "MASTER", "hostname": "b", "ip": "10.0.0.2"}
+    ports = {"serve_port": 1, "sync_port": 2}
+    assert (await refusal_of(operator.add_broker(**(body | ports))))[0] == 409
+    assert (await refusal_of(operator.change_group("mail", address="10.0.0.1:1")))[0] == 409
+    new = {"name": "n", "kind": "receiver", "address": "10.0.0.1:1"}
+    assert (await refusal_of(operator.add_group(**new)))[0] == 409
+    for what in ("d1", "g2"):
+        assert (await peer.acquire(what, 1)).code == 51
+
+
+async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None:
+    world = World()
+    async with world.serving(entered()) as server:
+        operator, receiver, client = Operator(server), await world.connect(), await world.connect()
+        await operator.add_group("A", address="10.0.0.1:1")
+        await operator.set_route("paid", ["A"])
+        patterns = ("orders.*", "sent", "paid")
+        told = await registered(receiver, *patterns)
+        elsewhere = "pattern 'paid' is routed to A: an operator can change that with "
+        elsewhere += "`delaywheel admin set route`"
+        assert told.waits == f"mail is not known: {APPROVE}; {elsewhere}"
+        [waiting] = (await operator.topology())["next_steps"]
+        assert waiting["group"] == "mail"
+        assert f"asks from 127.0.0.1, for {', '.join(patterns)}; if" in waiting["step"]
+        async with asking(lambda: registered(receiver, *patterns, told=told.version)) as news:
+            await trio.sleep(1)
+            shown = await operator.approve_group("mail", address="")
+            assert (shown["kind"], shown["entered"]) == ("receiver", True)
+        assert news[0].waits == elsewhere
+        assert (await operator.topology())["next_steps"] == []
+        for subject in ("orders.x", "sent"):
+            assert names((await client.register(subject, SERVER)).groups) == ["mail"]
+        assert world.medium.audit[-1].entry.action == "broker-group.approve"
+        # What a set route leads elsewhere stays there, and the receiver knows.
+        assert (await registered(receiver, *patterns)).waits == elsewhere
+        assert (await operator.topology())["next_steps"] == []
+        # Further patterns wait as well, and another receiver of the name does not hide it.
+        told = await registered(receiver, "orders.*", "more.*")
+        assert told.waits == f"mail wants further routes: {APPROVE}"
+        await operator.approve_group("mail")
+        assert (await registered(receiver, "orders.*", "more.*")).waits == ""
+        assert server.registry.prefixes["more."].groups == ("mail",)
+        # None of it is heard, or missed.
+        await trio.sleep(60)
+        assert server.registry.groups["mail"].state is BrokerState.RW
+
+
+async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_its_routes() -> (
+    None
+):
+    world = World()
+    async with world.serving(entered()) as server:
+        receiver = await world.connect()
+        for number in range(WAITING_PER_ADDRESS_MAX):
+            await registered(receiver, name=f"r{number}")
+        told = await registered(receiver, "orders.*")
+        assert "too many groups wait for an operator" in told.waits
+        assert "`delaywheel admin set broker-group mail kind=receiver`" in told.waits
+        await trio.sleep(30)
+        operator = Operator(server)
+        shown = await operator.add_group("mail", kind="receiver")
+        assert (shown["kind"], shown["state"], shown["static"]) == ("receiver", "RW", False)
+        assert (await registered(receiver, "orders.*")).waits.startswith("mail wants further")
+        assert (await registered(receiver)).waits == ""
+
+
+async def test_one_peer_takes_few_names_at_once_and_is_told_so(
+    world: World, server: MetaServer
+) -> None:
+    receiver = await world.connect()
+    waits = {(await registered(receiver, name=f"r{number}")).waits for number in range(80)}
+    assert waits == {"", "too many groups are new from this address; try again later"}
+    assert len(server.registry.groups) < 60
+    await trio.sleep(60)
+    assert (await registered(receiver, name="good")).waits == ""
+
+
+async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(
+    world: World, server: MetaServer
+) -> None:
+    receiver, other = await world.connect(), await world.connect()
+    for body in (b"", b"\x80", msgspec.msgpack.encode({"name": ""})):
+        answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
+        assert (answer.code, bool(answer.body)) == (51, True)
+    told = await registered(receiver, "orders.*")
+    world.medium.next_faults = [Fault.LOST]
+    request = masters.encode_receiver_register(masters.ReceiverRegister(name="other"))
+    assert (await other.ask(CommandCode.RECEIVER_REGISTER, request)).code == 51
+    # Who is known is answered from memory.
+    assert await registered(receiver, "orders.*") == told
+    await until(lambda: not server.committer.is_stale)
+    await registered(other, name="other")
+
+
+async def test_one_request_waits_on_a_connection_and_is_forgotten_with_it(
+    world: World, server: MetaServer
+) -> None:
+    receiver = await world.connect()
+    told = await registered(receiver)
+    body = masters.encode_receiver_register(
+        masters.ReceiverRegister(name="mail", told=told.version)
+    )
+    with trio.move_on_after(1):
+        await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
+    assert len(server.handlers.held) == 1
+    answer = await receiver.ask(CommandCode.RECEIVER_REGISTER, body)
+    assert answer.code == 51
+    assert b"waits on this connection already" in answer.body
+    await receiver.stream.aclose()
+    await until(lambda: not len(server.handlers.held))
+
+
+async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    peers = [await world.connect() for _ in range(4)]
+    await peers[0].broker(broker("g1"))
+    await registered(peers[0])
+    asks: list[Awaitable[object]] = [
+        registered(peers[0], "a.*", "b"),
+        operator.set_prefix("a.", ["g1"]),
+        peers[1].register("b"),
+        registered(peers[2], "a.*", "b", name="other"),
+        operator.set_prefix("c.", ["g1"]),
+        registered(peers[3], "c.*", name="third"),
+    ]
+    await at_once(asks)
+    assert server.committer.conflicts == 0
+    # Whoever came first.
+    assert [server.registry.prefixes[name].groups for name in ("a.", "c.")] == [("g1",)] * 2
+    assert {GroupKind.RECEIVER} == {
+        server.registry.groups[name].kind for name in ("mail", "other", "third")
+    }
+
+
+@pytest.mark.parametrize("config", [make_config(), entered()])
+async def test_groups_of_receivers_are_removed_once_no_route_leads_to_them(
+    config: MetaServerConfig,
+) -> None:
+    world = World()
+    async with world.serving(config) as server:
+        operator, receiver = Operator(server), await world.connect()
+        await registered(receiver, "a.*", "b")
+        if not config.is_open:
+            await operator.approve_group("mail")
+        await operator.retire_group("mail", lose_messages=True)
+        assert await asked(receiver, "a.*", "b") == masters.ReceiverRefused(
+            reason="mail was retired"
+        )
+        answer = await refusal_of(operator.remove_group("mail"))
+        assert answer[0] == 409
+        await operator.remove_prefix("a.")
+        await operator.remove_route("b")
+        await operator.remove_group("mail")
+        assert "mail" not in server.registry.groups
+
+
+async def test_where_a_secret_is_needed_a_receiver_needs_the_token_of_its_name(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "secret"
+    file.write_text("s" * 32)
+    file.chmod(0o600)
+    world = World()
+    for is_needed in (True, False):
+        registration = RegistrationConfig(secret_file=str(file), secret_needed=is_needed)
+        async with world.serving(make_config(registration=registration)) as server:
+            peer = await world.connect()
+            reply = await asked(peer, "orders.*", token=receiver_token(b"s" * 32, "other"))
+            if is_needed:
+                assert isinstance(reply, masters.ReceiverRefused)
+                assert "the token is not that of receivers of 'mail'" in reply.reason
+                assert not server.registry.groups
+                await registered(peer, "orders.*", token=receiver_token(b"s" * 32, "mail"))
+            else:
+                assert isinstance(reply, masters.ReceiverRegistered)
