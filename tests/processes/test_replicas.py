@@ -316,7 +316,7 @@ def test_a_master_whose_disk_is_lost_is_replaced_by_an_empty_directory(group: Gr
         steady.until_more()
         nodes["n1"].process.kill()
         shutil.rmtree(nodes["n1"].data)
-        told = "n1 is the master: have it hand over"
+        told = "n1 is in sync: stop it, and the master (n1) drops it within seconds"
         assert told in group.admin("remove", "delay-node", GROUP, "n1")[2]
         code, _, errors = group.admin("elect", GROUP, "--wait")
         assert code == 0, errors
