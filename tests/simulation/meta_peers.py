@@ -354,6 +354,9 @@ class SimClient(Process):
         try:
             while data := await stream.receive_some():
                 await trio.sleep_until(self.deaf_until_s)
+                if stream is not self._stream:
+                    # It has another connection: what came on this one is of no use.
+                    return
                 decoder.feed(data)
                 for frame in decoder.frames():
                     self._take(frame)

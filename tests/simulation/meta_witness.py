@@ -609,6 +609,9 @@ class MetaWitness:
         planned_s = self.medium.commits[number - 1].at_s - _WAITED_S
         first = min(self.medium.number_at(planned_s), number - 1)
         moments = {first, *self.medium.changed_in(model.BrokerGroup, name, first, number - 1)}
+        # What the store kept late is not known to a server that has loaded everything before.
+        changed = self.medium.changed_in(model.BrokerGroup, name, 0, number - 1)
+        moments |= {one - 1 for one in self.medium.late_after(0).intersection(changed)}
         return [self.medium.row_at(model.BrokerGroup, name, moment) for moment in moments]
 
     def _judge_silence(self) -> None:
