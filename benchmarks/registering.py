@@ -1,4 +1,4 @@
-"""What a meta server takes: subjects loaded, registrations at once, operators beside, many groups.
+"""Measures a meta server: subjects loaded, registrations at once, operators beside, many groups.
 
 All is measured over TCP and HTTP, in CPU seconds of the meta server where it is not a bar in wall
 seconds. One process is the crowd: all clients and delay servers, with a connection each. Another is
@@ -32,7 +32,7 @@ from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
 
 _FILES = 12_000
 _BEAT_S = 1.0
-"""How often a delay server says that it is there."""
+"""The interval of the heartbeats of a delay server."""
 _IDLE_S = 20.0
 _ROUNDS = 6
 _SILENT = 100
@@ -219,7 +219,7 @@ class Crowd:
         self.poll = select.epoll()
         self.lines: dict[int, Line] = {}
         self.beats: list[tuple[float, int, Callable[[], bool]]] = []
-        """What is to be said when, soonest first; each is said again as long as it says so."""
+        """The calls that are due, soonest first; each is made again as long as it says so."""
         self._unanswered = 0
 
     def connect(self, count: int) -> list[Line]:
@@ -296,9 +296,9 @@ class Group:
         self.record: registration.GroupRecord | None = None
         """The newest that a node was told."""
         self.epoch = 0
-        """Of the master that a node was told of last."""
+        """The node id of the master that a node was sent last."""
         self.is_whole = False
-        """Whether all three are in sync."""
+        """True if all three are in sync."""
         self.elected_at = 0.0
 
     def is_told(self, record: registration.GroupRecord) -> None:
@@ -332,7 +332,7 @@ class Node:
         self._line.take = self._take
         self.is_registered = False
         self._waits = False
-        """Whether its last registration is not answered yet."""
+        """True while its last registration is not answered."""
         self._is_over = False
         self.stands = Stands()
 

@@ -104,7 +104,7 @@ class DelayServer:
         self.http_access = HttpAccess(
             Tokens(config.admin.token_file), runtime.executor, own_address=config.http.address
         )
-        """Who may call the administration."""
+        """The access to the administration."""
         self.pacer = Pacer(
             runtime.clock,
             ClockGuard(step_forward_ms_max=config.clock.step_forward_ms_max),

@@ -133,7 +133,7 @@ class ControlsId(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Names one document of a meta server."""
 
     store: UUID
-    """Of the meta server."""
+    """The store of the meta server."""
     version: Annotated[int, Meta(ge=0, le=2**62)]
     crc: Annotated[int, Meta(ge=0, lt=2**32)]
     """CRC-32 of the document: a store that was restored reaches the same version with other rules.

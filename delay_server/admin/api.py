@@ -159,7 +159,7 @@ async def accept_clock(call: Call[Administered, NoPath, NoQuery, None]) -> Clock
 
 
 class ExplainQuery(Request, frozen=True, kw_only=True):
-    """What is to be explained: one of subject and id."""
+    """The subject or the id that is to be explained: one of both."""
 
     subject: Annotated[str | None, about("All messages of this subject.")] = None
     id: Annotated[str | None, about("Messages with this id.")] = None
@@ -245,7 +245,7 @@ class SequencePath(Request, frozen=True, kw_only=True):
 
 
 class PayloadQuery(Request, frozen=True, kw_only=True):
-    """How much is shown."""
+    """The most that is shown."""
 
     payload: Annotated[bool, about("With the item's bytes, in base64.")] = False
 
@@ -318,7 +318,7 @@ async def requeue_dead_letters(call: Call[Administered, NoPath, NoQuery, Meant])
 
 @API.operation("POST", "/dead/drop")
 async def drop_dead_letters(call: Call[Administered, NoPath, NoQuery, Meant]) -> DeadChanged:
-    """Have dead letters never sent."""
+    """Drop dead letters: they are never sent."""
     return await _change_letters(call, "drop", "dropped")
 
 

@@ -82,13 +82,13 @@ _RENEW_S_MAX = 30.0
 _RECONNECT_S_MIN = 0.1
 """Before a meta server that failed is asked again; doubles with each failure."""
 REQUEST_S = 2.0
-"""For an answer of a meta server. After that another connection is tried."""
+"""The longest wait for an answer of a meta server. After that another connection is tried."""
 _OFFLINE_S = 1.0
 """At a stop to have producers go elsewhere, while the node still accepts messages. Part of
 node.stop_ms_max."""
 _OFFLINE_AGAIN_S = 0.1
 _ANSWER_BYTES_MAX = NODE_BODY_BYTES_MAX + 64 * 1024
-"""Of one frame of a meta server, the seal included."""
+"""The most bytes of one frame of a meta server, the seal included."""
 
 
 class GroupNews(NamedTuple):

@@ -39,7 +39,7 @@ class Refusal(NamedTuple):
     code: int
     kind: str
     hint: str = ""
-    """What the answer says beside the error's text."""
+    """The sentence of the answer beside the error's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -48,7 +48,7 @@ class Api:
 
     title: str
     about: str
-    """What its document says of it."""
+    """The text about it in its document."""
     prefix: str = ""
     refusals: Sequence[Refusal] = ()
     """The first that fits an error counts."""

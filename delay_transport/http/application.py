@@ -37,7 +37,7 @@ from delay_transport.http.tokens import Role
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Health:
-    """What a server says of itself; each is asked when somebody asks."""
+    """The answers of a server about itself; each is made when somebody asks."""
 
     failing: Callable[[], Sequence[str]]
     """Why it does not do its work; empty if it does."""

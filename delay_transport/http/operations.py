@@ -84,7 +84,7 @@ class Call(Generic[C, P, Q, B]):
     """An admitted, checked request: parts of the path, parameters, body."""
 
     context: C
-    """What the operations of this API work on."""
+    """The object that the operations of this API work on."""
     caller: Caller
     peer: str
     """Address of the caller; empty if it has none."""

@@ -42,7 +42,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "recover": "delay1 --lose-messages",
     "give-up": "delay1 n2",
 }
-"""What follows the name of a kind, as `set` has it, or of an action."""
+"""The words after the name of a kind, as `set` has it, or of an action."""
 
 _ALL: Final = option("--all", "Show all rows (but --limit), and all columns.", to="everything")
 _ALSO_EXISTING: Final = option(

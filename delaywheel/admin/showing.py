@@ -1,4 +1,4 @@
-"""What `delaywheel admin` prints: a row, or a list."""
+"""The output of `delaywheel admin`: a row, or a list."""
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -37,7 +37,7 @@ def _changes(entry: Json) -> str:
         else f"{name} {_compact(old[name])} -> {_compact(new.get(name))}"
         for name in dict.fromkeys([*old, *new])
         if (old.get(name) or "") != (new.get(name) or "")
-        and not name.endswith(("version", "updated_ms"))
+        and not name.endswith(("version", "since_ms"))
     ]
     return _cut(", ".join(texts), 500)
 

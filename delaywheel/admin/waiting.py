@@ -11,13 +11,13 @@ from delaywheel.shared.failures import ExitCode, Failure
 from delaywheel.shared.http_exchange import Json
 
 _HANDOVER_S: Final = 12.0
-"""For longer than this a master is not asked to hand over."""
+"""The longest time for which a master is asked to hand over."""
 _ELECTED_S_MAX: Final = 30.0
 """Seconds for which `elect --wait` waits; an election that can end has ended in seven."""
 _SILENT_S_MAX: Final = 4.0
 """Seconds after which a master that died a moment ago counts as silent at the meta server."""
 _LOOK_S: Final = 0.2
-"""How often a group is looked at."""
+"""The interval of looks at a group."""
 
 
 def elect_and_wait(session: Session, name: str, body: Json) -> Json:

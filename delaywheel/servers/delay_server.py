@@ -8,23 +8,14 @@ from typing import TYPE_CHECKING
 import click
 
 from delaywheel.shared.failures import ExitCode, Failure, failure_of
-from delaywheel.shared.options import option, spelled_out
+from delaywheel.shared.options import option, spelled_out, with_settings
 
 if TYPE_CHECKING:
     from delay_transport.settings.settings_file import Override
 
 
 @click.command("delay-server", short_help="Accept messages and deliver them when they are due.")
-@option(
-    "--config FILE",
-    "TOML file with the settings; `delaywheel settings` prints one to begin with.",
-    to="config_file",
-)
-@option(
-    "--set SECTION.KEY=VALUE...",
-    "Set one setting, over the file and the options below.",
-    to="overrides",
-)
+@with_settings("")
 @option("--data DIR", "Data directory (node.data_dir).", type=str)
 @option("--listen HOST:PORT", "Where producers connect (listener.address).")
 @option(

@@ -5,22 +5,13 @@ from pathlib import Path
 
 import click
 
-from delaywheel.shared.options import option, spelled_out
+from delaywheel.shared.options import option, spelled_out, with_settings
 
 
 @click.command(
     "meta-server", short_help="Serve routes and roles to clients, brokers and delay servers."
 )
-@option(
-    "--config FILE",
-    "TOML file with the settings; `delaywheel settings --of meta-server` prints one.",
-    to="config_file",
-)
-@option(
-    "--set SECTION.KEY=VALUE...",
-    "Set one setting, over the file and the options below.",
-    to="overrides",
-)
+@with_settings("--of meta-server")
 @option("--data DIR", "Data directory (node.data_dir).", type=str)
 @option("--listen HOST:PORT", "Address for clients, brokers and delay servers (listener.address).")
 @option("--http HOST:PORT", "Discovery, administration, status (http.address).")

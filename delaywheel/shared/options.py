@@ -77,6 +77,29 @@ def with_token_file(command: Command) -> Command:
     )(command)
 
 
+def with_settings(of: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds `config_file` and `overrides`: the settings of a server.
+
+    of: what prints a file of them to begin with, after `delaywheel settings`
+    """
+    command = f"delaywheel settings {of}".strip()
+
+    def add(function: Command) -> Command:
+        file = option(
+            "--config FILE",
+            f"TOML file with the settings; `{command}` prints one to begin with.",
+            to="config_file",
+        )
+        override = option(
+            "--set SECTION.KEY=VALUE...",
+            "Set one setting, over the file and the options below.",
+            to="overrides",
+        )
+        return with_options(function, (file, override))
+
+    return add
+
+
 def spelled_out(
     settings: Mapping[str, str], given: Mapping[str, str | None]
 ) -> Iterator["Override"]:

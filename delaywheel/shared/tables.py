@@ -24,7 +24,7 @@ ROWS_MAX: Final = 20
 """Rows of one table: the rest is counted; --json has all."""
 
 _INSTANT_FROM_MS: Final = 100_000_000_000
-"""From here on (1973) a number of ms is a time, below it a duration."""
+"""The least number of ms (1973) that is a time; below it is a duration."""
 
 _DURATIONS: Final = (
     ("_seconds_ago", 1, " ago"),

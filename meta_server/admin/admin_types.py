@@ -235,7 +235,7 @@ class HandoverWish(Request, frozen=True, kw_only=True):
 
 
 class MinIsr(Request, frozen=True, kw_only=True):
-    """How many disks at least have to be in sync."""
+    """The least number of disks that have to be in sync."""
 
     min_isr: Annotated[int, Meta(ge=1, le=REPLICAS_MAX)]
     """With fewer nothing is accepted."""
@@ -252,7 +252,7 @@ class NodeShown(DelayNode, frozen=True, kw_only=True):
     note: str
     """Why it accepts nothing; empty if it does."""
     last_sequence: int | None  # type: ignore[assignment]
-    """Of its log, as it reported last; null: this meta server has not heard it."""
+    """The last record of its log, as it reported last; null: this meta server has not heard it."""
     committed: int | None
     """The last record that it knew to be committed then."""
     uncommitted: int | None
@@ -284,7 +284,7 @@ class DelayGroupShown(GroupRecord, frozen=True, kw_only=True):
     log_uuid: UUID
     """Its log, alike on all replicas."""
     election: str
-    """What an election waits for, or why it does not end; empty if none is under way."""
+    """The reason why an election has not ended; empty if none is under way."""
     master: str | None  # type: ignore[assignment]
     """The node that accepts."""
     in_sync: list[str]  # type: ignore[assignment]
@@ -355,7 +355,7 @@ class ClusterShown(Versioned, frozen=True, kw_only=True):
     name: str
     """Its name."""
     rules: int
-    """How many there are."""
+    """The number of its rules."""
     store: UUID
     """The store of a meta server in which it is the version."""
     unknown_groups: list[str]
@@ -417,7 +417,7 @@ class Unserved(Answer, frozen=True, kw_only=True):
     why: str
     """The groups of the routes, each with what keeps messages from it."""
     patterns: int
-    """How many routes, or subjects without one, there are."""
+    """The number of routes, or of subjects without one."""
     examples: list[str]
     """A few of their patterns."""
 
@@ -430,12 +430,12 @@ class Topology(Answer, frozen=True, kw_only=True):
     failing: list[str]
     """The missing parts, if it does not answer everything."""
     next_steps: list[NextStep]
-    """What to do next, of each group for which there is something."""
+    """The next step of each group for which there is one."""
     broker_groups: list[BrokerGroupShown]
     """All groups that are known; those that wait for approval have a next step."""
     delay_groups: list[DelayGroupShown]
     """All groups of delay servers that register here."""
     routes_by_group: Mapping[str, int]
-    """How many routes, of subjects and prefixes, have each broker group."""
+    """The number of routes, of subjects and prefixes, by broker group."""
     unserved: list[Unserved]
     """Why routes are not served, the reason of most first; of very many the first ones."""

@@ -18,7 +18,7 @@ def approve_group(
     A receiver gets its routes.
     """
     name, registry, waits = key.name, context.registry, context.handlers.admission.waiting
-    waiting = {group.name: group for group in waits.all(context.now)}.get(name)
+    waiting = waits.get(name, context.now)
     if known is None and waiting is None:
         raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
     found = known.master if known is not None else waiting.address if waiting is not None else ""

@@ -1,4 +1,4 @@
-"""What rules of the administration read, and what they return."""
+"""The values that rules of the administration read, and those that they return."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -68,9 +68,9 @@ class Planned(NamedTuple):
     changes: Sequence[Change] = ()
     """Empty: all is as it is to be."""
     after: object = None
-    """What the audit shows as the row after."""
+    """The row after, as the audit shows it."""
     before: object = None
-    """What it shows as the row before, in place of the row."""
+    """The row before, as the audit shows it in place of the row."""
     stored: Callable[[], None] = lambda: None
     """Called when the changes are known and before anybody is answered."""
 

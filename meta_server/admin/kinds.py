@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
+import trio
 
 from delay_protocol.meta.requests import BrokerRole
-from delay_protocol.nodes.controls import GroupControl, SubjectControl
 from delay_transport.http.operations import NoQuery, Request
 from meta_server.admin import admin_types, node_rules, rules, views
 from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
 from meta_server.admin.approval import approve_group
 from meta_server.admin.context import Planned
 from meta_server.admin.parts import Parts
+from meta_server.admin.views import RuleViews
 from meta_server.groups.receiver_groups import PREFIX_ROUTES, keys_of
 from meta_server.known.errors import NotFoundError
 from meta_server.known.model import Route, Subject
@@ -50,7 +51,7 @@ class Action:
 
     @property
     def summary(self) -> str:
-        """What it does, in a line; empty if its rule does not say."""
+        """Its effect in a line; empty if its rule does not say."""
         return (self.rule.__doc__ or "").partition("\n")[0]
 
 
@@ -112,7 +113,7 @@ class ResourceKind:
 
 
 def _of_group(parts: Parts, name: str) -> tuple[Hashable, ...]:
-    waiting = parts.handlers.admission.waiting.get(name)
+    waiting = parts.handlers.admission.waiting.get(name, trio.current_time())
     return ("group", name), NEW_GROUP, *keys_of(() if waiting is None else waiting.patterns)
 
 
@@ -124,6 +125,25 @@ def _id_of_node(registry: Registry, key: admin_types.NodeKey) -> tuple[str, str,
 def _keys_of_route(_: Parts, key: admin_types.RouteKey) -> tuple[Hashable, ...]:
     name, is_prefix = rules.subject_of(key.pattern)
     return (PREFIX_ROUTES,) if is_prefix else (("subject", name),)
+
+
+def _rules(what: str, seen: RuleViews, rule: Rule) -> ResourceKind:
+    """Return the kind of the rules of subjects, or of broker groups."""
+    return ResourceKind(
+        name=f"{seen.of}-rule",
+        what=what,
+        key=seen.key,
+        rows=seen.rows,
+        key_of=lambda shown: (shown.cluster, getattr(shown, seen.of)),
+        find=seen.find,
+        shown=seen.shown,
+        show=lambda _, shown: shown,
+        show_one=seen.show,
+        actions=(
+            _set(type(seen.none), rule),
+            _remove(lambda context, key, row, _: rule(context, key, row, None)),
+        ),
+    )
 
 
 BROKER_GROUPS: Final = ResourceKind(
@@ -242,35 +262,7 @@ KINDS: Final = (
             ("node", _id_of_node(parts.registry, key)),
         ),
     ),
-    ResourceKind(
-        name="subject-rule",
-        what="rule of the subject",
-        key=admin_types.SubjectRuleKey,
-        rows=views.subject_rules,
-        key_of=lambda rule: (rule.cluster, rule.subject),
-        find=views.find_subject_rule,
-        shown=admin_types.SubjectRuleShown,
-        show=lambda _, rule: rule,
-        show_one=views.show_subject_rule,
-        actions=(
-            _set(SubjectControl, rules.set_subject_rule),
-            _remove(lambda context, key, row, _: rules.set_subject_rule(context, key, row, None)),
-        ),
-    ),
-    ResourceKind(
-        name="group-rule",
-        what="rule of the broker group",
-        key=admin_types.GroupRuleKey,
-        rows=views.group_rules,
-        key_of=lambda rule: (rule.cluster, rule.group),
-        find=views.find_group_rule,
-        shown=admin_types.GroupRuleShown,
-        show=lambda _, rule: rule,
-        show_one=views.show_group_rule,
-        actions=(
-            _set(GroupControl, rules.set_group_rule),
-            _remove(lambda context, key, row, _: rules.set_group_rule(context, key, row, None)),
-        ),
-    ),
+    _rules("rule of the subject", views.SUBJECT_RULES, rules.set_subject_rule),
+    _rules("rule of the broker group", views.GROUP_RULES, rules.set_group_rule),
 )
 """All there are, in the order in which they are shown."""

@@ -1,16 +1,17 @@
 """Rows as administrators are shown them: their fields, and what is known beside them."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, Literal, TypeVar, cast
 
 import trio
-from msgspec.structs import asdict
+from msgspec.structs import asdict, astuple
 
 from delay_protocol.nodes.clocks import difference
-from delay_protocol.nodes.controls import GroupControl, SubjectControl
+from delay_protocol.nodes.controls import Controls, GroupControl, SubjectControl
 from delay_protocol.nodes.registration import NodeRole
 from delay_transport.http.pages import Turns, slices_of
 from meta_server.admin.admin_types import (
@@ -184,54 +185,54 @@ def show_cluster(parts: Parts, cluster: str) -> ClusterShown:
     )
 
 
-def subject_rules(registry: Registry) -> list[SubjectRuleShown]:
-    """Return the rules of subjects, of all clusters."""
-    return [
-        SubjectRuleShown(cluster=cluster, subject=name, version=row.version, **asdict(rule))
-        for cluster, row in registry.controls.items()
-        for name, rule in row.controls.subjects.items()
-    ]
+RuleKey = SubjectRuleKey | GroupRuleKey
+RuleShown = SubjectRuleShown | GroupRuleShown
+Control = SubjectControl | GroupControl
 
 
-def find_subject_rule(registry: Registry, key: SubjectRuleKey) -> SubjectRuleShown | None:
-    """Return the rule of a subject, if there is one."""
-    controls = registry.controls_of(key.cluster)
-    rule = controls.subjects.get(key.subject)
-    if rule is None:
-        return None
-    return SubjectRuleShown(**asdict(key), version=controls.version, **asdict(rule))
+@dataclass(frozen=True, slots=True)
+class RuleViews:
+    """The rules of subjects, or of broker groups, in all clusters, as administrators see them."""
+
+    of: Literal["subject", "group"]
+    """The field that names one."""
+    key: type[RuleKey]
+    shown: type[RuleShown]
+    none: Control
+    """The rule that changes nothing."""
+
+    def rows(self, registry: Registry) -> list[RuleShown]:
+        """Return all there are."""
+        return [
+            self._shown(cluster, name, row.version, rule)
+            for cluster, row in registry.controls.items()
+            for name, rule in self._rules(row.controls).items()
+        ]
+
+    def find(self, registry: Registry, key: RuleKey) -> RuleShown | None:
+        """Return the rule of a key, if there is one."""
+        cluster, name = astuple(key)
+        controls = registry.controls_of(cluster)
+        rule = self._rules(controls).get(name)
+        return None if rule is None else self._shown(cluster, name, controls.version, rule)
+
+    def show(self, parts: Parts, key: RuleKey) -> RuleShown:
+        """Return the rule of a key; if there is none one that changes nothing."""
+        cluster, name = astuple(key)
+        check_cluster(parts.registry, cluster)
+        return self.find(parts.registry, key) or self._shown(cluster, name, 0, self.none)
+
+    def _rules(self, controls: Controls) -> Mapping[str, Control]:
+        return controls.subjects if self.of == "subject" else controls.groups
+
+    def _shown(self, cluster: str, name: str, version: int, rule: Control) -> RuleShown:
+        fields: dict[str, Any] = asdict(rule) | {"cluster": cluster, self.of: name}
+        return self.shown(version=version, **fields)
 
 
-def show_subject_rule(parts: Parts, key: SubjectRuleKey) -> SubjectRuleShown:
-    """Return the rule of a subject; if there is none one that changes nothing."""
-    check_cluster(parts.registry, key.cluster)
-    none = SubjectRuleShown(**asdict(key), version=0, **asdict(SubjectControl()))
-    return find_subject_rule(parts.registry, key) or none
+SUBJECT_RULES: Final = RuleViews("subject", SubjectRuleKey, SubjectRuleShown, SubjectControl())
 
-
-def group_rules(registry: Registry) -> list[GroupRuleShown]:
-    """Return the rules of broker groups, of all clusters."""
-    return [
-        GroupRuleShown(cluster=cluster, group=name, version=row.version, **asdict(rule))
-        for cluster, row in registry.controls.items()
-        for name, rule in row.controls.groups.items()
-    ]
-
-
-def find_group_rule(registry: Registry, key: GroupRuleKey) -> GroupRuleShown | None:
-    """Return the rule of a broker group, if there is one."""
-    controls = registry.controls_of(key.cluster)
-    rule = controls.groups.get(key.group)
-    if rule is None:
-        return None
-    return GroupRuleShown(**asdict(key), version=controls.version, **asdict(rule))
-
-
-def show_group_rule(parts: Parts, key: GroupRuleKey) -> GroupRuleShown:
-    """Return the rule of a broker group; if there is none one that changes nothing."""
-    check_cluster(parts.registry, key.cluster)
-    none = GroupRuleShown(**asdict(key), version=0, **asdict(GroupControl()))
-    return find_group_rule(parts.registry, key) or none
+GROUP_RULES: Final = RuleViews("group", GroupRuleKey, GroupRuleShown, GroupControl())
 
 
 # Everything

@@ -282,7 +282,7 @@ def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Save,
 
 
 def is_entered_at(registry: Registry, group: str, address: str, *roles: BrokerRole) -> bool:
-    """Say whether an address is that of the broker that was entered with one of these roles.
+    """Return True if an address is that of the broker that was entered with one of these roles.
 
     Raises StateError if it is another one's place.
     """

@@ -170,7 +170,7 @@ class GroupState:
     first_vote_at: float | None = None
     """When the first vote of the present election came."""
     waits: str = ""
-    """What the present election waits for; empty: nothing is known of that, or there is none."""
+    """The reason why the present election has not ended; empty: not known, or no election."""
     cause: Begins | None = None
     """Why the present election began; None: that is not known any more."""
     changed_at: float = float("-inf")

@@ -117,7 +117,7 @@ def _score(subject: str, group: BrokerGroup) -> float:
 
 
 class Answer(NamedTuple):
-    """What a client gets for a subject."""
+    """The groups that a client gets for a subject."""
 
     groups: tuple[BrokerGroupInfo, ...]
     signature: Signature
@@ -127,7 +127,7 @@ NO_GROUPS: Final = Answer((), ())
 
 
 class RouteAnswers:
-    """What clients get for subjects, kept while the registry is as it is, for a second at most.
+    """The answers to clients, kept while the registry is as it is, for a second at most.
 
     Time alone has routes extended. Equal answers are mostly one object.
     """

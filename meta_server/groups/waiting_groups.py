@@ -89,8 +89,9 @@ class WaitingGroups:
         self._groups[group.name] = group
         return True
 
-    def get(self, name: str) -> WaitingGroup | None:
+    def get(self, name: str, now: float) -> WaitingGroup | None:
         """Return one that waits, if it does."""
+        self.all(now)
         return self._groups.get(name)
 
     def forget(self, name: str) -> None:

@@ -47,7 +47,7 @@ class GroupKind(Enum):
 # Rows
 
 Key = str | UUID | tuple[str | int, ...]
-"""What distinguishes a row from others of its kind."""
+"""The values that distinguish a row from others of its kind."""
 
 
 class Fields(Protocol):
@@ -74,12 +74,12 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def key(self) -> Any:  # noqa: ANN401 (of each kind another one)
-        """What distinguishes it from other rows of its kind."""
+        """The values that distinguish it from other rows of its kind."""
         return self.KEY(self)
 
     @property
     def claim(self) -> Key | None:
-        """What at most one row of its kind may have, beside the key; None: nothing."""
+        """The values that at most one row of its kind may have, beside the key; None: none."""
         return None if self.CLAIM is None else self.CLAIM(self)
 
     @property

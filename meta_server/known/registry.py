@@ -180,7 +180,7 @@ class Registry:
         return kind, key, before
 
     def _put(self, kind: type[model.Row], key: model.Key, after: model.Row | None) -> None:
-        """Have a row in the place of the one with its key, or none."""
+        """Put a row in the place of the one with its key, or none."""
         rows = self._rows[kind]
         before = rows.get(key)
         if after is None:
@@ -201,7 +201,7 @@ class _View:
     """True if several rows may have it in common: then they are in a mapping by key."""
 
     def put(self, key: model.Key, before: model.Row | None, after: model.Row | None) -> None:
-        """Have a row in the place of another one."""
+        """Put a row in the place of another one."""
         old = None if before is None else self.of(before)
         new = None if after is None else self.of(after)
         if old is not None and old != new:

@@ -1,4 +1,4 @@
-"""Whether a new group may come into being: at once, when an operator lets it in, or never."""
+"""Decides if a new group may come into being: at once, when an operator lets it in, or never."""
 
 from collections.abc import Sequence
 from typing import NoReturn

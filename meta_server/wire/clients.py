@@ -17,14 +17,14 @@ from meta_server.wire.sessions import Subscription, Use
 from meta_server.wire.timestamps import Timestamps
 
 _TEXT_BYTES_MAX = 512
-"""Of a client id, a consumer group, an application or a room."""
+"""The most bytes of a client id, a consumer group, an application or a room."""
 
 IGNORE_STATE = -2
 """The timestamp of a refusal: QMQ's clients then keep the online state that they have."""
 
 
 class ClientRoutes:
-    """What clients get for subjects; a route that is missing is set going.
+    """The answers to clients for subjects; a route that is missing is set going.
 
     CLIENT_REGISTER is answered from it, and what is pushed is made from it.
     """
@@ -127,7 +127,7 @@ class Clients(Family[requests.ClientRegister]):
         return encoded(request.body, timestamp_ms, requests.OnlineState.ONLINE, answer.groups)
 
     def _subscribe(self, request: Request[requests.ClientRegister], routed: str) -> Subscription:
-        """Have the client told of whatever it was not told yet."""
+        """Subscribe the client to all that it was not sent yet."""
         subscription = Subscription(routed=routed, version=request.frame.version, sent=None)
         body = request.body
         use = Use(body.client_type, body.subject, body.consumer_group)

@@ -59,13 +59,13 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 Body = TypeVar("Body")
 
 _REMIND_S = 60.0
-"""Between two lines in the log about refusals of the same address for the same reason; those in
-between are counted."""
+"""The least time between two lines in the log about refusals of one address for one reason; those
+in between are counted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context:
-    """What requests are decided on, and where what follows from them goes."""
+    """The things that requests are decided on, and where what follows from them goes."""
 
     config: MetaServerConfig
     clock: Clock
@@ -80,7 +80,7 @@ class Context:
     def store_later(
         self, *keys: Hashable, plan: Callable[[], Sequence[Change]], is_urgent: bool = False
     ) -> None:
-        """Have changes stored for which nobody waits, unless some are pending about the first key.
+        """Store changes for which nobody waits, unless some are pending about the first key.
 
         What fails is tried by the next who asks.
         """
@@ -97,13 +97,14 @@ def _log_failure(error: MetaServerError | None) -> None:
 
 
 class Decision(NamedTuple):
-    """What follows from a request."""
+    """The consequences of a request."""
 
     reply: Callable[[], bytes] = bytes
     """Does what is to be done when it is answered, and returns the answer."""
     changes: Sequence[Change] = ()
     keys: tuple[Hashable, ...] = ()
-    """What it is about; without changes too it is answered after what is stored about the first."""
+    """The things that it is about; without changes too it is answered after what is stored about
+    the first."""
     hold: Hold | None = None
     """Returns the answer in place of `reply`: when there is one, or when the changes are stored."""
 
@@ -123,7 +124,7 @@ class Request(Generic[Body]):
     """Makes of an answer what is sent."""
     decision: Decision = _UNDECIDED
     known: tuple[int, object] | None = None
-    """What it was decided on: the version of the registry, and what was observed."""
+    """The version of the registry that it was decided on, and what was observed."""
     is_answered: bool = False
 
     def decide(self) -> Sequence[Change]:
@@ -140,7 +141,7 @@ class Request(Generic[Body]):
 
 
 class Family(ABC, Generic[Body]):
-    """How the requests of one command are decided and answered."""
+    """Decides and answers the requests of one command."""
 
     decode: Callable[[bytes], Body]
     """Reads a body; raises BodyError."""
@@ -183,7 +184,7 @@ class Dispatcher:
         self.requests: Counter[str] = Counter()
         """Requests by command."""
         self.refusals: Counter[str] = Counter()
-        """Those that were refused."""
+        """Refused requests by command."""
         self._trouble = Trouble(again_s=_REMIND_S)
         self._overdue_at: dict[Request[Any], float] = {}
         """When requests that wait for the store are answered all the same, in trio time."""
@@ -233,7 +234,7 @@ class Dispatcher:
             request.answer(decision.reply())
 
     def _store(self, request: Request[Any]) -> None:
-        """Have the changes of a request stored; raise RefusedError or StoreUnavailableError."""
+        """Store the changes of a request; raise RefusedError or StoreUnavailableError."""
         self.context.committer.submit(
             Intent(
                 keys=request.decision.keys,
@@ -308,5 +309,5 @@ class Dispatcher:
 
 
 def is_final(error: MetaServerError) -> bool:
-    """Say whether the same request would be refused again, as far as is known."""
+    """Return True if the same request would be refused again, as far as is known."""
     return isinstance(error, RefusedError) and not isinstance(error, NotNowError | StateError)

@@ -53,7 +53,7 @@ class GroupChanges:
         self._states: dict[str, GroupState] = {}
         self.set_backs = set_backs
         self.controls = controls
-        """Those that nodes are sent."""
+        """The controls that nodes are sent."""
         self._look_at: dict[str, float] = {}
         """By group, when time alone may begin an election; in trio time."""
         self._more = Wakeup()
@@ -257,8 +257,11 @@ class GroupChanges:
                 self._consider(group, now)
             if state.forget_wish(now):
                 self._context.held.changed()
-            is_behind = bool(self.set_backs.why_behind(name))
-            is_electing = record.phase is Phase.ELECTING and record.in_sync and not is_behind
+            is_electing = (
+                record.phase is Phase.ELECTING
+                and bool(record.in_sync)
+                and not self.set_backs.why_behind(name)
+            )
             if not is_electing:
                 state.waits = ""
             elif state.votes:
@@ -267,7 +270,7 @@ class GroupChanges:
                 found = state.choose(record, now=now)
                 assert isinstance(found, Waiting)
                 self._note_wait(name, found.sentence)
-            is_waiting = is_waiting or bool(is_electing or state.wish.to)
+            is_waiting = is_waiting or is_electing or bool(state.wish.to)
         return now + _LOOK_S if is_waiting else math.inf
 
     def _why_begin(self, group: model.DelayGroup, now: float) -> Begins | None:
@@ -300,6 +303,6 @@ class GroupChanges:
             self._more.wake()
 
     def _see(self, name: str, plan: Callable[[], Sequence[model.Change]]) -> None:
-        """Have a plan of the meta server's own carried out; the next look tries again."""
+        """Carry out a plan of the meta server's own; the next look tries again."""
         keys = (("election", name), ("group", name))
         self._context.store_later(*keys, plan=plan, is_urgent=True)

@@ -29,8 +29,8 @@ from meta_server.wire.group_changes import GroupChanges
 _PRESENT = 2.5
 """A start that was not heard for so many times as it is to speak again makes room for the next."""
 _END_S = 10.0
-"""Between two notes of how far a delay server's log goes. A copy of its directory that lacks
-records which were noted is refused; what was taken since is not missed."""
+"""The least time between two notes of how far a delay server's log goes. A copy of its directory
+that lacks records which were noted is refused; what was taken since is not missed."""
 NODES = "nodes"
 """Key of intents about delay nodes: uuids must be unique over all of them."""
 
@@ -160,7 +160,7 @@ class Nodes(Family[NodeRegister]):
             self.context.store_later(("group", node.group), plan=plan)
 
     def _note_end(self, node: NodeRegister, now: float) -> None:
-        """Have it stored now and then how far a node's log goes; nobody waits for that."""
+        """Store now and then how far a node's log goes; nobody waits for that."""
         if now - self._ends_noted.setdefault(key_of(node), now) >= _END_S:
             self._ends_noted[key_of(node)] = now
             # Many of these share a commit, unlike registrations.
@@ -169,7 +169,7 @@ class Nodes(Family[NodeRegister]):
                 self.context.store_later(("node", key_of(node)), plan=plan)
 
     def is_connected(self, key: NodeKey) -> bool:
-        """Say whether what registered as this node last has a connection."""
+        """Return True if what registered as this node last has a connection."""
         return self.context.sessions.of_node(key) is not None
 
     def forget(self, key: NodeKey) -> None:

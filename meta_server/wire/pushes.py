@@ -50,7 +50,7 @@ class Pusher:
         limits: PushConfig,
         unsent_bytes_max: int,
     ) -> None:
-        """Have `answer` return what a type of client gets for a real subject; None: no route."""
+        """Get `answer`, which returns what a type of client gets for a real subject, or None."""
         self._sessions = sessions
         self._answer = answer
         self._timestamp = timestamp
@@ -65,7 +65,7 @@ class Pusher:
         missed something."""
         self._left = 0
         self._until = 0.0
-        """Of the turn of the loop: subscriptions that are left of it, and when it ends."""
+        """Subscriptions that are left of this turn of the loop, and when it ends."""
         self.counts = PushCounts()
 
     def note(self, session: Session, use: Use, subscription: Subscription) -> None:

@@ -96,7 +96,7 @@ class Receivers(Family[ReceiverRegister]):
         return Decision(changes=(*changes, model.Audit(entry)), keys=keys, hold=hold)
 
     def admit(self, request: Request[ReceiverRegister], decision: Decision) -> Decision:
-        """Have a receiver wait for an operator, or until not too many are new at a time."""
+        """Let a receiver wait for an operator, or until not too many are new at a time."""
         body, connection = request.body, request.session.connection
         if decision.changes:
             try:

@@ -1,4 +1,4 @@
-"""What is known of each connected peer: one `Session`, which ends with its connection."""
+"""Keeps what is known of each connected peer: one `Session`, which ends with its connection."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class Subscription(msgspec.Struct, kw_only=True, gc=False):
     routed: str
     """The real subject."""
     version: int
-    """Of the protocol, as its last request said."""
+    """The version of the protocol, as its last request said."""
     sent: Signature | None
     """None: nothing yet."""
 
@@ -42,15 +42,15 @@ class Session:
 
     connection: Connection
     uses: dict[Use, Subscription] = field(default_factory=dict)
-    """Of a client, in the order in which they came."""
+    """The subscriptions of a client, in the order in which they came."""
     nodes: dict[NodeKey, None] = field(default_factory=dict)
     """Delay servers that registered on this connection."""
     registration: NodeRegister | None = None
     """By which a delay server registered last."""
     news: NodeNews | None = None
-    """Those of its group that were sent last."""
+    """The news of its group that were sent last."""
     controls: ControlsId | None = None
-    """Those that were sent last."""
+    """The controls that were sent last."""
     receiver: str = ""
     """The name under which it receives; empty of others."""
 

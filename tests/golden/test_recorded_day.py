@@ -106,7 +106,7 @@ class DayPeer:
     repeats: list[tuple[int, bytes]] = field(default_factory=list)
     """Code and body of what the peer sends again and again, beside its registration as a node."""
     state: str | None = None
-    """Of its node, for producers."""
+    """The state of its node, for producers."""
     node: dict[str, Any] = field(default_factory=dict)
     """Fields of its last registration as a node."""
     asked: set[int] = field(default_factory=set)
@@ -115,7 +115,7 @@ class DayPeer:
     """Numbers of requests whose answers are not compared."""
     epoch: int = 0
     version: int = 0
-    """Of the newest record that the peer knows."""
+    """Epoch and version of the newest record that the peer knows."""
     masters: int = 0
     """The version of the masters that it was told last."""
     answers: list[tuple[int, str]] = field(default_factory=list)

@@ -110,7 +110,7 @@ class Peer:
         self._frames: list[Frame] = []
         self._opaque = 0
         self.registered: NodeRegister
-        """What it registered with last, as a node."""
+        """The last registration, of a node."""
 
     async def receive(self) -> Frame:
         """Return the next frame from the server."""

@@ -23,7 +23,7 @@ CHANGES = 2000
 KILLS = 12
 WRITERS = 4
 CHANGES_OF_ONE = 3
-"""How often the route of a subject is changed."""
+"""The number of changes of the route of a subject."""
 
 
 class Operators:

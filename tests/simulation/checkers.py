@@ -64,7 +64,8 @@ _CALM_BEFORE_S = 20.0
 _ON_TIME_S = 20.0
 """Two requests that time out, the waits after them, and a disk that stalls now and then."""
 _TURN_S = 0.25
-"""For what a broker was sent of the same subject meanwhile: a hot subject waits for itself."""
+"""The time for each message of the same subject that a broker was sent meanwhile: a hot subject
+waits for itself."""
 _LEASE_S = 30.0
 """A receiver that is gone without a word is found out after so long."""
 _SHOWN = 5

@@ -627,7 +627,7 @@ class SimDelayNode(Process):
         """Storage, incarnation and address that were acknowledged last."""
         self.state = requests.BrokerState.NRW
         self.gives_state = False
-        """Whether this life gives a state for producers."""
+        """True if this life gives a state for producers."""
         self.down_for_s: float | None = None
         """How long it is away after this life; None: drawn."""
         self.told: Controls | None = None

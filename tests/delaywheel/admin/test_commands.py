@@ -312,8 +312,8 @@ def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:
 
 
 def test_the_audit_shows_what_a_change_was_by_the_names_of_fields() -> None:
-    before = {"version": 1, "record": {"epoch": 4, "in_sync": {"n1": "x"}}, "tag": ""}
-    after = {"version": 2, "record": {"epoch": 5, "in_sync": {}}, "tag": ""}
+    before = {"version": 1, "record": {"epoch": 4, "in_sync": {"n1": "x"}}, "since_ms": 1}
+    after = {"version": 2, "record": {"epoch": 5, "in_sync": {}}, "since_ms": 2}
     changes = (
         (before, after, 'record.epoch 4 -> 5, record.in_sync.n1 "x" -> -'),
         (None, after, "record.epoch 5"),

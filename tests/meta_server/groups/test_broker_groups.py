@@ -55,7 +55,7 @@ def plan(
 
 
 def is_move(changes: Sequence[model.Change]) -> bool:
-    """Say whether a group is elsewhere from then on: the audit has it."""
+    """Return True if a group is elsewhere from then on: the audit has it."""
     return any(isinstance(change, model.Audit) for change in changes)
 
 

@@ -1,4 +1,4 @@
-"""What is paused at the meta server: stored, audited, told at once, and shown by node."""
+"""Rules at the meta server: stored, audited, told at once, and shown by node."""
 
 from uuid import UUID
 
@@ -34,7 +34,7 @@ class Node:
         self.request = request
 
     async def register(self, applied: ControlsId | None, keeps: str = "") -> None:
-        """Say which controls it applies."""
+        """Register with the controls that it applies."""
         controls = AppliedControls(id=applied, keeps=keeps)
         self.request = msgspec.structs.replace(self.request, controls=controls)
         await self.peer.node(self.request)
