@@ -240,7 +240,7 @@ def test_a_retry_policy_ends_in_a_dead_letter(play: Play) -> None:
             receiver.stop()
         assert [message.attempt for message in got] == [1, 2, 3]
         reason = "given up after 3 tries: ValueError: no such cup"
-        assert await world.refused(name) == {receipt.message_id: reason}
+        assert await world.refused(name, 1) == {receipt.message_id: reason}
 
     play(main)
 
@@ -261,7 +261,7 @@ def test_a_rejected_message_is_a_dead_letter_with_its_reason(play: Play) -> None
                 if seen == 2:
                     receiver.stop()
                     break
-        refused = await world.refused(name)
+        refused = await world.refused(name, 2)
         assert refused[second.message_id] == "broken"
         assert refused[first.message_id] == "never: " + "ü" * 124
         assert len(refused) == 2
@@ -343,7 +343,7 @@ def test_messages_come_in_batches(play: Play) -> None:
                     receiver.stop()
         assert seen == Counter(map(str, range(50)))
         assert max(sizes) <= 20
-        assert len(await world.refused(name)) == len(sizes)
+        assert len(await world.refused(name, len(sizes))) == len(sizes)
 
     play(main)
 

@@ -47,8 +47,11 @@ class World(Protocol):
     async def until(self, condition: Callable[[], object]) -> None:
         """Wait until something is so that is due by now; fail if it does not come to be."""
 
-    async def refused(self, subject: str) -> Mapping[str, str]:
-        """Return the reasons of dead letters of a subject by id."""
+    async def refused(self, subject: str, count: int = 0) -> Mapping[str, str]:
+        """Return the reasons of dead letters of a subject by id, once there are so many.
+
+        A server lists a dead letter when its row is on the disk, a moment after it was settled.
+        """
 
 
 class FakeWorld:
@@ -77,7 +80,7 @@ class FakeWorld:
         await self.cluster.advance()
         assert condition()
 
-    async def refused(self, subject: str) -> Mapping[str, str]:
+    async def refused(self, subject: str, count: int = 0) -> Mapping[str, str]:  # noqa: ARG002
         refused = self.cluster.refused
         return {one.id: one.reason for one in refused if one.subject == subject}
 
@@ -111,7 +114,13 @@ class RealWorld:
             while not condition():  # noqa: ASYNC110 (what it waits for tells nobody)
                 await anyio.sleep(0.01)
 
-    async def refused(self, subject: str) -> Mapping[str, str]:
+    async def refused(self, subject: str, count: int = 0) -> Mapping[str, str]:
+        with anyio.fail_after(REAL_S):
+            while len(found := await self._refused(subject)) < count:  # noqa: ASYNC110 (as above)
+                await anyio.sleep(0.01)
+        return found
+
+    async def _refused(self, subject: str) -> Mapping[str, str]:
         code, body = await anyio.to_thread.run_sync(self._delay.get, f"/dead?subject={subject}")
         assert code == 200, body
         items = msgspec.json.decode(body)["items"]
