@@ -340,6 +340,7 @@ async def serve(
             nursery.start_soon(server.pusher.run)
             nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.held.run)
+            nursery.start_soon(server.handlers.dispatcher.run)
             nursery.start_soon(server.forget)
             nursery.start_soon(server.http_access.keep_tokens)
             nursery.start_soon(server.keep_secret)

@@ -85,7 +85,9 @@ class Administration:
                 planned.stored()
             ended.set()
 
-        self._committer.submit(Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done))
+        self._committer.submit(
+            Intent(keys=(_ADMINISTRATION, *keys), plan=make_plan, done=done, is_urgent=True)
+        )
         with trio.move_on_after(self._answer_s_max):
             await ended.wait()
         if not ended.is_set():

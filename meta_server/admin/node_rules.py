@@ -1,5 +1,6 @@
 """Rules of delay groups and their nodes. Pure, as those of `meta_server/admin/rules.py`."""
 
+from functools import partial
 from typing import Final, TypeVar
 
 from msgspec.structs import replace
@@ -144,7 +145,7 @@ def hand_over(context: Context, key: NameKey, _known: DelayGroup, body: Handover
     target = _allowed(key, state.ask_to_hand_over(group.record, body.to, now=context.now))
     path = f"{group.cluster}/{key.name}"
     entry = context.entry(HAND_OVER, path, group.record, {"to": target})
-    return Planned([entry], stored=context.handlers.group_changes.news)
+    return Planned([entry], stored=partial(context.handlers.group_changes.handover_wished, key.name))
 
 
 def set_group_min_isr(context: Context, key: NameKey, _known: DelayGroup, body: MinIsr) -> Planned:

@@ -328,7 +328,9 @@ class GroupState:
         found = self._master(record)
         times = [self.began + SILENT_S, self.changed_at + BLOCKED_AGAIN_S]
         times += [one.at + HEARD_LATELY_S for one in self.heard.values()]
-        times += [one.at + one.stands.vote_in_s for one in self.heard.values()]
+        # At this time one can vote: it is not behind it that something changes.
+        votes = [one.at + one.stands.vote_in_s for one in self.heard.values()]
+        times += [at for at in votes if at > now]
         if found is not None:
             times.append(found.at + SILENT_S)
             if found.stands.lacks_promises_s is not None:

@@ -170,9 +170,9 @@ def _check_group(
 
 def _check_log(registry: Registry, request: NodeRegister, group: model.DelayGroup | None) -> None:
     """Refuse a node whose log is another group's, or has records that its group's has not."""
-    for other in registry.delay_groups.values():
-        if other.log_uuid == request.log_uuid and other.name != request.group:
-            raise RefusedError(f"its log {request.log_uuid} is that of the group {other.name}")
+    other = registry.claimed(model.DelayGroup, request.log_uuid)
+    if other is not None and other.name != request.group:
+        raise RefusedError(f"its log {request.log_uuid} is that of the group {other.name}")
     if (
         group is not None
         and group.record.in_sync
@@ -187,12 +187,12 @@ def _check_log(registry: Registry, request: NodeRegister, group: model.DelayGrou
 def _check_copy(registry: Registry, request: NodeRegister) -> None:
     """Refuse a node whose data directory is that of another one."""
     own = (request.cluster, request.group, request.node_id)
-    for key, other in registry.nodes.items():
-        if other.storage_uuid == request.storage_uuid and key != own:
-            raise RefusedError(
-                f"its storage {request.storage_uuid} is that of {other.node_id} in {other.group}: "
-                "a data directory cannot be copied"
-            )
+    other = registry.claimed(model.DelayNode, request.storage_uuid)
+    if other is not None and other.key != own:
+        raise RefusedError(
+            f"its storage {request.storage_uuid} is that of {other.node_id} in {other.group}: "
+            "a data directory cannot be copied"
+        )
 
 
 def _check_identity(case: _Case) -> None:

@@ -33,10 +33,10 @@ _COMMIT_S = 0.1
 _DROPPED_AT_ONCE = 2000
 """Rows forgotten in one turn of the loop when everything was loaded anew."""
 
-_ENDED_AT_ONCE = 50
+_ENDED_AT_ONCE = 20
 """Intents that are completed in one turn of the loop at most."""
 
-_PLANNING_S_MAX = 0.004
+_PLANNING_S_MAX = 0.002
 """Seconds for which intents are planned before others get their turn of the loop."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
@@ -190,13 +190,16 @@ class Committer:
         await self._end_all((planned.intent for planned in batch), None)
 
     def _plan_some(self) -> list[_Planned]:
-        """Plan intents that can share a commit; those that change nothing are done at once."""
+        """Plan intents that can share a commit; those that change nothing are done at once.
+
+        Urgent ones are stored first, and alone.
+        """
         batch: list[_Planned] = []
         taken: set[Hashable] = set()
         looked_at = 0
         until = trio.current_time() + _PLANNING_S_MAX
-        while self.waiting and looked_at < self._batch_max and trio.current_time() < until:
-            queue = self._urgent or self._waiting
+        queue = self._urgent or self._waiting
+        while queue and looked_at < self._batch_max and trio.current_time() < until:
             intent = queue[0]
             if not taken.isdisjoint(intent.keys):
                 break

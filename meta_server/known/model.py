@@ -216,10 +216,14 @@ class Route(Versioned, frozen=True, kw_only=True, gc=False):
 
 
 class DelayNode(Versioned, frozen=True, kw_only=True, gc=False):
-    """A delay server of ours as it registered last. Key: cluster, group and node_id."""
+    """A delay server of ours as it registered last. Key: cluster, group and node_id.
+
+    No two have the same storage_uuid.
+    """
 
     KIND = "delay-node"
     KEY = attrgetter("cluster", "group", "node_id")
+    CLAIM = attrgetter("storage_uuid")
 
     cluster: str
     """Its cluster."""

@@ -34,7 +34,7 @@ class Registry:
         self._rows: dict[type[model.Row], dict[Any, Any]] = {kind: {} for kind in model.KINDS}
         self._views: dict[type[model.Row], list[_View]] = {kind: [] for kind in model.KINDS}
         self._claims: dict[type[model.Row], dict[Any, Any]] = {
-            kind: self._view(kind, lambda row: row.claim) for kind in model.KINDS
+            kind: self._view(kind, kind.CLAIM) for kind in model.KINDS if kind.CLAIM is not None
         }
         self.groups: dict[str, model.BrokerGroup] = self._rows[model.BrokerGroup]
         self.brokers: dict[BrokerKey, model.Broker] = self._rows[model.Broker]
@@ -111,6 +111,11 @@ class Registry:
     def of(self, kind: type[R]) -> dict[Any, R]:
         """Return the rows of a kind, by key."""
         return self._rows[kind]
+
+    def claimed(self, kind: type[R], claim: model.Key) -> R | None:
+        """Return the row of a kind that has what at most one may have, if one has it."""
+        row: R | None = self._claims[kind].get(claim)
+        return row
 
     def controls_of(self, cluster: str) -> Controls:
         """Return the rules of a cluster; version 0 if none was ever set."""

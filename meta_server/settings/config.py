@@ -180,8 +180,8 @@ class RegistrationConfig:
     waiting_max: int = constant(20_000)
     """Requests that wait for the store. A further one is refused for the moment."""
 
-    commit_requests_max: int = constant(200)
-    """Requests whose changes are stored together at most."""
+    commit_requests_max: int = constant(100)
+    """Requests whose changes are stored together at most: what is urgent waits for one commit."""
 
     def __post_init__(self) -> None:
         """Refuse limits that exclude every registration."""

@@ -26,6 +26,9 @@ from meta_server.sql.tables import AUDIT, ROW, STORE, make_tables, store_of
 Values = dict[str, Any]
 """Parameters of a statement."""
 
+_ROWS_AT_ONCE: Final = 500
+"""Rows that are fetched together: one by one they take a tenth longer."""
+
 _NAMED_MAX: Final = 5
 """Keys that the sentence of a conflict names at most."""
 
@@ -66,7 +69,7 @@ class SqlStore:
         with self._begin(reads=True) as connection:
             found = connection.execute(select(ROW.c.kind, ROW.c.key, ROW.c.version, ROW.c.body))
             return model.Contents(
-                rows=tuple(_row(*row) for row in found),
+                rows=tuple(_row(*row) for some in found.partitions(_ROWS_AT_ONCE) for row in some),
                 timestamp_ms=connection.execute(select(STORE.c.timestamp_ms)).scalar_one(),
             )
 

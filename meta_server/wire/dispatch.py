@@ -28,7 +28,7 @@ number of refusals since.
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -43,6 +43,7 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.http.credentials import Credentials, UnauthenticatedError
+from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from delay_transport.seams.trouble import Trouble
 from meta_server.groups.held_requests import HeldRequests, Hold
@@ -57,6 +58,10 @@ from meta_server.wire.sessions import Session, Sessions
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
 Body = TypeVar("Body")
+
+_TURN_S_MAX = 0.0005
+"""Seconds for which requests are handled before others get their turn of the loop: five thousand
+clients that register at once take two seconds, and an operator waits for none of them."""
 
 _REMIND_S = 60.0
 """The least time between two lines in the log about refusals of one address for one reason; those
@@ -173,9 +178,9 @@ class Family(ABC, Generic[Body]):
 
 
 class Dispatcher:
-    """Hands each request to its family, and answers it.
+    """Hands each request to its family, and answers it; what waits for the store later.
 
-    All methods are synchronous; what waits for the store is answered later.
+    Delay servers' requests are handled as they come. All others wait for `run`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -185,22 +190,47 @@ class Dispatcher:
         """Requests by command."""
         self.refusals: Counter[str] = Counter()
         """Refused requests by command."""
+        self._waiting: deque[tuple[Session, Frame]] = deque()
+        """Requests that wait for their turn, counted as begun at their connections."""
+        self._more = Wakeup()
         self._trouble = Trouble(again_s=_REMIND_S)
         self._overdue_at: dict[Request[Any], float] = {}
         """When requests that wait for the store are answered all the same, in trio time."""
 
     def take(self, connection: Connection, frames: list[Frame]) -> None:
-        """Answer requests, or have them wait."""
+        """Handle requests, or have them wait."""
         session = self.context.sessions.of(connection)
         for frame in frames:
             self.requests[CommandCode(frame.code).name] += 1
-            try:
-                self._take(self._read(session, frame))
-            except UnauthenticatedError as error:
-                self._note(connection, frame, error)
-                connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
-            except (BodyError, MetaServerError) as error:
-                self._refuse(connection, frame, error)
+            if self.families[frame.code].is_of_nodes:
+                self._handle(session, frame)
+            else:
+                connection.begin(1, len(frame.body))
+                self._waiting.append((session, frame))
+        self._more.wake()
+
+    async def run(self) -> None:
+        """Handle what waits, some of it in each turn of the loop, until cancelled."""
+        while True:
+            if not self._waiting:
+                await self._more.sleep()
+            until = trio.current_time() + _TURN_S_MAX
+            while self._waiting and trio.current_time() < until:
+                session, frame = self._waiting.popleft()
+                session.connection.done(1, len(frame.body))
+                if not session.connection.is_closed:
+                    self._handle(session, frame)
+            await trio.lowlevel.checkpoint()
+
+    def _handle(self, session: Session, frame: Frame) -> None:
+        connection = session.connection
+        try:
+            self._take(self._read(session, frame))
+        except UnauthenticatedError as error:
+            self._note(connection, frame, error)
+            connection.answer(frame, ResponseCode.UNAUTHENTICATED, str(error).encode())
+        except (BodyError, MetaServerError) as error:
+            self._refuse(connection, frame, error)
 
     def closed(self, connection: Connection, _: CloseReason) -> None:
         """Forget all that is known of a connection that was closed."""

@@ -12,6 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
+from heapq import heappop, heappush
 
 import structlog
 import trio
@@ -56,6 +57,10 @@ class GroupChanges:
         """The controls that nodes are sent."""
         self._look_at: dict[str, float] = {}
         """By group, when time alone may begin an election; in trio time."""
+        self._deadlines: list[tuple[float, str]] = []
+        """A heap of these times, and of earlier ones that have moved."""
+        self._open = set(self._registry.delay_groups)
+        """Groups that may have an election, or a wish for a handover, under way."""
         self._more = Wakeup()
         self.begun: Counter[tuple[str, str]] = Counter()
         """Elections, and handovers that no operator asked for, by group and kind of reason."""
@@ -146,6 +151,7 @@ class GroupChanges:
             self._forget_group(group.name)
         for group in model.saved(changes, model.DelayGroup):
             self.set_backs.stored(group)
+            self._open.add(group.name)
         for node in model.removed(changes, model.DelayNode):
             self.state_of(node.group).refused.pop(node.node_id, None)
         if model.touches(changes, model.ClusterControls, model.DelayGroup, model.DelayNode):
@@ -157,11 +163,13 @@ class GroupChanges:
             self._forget_group(name)
         for state in self._states.values():
             state.begin_again()
+        self._open.update(self._registry.delay_groups)
         self._more.wake()
 
     def _forget_group(self, name: str) -> None:
-        for known in (self._states, self._look_at):
-            known.pop(name, None)
+        self._states.pop(name, None)
+        self._look_at.pop(name, None)
+        self._open.discard(name)
 
     def voted(self, name: str) -> None:
         """Check whether an election can end by the vote that came."""
@@ -244,34 +252,41 @@ class GroupChanges:
     async def run(self) -> None:
         """Begin elections and end them, until cancelled."""
         while True:
-            at = self._look(trio.current_time())
-            with trio.move_on_at(min(at, min(self._look_at.values(), default=math.inf))):
+            with trio.move_on_at(self._look(trio.current_time())):
                 await self._more.sleep()
 
     def _look(self, now: float) -> float:
         """Begin and end elections; return when to look again if nothing is reported."""
-        is_waiting = False
-        for name, group in self._registry.delay_groups.items():
-            record, state = group.record, self.state_of(name)
-            if self._look_at.get(name, math.inf) <= now:
-                self._consider(group, now)
-            if state.forget_wish(now):
-                self._context.held.changed()
-            is_electing = (
-                record.phase is Phase.ELECTING
-                and bool(record.in_sync)
-                and not self.set_backs.why_behind(name)
-            )
-            if not is_electing:
-                state.waits = ""
-            elif state.votes:
-                self._see(name, partial(self._plan_choice, name))
-            else:
-                found = state.choose(record, now=now)
-                assert isinstance(found, Waiting)
-                self._note_wait(name, found.sentence)
-            is_waiting = is_waiting or is_electing or bool(state.wish.to)
-        return now + _LOOK_S if is_waiting else math.inf
+        while (at := self._next_deadline()) <= now:
+            name = heappop(self._deadlines)[1]
+            self._consider(self.group(name), now)
+        for name in [*self._open]:
+            self._look_at_election(self.group(name), now)
+        return min(at, now + _LOOK_S) if self._open else at
+
+    def _next_deadline(self) -> float:
+        """Return when time alone may begin an election next."""
+        deadlines = self._deadlines
+        while deadlines and self._look_at.get(deadlines[0][1]) != deadlines[0][0]:
+            heappop(deadlines)
+        return deadlines[0][0] if deadlines else math.inf
+
+    def _look_at_election(self, group: model.DelayGroup, now: float) -> None:
+        """End an election if it can end; forget a wish for a handover that is over."""
+        name, record, state = group.name, group.record, self.state_of(group.name)
+        if state.forget_wish(now):
+            self._context.held.changed()
+        is_electing = record.phase is Phase.ELECTING and bool(record.in_sync)
+        if not is_electing or self.set_backs.why_behind(name):
+            state.waits = ""
+        elif state.votes:
+            self._see(name, partial(self._plan_choice, name))
+        else:
+            found = state.choose(record, now=now)
+            assert isinstance(found, Waiting)
+            self._note_wait(name, found.sentence)
+        if not (is_electing or state.wish.to):
+            self._open.discard(name)
 
     def _why_begin(self, group: model.DelayGroup, now: float) -> Begins | None:
         """Return why an election begins; where an operator begins them only a restart does."""
@@ -296,11 +311,18 @@ class GroupChanges:
         ):
             _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
             self.begun[name, "unfit"] += 1
-            self.news()
-        before = min(self._look_at.values(), default=math.inf)
-        self._look_at[name] = state.look_at(group.record, now=now)
-        if self._look_at[name] < before:
+            self.handover_wished(name)
+        before = self._next_deadline()
+        self._look_at[name] = at = state.look_at(group.record, now=now)
+        if at < math.inf:
+            heappush(self._deadlines, (at, name))
+        if at < before:
             self._more.wake()
+
+    def handover_wished(self, name: str) -> None:
+        """Tell the master of a group that it is to hand over."""
+        self._open.add(name)
+        self.news()
 
     def _see(self, name: str, plan: Callable[[], Sequence[model.Change]]) -> None:
         """Carry out a plan of the meta server's own; the next look tries again."""
