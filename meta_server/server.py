@@ -18,8 +18,7 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.http.tokens import LOOK_S, Tokens
 from delay_transport.seams.runtime import Address, Runtime, parse_address
-from meta_server.admin.administration import Administration
-from meta_server.admin.context import Context as RuleContext
+from meta_server.admin.administration import ITSELF, forget_groups
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.held_requests import HeldRequests
@@ -83,7 +82,6 @@ class MetaServer:
         self.look_s = _LOOK_S
         """Seconds between two looks at who is silent, and at what is to be stored meanwhile."""
         self.listener: Server | None = None
-        self._parts: Parts | None = None
 
     async def open(self) -> None:
         """Open the store, load everything, and wire what stands on it."""
@@ -103,10 +101,9 @@ class MetaServer:
         )
         self._wire_keeping(config.registration)
         self._wire_answering(config.registration)
-        self._wire_administration(config.registration)
-        self._parts = Parts(
+        self.parts = Parts(
             config=config,
-            clock=runtime.clock,
+            runtime=runtime,
             load_seconds=load_seconds,
             access=self.http_access,
             observe=self.observe,
@@ -119,7 +116,6 @@ class MetaServer:
             credentials=self.credentials,
             handlers=self.handlers,
             pusher=self.pusher,
-            administration=self.administration,
         )
 
     def _wire_keeping(self, limits: RegistrationConfig) -> None:
@@ -175,22 +171,6 @@ class MetaServer:
             look_s=self.look_s,
             on_look=self.handlers.dispatcher.answer_overdue,
             on_stall=self.handlers.group_changes.stood_still,
-        )
-
-    def _wire_administration(self, limits: RegistrationConfig) -> None:
-        """Wire what operators change."""
-        config, runtime = self.config, self.runtime
-        context = RuleContext(
-            registry=self.registry,
-            set_backs=self.set_backs,
-            registration=limits,
-            limits=config.admin,
-            heard=self.heard,
-            handlers=self.handlers,
-            clock=runtime.clock,
-        )
-        self.administration = Administration(
-            context, committer=self.committer, store=self.store, executor=runtime.executor
         )
 
     def _load(self) -> tuple[RecordedStore, Registry]:
@@ -254,7 +234,7 @@ class MetaServer:
             now_ms = min(clock.now_ms(), began_ms + passed_ms)
             await self._commit(model.ForgetAudit(now_ms - config.audit.keep_ms))
             try:
-                await self.administration.forget_groups(config.registration.group_keep_ms)
+                await forget_groups(self.parts.asked_by(ITSELF))
             except MetaServerError as error:
                 _log.warning("silent groups were not removed yet", reason=str(error))
 
@@ -310,7 +290,7 @@ class MetaServer:
             started_ms=self._started_ms,
             is_stopping=self._stopping,
             listener=self.listener,
-            parts=self._parts if self.ready.is_set() else None,
+            parts=self.parts if self.ready.is_set() else None,
         )
 
 

@@ -21,7 +21,7 @@ from delaywheel.admin.waiting import elect_and_wait, hand_over
 from delaywheel.shared.admin_client import MORE, Conflict, Missing, Session
 from delaywheel.shared.options import option
 from meta_server.admin.admin_types import AuditQuery, RouteExtension
-from meta_server.admin.administration import Administration
+from meta_server.admin.administration import extend_routes
 from meta_server.admin.kinds import BROKER_GROUPS, KINDS, REMOVE, SET, Action, ResourceKind
 
 _EXAMPLES: Final[Mapping[str, str]] = {
@@ -73,7 +73,7 @@ def commands_of(verb: str) -> dict[str, click.Command]:
     for kind, one in actions:
         if one.name not in _MAKERS:
             forms.setdefault(one.name, []).append((kind, Fields(one.wanted), one.rule))
-    forms["extend"] = [(BROKER_GROUPS, Fields(RouteExtension), Administration.extend_routes)]
+    forms["extend"] = [(BROKER_GROUPS, Fields(RouteExtension), extend_routes)]
     return {name: _action(name, found) for name, found in forms.items()}
 
 

@@ -24,7 +24,7 @@ from msgspec.structs import asdict
 from delay_transport.http.api import Api, Refusal
 from delay_transport.http.operations import Call, NoPath, NoQuery, Operation
 from delay_transport.http.pages import Page
-from meta_server.admin import verbs
+from meta_server.admin import administration, verbs
 from meta_server.admin.admin_types import (
     AuditPage,
     AuditQuery,
@@ -35,7 +35,6 @@ from meta_server.admin.admin_types import (
     RoutesChanged,
     Topology,
 )
-from meta_server.admin.administration import OutcomeUnknownError
 from meta_server.admin.kinds import KINDS, REMOVE, SET, ResourceKind
 from meta_server.admin.parts import Parts
 from meta_server.admin.status import failing_checks
@@ -75,7 +74,7 @@ default. Times are wall clock in ms since 1970 UTC.""",
         Refusal(
             ConflictError, 409, "conflict", "another process changed the store: nothing was stored"
         ),
-        Refusal(OutcomeUnknownError, 504, "unknown"),
+        Refusal(administration.OutcomeUnknownError, 504, "unknown"),
         Refusal(StoreRefusedError, 500, "store"),
         Refusal(
             StoreError,
@@ -138,9 +137,8 @@ for _kind in KINDS:
 @API.operation("POST", "/broker-group/{name}/extend")
 async def extend_routes(call: Call[Parts, NameKey, NoQuery, RouteExtension]) -> RoutesChanged:
     """Add another broker group to all routes that have this one."""
-    return await call.context.administration.extend_routes(
-        call.caller.name, call.path.name, call.body.new_group
-    )
+    parts = call.context.asked_by(call.caller.name)
+    return await administration.extend_routes(parts, call.path.name, call.body.new_group)
 
 
 # What happened, and everything
@@ -153,7 +151,7 @@ async def read_audit(call: Call[Parts, NoPath, AuditQuery, None]) -> AuditPage:
     found: list[AuditShown] = []
     before = query.before
     for _ in range(_AUDIT_STEPS_MAX):
-        rows = await call.context.administration.read_audit(before=before, limit=_AUDIT_STEP)
+        rows = await administration.read_audit(call.context, before=before, limit=_AUDIT_STEP)
         for row in rows:
             if _is_wanted(row, query):
                 if len(found) == query.limit:

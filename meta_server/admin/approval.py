@@ -4,21 +4,19 @@ from msgspec.structs import replace
 
 from meta_server.admin import rules
 from meta_server.admin.admin_types import Approval, NameKey
-from meta_server.admin.context import Context, Planned
+from meta_server.admin.parts import Parts, Planned
 from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere
 from meta_server.known.errors import NotFoundError, StateError
 from meta_server.known.model import BrokerGroup, GroupKind, Save
 
 
-def approve_group(
-    context: Context, key: NameKey, known: BrokerGroup | None, body: Approval
-) -> Planned:
+def approve_group(parts: Parts, key: NameKey, known: BrokerGroup | None, body: Approval) -> Planned:
     """Let in a broker group that waits, or have one that is known count as entered.
 
     A receiver gets its routes.
     """
-    name, registry, waits = key.name, context.registry, context.handlers.admission.waiting
-    waiting = waits.get(name, context.now)
+    name, registry, waits = key.name, parts.registry, parts.handlers.admission.waiting
+    waiting = waits.get(name, parts.now)
     if known is None and waiting is None:
         raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
     found = known.master if known is not None else waiting.address if waiting is not None else ""
@@ -30,22 +28,22 @@ def approve_group(
         waits.forget(name)
         if known is None and registry.groups[name].kind is not GroupKind.RECEIVER:
             # Its broker has one time-out to speak again.
-            context.heard.groups.expect(name, context.now)
+            parts.heard.groups.expect(name, parts.now)
 
     if waiting is not None and waiting.kind is GroupKind.RECEIVER:
-        most = context.registration
-        room = Room(most.groups_max, most.subjects_max, context.limits.prefix_routes_max)
+        most = parts.config.registration
+        room = Room(most.groups_max, most.subjects_max, parts.config.admin.prefix_routes_max)
         changes = plan_receiver(
-            *(registry, name, waiting.patterns, room), is_approved=True, now_ms=context.now_ms
+            *(registry, name, waiting.patterns, room), is_approved=True, now_ms=parts.now_ms
         )
         elsewhere = routed_elsewhere(registry, name, waiting.patterns)
         if elsewhere and not changes:
             raise StateError("; ".join(elsewhere.values()))
         return Planned(changes, changes, stored=stored)
     if known is not None:
-        return rules.saved(context, known, replace(known, is_entered=True))._replace(stored=stored)
+        return rules.saved(parts, known, replace(known, is_entered=True))._replace(stored=stored)
     assert waiting is not None
-    rules.check_group_count(context, name)
+    rules.check_group_count(parts, name)
     group = BrokerGroup(
         name=name,
         kind=waiting.kind,
@@ -53,6 +51,6 @@ def approve_group(
         master="" if waiting.is_node else waiting.address,
         is_entered=True,
         speaker=waiting.where,
-        updated_ms=context.now_ms,
+        updated_ms=parts.now_ms,
     )
     return Planned([Save(group)], group, stored=stored)

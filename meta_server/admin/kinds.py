@@ -15,8 +15,7 @@ from delay_transport.http.operations import NoQuery, Request
 from meta_server.admin import admin_types, node_rules, rules, views
 from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
 from meta_server.admin.approval import approve_group
-from meta_server.admin.context import Planned
-from meta_server.admin.parts import Parts
+from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.views import RuleViews
 from meta_server.groups.receiver_groups import PREFIX_ROUTES, keys_of
 from meta_server.known.errors import NotFoundError
@@ -32,7 +31,7 @@ REMOVE: Final = "remove"
 """The action of DELETE."""
 
 Rule = Callable[..., Planned]
-"""Gets the context, the key, the row (None: there is none), and what is wanted."""
+"""Gets the parts, the key, the row (None: there is none), and what is wanted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +140,7 @@ def _rules(what: str, seen: RuleViews, rule: Rule) -> ResourceKind:
         show_one=seen.show,
         actions=(
             _set(type(seen.none), rule),
-            _remove(lambda context, key, row, _: rule(context, key, row, None)),
+            _remove(lambda parts, key, row, _: rule(parts, key, row, None)),
         ),
     )
 

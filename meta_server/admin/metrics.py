@@ -58,8 +58,8 @@ def _of_requests(parts: Parts) -> Iterator[Metric]:
     yield counters("meta_requests_refused", "Refusals.", "command", _lower(refused))
     yield counter("meta_nodes_authenticated", "Proved the secret.", credentials.authenticated)
     yield counter("meta_nodes_unauthenticated", "Did not.", credentials.unauthenticated)
-    changes = parts.administration.changes
-    yield counters("meta_admin_changes", "Changes by administrators.", "action", _lower(changes))
+    changed = _lower(parts.changes)
+    yield counters("meta_admin_changes", "Changes by administrators.", "action", changed)
     yield counters("meta_admin_denied", "Turned away.", "reason", _lower(access.policy.denied))
     yield gauge("meta_admin_requests", "Worked on now.", access.busy)
     yield gauge("meta_requests_waiting", "Waiting for the store.", parts.committer.waiting)

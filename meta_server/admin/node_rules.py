@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from delay_protocol.nodes.registration import GroupRecord, Phase
 from delay_transport.http.operations import Request
 from meta_server.admin.admin_types import HandoverWish, MayLose, MinIsr, NameKey, NodeKey
-from meta_server.admin.context import Context, Planned
+from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.rules import put
 from meta_server.groups.elections import Refused, set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
@@ -23,27 +23,27 @@ Found = TypeVar("Found")
 # Nodes
 
 
-def remove_node(context: Context, key: NodeKey, node: DelayNode, _body: Request) -> Planned:
+def remove_node(parts: Parts, key: NodeKey, node: DelayNode, _body: Request) -> Planned:
     """Remove a delay server whose disk the group does not need: its master has dropped it."""
-    record = _newest_of(context, key.group).record
+    record = _newest_of(parts, key.group).record
     if key.node in record.in_sync:
         raise StateError(_why_needed(key, record))
-    if context.handlers.nodes.is_connected(node.key):
+    if parts.handlers.nodes.is_connected(node.key):
         raise StateError(
             f"{key.node} at {node.address} is alive, and would register again: stop it"
         )
     return Planned([Remove(node)])
 
 
-def _newest_of(context: Context, name: str) -> DelayGroup:
+def _newest_of(parts: Parts, name: str) -> DelayGroup:
     """Return a delay group of which the store has the newest record; raise StateError."""
-    if behind := context.set_backs.why_behind(name):
+    if behind := parts.set_backs.why_behind(name):
         raise StateError(f"{name}: {behind}")
-    return context.registry.delay_groups[name]
+    return parts.registry.delay_groups[name]
 
 
-def _check_silent(context: Context, key: NodeKey, node: DelayNode) -> None:
-    if context.heard.nodes.is_heard(node.key, context.now):
+def _check_silent(parts: Parts, key: NodeKey, node: DelayNode) -> None:
+    if parts.heard.nodes.is_heard(node.key, parts.now):
         raise StateError(
             f"{key.node} at {node.address} was heard lately: stop it, and try again when it was "
             "silent for registration.node_timeout_ms (15 s)"
@@ -73,15 +73,15 @@ def _why_needed(key: NodeKey, record: GroupRecord) -> str:
     )
 
 
-def give_up_node(context: Context, key: NodeKey, node: DelayNode, body: MayLose) -> Planned:
+def give_up_node(parts: Parts, key: NodeKey, node: DelayNode, body: MayLose) -> Planned:
     """Give up a disk in sync that will not come back, where no master is there who could drop it.
 
     If its disk is the only one with the group's messages they are lost with it: then, if that is
     allowed, the group has no member in sync any more, and begins again with the next node that
     registers.
     """
-    _check_silent(context, key, node)
-    group = _newest_of(context, key.group)
+    _check_silent(parts, key, node)
+    group = _newest_of(parts, key.group)
     record = group.record
     if key.node not in record.in_sync:
         raise StateError(
@@ -103,17 +103,17 @@ def give_up_node(context: Context, key: NodeKey, node: DelayNode, body: MayLose)
         in_sync=others,
         phase=Phase.ELECTING,
     )
-    changes = _recorded(context, group, after, "")
+    changes = _recorded(parts, group, after, "")
     return Planned([Remove(node), *changes], replace(group, record=after))
 
 
-def approve_node(context: Context, key: NodeKey, node: DelayNode, body: MayLose) -> Planned:
+def approve_node(parts: Parts, key: NodeKey, node: DelayNode, body: MayLose) -> Planned:
     """Let a delay server come back with an older copy of its directory than it had.
 
     What only the newer one has is given up; it is refused from the moment the older one has begun
     an epoch. Until then whichever comes first is taken.
     """
-    _check_silent(context, key, node)
+    _check_silent(parts, key, node)
     if not body.lose_messages:
         raise StateError(
             f"{key.node} had record {node.last_sequence} in epoch {node.last_epoch}: what an older "
@@ -126,44 +126,44 @@ def approve_node(context: Context, key: NodeKey, node: DelayNode, body: MayLose)
 # Groups
 
 
-def elect_master(context: Context, key: NameKey, _known: DelayGroup, _body: Request) -> Planned:
+def elect_master(parts: Parts, key: NameKey, _known: DelayGroup, _body: Request) -> Planned:
     """Elect a master in place of one that does not speak, or may not send.
 
     Nothing changes while an election is under way.
     """
-    group, state = _newest_of(context, key.name), context.state_of(key.name)
-    begun = _allowed(key, state.elect(group.record, now=context.now))
+    group, state = _newest_of(parts, key.name), parts.state_of(key.name)
+    begun = _allowed(key, state.elect(group.record, now=parts.now))
     if begun == group.record:
         return Planned()
     why = "" if state.cause is None else state.cause.sentence
-    return Planned(_recorded(context, group, begun, ELECT, why=why))
+    return Planned(_recorded(parts, group, begun, ELECT, why=why))
 
 
-def hand_over(context: Context, key: NameKey, _known: DelayGroup, body: HandoverWish) -> Planned:
+def hand_over(parts: Parts, key: NameKey, _known: DelayGroup, body: HandoverWish) -> Planned:
     """Ask the master to hand its group over; it does so, or begins anew, within seconds."""
-    group, state = _newest_of(context, key.name), context.state_of(key.name)
-    target = _allowed(key, state.ask_to_hand_over(group.record, body.to, now=context.now))
+    group, state = _newest_of(parts, key.name), parts.state_of(key.name)
+    target = _allowed(key, state.ask_to_hand_over(group.record, body.to, now=parts.now))
     path = f"{group.cluster}/{key.name}"
-    entry = context.entry(HAND_OVER, path, group.record, {"to": target})
-    return Planned([entry], stored=partial(context.handlers.group_changes.handover_wished, key.name))
+    entry = parts.entry(HAND_OVER, path, group.record, {"to": target})
+    return Planned([entry], stored=partial(parts.handlers.group_changes.handover_wished, key.name))
 
 
-def set_group_min_isr(context: Context, key: NameKey, _known: DelayGroup, body: MinIsr) -> Planned:
+def set_group_min_isr(parts: Parts, key: NameKey, _known: DelayGroup, body: MinIsr) -> Planned:
     """Set how many disks at least have to be in sync."""
-    group = _newest_of(context, key.name)
+    group = _newest_of(parts, key.name)
     if body.min_isr == group.record.min_isr:
         return Planned()
     record = _allowed(key, set_min_isr(group.record, body.min_isr))
-    return Planned(_recorded(context, group, record, MIN_ISR))
+    return Planned(_recorded(parts, group, record, MIN_ISR))
 
 
-def recover_group(context: Context, key: NameKey, _known: object, body: MayLose) -> Planned:
+def recover_group(parts: Parts, key: NameKey, _known: object, body: MayLose) -> Planned:
     """Go on with a group whose record was lost, without those who have not spoken."""
-    changes = context.set_backs.plan_recover(
+    changes = parts.set_backs.plan_recover(
         key.name,
         lose_messages=body.lose_messages,
-        actor=context.actor,
-        now_ms=context.now_ms,
+        actor=parts.actor,
+        now_ms=parts.now_ms,
     )
     return Planned(changes)
 
@@ -176,12 +176,12 @@ def _allowed(key: NameKey, found: Found | Refused) -> Found:
 
 
 def _recorded(
-    context: Context, group: DelayGroup, record: GroupRecord, action: str, **more: object
+    parts: Parts, group: DelayGroup, record: GroupRecord, action: str, **more: object
 ) -> tuple[Change, ...]:
     return plan_record(
-        *(context.registry, group, record),
+        *(parts.registry, group, record),
         action=action,
-        actor=context.actor,
-        now_ms=context.now_ms,
+        actor=parts.actor,
+        now_ms=parts.now_ms,
         more=more,
     )

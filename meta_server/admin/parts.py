@@ -1,19 +1,24 @@
-"""What observers and administrators get of a meta server: its parts, and how it is at one moment.
+"""The parts of a meta server that rules, views and metrics go by, and what rules return.
 
-`meta_server/server.py::MetaServer` fills both in. Nothing here knows it.
+`meta_server/server.py::MetaServer` puts the parts together. Nothing here knows it.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import msgspec
+import trio
 
 from delay_transport.connections.listener import Server
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
-from delay_transport.seams.runtime import Clock
-from meta_server.admin.administration import Administration
+from delay_transport.seams.runtime import Runtime
+from meta_server.groups.elections import GroupState
 from meta_server.groups.liveness import Liveliness
 from meta_server.known.commits import Committer
-from meta_server.known.model import MetaStore
+from meta_server.known.model import Audit, AuditEntry, Change, MetaStore
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
@@ -24,10 +29,10 @@ from meta_server.wire.silence import SilenceWatch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """The parts that stand once the store has been loaded."""
+    """The parts that stand once the store has been loaded, and who asks."""
 
     config: MetaServerConfig
-    clock: Clock
+    runtime: Runtime
     load_seconds: float
     """How long loading took."""
     access: HttpAccess
@@ -40,8 +45,61 @@ class Parts:
     credentials: Credentials
     handlers: Handlers
     pusher: Pusher
-    administration: Administration
     observe: Callable[[], "Observed"]
+    changes: Counter[str] = field(default_factory=Counter)
+    """Changes of administrators that are stored, by action."""
+    actor: str = ""
+    """Who asks, as the audit names it."""
+
+    @property
+    def now_ms(self) -> int:
+        """Wall clock in ms since 1970 UTC."""
+        return self.runtime.clock.now_ms()
+
+    @property
+    def now(self) -> float:
+        """Seconds of a clock that is never set."""
+        return trio.current_time()
+
+    def asked_by(self, actor: str) -> "Parts":
+        """Return the same parts, as this actor asks."""
+        return replace(self, actor=actor)
+
+    def state_of(self, delay_group: str) -> GroupState:
+        """Return what is known of a delay group beside its record."""
+        return self.handlers.group_changes.state_of(delay_group)
+
+    def entry(self, action: str, target: str, before: object, after: object) -> Audit:
+        """Return an entry of the audit."""
+        entry = AuditEntry(
+            at_ms=self.now_ms,
+            actor=self.actor,
+            action=action,
+            target=target,
+            before=_as_json(before),
+            after=_as_json(after),
+        )
+        return Audit(entry)
+
+
+def _as_json(row: object) -> str:
+    return "" if row is None else msgspec.json.encode(row).decode()
+
+
+class Planned(NamedTuple):
+    """The outcome of a rule."""
+
+    changes: Sequence[Change] = ()
+    """Empty: all is as it is to be."""
+    after: object = None
+    """The row after, as the audit shows it."""
+    before: object = None
+    """The row before, as the audit shows it in place of the row."""
+    stored: Callable[[], None] = lambda: None
+    """Called when the changes are known and before anybody is answered."""
+
+
+Plan = Callable[[Parts], Planned]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

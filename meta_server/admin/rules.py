@@ -44,7 +44,7 @@ from meta_server.admin.admin_types import (
     SubjectRuleKey,
     SubjectSet,
 )
-from meta_server.admin.context import Context, Planned
+from meta_server.admin.parts import Parts, Planned
 from meta_server.groups.broker_groups import (
     KINDS,
     addresses_of,
@@ -103,7 +103,7 @@ def put(known: Kept | None, wanted: Kept) -> Planned:
 
 
 def set_group(
-    context: Context, key: NameKey, known: BrokerGroup | None, wanted: BrokerGroupSet
+    parts: Parts, key: NameKey, known: BrokerGroup | None, wanted: BrokerGroupSet
 ) -> Planned:
     """Add or change a broker group: address, state, tag, weight, further attributes."""
     name, kind, address = key.name, wanted.kind, wanted.address
@@ -111,7 +111,7 @@ def set_group(
         _bad("name", name, lambda: check_name("a name", name))
         if name == EVERY:
             raise BadValueError(field="name", value=name, allowed="it stands for all groups")
-        check_group_count(context, name)
+        check_group_count(parts, name)
         is_away = not address and kind is not GroupKind.RECEIVER
         state = BrokerState.NRW if is_away else BrokerState.RW
         before = BrokerGroup(name=name, kind=kind, master="", state=state, version=0)
@@ -131,19 +131,19 @@ def set_group(
     )
     if is_moved or (is_static and not before.is_static):
         _bad("address", address, lambda: check_address(address))
-        _check_master(context.registry, changed)
+        _check_master(parts.registry, changed)
         changed = replace(
             changed,
             state=BrokerState.RW if is_static else before.state,
             # Who spoke for another place does not for this one.
             speaker="" if is_moved else before.speaker,
         )
-    return saved(context, known, changed)
+    return saved(parts, known, changed)
 
 
-def check_group_count(context: Context, name: str) -> None:
+def check_group_count(parts: Parts, name: str) -> None:
     """Raise StateError if there are as many groups as there may be."""
-    check_room("broker groups", context.registry.groups, context.registration.groups_max, [name])
+    check_room("broker groups", parts.registry.groups, parts.config.registration.groups_max, [name])
 
 
 def _check_master(registry: Registry, group: BrokerGroup) -> None:
@@ -163,49 +163,49 @@ def _check_master(registry: Registry, group: BrokerGroup) -> None:
         raise StateError(f"{error}: replace that broker instead") from error
 
 
-def saved(context: Context, known: BrokerGroup | None, changed: BrokerGroup) -> Planned:
+def saved(parts: Parts, known: BrokerGroup | None, changed: BrokerGroup) -> Planned:
     """Save a broker group if it has changed; it counts as entered from then on."""
     if changed == known:
         return Planned()
-    planned = put(known, replace(changed, is_entered=True, updated_ms=context.now_ms))
+    planned = put(known, replace(changed, is_entered=True, updated_ms=parts.now_ms))
     if known is None or not changed.is_watched:
         return planned
     if changed.master == known.master and known.is_watched:
         return planned
     # A new master has one time-out to be heard.
-    return planned._replace(stored=partial(context.heard.groups.expect, known.name, context.now))
+    return planned._replace(stored=partial(parts.heard.groups.expect, known.name, parts.now))
 
 
-def retire_group(context: Context, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:
+def retire_group(parts: Parts, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:
     """Retire a broker group: no route leads to it; its name stays taken."""
     # Delay servers know that they are retired: they refuse messages, and deliver what they have.
     is_empty = known.is_retired or known.is_read_only or known.state is BrokerState.NRW
-    if not (is_empty or body.lose_messages or key.name in context.registry.delay_groups):
+    if not (is_empty or body.lose_messages or key.name in parts.registry.delay_groups):
         raise StateError(
             f"{key.name} takes messages: set it read-only, wait until consumers have read what "
             "is in it, then retire it; or say that messages may be lost (--lose-messages)"
         )
-    return saved(context, known, replace(known, is_retired=True))
+    return saved(parts, known, replace(known, is_retired=True))
 
 
-def restore_group(context: Context, _key: NameKey, known: BrokerGroup, _body: Request) -> Planned:
+def restore_group(parts: Parts, _key: NameKey, known: BrokerGroup, _body: Request) -> Planned:
     """Use a retired broker group again."""
-    return saved(context, known, replace(known, is_retired=False))
+    return saved(parts, known, replace(known, is_retired=False))
 
 
-def set_read_only(context: Context, _key: NameKey, known: BrokerGroup, body: ReadOnly) -> Planned:
+def set_read_only(parts: Parts, _key: NameKey, known: BrokerGroup, body: ReadOnly) -> Planned:
     """Take a broker group from producers, or give it back."""
-    return saved(context, known, replace(known, is_read_only=body.read_only))
+    return saved(parts, known, replace(known, is_read_only=body.read_only))
 
 
-def remove_group(context: Context, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:
+def remove_group(parts: Parts, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:
     """Remove a broker group that is not in use.
 
     Routes that the meta server chose go on without it.
     """
-    registry, name = context.registry, key.name
+    registry, name = parts.registry, key.name
     delay_group = registry.delay_groups.get(name)
-    if context.heard.groups.is_heard(name, context.now):
+    if parts.heard.groups.is_heard(name, parts.now):
         raise StateError(f"{name} speaks: stop it, and wait for the time-out")
     if known.state is not BrokerState.NRW and not known.is_retired:
         raise StateError(f"{name} takes messages: retire it first")
@@ -232,14 +232,12 @@ def remove_group(context: Context, key: NameKey, known: BrokerGroup, body: MayLo
 # Brokers
 
 
-def set_broker(
-    context: Context, key: BrokerKey, known: Broker | None, wanted: BrokerSet
-) -> Planned:
+def set_broker(parts: Parts, key: BrokerKey, known: Broker | None, wanted: BrokerSet) -> Planned:
     """Enter a broker with its group and role, or put another one in its place.
 
     The group's address follows when the new one goes on-line.
     """
-    registry, role = context.registry, BrokerRole[key.role]
+    registry, role = parts.registry, BrokerRole[key.role]
     _bad("group", key.group, lambda: check_name("a name", key.group))
     broker = _broker_of(wanted, key.group, role)
     if known is None:
@@ -255,7 +253,7 @@ def set_broker(
     return put(known, broker)
 
 
-def remove_broker(_context: Context, _key: BrokerKey, known: Broker, _body: Request) -> Planned:
+def remove_broker(_parts: Parts, _key: BrokerKey, known: Broker, _body: Request) -> Planned:
     """Remove a broker's entry: when it asks for its role, it is refused."""
     return Planned([Remove(known)])
 
@@ -307,32 +305,30 @@ def check_subject(field: str, subject: str) -> None:
         raise BadValueError(field=field, value=subject, allowed=allowed)
 
 
-def _entered_subject(context: Context, subject: str) -> list[Change]:
+def _entered_subject(parts: Parts, subject: str) -> list[Change]:
     """Return what makes a subject known, if it is not."""
-    if subject in context.registry.subjects:
+    if subject in parts.registry.subjects:
         return []
-    limit = context.registration.subjects_max
-    check_room("subjects", context.registry.subjects, limit, [subject])
-    return [Save(Subject(name=subject, created_ms=context.now_ms))]
+    limit = parts.config.registration.subjects_max
+    check_room("subjects", parts.registry.subjects, limit, [subject])
+    return [Save(Subject(name=subject, created_ms=parts.now_ms))]
 
 
-def set_subject(
-    context: Context, key: NameKey, known: Subject | None, wanted: SubjectSet
-) -> Planned:
+def set_subject(parts: Parts, key: NameKey, known: Subject | None, wanted: SubjectSet) -> Planned:
     """Enter a subject, or change its tag."""
     check_subject("name", key.name)
     if not wanted.tag.isprintable():
         raise BadValueError(field="tag", value=wanted.tag, allowed="letters that can be shown")
     if known is None:
-        _entered_subject(context, key.name)
-    before = known or Subject(name=key.name, created_ms=context.now_ms)
+        _entered_subject(parts, key.name)
+    before = known or Subject(name=key.name, created_ms=parts.now_ms)
     return put(known, replace(before, tag=wanted.tag))
 
 
-def remove_subject(context: Context, key: NameKey, known: Subject, _body: Request) -> Planned:
+def remove_subject(parts: Parts, key: NameKey, known: Subject, _body: Request) -> Planned:
     """Remove a subject that no connected client uses, with the route that was chosen for it."""
     name = key.name
-    route = context.registry.routes.get(name)
+    route = parts.registry.routes.get(name)
     if known.tag:
         raise StateError(
             f"the subject {name} has the tag {known.tag}, which an operator gave it: remove it "
@@ -342,7 +338,7 @@ def remove_subject(context: Context, key: NameKey, known: Subject, _body: Reques
         raise StateError(
             f"the subject {name} has a route that an operator set: take that away first"
         )
-    sessions = context.handlers.sessions
+    sessions = parts.handlers.sessions
     if any(name == use.routed for session in sessions for use in session.uses.values()):
         raise StateError(f"the subject {name} is used by a connected client")
     changes: list[Change] = [Remove(known)]
@@ -358,25 +354,25 @@ def subject_of(pattern: str) -> tuple[str, bool]:
     return subject, subject != pattern
 
 
-def set_route(context: Context, key: RouteKey, known: Route | None, wanted: RouteSet) -> Planned:
+def set_route(parts: Parts, key: RouteKey, known: Route | None, wanted: RouteSet) -> Planned:
     """Set a route by hand: the server does not change it from then on."""
     name, is_prefix = subject_of(key.pattern)
-    check_groups(context, "groups", wanted.groups)
+    check_groups(parts, "groups", wanted.groups)
     if is_prefix and known is None:
-        limit = context.limits.prefix_routes_max
-        check_room("prefix routes", context.registry.prefixes, limit, [name])
-    entered = [] if is_prefix else _entered_subject(context, name)
+        limit = parts.config.admin.prefix_routes_max
+        check_room("prefix routes", parts.registry.prefixes, limit, [name])
+    entered = [] if is_prefix else _entered_subject(parts, name)
     route = Route(name=name, is_prefix=is_prefix, groups=wanted.groups, is_chosen=False)
     planned = put(known, route)
     return planned._replace(changes=[*entered, *planned.changes])
 
 
-def check_groups(context: Context, field: str, names: Sequence[str]) -> None:
+def check_groups(parts: Parts, field: str, names: Sequence[str]) -> None:
     """Raise BadValueError unless a route may lead to these groups."""
     if len(names) > len(set(names)):
         raise BadValueError(field=field, value=",".join(names), allowed="each group once")
     for name in names:
-        group = context.registry.groups.get(name)
+        group = parts.registry.groups.get(name)
         if group is None or group.kind is GroupKind.DELAY or group.is_retired:
             raise BadValueError(
                 field=field,
@@ -386,30 +382,30 @@ def check_groups(context: Context, field: str, names: Sequence[str]) -> None:
             )
 
 
-def remove_route(_context: Context, _key: RouteKey, known: Route, _body: Request) -> Planned:
+def remove_route(_parts: Parts, _key: RouteKey, known: Route, _body: Request) -> Planned:
     """Remove a route: a subject follows its prefix, or another one is chosen at its next use."""
     return Planned([Remove(known)])
 
 
-def extended(context: Context, subjects: Sequence[str], new_group: str) -> Planned:
+def extended(parts: Parts, subjects: Sequence[str], new_group: str) -> Planned:
     """Add a group to the routes of subjects that have no more groups than they may.
 
     A route that the meta server chose stays so; one that a receiver brought becomes the operator's.
     """
-    check_groups(context, "new_group", (new_group,))
+    check_groups(parts, "new_group", (new_group,))
     changes: list[Change] = []
     for subject in subjects:
-        known = context.registry.routes[subject]
+        known = parts.registry.routes[subject]
         if len(known.groups) < ROUTE_GROUPS_MAX:
             groups = (*known.groups, new_group)
             route = replace(known, groups=groups, is_brought=False, version=known.version + 1)
-            changes += (Save(route), context.entry("route.extend", subject, known, route))
+            changes += (Save(route), parts.entry("route.extend", subject, known, route))
     return Planned(changes)
 
 
-def without_removed(context: Context, subjects: Sequence[str]) -> Planned:
+def without_removed(parts: Parts, subjects: Sequence[str]) -> Planned:
     """Take groups that were removed out of routes, which go on being the meta server's."""
-    registry = context.registry
+    registry = parts.registry
     changes: list[Change] = []
     for known in [registry.routes[name] for name in subjects if name in registry.routes]:
         groups = tuple(name for name in known.groups if name in registry.groups)
@@ -442,38 +438,38 @@ def check_cluster(registry: Registry, cluster: str) -> None:
 
 
 def set_subject_rule(
-    context: Context, key: SubjectRuleKey, _known: object, wanted: SubjectControl | None
+    parts: Parts, key: SubjectRuleKey, _known: object, wanted: SubjectControl | None
 ) -> Planned:
     """Pause or resume a subject, or all with a prefix; None: remove its rule."""
-    before = context.registry.controls_of(key.cluster)
+    before = parts.registry.controls_of(key.cluster)
     after = _next_rules(
-        *(context, key.cluster, "subject", key.subject),
+        *(parts, key.cluster, "subject", key.subject),
         lambda: before.with_subject(key.subject, wanted),
     )
     return Planned([Save(after)], wanted, before.subjects.get(key.subject))
 
 
 def set_group_rule(
-    context: Context, key: GroupRuleKey, _known: object, wanted: GroupControl | None
+    parts: Parts, key: GroupRuleKey, _known: object, wanted: GroupControl | None
 ) -> Planned:
     """Pause, resume, limit or weight a broker group; None: remove its rule."""
-    before = context.registry.controls_of(key.cluster)
+    before = parts.registry.controls_of(key.cluster)
     after = _next_rules(
-        *(context, key.cluster, "group", key.group), lambda: before.with_group(key.group, wanted)
+        *(parts, key.cluster, "group", key.group), lambda: before.with_group(key.group, wanted)
     )
     return Planned([Save(after)], wanted, before.groups.get(key.group))
 
 
 def _next_rules(
-    context: Context, cluster: str, field: str, value: str, change: Callable[[], Controls]
+    parts: Parts, cluster: str, field: str, value: str, change: Callable[[], Controls]
 ) -> ClusterControls:
     """Return the next version of a cluster's rules, if a node can be sent it.
 
     It is stored also if the rule is as it was: the store may have another one, if it was set back
     since it was loaded. Nobody is to be sent that it is kept before the store has said so.
     """
-    check_cluster(context.registry, cluster)
-    if ahead := context.handlers.group_changes.ahead(cluster):
+    check_cluster(parts.registry, cluster)
+    if ahead := parts.handlers.group_changes.ahead(cluster):
         # Its version would be reached again, with other rules in it.
         raise StateError(
             f"{ahead} has newer controls than this store, which was set back: look at what the "

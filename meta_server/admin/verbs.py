@@ -7,9 +7,9 @@ import msgspec
 from delay_transport.http.operations import Call, Precondition, Request
 from delay_transport.http.pages import Page, page_of
 from meta_server.admin.admin_types import Done
-from meta_server.admin.context import Context, Planned
+from meta_server.admin.administration import carry_out, clean_routes
 from meta_server.admin.kinds import BROKER_GROUPS, KINDS, SET, Action, ResourceKind
-from meta_server.admin.parts import Parts
+from meta_server.admin.parts import Parts, Planned
 from meta_server.known.errors import RefusedError
 from meta_server.known.model import Audit
 
@@ -54,11 +54,11 @@ async def act(kind: ResourceKind, action: Action, call: Asked) -> msgspec.Struct
     parts, key = call.context, call.path
     wanted = call.query if call.body is None else call.body
     change = Change(kind, action, key, wanted, call.precondition)
-    await parts.administration.carry_out(call.caller.name, change.plan, *kind.waits_for(parts, key))
+    await carry_out(parts.asked_by(call.caller.name), change.plan, *kind.waits_for(parts, key))
     if not action.is_last:
         return kind.one(parts, key)
     if kind is BROKER_GROUPS:
-        await parts.administration.clean_routes()
+        await clean_routes(parts)
     return Done()
 
 
@@ -76,24 +76,24 @@ class Change(NamedTuple):
     wanted: msgspec.Struct
     precondition: Precondition = ANY
 
-    def plan(self, context: Context) -> Planned:
+    def plan(self, parts: Parts) -> Planned:
         """Return what carries it out, with its entry in the audit; nothing if nothing changes.
 
         Raises VersionError unless the row has the version that is expected.
         """
         kind, action, key = self.kind, self.action, self.key
-        known = (kind.found if action.needs_row else kind.find)(context.registry, key)
+        known = (kind.found if action.needs_row else kind.find)(parts.registry, key)
         expected = self.precondition
         if expected.version == _ABSENT:
             expected = Precondition(is_new=True)
         if fault := expected.fault(None if known is None else known.etag):
             raise VersionError(f"the {kind.what} {kind.target(key)}: {fault}")
-        planned = action.rule(context, key, known, self.wanted)
+        planned = action.rule(parts, key, known, self.wanted)
         if not planned.changes or any(isinstance(change, Audit) for change in planned.changes):
             return planned
         name = action.name
         if name == SET:
             name = "add" if known is None else "change"
         before = known if planned.before is None else planned.before
-        entry = context.entry(f"{kind.name}.{name}", kind.target(key), before, planned.after)
+        entry = parts.entry(f"{kind.name}.{name}", kind.target(key), before, planned.after)
         return planned._replace(changes=(*planned.changes, entry))

@@ -124,7 +124,7 @@ def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
         controls_version=parts.registry.controls_of(group.cluster).version,
         nodes=[show_node(parts, node) for node in nodes],
         refused=changes.state_of(group.name).refusals(
-            {node.node_id: node.registered_ms for node in nodes}, now_ms=parts.clock.now_ms()
+            {node.node_id: node.registered_ms for node in nodes}, now_ms=parts.now_ms
         ),
     )
 
@@ -280,7 +280,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
     delay_groups = await _all_shown(parts, registry.delay_groups, show_delay_group)
     routes_by_group, unserved = await routes_of(registry)
     return Topology(
-        now_ms=parts.clock.now_ms(),
+        now_ms=parts.now_ms,
         failing=failing,
         next_steps=next_steps(
             delay_groups,

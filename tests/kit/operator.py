@@ -13,9 +13,9 @@ from starlette.applications import Starlette
 from delay_protocol.meta.requests import BrokerState
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.tokens import Tokens
-from meta_server.admin.context import Context, Planned
+from meta_server.admin.administration import carry_out
 from meta_server.admin.http import application
-from meta_server.admin.parts import Observed
+from meta_server.admin.parts import Observed, Parts, Planned
 from meta_server.admin.rules import extended
 from meta_server.admin.verbs import kind_named
 from meta_server.known.errors import BadValueError
@@ -151,12 +151,12 @@ class Operator(Caller):
         if not shown["static"]:
             raise OperationRefusedError(409, {"message": f"{name} is not static"})
 
-        def give_state(context: Context) -> Planned:
-            known = context.registry.groups[name]
+        def give_state(parts: Parts) -> Planned:
+            known = parts.registry.groups[name]
             given = replace(known, state=BrokerState[str(state)], version=known.version + 1)
-            return Planned([Save(given), context.entry("broker-group.change", name, known, given)])
+            return Planned([Save(given), parts.entry("broker-group.change", name, known, given)])
 
-        await self.meta_server.administration.carry_out("loopback", give_state)
+        await carry_out(self.meta_server.parts.asked_by("loopback"), give_state)
         return await self.group(name)
 
     async def approve_group(self, name: str, **fields: object) -> Shown:
@@ -220,13 +220,13 @@ class Operator(Caller):
         if subject not in self.meta_server.registry.routes:
             raise OperationRefusedError(404, {"message": f"{subject} has no route of its own"})
 
-        def extend(context: Context) -> Planned:
-            groups = context.registry.routes[subject].groups
+        def extend(parts: Parts) -> Planned:
+            groups = parts.registry.routes[subject].groups
             wanted = [subject] if group in groups and new_group not in groups else []
-            return extended(context, wanted, new_group)
+            return extended(parts, wanted, new_group)
 
         try:
-            return await self.meta_server.administration.carry_out("loopback", extend)
+            return await carry_out(self.meta_server.parts.asked_by("loopback"), extend)
         except BadValueError as error:
             raise OperationRefusedError(400, {"message": str(error)}) from error
 
@@ -236,7 +236,7 @@ class Operator(Caller):
         if subject != "*" and subject not in registry.routes:
             raise OperationRefusedError(404, {"message": f"{subject} has no route of its own"})
 
-        def leave(context: Context) -> Planned:
+        def leave(parts: Parts) -> Planned:
             found = [
                 (known, tuple(one for one in known.groups if one != group)) for known in routes
             ]
@@ -245,10 +245,10 @@ class Operator(Caller):
                 for known, groups in found
                 if groups and groups != known.groups
             ]
-            return Planned([*map(Save, changed), context.entry("route.reduce", group, None, None)])
+            return Planned([*map(Save, changed), parts.entry("route.reduce", group, None, None)])
 
         routes = [registry.routes[subject]] if subject != "*" else list(registry.routes.values())
-        await self.meta_server.administration.carry_out("loopback", leave)
+        await carry_out(self.meta_server.parts.asked_by("loopback"), leave)
 
     async def subjects(self, **query: object) -> Shown:
         return await self.rows("subject", **query)

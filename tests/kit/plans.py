@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 
 from delay_transport.http.operations import Precondition, Request
-from meta_server.admin.context import Plan
+from meta_server.admin.administration import carry_out
 from meta_server.admin.kinds import REMOVE, SET
+from meta_server.admin.parts import Plan
 from meta_server.admin.verbs import ANY, Change, kind_named
 from meta_server.server import MetaServer
 
@@ -35,7 +36,7 @@ def _change(kind: str, name: str, key: tuple[str, ...], fields: Mapping[str, obj
 async def act(server: MetaServer, kind: str, name: str, *key: str, **fields: object) -> None:
     """Carry out an action, as the operator `operator`; raises why it is refused."""
     change = action(kind, name, *key, **fields)
-    await server.administration.carry_out("operator", change, ("group", key[0]))
+    await carry_out(server.parts.asked_by("operator"), change, ("group", key[0]))
 
 
 def _key(kind: type[Request], values: tuple[str, ...]) -> Request:

@@ -11,7 +11,7 @@ import trio
 
 from delay_protocol.meta.requests import BrokerState
 from delay_transport.seams.runtime import Address, format_address, parse_address
-from meta_server.admin.context import Context, Plan, Planned
+from meta_server.admin.parts import Parts, Plan, Planned
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.known.registry import Registry
@@ -275,8 +275,8 @@ class SimMeta:
     async def place_odd(self, address: str) -> None:
         """Have a group at what is no address, without the checks that there are by now."""
 
-        def plan(context: Context) -> Planned:
-            before = context.registry.groups.get(ODD)
+        def plan(parts: Parts) -> Planned:
+            before = parts.registry.groups.get(ODD)
             group = model.BrokerGroup(
                 name=ODD,
                 kind=model.GroupKind.NORMAL,
@@ -286,7 +286,7 @@ class SimMeta:
                 is_entered=True,
                 # Nobody is to be routed there who is not meant to.
                 weight=0,
-                updated_ms=context.now_ms,
+                updated_ms=parts.now_ms,
                 version=1 if before is None else before.version + 1,
             )
             return Planned([model.Save(group)])
@@ -296,13 +296,13 @@ class SimMeta:
     async def reroute(self, name: str, groups: tuple[str, ...], *, is_prefix: bool = False) -> None:
         """Give a subject, or all with a prefix, these groups; with none take its route away."""
 
-        def plan(context: Context) -> Planned:
-            table = context.registry.prefixes if is_prefix else context.registry.routes
+        def plan(parts: Parts) -> Planned:
+            table = parts.registry.prefixes if is_prefix else parts.registry.routes
             before = table.get(name)
             if not groups:
                 return Planned([] if before is None else [model.Remove(before)])
             if not {NOWHERE, ODD} & set(groups):
-                return put("route", f"{name}*" if is_prefix else name, groups=groups)(context)
+                return put("route", f"{name}*" if is_prefix else name, groups=groups)(parts)
             # Nobody may route to what is not there; but what was there may be lost.
             version = 1 if before is None else before.version + 1
             route = model.Route(

@@ -11,7 +11,7 @@ import msgspec
 import trio
 
 from delay_protocol.nodes.controls import Controls, GroupControl
-from meta_server.admin.context import Context, Plan, Planned
+from meta_server.admin.parts import Parts, Plan, Planned
 from meta_server.known.commits import Intent
 from meta_server.known.errors import MetaServerError, RefusedError
 from meta_server.known.model import Change
@@ -79,7 +79,7 @@ class MetaOperator:
             ended.set()
 
         def planned() -> Sequence[Change]:
-            return plan(server.administration.context("operator")).changes
+            return plan(server.parts.asked_by("operator")).changes
 
         try:
             server.committer.submit(Intent(keys=("operator",), plan=planned, done=done))
@@ -114,10 +114,10 @@ def subject_change(cluster: str, pattern: str, *, paused: bool) -> RuleChange:
 def group_change(cluster: str, name: str, **fields: object) -> RuleChange:
     """Return the change of fields of the rule of a broker group."""
 
-    def plan(context: Context) -> Planned:
-        rule = context.registry.controls_of(cluster).groups.get(name, GroupControl())
+    def plan(parts: Parts) -> Planned:
+        rule = parts.registry.controls_of(cluster).groups.get(name, GroupControl())
         wanted = msgspec.structs.asdict(rule) | fields
-        return put("group-rule", cluster, name, **wanted)(context)
+        return put("group-rule", cluster, name, **wanted)(parts)
 
     def fits(controls: Controls) -> bool:
         return _has(controls.groups.get(name), fields)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRole, BrokerState, ClientType
-from meta_server.admin.context import Context, Plan, Planned
+from meta_server.admin.parts import Parts, Plan, Planned
 from meta_server.known import model
 from meta_server.known.errors import StoreError
 from meta_server.server import MetaServer, serve
@@ -560,17 +560,17 @@ class MetaWorld:
         subject = chance.choice(_SUBJECTS)
         group = chance.choice(_REAL_GROUPS)
         plans: list[tuple[str, Plan]] = [
-            ("read-only", lambda context: self._regroup(context, group, is_read_only=True)),
+            ("read-only", lambda parts: self._regroup(parts, group, is_read_only=True)),
             ("not read-only", self._open_all),
             (
                 "weight",
-                lambda context: self._regroup(context, group, weight=chance.choice((1, 100, 300))),
+                lambda parts: self._regroup(parts, group, weight=chance.choice((1, 100, 300))),
             ),
-            ("route", lambda context: self._reroute(context, subject, is_prefix=False)),
-            ("prefix", lambda context: self._reroute(context, "orders.", is_prefix=True)),
+            ("route", lambda parts: self._reroute(parts, subject, is_prefix=False)),
+            ("prefix", lambda parts: self._reroute(parts, "orders.", is_prefix=True)),
         ]
         if chance.random() < 0.06:
-            plans = [("retire", lambda context: self._regroup(context, "g4", is_retired=True))]
+            plans = [("retire", lambda parts: self._regroup(parts, "g4", is_retired=True))]
         what, plan = chance.choice(plans)
         self.result.faults[f"operator: {what}"] += 1
         self._operations += 1
@@ -585,20 +585,20 @@ class MetaWorld:
         is_ready = server is not None and server.ready.is_set() and self.node.is_alive
         return server if is_ready else None
 
-    def _regroup(self, context: Context, name: str, **fields: object) -> Planned:
-        group: model.BrokerGroup | None = context.registry.groups.get(name)
+    def _regroup(self, parts: Parts, name: str, **fields: object) -> Planned:
+        group: model.BrokerGroup | None = parts.registry.groups.get(name)
         if group is None:
             return Planned()
         new = replace(group, version=group.version + 1, **fields)
         return Planned([model.Save(new)])
 
-    def _open_all(self, context: Context) -> Planned:
-        closed = [group.name for group in context.registry.groups.values() if group.is_read_only]
-        opened = [self._regroup(context, name, is_read_only=False) for name in closed]
+    def _open_all(self, parts: Parts) -> Planned:
+        closed = [group.name for group in parts.registry.groups.values() if group.is_read_only]
+        opened = [self._regroup(parts, name, is_read_only=False) for name in closed]
         return Planned([change for one in opened for change in one.changes])
 
-    def _reroute(self, context: Context, name: str, *, is_prefix: bool) -> Planned:
-        registry = context.registry
+    def _reroute(self, parts: Parts, name: str, *, is_prefix: bool) -> Planned:
+        registry = parts.registry
         before = (registry.prefixes if is_prefix else registry.routes).get(name)
         route = model.Route(
             name=name,

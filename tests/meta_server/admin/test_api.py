@@ -39,7 +39,7 @@ async def test_a_change_is_answered_when_it_is_stored_with_its_audit_in_the_same
 ) -> None:
     shown = await operator.add_group("g1", address="h:1")
     assert (shown["name"], shown["state"], shown["version"]) == ("g1", "RW", 1)
-    assert server.administration.changes == {"broker-group.add": 1}
+    assert server.parts.changes == {"broker-group.add": 1}
     [stored] = [commit for commit in world.medium.commits if len(commit) > 1]
     assert [type(change).__name__ for change in stored] == ["Save", "Audit"]
     [row] = world.medium.audit
@@ -534,7 +534,7 @@ async def test_a_slow_store_is_504_and_the_change_is_there_later() -> None:
         assert (code, error["code"]) == (504, "unknown")
         assert trio.current_time() - began < 1
         await until(lambda: "g1" in server.registry.groups)
-        assert server.administration.changes == {"broker-group.add": 1}
+        assert server.parts.changes == {"broker-group.add": 1}
 
 
 async def test_nothing_is_answered_before_the_store_is_loaded() -> None:

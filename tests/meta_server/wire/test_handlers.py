@@ -17,6 +17,7 @@ from delay_protocol.nodes.registration import (
 )
 from delay_protocol.wire.frames import Frame
 from delay_transport.seams.trouble import KINDS_MAX
+from meta_server.admin.administration import carry_out
 from meta_server.known import model
 from meta_server.server import MetaServer
 from meta_server.settings.config import RegistrationConfig
@@ -472,7 +473,7 @@ async def test_a_broker_that_takes_an_operators_address_back_is_in_the_audit() -
         assert (await peer.broker(broker(address=old))).code == 0
 
         plan = put("broker-group", "g1", address=new, static=False)
-        await server.administration.carry_out("alice", plan, ("group", "g1"))
+        await carry_out(server.parts.asked_by("alice"), plan, ("group", "g1"))
         heartbeat = broker(what=requests.BrokerRequestType.HEARTBEAT, address=old)
         for _ in range(2):
             # As long as the new place may still speak the operator's word holds.

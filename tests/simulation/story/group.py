@@ -22,6 +22,7 @@ import trio.lowlevel
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.messages.send_message import decode_send_reply
 from delay_protocol.nodes.registration import GroupRecord
+from meta_server.admin.administration import carry_out
 from meta_server.known.errors import MetaServerError
 from meta_server.known.model import Change, Contents, DelayGroup, MetaStore, saved
 from meta_server.known.registry import Registry
@@ -399,9 +400,8 @@ class GroupStory:
         }[kind]
         try:
             with trio.move_on_after(10):
-                await self.group.meta_server.administration.carry_out(
-                    "operator", plan, ("group", GROUP)
-                )
+                parts = self.group.meta_server.parts.asked_by("operator")
+                await carry_out(parts, plan, ("group", GROUP))
                 self.result.counts[kind] += 1
         except MetaServerError:
             self.result.counts[f"{kind} refused"] += 1
