@@ -14,6 +14,7 @@ import trio
 from delay_protocol.basics.codes import ResponseCode
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import Connection
+from delay_transport.http.pages import Turns
 from delay_transport.seams.outbox import Wakeup
 from meta_server.known.errors import RefusedError
 
@@ -69,10 +70,11 @@ class HeldRequests:
     async def run(self) -> None:
         """Answer until cancelled."""
         while True:
+            turns = Turns()
             for connection in self._due():
                 self._check(connection)
-                # Sealing a large answer takes a millisecond.
-                await trio.lowlevel.checkpoint()
+                await turns.pause()
+            await trio.lowlevel.checkpoint()
             if not self._is_changed:
                 first = next(iter(self._waiting.values()), None)
                 with trio.move_on_at(math.inf if first is None else first.until):
