@@ -4,7 +4,6 @@ import dataclasses
 import sys
 from functools import partial
 
-import msgspec
 import structlog
 import trio
 
@@ -16,8 +15,9 @@ from delay_server.settings.config import DelayServerConfig, secret_of
 from delay_transport.http.access import check_exposure
 from delay_transport.http.openapi import document_json
 from delay_transport.http.server import serve_application
-from delay_transport.seams.process import allow_open_files, announce, stop_on_signals
+from delay_transport.seams.process import announce, stop_on_signals
 from delay_transport.seams.runtime import parse_address, system_runtime
+from delay_transport.settings.file_limit import within_file_limit
 from storage.disk.disk import DirectoryDisk, make_private_directory
 from storage.state.identity import OWN_NAMES
 
@@ -34,42 +34,10 @@ def run(config: DelayServerConfig) -> None:
     document_json(API)
     # The loop must not wait long for a thread that computes: 5 ms, the default, would be lateness.
     sys.setswitchinterval(0.0005)
-    config = within_file_limit(config)
+    config = within_file_limit(
+        config, "listener.connections_max", "http.connections_max", "storage.open_files_max"
+    )
     trio.run(_run_process, config)
-
-
-def within_file_limit(config: DelayServerConfig) -> DelayServerConfig:
-    """Allow as many open files as the system lets us; take fewer connections if that is too few."""
-    needed = (
-        config.listener.connections_max
-        + config.http.connections_max
-        + config.storage.open_files_max
-        + _OTHER_FILES
-    )
-    limit = allow_open_files(needed)
-    if limit >= needed:
-        return config
-    open_files = min(config.storage.open_files_max, max(limit // 2, 16))
-    http_connections = min(config.http.connections_max, max(limit // 16, 2))
-    connections = max(limit - open_files - http_connections - _OTHER_FILES, 1)
-    _log.warning(
-        "the limit of open files is too low for the settings; raise it (ulimit -n)",
-        limit=limit,
-        needed=needed,
-        connections_max=connections,
-        http_connections_max=http_connections,
-        open_files_max=open_files,
-    )
-    return msgspec.structs.replace(
-        config,
-        listener=dataclasses.replace(config.listener, connections_max=connections),
-        http=dataclasses.replace(config.http, connections_max=http_connections),
-        storage=dataclasses.replace(config.storage, open_files_max=open_files),
-    )
-
-
-_OTHER_FILES = 256
-"""Files open at a time beside connections and segments: logs, mappings being made, libraries."""
 
 
 async def _run_process(config: DelayServerConfig) -> None:

@@ -25,7 +25,13 @@ from delay_transport.seams.constants import constant
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
 from delay_transport.settings import settings_file
-from delay_transport.settings.sections import LogConfig, part_of, require_at_least, require_name
+from delay_transport.settings.http_port import HttpPort
+from delay_transport.settings.sections import (
+    LogConfig,
+    part_of,
+    require_at_least,
+    require_name,
+)
 from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.limits import MIB, StorageLimits
@@ -121,24 +127,13 @@ class ClockConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(HttpPort):
     """The port for metrics, health, status and administration."""
 
     address: str = "127.0.0.1:20811"
     """host:port; port 0 for any free port, empty for no HTTP. The default accepts connections from
     this machine only; any other address needs `admin.token_file`. Health needs no token. All other
     endpoints are for callers with a token, or on this machine if there is no token file."""
-
-    connections_max: int = 4096
-    """Open connections. At the limit new connections wait in the kernel's backlog until one ends. A
-    connection has 5 s for a whole request, so the limit should exceed the number of hostile
-    connections that the port has to withstand."""
-
-    def __post_init__(self) -> None:
-        """Refuse an invalid address, and limits below which the port is useless."""
-        require_at_least(self, 1, "connections_max")
-        if self.address:
-            parse_address(self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from delay_transport.http.addresses import is_loopback
 from delay_transport.seams.constants import constant
 from delay_transport.seams.runtime import parse_address, parse_peer_address
 from delay_transport.settings import settings_file
+from delay_transport.settings.http_port import HttpPort
 from delay_transport.settings.sections import LogConfig, part_of, require_at_least
 from meta_server.groups.routing import RoutingLimits
 from meta_server.sql.databases import DatabaseSettings
@@ -221,24 +222,13 @@ class PushConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HttpConfig:
+class HttpConfig(HttpPort):
     """The port for discovery, administration, metrics, health, status and QMQ's queries."""
 
     address: str = "127.0.0.1:8080"
     """host:port; port 0 for any free one, empty for no HTTP at all. QMQ's clients ask it for the
     address of the listener. The default takes connections from this machine only; another one needs
     `admin.token_file`."""
-
-    connections_max: int = 4096
-    """Open connections. At so many no more are accepted until one ends; new ones wait in the
-    kernel's backlog. One without a whole request has 5 s for it, so the cap is to be above the
-    number of hostile connections that are to keep nobody waiting."""
-
-    def __post_init__(self) -> None:
-        """Refuse an invalid address, and a port that cannot be used."""
-        require_at_least(self, 1, "connections_max")
-        if self.address:
-            parse_address(self.address)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
