@@ -1,6 +1,7 @@
 """Discovery beside the administration's API, health, status and metrics.
 
-GET  /meta/address        host:port of the listener, as plain text without a newline
+GET  /meta/address        host:port of the listener, as plain text without a newline; a header has
+                          the delays of levels (`delay.levels`)
 
 The others are those of `delay_transport/http/application.py`, and the API's
 (`meta_server/admin/api.py`). Discovery, health and metrics are for everybody, everything else for
@@ -14,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from delay_protocol.basics.levels import LEVELS_HEADER
 from delay_transport.http.access import HttpAccess
 from delay_transport.http.application import Health, make_server_application
 from delay_transport.http.problems import RequestError
@@ -31,10 +33,11 @@ def application(access: HttpAccess, observe: Callable[[], Observed]) -> Starlett
         observed = observe()
         if observed.parts is None or observed.listener is None:
             return PlainTextResponse("not ready", 503)
-        told = observed.parts.config.listener.advertised or reachable(
+        config = observed.parts.config
+        told = config.listener.advertised or reachable(
             observed.listener.address, request.scope.get("server")
         )
-        return PlainTextResponse(told)
+        return PlainTextResponse(told, headers={LEVELS_HEADER: config.delay.levels})
 
     def parts() -> Parts:
         found = observe().parts

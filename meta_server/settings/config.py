@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_transport.connections.limits import ConnectionLimits
 from delay_transport.http.addresses import is_loopback
 from delay_transport.seams.constants import constant
@@ -267,6 +268,20 @@ class AuditConfig:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DelayConfig:
+    """The delays that clients are told."""
+
+    levels: str = DEFAULT_LEVELS
+    """The delay of each level, for clients that send by level and receivers that retry by it: at
+    most 64 whole numbers of s, m, h or d, with blanks between, of at most 180d. Level 1 is the
+    first of them. Senders compute when a message is due, so a change moves nothing that waits."""
+
+    def __post_init__(self) -> None:
+        """Refuse what is no table of levels."""
+        parse_levels(self.levels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoutingConfig(RoutingLimits):
     """Which broker groups a subject gets."""
 
@@ -288,6 +303,9 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
 
     routing: RoutingConfig = msgspec.field(default_factory=RoutingConfig)
     """Which broker groups a subject gets."""
+
+    delay: DelayConfig = msgspec.field(default_factory=DelayConfig)
+    """The delays that clients are told."""
 
     push: PushConfig = msgspec.field(default_factory=PushConfig)
     """How clients learn of changes."""

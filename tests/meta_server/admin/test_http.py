@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 
 from meta_server.server import MetaServer
-from meta_server.settings.config import ListenerConfig
+from meta_server.settings.config import DelayConfig, ListenerConfig
 from tests.asgi import Caller
 from tests.kit.operator import app_of, starting_app
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
@@ -42,6 +42,13 @@ async def test_what_is_advertised_is_what_others_can_reach(
     world = World()
     async with world.serving(make_config(listener=listener)) as server:
         assert await text(server, "/meta/address") == address
+
+
+async def test_the_delays_of_levels_are_told_with_the_address() -> None:
+    world = World()
+    async with world.serving(make_config(delay=DelayConfig(levels="1s 5m"))) as server:
+        answer = await Caller(app_of(server)).ask("GET", "/meta/address")
+    assert (answer.code, answer.headers["delaywheel-levels"]) == (200, "1s 5m")
 
 
 async def test_a_server_that_starts_lives_but_is_not_ready_and_tells_no_address() -> None:
