@@ -18,8 +18,9 @@ from delay_client.exchange.links import Link
 from delay_client.messages.config import ClientConfig
 from delay_client.messages.due_times import due_at
 from delay_client.messages.errors import DelaywheelError, FatalError, RetryableError
-from delay_client.messages.item_encoder import DUE_MS_MAX, EncodedItem
+from delay_client.messages.item_encoder import DUE_MS_MAX, LEVEL_0_MS, EncodedItem
 from delay_client.messages.message import Outcome, OutgoingItem, OutgoingMessage, Receipt
+from delay_protocol.basics.levels import level_to_ms
 from delay_protocol.messages.items import decode_item
 
 
@@ -264,7 +265,8 @@ class Batch:
         self.ids: list[str] = []
         self.due_ms: list[int] = []
         self.past_due: set[str] = set()
-        """Ids of those that were due before they were sent, and perhaps of others."""
+        """Ids of those that were due before they were sent or have an unknown level, and perhaps of
+        others."""
         self.fixed: set[str] = set()
         """Ids of those that are due at a moment that the user gave, and perhaps of others."""
         self.size = 0
@@ -307,6 +309,17 @@ class Batch:
                 due_ms = min(max(self.due_ms[index] + by_ms, 0), DUE_MS_MAX)
                 self.items[index] = due_at(decode_item(self.items[index]), due_ms)
                 self.due_ms[index] = due_ms
+        self.size = sum(map(len, self.items))
+
+    def count_levels(self, levels_ms: Sequence[int]) -> None:
+        """Set when those are due that were written before the delays of levels were known."""
+        for index, message_id in enumerate(self.ids):
+            if self.due_ms[index] < 0 and message_id not in self.fixed:
+                item = decode_item(self.items[index])
+                delay_ms = level_to_ms(LEVEL_0_MS - self.due_ms[index], levels_ms)
+                self.due_ms[index] = item.create_ms + delay_ms
+                self.items[index] = due_at(item, self.due_ms[index])
+                self.past_due.discard(message_id)
         self.size = sum(map(len, self.items))
 
     def keep(self, indices: Sequence[int]) -> None:

@@ -1,14 +1,16 @@
 """Discovery: where a meta server takes connections, asked over HTTP. No I/O.
 
-    GET /meta/address   ->   200, `host:port` as plain text
+    GET /meta/address   ->   200, `host:port` as plain text, and a header with the delays of levels
 
 One request on a connection of its own, which the server closes. An answer is read as far as 16 KiB.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from delay_client.messages.config import parse_server
+from delay_protocol.basics.levels import LEVELS_HEADER, parse_levels
 
 ANSWER_BYTES_MAX: Final = 16 * 1024
 """Bytes of an answer, its head included; an address has some twenty."""
@@ -20,6 +22,9 @@ _LENGTH = re.compile(
 )
 _CHUNKED = re.compile(
     rb"^transfer-encoding[ \t]*:[ \t]*chunked[ \t]*$", re.IGNORECASE | re.MULTILINE
+)
+_LEVELS = re.compile(
+    rb"^%s[ \t]*:[ \t]*(?P<levels>[^\n]*)$" % LEVELS_HEADER.encode(), re.IGNORECASE | re.MULTILINE
 )
 _CHUNK = re.compile(rb"(?P<size>[0-9a-fA-F]{1,6})[^\r\n]*\r\n")
 _SHOWN: Final = 60
@@ -44,6 +49,8 @@ class AddressAnswer:
 
     def __init__(self) -> None:
         self._data = bytearray()
+        self.levels_ms: Sequence[int] | None = None
+        """The delays of levels that a whole answer tells, in ms; None where it tells none."""
 
     def feed(self, data: bytes) -> tuple[str, int] | None:
         """Take what came in; return host and port once they are there.
@@ -82,13 +89,19 @@ class AddressAnswer:
         status = _STATUS.match(data)
         if status is None:
             raise DiscoveryError("does not speak HTTP/1")
-        head, body = data[: head_end.start()], data[head_end.end() :]
+        # A head's lines may end in CR LF, which `$` does not see through.
+        head, body = data[: head_end.start()].replace(b"\r\n", b"\n"), data[head_end.end() :]
         text = _body(head, body, is_whole=is_whole)
         if text is None:
             return None
         shown = ascii(text[:_SHOWN].decode(errors="replace"))
         if status["status"] != b"200":
             raise DiscoveryError(f"answered HTTP status {status['status'].decode()} ({shown})")
+        if (levels := _LEVELS.search(head)) is not None:
+            try:
+                self.levels_ms = parse_levels(levels["levels"].decode("latin-1").strip())
+            except ValueError as error:
+                raise DiscoveryError(f"answered with bad {error}") from error
         try:
             return parse_server(text.decode("ascii").strip())
         except ValueError as error:
@@ -97,8 +110,6 @@ class AddressAnswer:
 
 def _body(head: bytes, body: bytes, *, is_whole: bool) -> bytes | None:
     """Return the body of an answer, None while it is not complete."""
-    # A head's lines may end in CR LF, which `$` does not see through.
-    head = head.replace(b"\r\n", b"\n")
     if _CHUNKED.search(head):
         return _unchunked(body)
     length = _LENGTH.search(head)

@@ -40,6 +40,7 @@ from delay_client.messages.errors import RetryableError, TimedOut, Unavailable
 from delay_client.messages.item_encoder import EncodedItem
 from delay_client.messages.message import Outcome
 from delay_protocol.basics.errors import RemoteProtocolError
+from delay_protocol.basics.levels import parse_levels
 
 logger = logging.getLogger("delaywheel.client")
 
@@ -308,6 +309,9 @@ class Exchange:
             return True
         if batch.drop_unwanted():
             batch.held_for = None
+            if batch.past_due and not batch.attempts:
+                # Kept routes lead to servers before a meta server was asked.
+                batch.count_levels(self._routing.levels_ms or parse_levels(self._config.levels))
             link.send(batch, now)
             self._wake(now + min(self._config.try_timeout_s, batch.deadline - now))
         return True

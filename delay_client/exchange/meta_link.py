@@ -20,6 +20,7 @@ from delay_client.exchange.links import LinkState, Plug
 from delay_client.messages.config import ClientConfig, parse_server
 from delay_protocol.basics.codes import CommandCode
 from delay_protocol.basics.errors import RemoteProtocolError
+from delay_protocol.basics.levels import parse_levels
 from delay_protocol.meta.requests import encode_client_register
 from delay_protocol.meta.session import MetaSession
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_request
@@ -139,6 +140,8 @@ class MetaLink(Plug):
         self._is_found = False
         """Whether host and port are those of the meta server's listener, by discovery."""
         self._answer = AddressAnswer()
+        self.levels_ms: Sequence[int] | None = None
+        """The delays of levels in ms, as a meta server told last; None before one was asked."""
         self._give_up_at = math.inf
         self._decoder = self._new_decoder()
 
@@ -250,6 +253,7 @@ class MetaLink(Plug):
     def _found(self, listener: tuple[str, int]) -> None:
         self._is_found = True
         self.host, self.port = listener
+        self.levels_ms = self._answer.levels_ms or parse_levels(self._config.levels)
 
     def _fail(self, reason: str, now: float) -> None:
         """Let some time pass, then try the next meta server."""

@@ -15,6 +15,7 @@ from delay_client.exchange.kept_routes import KeptRoutes, Place, Places, RoutesK
 from delay_client.exchange.links import LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
 from delay_client.messages.config import ClientConfig
+from delay_protocol.basics.levels import parse_levels
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
 from delay_protocol.meta.session import MetaSessionConfig, Route, RouteState
 
@@ -41,6 +42,8 @@ class FixedRouting:
         """The same, for the shell."""
         self.version = 0
         """Never changes."""
+        self.levels_ms = parse_levels(config.levels)
+        """The delays of levels in ms."""
         self._lane = Lane(self.links)
 
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
@@ -116,6 +119,11 @@ class MetaRouting:
         self._looked_up: list[str] = []
         self._untaken: set[str] = set()
         """Subjects that wait, and that the session had no room for."""
+
+    @property
+    def levels_ms(self) -> Sequence[int] | None:
+        """The delays of levels in ms; None before a meta server was asked."""
+        return self._meta.levels_ms
 
     def lane_for(self, subject: str, own_id: str | None) -> Lane:
         """Return the lane of a subject, or the one beside it of a message with this id."""

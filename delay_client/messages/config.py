@@ -5,6 +5,7 @@ from dataclasses import dataclass, fields
 from typing import Final
 
 from delay_protocol.basics.addresses import AddressFaultError, read_address
+from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 
 _DEFAULT_SERVERS: Final = ("127.0.0.1:20801",)
 """The address of a delay server on a developer's machine."""
@@ -96,10 +97,16 @@ class ClientConfig:
     """Subjects whose routes are kept, about 600 bytes each; one that was not used for ten minutes
     may be forgotten."""
 
+    levels: str = DEFAULT_LEVELS
+    """The delay of each level, where no meta server has told its own table (`delay.levels`): at
+    most 64 whole numbers of s, m, h or d, with blanks between. Level 1 is the first of them."""
+
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""
         for setting in fields(self):
             value = getattr(self, setting.name)
+            if setting.name == "levels":
+                continue
             # Not `value <= 0`: that lets a NaN through.
             if not value > 0 and setting.name != "linger_s":
                 raise ValueError(f"{setting.name} must be positive, not {value!r}")
@@ -108,6 +115,7 @@ class ClientConfig:
         for name in ("backoff", "meta_backoff"):
             if getattr(self, f"{name}_max_s") < getattr(self, f"{name}_min_s"):
                 raise ValueError(f"{name}_max_s must not be less than {name}_min_s")
+        parse_levels(self.levels)
 
     def timeout(self, timeout_s: object) -> float:
         """Return how long a message may take, given what the call says."""

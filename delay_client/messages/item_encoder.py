@@ -9,7 +9,7 @@ import math
 import reprlib
 import struct
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Final
@@ -31,6 +31,7 @@ from delay_client.messages.errors import (
 from delay_client.messages.message import Delay, OutgoingItem, OutgoingMessage
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.errors import ProtocolError
+from delay_protocol.basics.levels import LEVELS_MAX, level_to_ms
 from delay_protocol.basics.strings import STR_SIZE_MAX
 from delay_protocol.basics.subjects import subject_fault, subject_size_fault
 from delay_protocol.messages.items import FLAG_DELAY, FLAG_TAGS, TAGS_MAX, ItemScan, scan_items
@@ -43,6 +44,10 @@ NAME_LENGTH_MAX: Final = 100
 
 DUE_MS_MAX: Final = 253_402_300_799_999
 """The end of the year 9999: the last moment a datetime can tell."""
+
+LEVEL_0_MS: Final = -(10**11)
+"""A due time that is so much less a level: that of a message written before the table of levels was
+known. It has as many digits as a due time has, so the item has its size already."""
 
 _DELAY_S_MAX: Final = 100 * 366 * 86_400
 """Seconds: a shorter delay cannot end after the year 9999."""
@@ -58,6 +63,8 @@ _SUBJECTS_KEPT: Final = 10_000
 _SUBJECT_SHOWN: Final = 60
 """Characters of a subject that an error repeats."""
 
+_ONE_TIME: Final = "give one of delay=, at= and level= (delay=0 means at once)"
+
 _CRC = struct.Struct(">Q")
 _TIMES = struct.Struct(">Bqq")
 _SIZE = struct.Struct(">h")
@@ -70,9 +77,17 @@ class ItemEncoder:
     given_id: Final[Callable[[OutgoingMessage], object]] = attrgetter("message_id")
     """None for a message whose id is made here. Not a method: a send_many() asks each time."""
 
-    def __init__(self, *, ids: MessageIdMaker, item_bytes_max: int) -> None:
+    def __init__(
+        self,
+        *,
+        ids: MessageIdMaker,
+        item_bytes_max: int,
+        levels_ms: Callable[[], Sequence[int] | None] = lambda: None,
+    ) -> None:
+        """`levels_ms` returns the delays of levels in ms; None while they are not known."""
         self._ids = ids
         self._item_bytes_max = item_bytes_max
+        self._levels_ms = levels_ms
         self._subjects: dict[str, bytes] = {}
         self._create_ms = -1
         self._create_attribute = b""
@@ -94,8 +109,8 @@ class ItemEncoder:
             ) from error
 
     def _encode(self, message: OutgoingMessage, now_ms: int) -> EncodedItem:
-        subject, body, delay, at, message_id, tags, headers, content_type, own = message
-        due_ms = _due_ms(delay, at, now_ms)
+        subject, body, delay, at, message_id, tags, headers, content_type, own, level = message
+        due_ms = _due_ms(delay, at, now_ms) if level is None else self._by_level(message, now_ms)
         subject_part = self._subjects.get(subject) or self._subject_part(subject)
         if message_id is None:
             message_id = self._ids.make(now_ms)
@@ -134,6 +149,20 @@ class ItemEncoder:
                 "raise item_bytes_max here and the server's limit"
             )
         return _CRC.pack(zlib.crc32(covered)) + covered, message_id, due_ms, at is not None
+
+    def _by_level(self, message: OutgoingMessage, now_ms: int) -> int:
+        """Return when a message is due, or its level below `LEVEL_0_MS`."""
+        level = message.level
+        if message.delay is not None or message.at is not None:
+            raise InvalidMessage(_ONE_TIME)
+        if type(level) is not int or level < 0:
+            raise InvalidMessage(f"level={reprlib.repr(level)}: give a whole number from 0 on")
+        if level == 0:
+            return now_ms
+        levels_ms = self._levels_ms()
+        if levels_ms is None:
+            return LEVEL_0_MS - min(level, LEVELS_MAX)
+        return now_ms + level_to_ms(level, levels_ms)
 
     def _subject_part(self, subject: str) -> bytes:
         data = _utf8(subject, "the subject")
@@ -189,7 +218,7 @@ def _due_ms(delay: Delay | None, at: datetime | None, now_ms: int) -> int:
     if type(delay) is float and at is None and 0.0 <= delay < _DELAY_S_MAX:
         return now_ms + math.ceil(delay * 1000 - _HAIR_MS)
     if (delay is None) == (at is None):
-        raise InvalidMessage("give either delay= or at= (delay=0 means at once)")
+        raise InvalidMessage(_ONE_TIME)
     due_ms = now_ms + delay_to_ms(delay) if delay is not None else _at_ms(at)
     if due_ms > DUE_MS_MAX:
         given = f"a delay of {delay}" if at is None else f"at={at.isoformat()}"

@@ -31,7 +31,7 @@ class OutgoingMessage(NamedTuple):
     body: Body = ""
     """The body: text, bytes, or a mapping or list, which is sent as JSON."""
     delay: Delay | None = None
-    """Deliver this long after now. Exactly one of `delay` and `at` is given."""
+    """Deliver this long after now. Exactly one of `delay`, `at` and `level` is given."""
     at: datetime | None = None
     """Deliver at this moment, a datetime with a time zone; one in the past, however far, means at
     once."""
@@ -47,6 +47,9 @@ class OutgoingMessage(NamedTuple):
     attributes: Mapping[str, str] | None = None
     """Attributes beside the body, which consumers of QMQ's read, but those that are set here: no
     `body`, and no name that begins with `qmq_`, `dw_`, `h:` or `body#`."""
+    level: int | None = None
+    """Deliver after the delay of this level, by the meta server's table (`delay.levels`), else by
+    `ClientConfig.levels`. 0 means at once, and what is above the last level is the last one."""
 
 
 class OutgoingItem(NamedTuple):

@@ -126,6 +126,8 @@ class Shared:
     """Called when poll() has something to do sooner than was said."""
     ends_task: Callable[[BaseException], bool]
     """Returns True for an exception by which the task itself ends that calls: it is cancelled."""
+    levels_ms: Sequence[int]
+    """The delays of levels in ms."""
     pause: Flow | None = None
     """The FLOW of each connection while no messages are taken."""
     backlog: int = 0
@@ -185,6 +187,11 @@ class Attachment(Plug):
         self._outgoing.clear()
         most = self._config.credit_bytes + _ROW_BYTES * (DELIVER_ITEMS_MAX + 1)
         self._decoder = FrameDecoder(frame_bytes_max=FRAME_OVERHEAD + most)
+
+    @property
+    def levels_ms(self) -> Sequence[int]:
+        """The delays of levels in ms, as a meta server told last."""
+        return self._shared.levels_ms
 
     @property
     def is_attached(self) -> bool:

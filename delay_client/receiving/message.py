@@ -41,6 +41,10 @@ class Desk(Protocol):
     tracebacks: Tracebacks
     ends_task: Callable[[BaseException], bool]
 
+    @property
+    def levels_ms(self) -> Sequence[int]:
+        """The delays of levels in ms."""
+
     def begin(self) -> None:
         """Note that a handler has begun a message."""
 
@@ -175,7 +179,8 @@ class ReceivedMessage:
             self.refuse(error.reason)
         elif not self.is_settled:
             said = f"{type(error).__name__}: {text_of(error)}"
-            wait_s = retry.wait_s(self.attempt, self.desk.chance)
+            policy = retry.by_levels(self.desk.levels_ms)
+            wait_s = policy.wait_s(self.attempt, self.desk.chance)
             if wait_s is None:
                 level, what = logging.ERROR, "given up"
                 self.refuse(f"given up after {self.attempt} tries: {said}")

@@ -19,6 +19,7 @@ from delay_client.receiving.message import ReceivedMessage
 from delay_client.receiving.registering import MastersTalk
 from delay_client.receiving.settings import ReceiverConfig
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
+from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.printable import printable
 from delay_protocol.receivers.attaching import (
     INSTANCE_BYTES,
@@ -74,7 +75,8 @@ class Reception:
             name=name, instance=instance, patterns=tuple(subjects), weight=weight, token=token
         )
         self._name = name
-        self._shared = Shared(attach, config, chance, ring, ends_task)
+        levels_ms = parse_levels(config.connecting.levels)
+        self._shared = Shared(attach, config, chance, ring, ends_task, levels_ms)
         self.expect(config.concurrency)
         self.todo = self._shared.todo
         """Messages that nobody has begun."""
@@ -233,6 +235,8 @@ class Reception:
 
         A group without a master keeps the attachment that it had: that may be elected again.
         """
+        if self._meta is not None and self._meta.levels_ms is not None:
+            self._shared.levels_ms = self._meta.levels_ms
         if reply.waits and reply.waits != self._waits:
             logger.warning("receiver %s: %s", self._name, printable(reply.waits))
         self._waits = reply.waits

@@ -1,10 +1,12 @@
 """Settings of a receiver. The defaults suit handlers that wait for a database or a service."""
 
 import random
-from dataclasses import dataclass, field
-from typing import Final
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Self
 
 from delay_client.messages.config import ClientConfig
+from delay_protocol.basics.levels import DEFAULT_LEVELS, LEVEL_S_MAX, LEVELS_MAX, parse_levels
 from delay_protocol.receivers.attaching import (
     CREDIT_BYTES_MAX,
     CREDIT_BYTES_MIN,
@@ -18,7 +20,10 @@ _MIB: Final = 1024 * 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
-    """When a message comes again whose handler failed: after base_s, then factor times as long."""
+    """When a message comes again whose handler failed: after base_s, then factor times as long.
+
+    Or after the waits of a table: `RetryPolicy(waits_s=(10, 60))`, `RetryPolicy.levels()`.
+    """
 
     base_s: float = 1.0
     """The wait after the first try."""
@@ -30,21 +35,55 @@ class RetryPolicy:
     """The longest wait."""
     tries: int = 16
     """A message whose handler failed so often becomes a dead letter; 16 take about 4 hours."""
+    waits_s: tuple[float, ...] = ()
+    """The wait after each try, in place of `base_s`, `factor` and `cap_s`: at most 64, of at most
+    180 days. The last one is also that after further tries."""
+    first_level: int | None = None
+    """Set by `levels()`: the receiver takes `waits_s` from the table of levels that it was told,
+    from this level on."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""
         _check(
             self, base_s=(0, 1e9), factor=(1, 1e9), jitter=(0, 1), cap_s=(0, 1e9), tries=(1, 1e9)
         )
+        _check(self, first_level=(1, LEVELS_MAX))
+        if len(self.waits_s) > LEVELS_MAX:
+            raise ValueError(f"waits_s has {len(self.waits_s)} waits: give at most {LEVELS_MAX}")
+        for at, wait_s in enumerate(self.waits_s):
+            if not 0 <= wait_s <= LEVEL_S_MAX:
+                raise ValueError(
+                    f"waits_s[{at}] must be from 0 to {LEVEL_S_MAX} s (180 days), not {wait_s!r}"
+                )
+
+    @classmethod
+    def levels(cls, first: int = 3, tries: int = 16) -> Self:
+        """Return the policy that waits by the table of levels, without jitter: 10 s, 30 s, 1 min ….
+
+        The table is that of `send(level=)`: `delay.levels` of the meta server. `first` is the level
+        of the first wait. Raises ValueError for what is no level and no number of tries.
+        """
+        policy = cls(first_level=first, tries=tries, jitter=0)
+        return policy.by_levels(parse_levels(DEFAULT_LEVELS))
+
+    def by_levels(self, levels_ms: Sequence[int]) -> Self:
+        """Return the policy with the waits of these levels, if it is one of `levels()`."""
+        if self.first_level is None:
+            return self
+        first = min(self.first_level, len(levels_ms)) - 1
+        return replace(self, waits_s=tuple(delay_ms / 1000 for delay_ms in levels_ms[first:]))
 
     def wait_s(self, attempt: int, chance: random.Random) -> float | None:
         """Return how long a message waits after this attempt, from 1; None: no more tries."""
         if attempt >= self.tries:
             return None
-        try:
-            wait_s = min(self.cap_s, self.base_s * float(self.factor) ** (attempt - 1))
-        except OverflowError:
-            wait_s = self.cap_s
+        if self.waits_s:
+            wait_s = self.waits_s[min(attempt, len(self.waits_s)) - 1]
+        else:
+            try:
+                wait_s = min(self.cap_s, self.base_s * float(self.factor) ** (attempt - 1))
+            except OverflowError:
+                wait_s = self.cap_s
         return wait_s * (1 - self.jitter * chance.random())
 
 
@@ -88,7 +127,7 @@ class ReceiverConfig:
 
     connecting: ClientConfig = field(default_factory=ClientConfig)
     """How connections are made and lost ones made again: its `connect_timeout_s`, `backoff_…`,
-    `probe_max_s` (the longest pause where no receivers are taken) and `meta_…`."""
+    `probe_max_s` (the longest pause where no receivers are taken) and `meta_…`; and `levels`."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot work, naming the setting."""

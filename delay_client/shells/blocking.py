@@ -87,6 +87,7 @@ class BlockingClient:
         *,
         delay: Delay | None = None,
         at: datetime | None = None,
+        level: int | None = None,
         message_id: str | None = None,
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
@@ -96,7 +97,7 @@ class BlockingClient:
     ) -> Receipt:
         """Send one message; as Client.send()."""
         message = OutgoingMessage(
-            subject, body, delay, at, message_id, tags, headers, content_type, attributes
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes, level
         )
         return self._thread.call(
             _Job(partial(self._client.send, **message._asdict(), timeout=timeout))

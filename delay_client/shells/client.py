@@ -81,7 +81,9 @@ class Client(Shell[Line]):
             keeper=routes_keeper(routes_cache, meta),
         )
         self._encoder = ItemEncoder(
-            ids=MessageIdMaker(chance), item_bytes_max=self._config.item_bytes_max
+            ids=MessageIdMaker(chance),
+            item_bytes_max=self._config.item_bytes_max,
+            levels_ms=lambda: self._exchange.lanes.levels_ms,
         )
         super().__init__(self._exchange, connect_timeout_s=self._config.connect_timeout_s)
         self._wall_ms = wall_ms
@@ -100,6 +102,7 @@ class Client(Shell[Line]):
         *,
         delay: Delay | None = None,
         at: datetime | None = None,
+        level: int | None = None,
         message_id: str | None = None,
         tags: Sequence[str] = (),
         headers: Mapping[str, str] | None = None,
@@ -109,12 +112,12 @@ class Client(Shell[Line]):
     ) -> Receipt:
         """Send a message that is delivered after `delay` (timedelta or seconds) or `at` a datetime.
 
-        Returns when a server has it on disk. Raises a DelaywheelError: a FatalError at once, a
-        RetryableError after `timeout` seconds of retries. If the call is cancelled, the message may
-        have been sent.
+        Or after the delay of a `level`; OutgoingMessage explains all of them. Returns when a server
+        has it on disk. Raises a DelaywheelError: a FatalError at once, a RetryableError after
+        `timeout` seconds of retries. If the call is cancelled, the message may have been sent.
         """
         message = OutgoingMessage(
-            subject, body, delay, at, message_id, tags, headers, content_type, attributes
+            subject, body, delay, at, message_id, tags, headers, content_type, attributes, level
         )
         timeout_s = self._config.timeout(timeout)
         self._check_loop()

@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Final, Self
 
@@ -23,6 +24,7 @@ from delay_client.receiving.settings import ReceiverConfig
 from delay_client.shells.client import Client
 from delay_client.shells.receiver import Receiver
 from delay_client.testing.schedule import FAKE_SERVER, Schedule, StoredMessage, Taker
+from delay_protocol.basics.levels import DEFAULT_LEVELS
 
 _MS: Final = timedelta(milliseconds=1)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -36,6 +38,7 @@ class FakeClient(Client):
     def __init__(
         self, schedule: Schedule, config: ClientConfig | None, chance: random.Random
     ) -> None:
+        config = replace(config or ClientConfig(), levels=schedule.levels)
         super().__init__(config=config, chance=chance)
         self._exchange = self._core = _Exchange(schedule, self._config, chance)
         self._wall_ms = lambda: schedule.now_ms
@@ -118,16 +121,18 @@ class FakeCluster:
         now: datetime | None = None,
         *,
         horizon: timedelta = timedelta(days=730),
+        levels: str = DEFAULT_LEVELS,
         patience_s: float = 1.0,
         seed: int = 0,
     ) -> None:
         """Take messages that are due within `horizon`, as delay servers do.
 
+        `levels` is the table that clients and receivers are told (`delay.levels`).
         `patience_s` is how long, in real time, advance() waits for verdicts. `seed` is of message
         ids and of the jitter of retries.
         """
         now_ms = wall_ms() if now is None else (now - _EPOCH) // _MS
-        self._schedule = Schedule(now_ms, horizon_ms=horizon // _MS)
+        self._schedule = Schedule(now_ms, horizon_ms=horizon // _MS, levels=levels)
         self.sent: Sequence[StoredMessage] = self._schedule.sent
         """All messages that were accepted, in the order in which they were sent."""
         self.done: Sequence[StoredMessage] = self._schedule.done

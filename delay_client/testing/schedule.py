@@ -25,6 +25,7 @@ from delay_client.receiving.attachment import Attachment, Shared
 from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import TIMES_KEY, ReceivedMessage, count_of
 from delay_protocol.basics.codes import ItemCode
+from delay_protocol.basics.levels import parse_levels
 from delay_protocol.basics.subjects import Patterns, real_subject
 from delay_protocol.messages.items import FLAG_DELAY, decode_item
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
@@ -71,6 +72,7 @@ class Taker(Attachment):
 
     def __init__(self, shared: Shared, schedule: "Schedule") -> None:
         super().__init__(FAKE_SERVER, shared)
+        shared.levels_ms = parse_levels(schedule.levels)
         self._schedule = schedule
         self.name, self._weight = shared.attach.name, shared.attach.weight
         self.takes = Patterns(shared.attach.patterns).take
@@ -124,8 +126,9 @@ class Schedule:
     `done`, or in `refused`, or it was replaced by its retry.
     """
 
-    def __init__(self, now_ms: int, *, horizon_ms: int) -> None:
+    def __init__(self, now_ms: int, *, horizon_ms: int, levels: str) -> None:
         self.now_ms = now_ms
+        self.levels = levels
         self.why_down = ""
         """Why nothing is taken or delivered at present; empty if it is."""
         self.sent: list[StoredMessage] = []

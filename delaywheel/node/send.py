@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     type=MOMENT,
 )
 @option(
+    "--level N>=0",
+    "Deliver after the delay of level N, by the meta server's table (delay.levels); 0 is at once, "
+    "and what is above the last level is the last one.",
+)
+@option(
     "--id TEXT",
     "Message id; one is made if none is given. Of several messages each gets -1, -2 ... "
     "at its end.",
@@ -64,6 +69,7 @@ def send(
     subject: str,
     delay: timedelta | None,
     at: datetime | None,
+    level: int | None,
     message_id: str | None,
     attributes: tuple[tuple[str, str], ...],
     body_file: IO[bytes] | None,
@@ -86,8 +92,8 @@ def send(
     """
     if metas and servers:
         raise click.UsageError("give either --meta or --server")
-    if (delay is None) == (at is None):
-        raise click.UsageError("give either --delay or --at")
+    if [delay, at, level].count(None) != 2:
+        raise click.UsageError("give one of --delay, --at and --level")
     if timeout is not None and not timeout:
         raise click.BadParameter("it must be more than nothing", param_hint="--timeout")
     from delay_client import OutgoingMessage, Receipt
@@ -98,7 +104,9 @@ def send(
         for number in range(1, count + 1):
             name = f"{message_id}-{number}" if message_id and count > 1 else message_id
             yield OutgoingMessage(
-                subject, body, delay, at, name, tags, attributes=dict(attributes) or None
+                *(subject, body, delay, at, name, tags),
+                attributes=dict(attributes) or None,
+                level=level,
             )
 
     outcomes = _send_all(metas, servers, messages(), timeout)

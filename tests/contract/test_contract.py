@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import datetime, timedelta
 from functools import partial
-from itertools import count
+from itertools import count, pairwise
 from typing import Any
 
 import anyio
@@ -245,6 +245,48 @@ def test_a_retry_policy_ends_in_a_dead_letter(play: Play) -> None:
     play(main)
 
 
+def test_a_level_is_a_delay_of_the_table_that_the_cluster_has(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        levels = {0: 0, 1: 1, 2: 2, 3: 2, 2**40: 2}
+        earliest = world.now()
+        # A table of the settings is for clients without a meta server.
+        async with world.client(ClientConfig(levels="9s")) as client:
+            receipts = [await client.send(name, level=level) for level in levels]
+            messages = [OutgoingMessage(name, level=level) for level in levels]
+            outcomes = await client.send_many(messages)
+        latest = world.now()
+        assert not any(receipt.past_due for receipt in receipts)
+        for receipt, delay_s in zip([*receipts, *outcomes], [*levels.values()] * 2, strict=True):
+            assert isinstance(receipt, Receipt)
+            due = receipt.due_at - timedelta(seconds=delay_s)
+            assert earliest - timedelta(milliseconds=1) <= due <= latest
+
+    play(main)
+
+
+def test_a_policy_of_levels_waits_by_the_table_that_the_cluster_has(play: Play) -> None:
+    async def main(world: World, name: str) -> None:
+        due: list[datetime] = []
+
+        async def handler(message: ReceivedMessage) -> None:
+            due.append(message.due)
+            raise ValueError("no such cup")
+
+        receiver = world.receiver(name, [name])
+        async with world.client() as client, receiver, anyio.create_task_group() as tasks:
+            tasks.start_soon(partial(receiver.run, handler, retry=RetryPolicy.levels(1, tries=4)))
+            receipt = await client.send(name, level=0)
+            await world.advance(13)
+            await world.until(lambda: len(due) == 4)
+            receiver.stop()
+        waits = [(after - before).total_seconds() for before, after in pairwise(due)]
+        assert all(least <= wait < least + 2 for least, wait in zip((1, 2, 2), waits, strict=True))
+        reason = "given up after 4 tries: ValueError: no such cup"
+        assert await world.refused(name, 1) == {receipt.message_id: reason}
+
+    play(main)
+
+
 def test_a_rejected_message_is_a_dead_letter_with_its_reason(play: Play) -> None:
     async def main(world: World, name: str) -> None:
         receiver = world.receiver(name, [name])
@@ -439,6 +481,10 @@ BAD: list[tuple[type[DelaywheelError], dict[str, Any]]] = [
     (InvalidMessage, {"headers": {"a": "1", "A": "2"}}),
     (MessageTooLarge, {"body": b"\xff" * 800_000}),
     (MessageTooLarge, {"tags": ["x" * 40_000]}),
+    (InvalidMessage, {"level": 1}),
+    (InvalidMessage, {"delay": None, "level": -1}),
+    (InvalidMessage, {"delay": None, "level": 1, "at": datetime(2030, 1, 1).astimezone()}),
+    (InvalidMessage, {"delay": None, "level": 1.0}),
     (DelayTooLong, {"delay": timedelta(days=731)}),
     (DelayTooLong, {"delay": 1e12}),
 ]

@@ -16,6 +16,8 @@ from delay_client.testing import FakeCluster
 from tests.processes.real_processes import ServerProcess, meta_server, server
 
 CONNECTING = ClientConfig(meta_backoff_min_s=0.2, meta_backoff_max_s=1.0, backoff_max_s=0.5)
+LEVELS = "1s 2s"
+"""The table of levels of each world."""
 REAL_S = 15.0
 """What takes longer does not come."""
 
@@ -60,7 +62,7 @@ class FakeWorld:
     unit_s = 10.0
 
     def __init__(self) -> None:
-        self.cluster = FakeCluster()
+        self.cluster = FakeCluster(levels=LEVELS)
 
     def now(self) -> datetime:
         return self.cluster.now
@@ -133,7 +135,9 @@ def real_world(folder: Path) -> Iterator[World]:
     for name in ("meta", "delay"):
         (folder / name).mkdir()
     with contextlib.ExitStack() as stack:
-        meta = stack.enter_context(meta_server(folder / "meta" / "data")).wait_ready()
+        levels = ("--set", f"delay.levels={LEVELS}")
+        starting = meta_server(folder / "meta" / "data", options=levels)
+        meta = stack.enter_context(starting).wait_ready()
         options = ("--meta", meta.http)
         delay = server(folder / "delay" / "data", options=options)
         yield RealWorld(meta, stack.enter_context(delay).wait_ready())

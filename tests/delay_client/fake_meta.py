@@ -36,6 +36,7 @@ class FakeMeta:
     asked: list[ClientRegister] = field(default_factory=list)
     connections: int = 0
     discoveries: int = 0
+    levels: str = "7s 9s"
 
     def __post_init__(self) -> None:
         self._lock = threading.Lock()
@@ -111,7 +112,8 @@ class FakeMeta:
             self.discoveries += 1
             assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
             text = f"127.0.0.1:{self.tcp_port}"
-            plug.sendall(f"HTTP/1.1 200 \r\ncontent-length: {len(text)}\r\n\r\n{text}".encode())
+            head = f"Delaywheel-Levels: {self.levels}\r\ncontent-length: {len(text)}"
+            plug.sendall(f"HTTP/1.1 200 \r\n{head}\r\n\r\n{text}".encode())
         _hang_up(plug)
 
     def _serve_tcp(self, plug: socket.socket) -> None:

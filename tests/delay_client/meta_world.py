@@ -7,7 +7,7 @@ import heapq
 import math
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from delay_client import ClientConfig, Outcome
@@ -123,6 +123,7 @@ class Meta:
     asked: list[tuple[float, str]] = field(default_factory=list)
     connects: list[tuple[float, str]] = field(default_factory=list)
     timestamp_ms: int = 1000
+    levels: str = "7s 9s"
 
     def reply(self, subject: str, client_type: int) -> bytes:
         """Return the body of the answer for a subject."""
@@ -180,7 +181,11 @@ class World:
         # As a clock that runs since the machine started.
         self.now = 100_000.0
         self.wall_ms = 1_700_000_000_000
-        self.encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1 << 20)
+        self.encoder = ItemEncoder(
+            ids=MessageIdMaker(random.Random(1)),
+            item_bytes_max=1 << 20,
+            levels_ms=lambda: self.exchange.lanes.levels_ms,
+        )
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = 0
         self._connections: dict[Line, Connection] = {}
@@ -196,7 +201,13 @@ class World:
     # What the user does.
 
     def send(
-        self, name: str, subject: str = "s", timeout_s: float = 15.0, *, is_id_given: bool = False
+        self,
+        name: str,
+        subject: str = "s",
+        timeout_s: float = 15.0,
+        *,
+        is_id_given: bool = False,
+        level: int | None = None,
     ) -> Waiter:
         """Send one message; its id counts as made by the client unless told otherwise."""
 
@@ -204,7 +215,8 @@ class World:
             self.settled[name] += 1
 
         waiter = Waiter(settled)
-        message = OutgoingMessage(subject, "x", 60.0, message_id=name)
+        delay = 60.0 if level is None else None
+        message = OutgoingMessage(subject, "x", delay, message_id=name, level=level)
         encoded = self.encoder.encode(message, self.wall_ms)
         self.exchange.offer(
             encoded,
@@ -213,25 +225,37 @@ class World:
             timeout_s=timeout_s,
             now=self.now,
             is_id_given=is_id_given,
+            is_past_due=encoded[2] < self.wall_ms,
         )
         self.waiters[name] = waiter
         self.look_round()
         return waiter
 
-    def send_many(self, *named: tuple[str | None, str], timeout_s: float = 15.0) -> Collection:
+    def send_many(
+        self,
+        *named: tuple[str | None, str],
+        timeout_s: float = 15.0,
+        messages: Sequence[OutgoingMessage] | None = None,
+    ) -> Collection:
         """Send (id, subject) pairs together; ignores congestion. Without an id one is made."""
         collection = Collection(lambda: None)
-        for batch in self.batches(collection, *named):
+        for batch in self.batches(collection, *named, messages=messages):
             batch.deadline = self.now + timeout_s
             self.exchange.submit(batch, self.now)
         self.look_round()
         return collection
 
-    def batches(self, collection: Collection, *named: tuple[str | None, str]) -> list[Batch]:
-        """Return the batches of a send_many()."""
+    def batches(
+        self,
+        collection: Collection,
+        *named: tuple[str | None, str],
+        messages: Sequence[OutgoingMessage] | None = None,
+    ) -> list[Batch]:
+        """Return the batches of a send_many() of pairs, or of messages."""
+        pairs = [OutgoingMessage(subject, "x", 60.0, message_id=name) for name, subject in named]
         return list(
             cut_batches(
-                [OutgoingMessage(subject, "x", 60.0, message_id=name) for name, subject in named],
+                pairs if messages is None else messages,
                 collection,
                 encoder=self.encoder,
                 config=self.config,
@@ -381,8 +405,11 @@ class World:
             return
         if connection.address != LISTENER:
             assert data.startswith(b"GET /meta/address HTTP/1.1\r\n")
-            page = b"HTTP/1.1 200 \r\ncontent-length: %d\r\n\r\n" % len(LISTENER)
-            self._deliver(connection, page + LISTENER.encode(), 0.001)
+            page = (
+                f"HTTP/1.1 200 \r\nDelaywheel-Levels: {meta.levels}\r\n"
+                f"content-length: {len(LISTENER)}\r\n\r\n{LISTENER}"
+            )
+            self._deliver(connection, page.encode(), 0.001)
             self._end(connection)
             return
         connection.decoder.feed(data)

@@ -55,7 +55,7 @@ async def test_a_reminder_is_delivered_when_it_is_due() -> None:
     [
         ({"text": "x", "in_seconds": 1}, "who"),
         ({"who": "", "text": "x", "in_seconds": 1}, "who"),
-        ({"who": "ada", "text": "x"}, "give either delay= or at="),
+        ({"who": "ada", "text": "x"}, "give one of delay=, at= and level="),
         ({"who": "ada", "text": "x", "in_seconds": -1}, "negative"),
         ({"who": "ada", "text": "x", "in_seconds": 1e9}, "limit 730.0"),
         ({"who": "ada", "text": "x", "at": "2030-01-01T00:00:00"}, "no time zone"),

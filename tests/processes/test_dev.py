@@ -36,6 +36,10 @@ def test_dev_prints_what_is_sent_and_leaves_no_process(
                 client.send("hello.you", "it works", delay=0.5)
             came = "hello.you 'it works'"
             assert until(lambda: came in path.read_text(), seconds=30), path.read_text()
+            sending = [sys.executable, "-m", "delaywheel", "send", "--meta", meta]
+            subprocess.check_call([*sending, "--subject", "hello.me", "--level", "1", "by level"])
+            came = "hello.me 'by level'"
+            assert until(lambda: came in path.read_text(), seconds=30), path.read_text()
             asked = [sys.executable, "-m", "delaywheel", "status", "--server", http]
             assert "takes and delivers messages" in subprocess.check_output(asked, text=True)
             # It has made these directories itself.

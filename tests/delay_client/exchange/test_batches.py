@@ -6,14 +6,21 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from delay_client import ClientConfig, OutgoingMessage, Receipt
-from delay_client.exchange.batches import Collection, Waiter, cut_batches
+from delay_client import ClientConfig, OutgoingItem, OutgoingMessage, Receipt
+from delay_client.exchange.batches import Batch, Collection, Gathering, Lane, Waiter, cut_batches
 from delay_client.exchange.exchange import Exchange
 from delay_client.messages import clock
-from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, ItemEncoder
+from delay_client.messages.item_encoder import DUE_KEY, DUE_MS_MAX, ItemChecker, ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.codes import CommandCode, ResponseCode
-from delay_protocol.messages.items import Item, ItemScan, decode_item, scan_items
+from delay_protocol.messages.items import (
+    FLAG_DELAY,
+    Item,
+    ItemScan,
+    decode_item,
+    encode_item,
+    scan_items,
+)
 from delay_protocol.wire.frames import Frame, FrameDecoder, encode_response
 from delay_protocol.wire.hello import Hello, encode_hello
 
@@ -174,3 +181,20 @@ def test_a_connection_in_use_asks_for_the_time_each_minute(world: World) -> None
     assert len(hellos) == 3
     world.offer(OutgoingMessage("s", delay=1))
     assert world.serve()[0].due_ms == world.server_ms() + HOUR_MS + 1000
+
+
+def test_counting_levels_leaves_an_item_alone_that_is_due_before_1970() -> None:
+    """Such as only others write: it goes out byte for byte."""
+    data = encode_item(Item(FLAG_DELAY, 1, -(10**11) - 3, "s", "old"))
+    encoder = ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=1 << 20)
+    batch = Batch(Gathering(), deadline=0, lane=Lane())
+    batch.add(ItemChecker().encode(OutgoingItem("s", data), NOON_MS), is_past_due=True)
+    by_level = OutgoingMessage("s", level=2, message_id="new")
+    batch.add(encoder.encode(by_level, NOON_MS), is_past_due=True)
+    size = batch.size
+    batch.count_levels((1000, 5000))
+    assert batch.items[0] == data
+    assert decode_item(batch.items[1]).due_ms == NOON_MS + 5000
+    assert batch.due_ms == [-(10**11) - 3, NOON_MS + 5000]
+    assert batch.past_due == {"old"}
+    assert (batch.size, sum(map(len, batch.items))) == (size, size)

@@ -60,6 +60,49 @@ def test_what_is_no_answer_is_said_to_be_none(data: bytes, said: str) -> None:
             read(data, cut=cut)
 
 
+HEADER = b"delaywheel-levels: 1s 5m"
+LEVELS = (1000, 300_000)
+
+
+@pytest.mark.parametrize("header", [HEADER, b"DelayWheel-Levels:1s  5m \t", b"X: y\r\n" + HEADER])
+@pytest.mark.parametrize("line_end", [b"\r\n", b"\n"])
+def test_the_delays_of_levels_are_those_of_a_header(header: bytes, line_end: bytes) -> None:
+    data = line_end.join([b"HTTP/1.1 200 OK", header, b"content-length: 3", b"", b"m:9"])
+    for cut in (1, 7, len(data)):
+        answer = AddressAnswer()
+        found = [answer.feed(data[at : at + cut]) for at in range(0, len(data), cut)]
+        assert (found[-1], answer.levels_ms) == (("m", 9), LEVELS)
+
+
+def test_an_answer_without_the_header_tells_no_levels() -> None:
+    answer = AddressAnswer()
+    assert answer.feed(GOOD) == ("127.0.0.1", 20880)
+    assert answer.levels_ms is None
+    answer = AddressAnswer()
+    # What stands in the body, or at the end of another header, is no header.
+    body = b"m:9\n" + HEADER
+    with pytest.raises(DiscoveryError, match="not host:port"):
+        answer.feed(b"HTTP/1.1 200 \r\ncontent-length: %d\r\n\r\n%s" % (len(body), body))
+    answer = AddressAnswer()
+    answer.feed(b"HTTP/1.1 200 \r\nx-%s\r\ncontent-length: 3\r\n\r\nm:9" % HEADER)
+    assert answer.levels_ms is None
+
+
+@pytest.mark.parametrize(
+    ("levels", "said"),
+    [
+        (b"", "bad levels: there are none"),
+        (b"1s 5x", "bad levels: level 2, at character 4, is '5x'"),
+        (b"1s " * 1000, "bad levels: level 65, at character 193, is one too many"),
+        (b"\xff", "bad levels: level 1, at character 1,"),
+    ],
+)
+def test_a_header_that_is_no_table_is_said_to_be_none(levels: bytes, said: str) -> None:
+    data = b"HTTP/1.1 200 \r\nDelaywheel-Levels: %s\r\ncontent-length: 3\r\n\r\nm:9" % levels
+    with pytest.raises(DiscoveryError, match=said):
+        AddressAnswer().feed(data)
+
+
 def test_the_request_names_the_host_as_http_wants_it() -> None:
     assert address_request("127.0.0.1", 8080).startswith(
         b"GET /meta/address HTTP/1.1\r\nHost: 127.0.0.1:8080\r\n"

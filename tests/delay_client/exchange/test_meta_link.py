@@ -7,11 +7,13 @@ import pytest
 from delay_client import ClientConfig
 from delay_client.exchange.links import IllegalLinkMoveError, LinkState
 from delay_client.exchange.meta_link import MetaLink, RouteTalk
+from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.meta.requests import ClientType, decode_client_register
 from delay_protocol.meta.session import MetaSessionConfig
 from delay_protocol.wire.frames import FrameDecoder
 
 CONFIG = ClientConfig(meta_answer_timeout_s=5, meta_backoff_min_s=1, meta_backoff_max_s=8)
+DEFAULT_MS = parse_levels(DEFAULT_LEVELS)
 ADDRESS = b"HTTP/1.1 200 \r\ncontent-length: 7\r\n\r\nother:9"
 
 
@@ -75,6 +77,27 @@ def test_an_answer_that_ends_with_the_connection_is_one() -> None:
     link.lost("closed by the server", 0)
     assert (link.host, link.port) == ("other", 9)
     assert link.wants_connection(0)
+
+
+def test_before_a_meta_server_was_asked_no_delays_of_levels_are_known() -> None:
+    assert new_link()[0].levels_ms is None
+
+
+def test_the_delays_of_levels_are_those_that_a_meta_server_told_last() -> None:
+    link, session = new_link()
+    session.want("s", 0)
+    told = b"HTTP/1.0 200 OK\r\nDelaywheel-Levels: 7s\r\n\r\nother:9"
+    for number, (answer, levels_ms) in enumerate(
+        [(told, (7000,)), (told.replace(b"7s", b"8s 9s"), (8000, 9000)), (ADDRESS, DEFAULT_MS)]
+    ):
+        now = 100.0 * number
+        connect(link, now)
+        link.received(answer, now)
+        link.lost("closed by the server", now)
+        assert link.levels_ms == levels_ms
+        connect(link, now)
+        link.lost("closed by the server", now)
+        assert link.levels_ms == levels_ms, "it outlives the connection"
 
 
 def test_an_answer_that_is_cut_off_is_none() -> None:

@@ -6,6 +6,7 @@ Groups fail, come and go, the meta server dies and lies; what can be accepted is
 import random
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from itertools import pairwise
 
 import pytest
@@ -13,12 +14,15 @@ import pytest
 from delay_client import (
     ClientClosed,
     NoRoute,
+    OutgoingMessage,
     Receipt,
     RetryableError,
 )
 from delay_client.exchange.batches import Collection, claim
 from delay_client.exchange.kept_routes import Places
 from delay_client.exchange.routing import MetaRouting
+from delay_client.messages.item_encoder import DUE_KEY
+from delay_protocol.messages.items import decode_item
 from delay_protocol.meta.requests import BrokerState
 from tests.delay_client.meta_world import CONFIG, LISTENER, META, World, group
 from tests.seeds import each_seed
@@ -48,6 +52,58 @@ def test_the_route_is_asked_for_at_the_first_use_and_nothing_before() -> None:
     assert [subject for _, subject in world.meta.asked] == ["s"]
     assert sent_soon(world, "m2").attempts == 1
     assert len(world.meta.asked) == 1, "what is known is not asked for again"
+
+
+def test_a_level_counts_by_the_table_that_the_meta_server_tells() -> None:
+    """Also of messages that were there before it told any; a later table moves none of them."""
+    world = World("a")
+    waiters = [world.send(f"m{level}", level=level) for level in (0, 1, 2, 2**40)]
+    messages = [OutgoingMessage("s", "x", level=level) for level in (2, 1, 2, 1)]
+    at = datetime(1970, 1, 1, tzinfo=UTC)
+    collection = world.send_many(messages=[*messages, OutgoingMessage("s", "x", at=at)])
+    sent_ms = world.wall_ms
+    world.run(1)
+    receipts = [waiter.receipt() for waiter in waiters]
+    assert [receipt.due_ms - sent_ms for receipt in receipts] == [0, 7000, 9000, 9000]
+    assert not any(receipt.past_due for receipt in receipts)
+    *many, past = collection.outcomes()
+    delays_ms = [one.due_ms - sent_ms for one in many if isinstance(one, Receipt)]
+    assert delays_ms == [9000, 7000, 9000, 7000]
+    assert isinstance(past, Receipt)
+    assert (past.due_ms, past.past_due) == (0, True)
+    outcomes = [*receipts, *collection.outcomes()]
+    due = {one.message_id: one.due_ms for one in outcomes if isinstance(one, Receipt)}
+    kept = [decode_item(item) for item in world.servers["a:1"].kept]
+    assert {item.message_id: item.due_ms for item in kept} == due
+    assert {item.message_id: int(item.attributes[DUE_KEY]) for item in kept} == due
+    # Now that it is known, it is counted when the message is written.
+    late = world.send("late", level=1)
+    world.run(0.1)
+    assert late.receipt().due_ms == sent_ms + 7000
+
+
+def test_by_kept_routes_a_level_counts_by_the_table_of_the_settings() -> None:
+    keeper = Keeper({"s": (("a", "a:1"),)})
+    world = World("a", config=replace(CONFIG, levels="3s"), keeper=keeper)
+    world.meta.mood = "refuses"
+    waiter = world.send("m1", level=2)
+    sent_ms = world.wall_ms
+    world.run(5)
+    assert waiter.receipt().due_ms == sent_ms + 3000
+
+
+def test_a_bad_table_of_levels_is_no_answer_and_loses_no_message(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World("a")
+    world.meta.levels = "1s " * 1000
+    waiter = world.send("m1", level=2, timeout_s=30)
+    world.run(5)
+    assert waiter.outcome is None
+    assert "bad levels: level 65, at character 193, is one too many" in caplog.text
+    world.meta.levels = "7s 9s"
+    world.run(10)
+    assert waiter.receipt().due_ms == world.wall_ms + 9000
 
 
 def test_the_connection_to_the_meta_server_stays_with_a_heartbeat_a_minute() -> None:

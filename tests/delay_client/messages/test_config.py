@@ -53,9 +53,11 @@ def test_a_password_in_an_address_is_not_repeated(address: str) -> None:
         ("request_items_max", 0),
         ("linger_s", -0.1),
         ("backoff_max_s", 0.01),
+        ("levels", "1s 1x"),
+        ("levels", ""),
     ],
 )
-def test_a_setting_that_cannot_work_is_refused_by_name(field: str, value: float) -> None:
+def test_a_setting_that_cannot_work_is_refused_by_name(field: str, value: object) -> None:
     with pytest.raises(ValueError, match=field):
         ClientConfig(**{field: value})  # type: ignore[arg-type]
 

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 
@@ -21,7 +21,7 @@ from delay_client import (
     OutgoingMessage,
 )
 from delay_client.messages.envelope import decode_envelope
-from delay_client.messages.item_encoder import ItemChecker, ItemEncoder
+from delay_client.messages.item_encoder import LEVEL_0_MS, ItemChecker, ItemEncoder
 from delay_client.messages.message import Body
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_protocol.basics.subjects import subject_fault
@@ -37,8 +37,17 @@ NOW_MS = 1_700_000_000_000
 TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
 
 
-def new_encoder(item_bytes_max: int = 1 << 20) -> ItemEncoder:
-    return ItemEncoder(ids=MessageIdMaker(random.Random(1)), item_bytes_max=item_bytes_max)
+LEVELS_MS = (1000, 5000, 7_200_000)
+
+
+def new_encoder(
+    item_bytes_max: int = 1 << 20, levels_ms: Sequence[int] | None = LEVELS_MS
+) -> ItemEncoder:
+    return ItemEncoder(
+        ids=MessageIdMaker(random.Random(1)),
+        item_bytes_max=item_bytes_max,
+        levels_ms=lambda: levels_ms,
+    )
 
 
 def encode(message: OutgoingMessage) -> bytes:
@@ -119,6 +128,25 @@ def test_a_delay_is_in_seconds_and_rounded_up_to_a_ms(delay: float, delay_ms: in
 
 
 @pytest.mark.parametrize(
+    ("level", "delay_ms"), [(0, 0), (1, 1000), (3, 7_200_000), (4, 7_200_000), (2**40, 7_200_000)]
+)
+def test_a_level_is_a_delay_of_the_table(level: int, delay_ms: int) -> None:
+    item, _, due_ms, is_fixed = new_encoder().encode(OutgoingMessage("s", level=level), NOW_MS)
+    assert (due_ms, is_fixed) == (NOW_MS + delay_ms, False)
+    assert decode_item(item).due_ms == due_ms
+
+
+def test_an_unknown_level_takes_the_bytes_that_its_due_time_will_take() -> None:
+    known = encode(OutgoingMessage("s", "x", level=3, message_id="m"))
+    for level in (1, 64, 2**40):
+        message = OutgoingMessage("s", "x", level=level, message_id="m")
+        item, _, due_ms, _ = new_encoder(levels_ms=None).encode(message, NOW_MS)
+        assert (len(item), LEVEL_0_MS - due_ms) == (len(known), min(level, 64))
+    now = OutgoingMessage("s", level=0)
+    assert new_encoder(levels_ms=None).encode(now, NOW_MS)[2] == NOW_MS
+
+
+@pytest.mark.parametrize(
     ("at", "due_ms"),
     [
         (datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC), NOW_MS + 1),
@@ -140,8 +168,15 @@ NAIVE = datetime(2030, 1, 1)  # noqa: DTZ001 (what is to be refused)
     ("fields", "error", "said"),
     [
         ({"at": NAIVE}, InvalidMessage, "no time zone"),
-        ({"at": NAIVE.replace(tzinfo=UTC), "delay": 1}, InvalidMessage, "either delay= or at="),
-        ({}, InvalidMessage, "either delay= or at="),
+        ({"at": NAIVE.replace(tzinfo=UTC), "delay": 1}, InvalidMessage, "one of delay=, at= and"),
+        ({}, InvalidMessage, "one of delay=, at= and level="),
+        ({"level": 0, "delay": 0}, InvalidMessage, "one of delay=, at= and level="),
+        ({"level": 1, "delay": 1.5}, InvalidMessage, "one of delay=, at= and level="),
+        ({"level": 1, "at": NAIVE.replace(tzinfo=UTC)}, InvalidMessage, "one of delay=, at= and"),
+        ({"level": -1}, InvalidMessage, r"^level=-1: give a whole number from 0 on$"),
+        ({"level": True}, InvalidMessage, "level=True: give a whole number"),
+        ({"level": 1.0}, InvalidMessage, r"level=1\.0: give a whole number"),
+        ({"level": "3"}, InvalidMessage, "level='3': give a whole number"),
         ({"at": "tomorrow"}, InvalidMessage, "not a datetime"),
         ({"delay": -1}, InvalidMessage, "negative"),
         ({"delay": -0.01}, InvalidMessage, "negative"),

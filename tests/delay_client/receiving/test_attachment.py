@@ -44,7 +44,7 @@ class World:
         self.rings = 0
         attach = Attach(name="r", instance=bytes(16))
         self.shared = Shared(
-            attach, config, random.Random(1), self._ring, lambda _: False, backlog=100, room=100
+            attach, config, random.Random(1), self._ring, lambda _: False, (), backlog=100, room=100
         )
         self.attachment = Attachment("h:1", self.shared)
         self._decoder = FrameDecoder(frame_bytes_max=1 << 24)

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
@@ -18,6 +19,7 @@ from delay_client.receiving.message import (
 from delay_client.receiving.settings import RetryPolicy
 from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import MalformedItemError
+from delay_protocol.basics.levels import DEFAULT_LEVELS, parse_levels
 from delay_protocol.messages.items import (
     FLAG_DELAY,
     FLAG_LOW_RELIABILITY,
@@ -38,6 +40,7 @@ class Desk:
 
     def __init__(self) -> None:
         self.retry = RetryPolicy(jitter=0)
+        self.levels_ms: Sequence[int] = parse_levels(DEFAULT_LEVELS)
         self.tracebacks = Tracebacks()
         self.ends_task = lambda _: False
         self.wall_ms = NOW_MS
@@ -212,6 +215,15 @@ def test_nothing_in_giving_a_verdict_raises(
         [(given_verdict, rest)] = desk.verdicts
         assert given_verdict == verdict
         assert reason in {None, rest}
+
+
+def test_a_policy_of_levels_waits_by_the_table_that_the_receiver_was_told() -> None:
+    for tried, wait_ms in ((1, 7000), (2, 9000), (3, 9000)):
+        message, desk = received(Item(FLAG_DELAY, 1, 2, "s", "m"), tried=tried)
+        desk.levels_ms = (3000, 7000, 9000)
+        message.failed(ValueError("x"), RetryPolicy.levels(first=2, tries=4))
+        [(verdict, rest)] = desk.verdicts
+        assert (verdict, decode_item(rest).due_ms) == (Verdict.LATER, NOW_MS + wait_ms)
 
 
 def test_the_same_traceback_is_logged_whole_once_a_minute(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from delay_client import ReceiverConfig
+from delay_client import ClientConfig, ReceiverConfig
 from delay_client.receiving.attachment import Attachment
 from delay_client.receiving.reception import Reception
 from delay_protocol.receivers.masters import MasterInfo, ReceiverRegistered
@@ -16,11 +16,11 @@ from delay_protocol.receivers.masters import MasterInfo, ReceiverRegistered
 
 def new_reception(*servers: str, meta: str | None = None, **changes: Any) -> Reception:  # noqa: ANN401 (also bad ones)
     arguments: dict[str, Any] = {"name": "r", "subjects": (), "token": "", "weight": 100}
+    arguments["config"] = ReceiverConfig()
     return Reception(
         **(arguments | changes),
         servers=None if meta else list(servers),
         meta=meta,
-        config=ReceiverConfig(),
         chance=random.Random(1),
         ring=lambda: None,
         ends_task=lambda _: False,
@@ -82,6 +82,24 @@ def test_masters_come_and_go_and_one_that_is_no_address_is_passed_over(
     assert said[0] == "receiver r: approve r"
     assert said[1].startswith("receiver r: 'nowhere' is not an address")
     assert len(said) == 2
+
+
+def test_the_delays_of_levels_are_those_of_the_settings_until_a_meta_server_tells_them() -> None:
+    reception = new_reception(
+        meta="m:1", config=ReceiverConfig(connecting=ClientConfig(levels="3s"))
+    )
+    assert reception._shared.levels_ms == (3000,)
+    [line] = reception.lines
+    line.connect()
+    reception.connected(line, 0)
+    line.take_outgoing()
+    page = b"HTTP/1.1 200 \r\nDelaywheel-Levels: 7s 9s\r\ncontent-length: 3\r\n\r\nm:9"
+    reception.received(line, page, 0)
+    masters = (MasterInfo(group="g", address="h:1"),)
+    reception._registered(ReceiverRegistered(version=1, masters=masters))
+    attachment = reception.lines[1]
+    assert isinstance(attachment, Attachment)
+    assert attachment.levels_ms == (7000, 9000)
 
 
 def test_after_a_standstill_it_asks_for_more_each_time_that_somebody_takes() -> None:

@@ -32,6 +32,7 @@ from tests.delay_client.conftest import (
     Request,
     StartServer,
 )
+from tests.delay_client.fake_meta import FakeMeta, group
 
 
 def accept(request: Request) -> bytes:
@@ -62,6 +63,17 @@ def test_ten_thousand_messages_are_pipelined_and_their_outcomes_are_in_order(
     assert [outcome.message_id for outcome in outcomes] == [f"m{n}" for n in range(10_000)]
     assert all(isinstance(outcome, Receipt) for outcome in outcomes)
     assert [item.message_id for item in server.items()] == [f"m{n}" for n in range(10_000)]
+
+
+def test_a_level_counts_by_the_table_of_the_meta_server(start_server: StartServer) -> None:
+    server = start_server(accept)
+    with (
+        FakeMeta(default=[group("a", server.address)]) as meta,
+        BlockingClient(meta=meta.address, config=FAST) as client,
+    ):
+        client.send("departures", level=1)
+        client.send_many([OutgoingMessage("departures", level=3)])
+    assert [item.due_ms - item.create_ms for item in server.items()] == [7000, 9000]
 
 
 def test_a_name_that_does_not_resolve_is_unavailable() -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -430,6 +431,23 @@ def test_a_meta_server_tells_where_to_send(run: Run, start_server: StartServer) 
         ("departures", ClientType.DELAY_PRODUCER, "shop")
     }
     assert (meta.discoveries, meta.connections) == (1, 1)
+
+
+def test_levels_are_those_of_the_meta_server_or_of_the_settings(
+    run: Run, start_server: StartServer
+) -> None:
+    server = start_server(accept)
+    with FakeMeta(default=[group("a", server.address)]) as meta:
+
+        async def main() -> None:
+            async with Client(meta=meta.address, config=FAST) as client:
+                await client.send("departures", level=1)
+                await client.send_many([OutgoingMessage("departures", level=5)])
+            async with Client([server.address], config=replace(FAST, levels="3s")) as client:
+                await client.send("departures", level=2**40)
+
+        run(main)
+    assert [item.due_ms - item.create_ms for item in server.items()] == [7000, 9000, 3000]
 
 
 def test_many_calls_pause_and_go_on_without_a_group_for_a_while(

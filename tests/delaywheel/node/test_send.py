@@ -109,6 +109,12 @@ def test_trouble_is_one_line_on_standard_error(client: type[RecordingClient]) ->
     assert (result.exit_code, result.stderr) == (0, "no message was accepted for 1 s\n")
 
 
+@pytest.mark.parametrize("level", [0, 3, 2**40])
+def test_a_level_is_passed_on(client: type[RecordingClient], level: int) -> None:
+    assert run("--level", str(level), "text").exit_code == 0
+    assert client.sent == [OutgoingMessage("flight", "text", level=level)]
+
+
 def test_attributes_and_a_moment_are_taken(client: type[RecordingClient]) -> None:
     result = run("--at", "2026-12-24T18:00:00+00:00", "--attribute", "a=1", "--attribute", "b=x=y")
     assert result.exit_code == 0, result.output
@@ -196,6 +202,10 @@ def test_some_of_many_refused_is_refused(client: type[RecordingClient]) -> None:
     [
         (),
         ("--delay", "1", "--at", "2026-12-24"),
+        ("--delay", "1", "--level", "0"),
+        ("--level", "1", "--at", "2026-12-24"),
+        ("--level", "-1"),
+        ("--level", "1.5"),
         ("--delay", "soon"),
         ("--delay", "1", "--server", "nowhere"),
         ("--delay", "1", "--count", "0"),
