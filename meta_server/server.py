@@ -22,7 +22,7 @@ from meta_server.admin.administration import ITSELF, forget_groups
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.held_requests import HeldRequests
-from meta_server.groups.liveness import Liveliness, Liveness
+from meta_server.groups.liveness import Liveness
 from meta_server.known import model
 from meta_server.known.commits import STORE_WORKER, Committer, Intent
 from meta_server.known.errors import MetaServerError
@@ -130,10 +130,7 @@ class MetaServer:
             on_changed=self._changed,
             on_loaded=self._loaded_anew,
         )
-        self.heard = Liveliness(
-            groups=Liveness(timeout_s=limits.broker_timeout_ms / 1000),
-            nodes=Liveness(timeout_s=limits.node_timeout_ms / 1000),
-        )
+        self.heard = Liveness(timeout_s=limits.broker_timeout_ms / 1000)
 
     def _wire_answering(self, limits: RegistrationConfig) -> None:
         """Wire what answers, pushes, and tells delay servers their controls."""
@@ -185,8 +182,6 @@ class MetaServer:
         """Push what follows from changes that are stored."""
         self.handlers.group_changes.changed(changes)
         self.handlers.receivers.changed(changes)
-        for node in model.removed(changes, model.DelayNode):
-            self.handlers.nodes.forget(node.key)
         for change in changes:
             if isinstance(change, model.RaiseTimestamp):
                 self.timestamps.raise_ceiling(change.timestamp_ms)

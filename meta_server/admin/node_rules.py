@@ -43,7 +43,7 @@ def _newest_of(parts: Parts, name: str) -> DelayGroup:
 
 
 def _check_silent(parts: Parts, key: NodeKey, node: DelayNode) -> None:
-    if parts.heard.nodes.is_heard(node.key, parts.now):
+    if parts.handlers.group_changes.sign_of(node.key) != "none":
         raise StateError(
             f"{key.node} at {node.address} was heard lately: stop it, and try again when it was "
             "silent for registration.node_timeout_ms (15 s)"

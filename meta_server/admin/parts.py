@@ -16,7 +16,7 @@ from delay_transport.http.access import HttpAccess
 from delay_transport.http.credentials import Credentials
 from delay_transport.seams.runtime import Runtime
 from meta_server.groups.elections import GroupState
-from meta_server.groups.liveness import Liveliness
+from meta_server.groups.liveness import Liveness
 from meta_server.known.commits import Committer
 from meta_server.known.model import Audit, AuditEntry, Change, MetaStore
 from meta_server.known.registry import Registry
@@ -40,7 +40,7 @@ class Parts:
     registry: Registry
     set_backs: SetBacks
     committer: Committer
-    heard: Liveliness
+    heard: Liveness
     silence: SilenceWatch
     credentials: Credentials
     handlers: Handlers

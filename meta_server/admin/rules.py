@@ -173,7 +173,7 @@ def saved(parts: Parts, known: BrokerGroup | None, changed: BrokerGroup) -> Plan
     if changed.master == known.master and known.is_watched:
         return planned
     # A new master has one time-out to be heard.
-    return planned._replace(stored=partial(parts.heard.groups.expect, known.name, parts.now))
+    return planned._replace(stored=partial(parts.heard.expect, known.name, parts.now))
 
 
 def retire_group(parts: Parts, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:
@@ -205,7 +205,7 @@ def remove_group(parts: Parts, key: NameKey, known: BrokerGroup, body: MayLose) 
     """
     registry, name = parts.registry, key.name
     delay_group = registry.delay_groups.get(name)
-    if parts.heard.groups.is_heard(name, parts.now):
+    if parts.heard.is_heard(name, parts.now):
         raise StateError(f"{name} speaks: stop it, and wait for the time-out")
     if known.state is not BrokerState.NRW and not known.is_retired:
         raise StateError(f"{name} takes messages: retire it first")

@@ -69,7 +69,7 @@ def _seconds_since(at: float | None) -> float | None:
 
 def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
     """Return a broker group."""
-    heard, now = parts.heard.groups, trio.current_time()
+    heard, now = parts.heard, trio.current_time()
     return BrokerGroupShown(
         **(_fields(group) | {"is_entered": parts.registry.is_entered(group.name)}),
         liveness=heard.sign_of(group.name, now),
@@ -141,7 +141,7 @@ def note_of(group: DelayGroup, node: DelayNode) -> str:
 def show_node(parts: Parts, node: DelayNode) -> NodeShown:
     """Return a delay server."""
     group = parts.registry.delay_groups[node.group]
-    changes, nodes = parts.handlers.group_changes, parts.heard.nodes
+    changes = parts.handlers.group_changes
     now = trio.current_time()
     state = changes.state_of(group.name)
     heard = state.heard_of(node)
@@ -154,8 +154,8 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
         note=note_of(group, node),
         committed=None if heard is None else heard.committed,
         uncommitted=None if heard is None else heard.uncommitted,
-        liveness=nodes.sign_of(node.key, now),
-        heard_seconds_ago=_seconds_since(nodes.heard_at(node.key, now)),
+        liveness=changes.sign_of(node.key),
+        heard_seconds_ago=_seconds_since(changes.heard_at(node.key)),
         controls_version=version,
         controls_note=controls_note,
         clock_note=difference(0 if heard is None else heard.clock_ahead_ms),

@@ -115,6 +115,8 @@ class Heard(NamedTuple):
     clock_ahead_ms: int = 0
     """By how much its wall clock was ahead of the meta server's."""
     controls: AppliedControls = AppliedControls()
+    noted_at: float = 0.0
+    """When its end was stored last."""
 
     def could_vote(self, epoch: int, now: float) -> bool:
         """Return True if it may vote now, or hears a master of this epoch that may not send."""

@@ -48,7 +48,7 @@ class Brokers(Family[requests.BrokerRegister]):
 
     def observe(self, request: Request[requests.BrokerRegister]) -> bool:
         """Return True if the group's master sent a heartbeat within the time-out."""
-        return self.context.heard.groups.is_heard(request.body.group, trio.current_time())
+        return self.context.heard.is_heard(request.body.group, trio.current_time())
 
     def decide(self, request: Request[requests.BrokerRegister], is_heard: bool) -> Decision:  # noqa: FBT001
         """Return the state that follows for the group."""
@@ -83,7 +83,7 @@ class Brokers(Family[requests.BrokerRegister]):
 
     def _note_heartbeat(self, request: requests.BrokerRegister) -> None:
         if request.role not in COPIES:
-            self.context.heard.groups.hear(request.group, trio.current_time())
+            self.context.heard.hear(request.group, trio.current_time())
 
     def _reply(self, request: requests.BrokerRegister, changes: Sequence[Change]) -> bytes:
         self._note_heartbeat(request)

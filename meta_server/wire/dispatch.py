@@ -47,7 +47,7 @@ from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from delay_transport.seams.trouble import Trouble
 from meta_server.groups.held_requests import HeldRequests, Hold
-from meta_server.groups.liveness import Liveliness
+from meta_server.groups.liveness import Liveness
 from meta_server.known.commits import Committer, Intent
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Change
@@ -77,7 +77,8 @@ class Context:
     registry: Registry
     committer: Committer
     sessions: Sessions
-    heard: Liveliness
+    heard: Liveness
+    """Heartbeats of broker groups."""
     credentials: Credentials
     held: HeldRequests
     """Requests that wait for something new."""

@@ -29,6 +29,7 @@ from meta_server.groups.group_records import (
     ELECT,
     plan_record,
 )
+from meta_server.groups.liveness import Sign
 from meta_server.groups.roles import is_same_start
 from meta_server.known import model
 from meta_server.known.errors import RefusedError
@@ -51,6 +52,7 @@ class GroupChanges:
         self._context = context
         self._registry = context.registry
         self._began = trio.current_time()
+        self._timeout_s = context.config.registration.node_timeout_ms / 1000
         self._states: dict[str, GroupState] = {}
         self.set_backs = set_backs
         self.controls = controls
@@ -78,8 +80,8 @@ class GroupChanges:
 
     # -- what becomes known ------------------------------------------------------------------
 
-    def registered(self, session: Session, request: NodeRegister) -> None:
-        """Note what a node said of itself."""
+    def registered(self, session: Session, request: NodeRegister, noted_at: float) -> None:
+        """Note what a node said of itself; noted_at: when its end was stored last."""
         now = trio.current_time()
         state = self.state_of(request.group)
         heard = Heard(
@@ -92,6 +94,7 @@ class GroupChanges:
             stands=request.stands,
             clock_ahead_ms=request.clock_ahead_ms,
             controls=request.controls,
+            noted_at=noted_at,
         )
         state.was_heard(request.node_id, heard)
         session.registration = request
@@ -103,10 +106,27 @@ class GroupChanges:
             state = self.state_of(request.group)
             state.was_refused(request.node_id, self._context.clock.now_ms(), reason)
 
+    def last_heard(self, key: NodeKey) -> Heard | None:
+        """Return what a node said last; None: nothing since this meta server began."""
+        state = self._states.get(key[1])
+        return None if state is None else state.heard.get(key[2])
+
+    def heard_at(self, key: NodeKey) -> float | None:
+        """Return when a node sent its last heartbeat; None: not within the time-out."""
+        heard = self.last_heard(key)
+        is_lately = heard is not None and trio.current_time() - heard.at < self._timeout_s
+        return heard.at if heard is not None and is_lately else None
+
+    def sign_of(self, key: NodeKey) -> Sign:
+        """Return what is known of a node; at first all count as heard for one time-out."""
+        if self.heard_at(key) is not None:
+            return "heard"
+        is_first = trio.current_time() - self._began < self._timeout_s
+        return "assumed" if is_first and self.last_heard(key) is None else "none"
+
     def controls_at(self, key: NodeKey) -> tuple[int | None, str]:
         """Return which version of the controls a node applies, and why not the newest."""
-        state = self._states.get(key[1])
-        heard = None if state is None else state.heard.get(key[2])
+        heard = self.last_heard(key)
         return self.controls.compared(key[0], None if heard is None else heard.controls)
 
     def ahead(self, cluster: str) -> str:
@@ -153,7 +173,9 @@ class GroupChanges:
             self.set_backs.stored(group)
             self._open.add(group.name)
         for node in model.removed(changes, model.DelayNode):
-            self.state_of(node.group).refused.pop(node.node_id, None)
+            state = self.state_of(node.group)
+            state.heard.pop(node.node_id, None)
+            state.refused.pop(node.node_id, None)
         if model.touches(changes, model.ClusterControls, model.DelayGroup, model.DelayNode):
             self.news()
 

@@ -59,8 +59,6 @@ class Nodes(Family[NodeRegister]):
         super().__init__(context)
         self._admission = admission
         self._group_changes = group_changes
-        self._ends_noted: dict[NodeKey, float] = {}
-        """When it was noted last how far a node's log goes, in trio time."""
 
     def observe(self, request: Request[NodeRegister]) -> tuple[bool, bool]:
         """Note which record a node of its group was sent.
@@ -68,17 +66,17 @@ class Nodes(Family[NodeRegister]):
         Returns whether it sent a heartbeat within the time-out, and whether what registered as it
         last is connected elsewhere.
         """
-        node, context, now = request.body, self.context, trio.current_time()
+        node, context = request.body, self.context
         check_belongs(context.registry, node, groups_max=context.config.registration.groups_max)
         if behind := self._group_changes.told(node):
             raise NotNowError(behind)
-        is_heard = context.heard.nodes.is_heard(key_of(node), now)
-        return is_heard, self._is_elsewhere(request, now)
+        is_heard = self._group_changes.sign_of(key_of(node)) != "none"
+        return is_heard, self._is_elsewhere(request, trio.current_time())
 
     def _is_elsewhere(self, request: Request[NodeRegister], now: float) -> bool:
         key, again_ms = key_of(request.body), self.context.config.registration.node_again_ms
         session = self.context.sessions.of_node(key)
-        heard_at = self.context.heard.nodes.heard_at(key, now)
+        heard_at = self._group_changes.heard_at(key)
         return (
             session is not None
             and session is not request.session
@@ -114,12 +112,12 @@ class Nodes(Family[NodeRegister]):
 
     def _reply(self, request: Request[NodeRegister], result: Registered) -> bytes:
         node, context, now = request.body, self.context, trio.current_time()
-        context.heard.nodes.hear(key_of(node), now)
         if not request.session.connection.is_closed:
             context.sessions.add_node(key_of(node), request.session)
-        self._group_changes.registered(request.session, node)
+        noted_at = now if result.changes else self._note_end(node, now)
+        self._group_changes.registered(request.session, node, noted_at)
         group = context.registry.delay_groups[node.group]
-        heard = context.heard.groups
+        heard = context.heard
         is_master = result.role is NodeRole.MASTER
         if is_master and node.state is not None:
             heard.hear(group.name, now)
@@ -127,10 +125,6 @@ class Nodes(Family[NodeRegister]):
         elif heard.is_heard(group.name, now) and self._group_changes.may_send(group.name):
             # Its master may be cut off from here alone: it is where it was.
             heard.hear(group.name, now)
-        if result.changes:
-            self._ends_noted[key_of(node)] = now
-        else:
-            self._note_end(node, now)
         shown = context.registry.groups.get(group.name)
         return encode_node_reply(
             NodeRegistered(
@@ -159,23 +153,24 @@ class Nodes(Family[NodeRegister]):
         if plan():
             self.context.store_later(("group", node.group), plan=plan)
 
-    def _note_end(self, node: NodeRegister, now: float) -> None:
-        """Store now and then how far a node's log goes; nobody waits for that."""
-        if now - self._ends_noted.setdefault(key_of(node), now) >= _END_S:
-            self._ends_noted[key_of(node)] = now
-            # Many of these share a commit, unlike registrations.
-            plan = partial(plan_end, self.context.registry, node)
-            if plan():
-                self.context.store_later(("node", key_of(node)), plan=plan)
+    def _note_end(self, node: NodeRegister, now: float) -> float:
+        """Store now and then how far a node's log goes; return when that was done last.
+
+        Nobody waits for that.
+        """
+        before = self._group_changes.last_heard(key_of(node))
+        noted_at = now if before is None else before.noted_at
+        if now - noted_at < _END_S:
+            return noted_at
+        # Many of these share a commit, unlike registrations.
+        plan = partial(plan_end, self.context.registry, node)
+        if plan():
+            self.context.store_later(("node", key_of(node)), plan=plan)
+        return now
 
     def is_connected(self, key: NodeKey) -> bool:
         """Return True if what registered as this node last has a connection."""
         return self.context.sessions.of_node(key) is not None
-
-    def forget(self, key: NodeKey) -> None:
-        """Wait no longer for a delay server that was removed or given up."""
-        self.context.heard.nodes.forget(key)
-        self._ends_noted.pop(key, None)
 
 
 def key_of(node: NodeRegister) -> NodeKey:

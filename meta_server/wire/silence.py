@@ -56,21 +56,19 @@ class SilenceWatch:
                 # What was sent to us meanwhile is still unread.
                 self.stalls += 1
                 _log.warning("this process was not running for a while", seconds=round(missed, 1))
-                heard.groups.forgive(missed, now)
-                heard.nodes.forgive(missed, now)
+                heard.forgive(missed, now)
                 self._on_stall(missed)
 
     def _look(self, now: float) -> None:
         heard, registry = self._context.heard, self._context.registry
         # Whoever is known by now has one time-out to be heard: a restart takes nobody from routes.
-        heard.groups.start(watched(registry), now)
-        heard.nodes.start(registry.nodes, now)
-        for name in heard.groups.silent(now):
+        heard.start(watched(registry), now)
+        for name in heard.silent(now):
             group = registry.groups.get(name)
             if group is not None and group.is_watched:
                 self._take_from_routes(name)
             else:
-                heard.groups.forget(name)
+                heard.forget(name)
         self._on_look(now)
 
     def _take_from_routes(self, name: str) -> None:
@@ -78,7 +76,7 @@ class SilenceWatch:
         context, key = self._context, ("group", name)
 
         def plan() -> Sequence[Change]:
-            if context.heard.groups.is_heard(name, trio.current_time()):
+            if context.heard.is_heard(name, trio.current_time()):
                 # It spoke while this waited.
                 return ()
             return plan_silence(context.registry, name, now_ms=context.clock.now_ms())

@@ -4,7 +4,7 @@ from meta_server.groups.liveness import Liveness
 
 
 def test_silence_is_noticed_at_the_time_out() -> None:
-    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness: Liveness = Liveness(timeout_s=30)
     liveness.hear("a", 0)
     assert liveness.is_heard("a", 29.9)
     assert (liveness.silent(29.9), liveness.heard_at("a", 29.9)) == ([], 0)
@@ -15,7 +15,7 @@ def test_silence_is_noticed_at_the_time_out() -> None:
 
 
 def test_who_was_known_before_counts_as_heard_at_the_start_and_not_later() -> None:
-    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness: Liveness = Liveness(timeout_s=30)
     liveness.start(["a", "b"], 100)
     liveness.start(["a", "c"], 110)
     assert liveness.silent(130) == ["a", "b"]
@@ -23,7 +23,7 @@ def test_who_was_known_before_counts_as_heard_at_the_start_and_not_later() -> No
 
 
 def test_who_only_counts_as_heard_is_not_said_to_have_been() -> None:
-    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness: Liveness = Liveness(timeout_s=30)
     liveness.start(["a", "b"], 100)
     liveness.hear("b", 101)
     liveness.expect("c", 102)
@@ -37,7 +37,7 @@ def test_who_only_counts_as_heard_is_not_said_to_have_been() -> None:
 
 
 def test_who_is_forgotten_is_not_waited_for() -> None:
-    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness: Liveness = Liveness(timeout_s=30)
     liveness.hear("a", 0)
     liveness.forget("a")
     liveness.forget("never seen")
@@ -45,7 +45,7 @@ def test_who_is_forgotten_is_not_waited_for() -> None:
 
 
 def test_time_in_which_nobody_could_be_heard_is_no_silence() -> None:
-    liveness: Liveness[str] = Liveness(timeout_s=30)
+    liveness: Liveness = Liveness(timeout_s=30)
     liveness.hear("a", 0)
     liveness.hear("b", 39)
     liveness.forgive(20, 40)
