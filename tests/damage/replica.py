@@ -10,6 +10,7 @@ acknowledged has been delivered, once, as it was sent, and not early. The exit c
 
 import argparse
 import random
+import re
 import sys
 from collections import Counter
 from typing import cast
@@ -31,6 +32,7 @@ INJECTIONS = 15
 """Of one story."""
 DIRECTORIES = ("schedule_log/", "dispatch_log/", "message_log/", "seals/", "checkpoint/")
 """Of which files are struck."""
+_GONE = re.compile(r"records \d+ to \d+ are (missing|in no file)")
 REPAIRED_S = 120.0
 """Virtual seconds in which a node is in sync again."""
 
@@ -81,7 +83,7 @@ def damaged(machine: Machine) -> set[str]:
     return {
         str(found["file"])
         for found in verify_disk(disk)
-        if [one for one in cast("list[str]", found["damage"]) if " missing" not in one]
+        if [one for one in cast("list[str]", found["damage"]) if not _GONE.search(one)]
     }
 
 
