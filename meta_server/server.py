@@ -18,7 +18,7 @@ from delay_transport.http.credentials import Credentials
 from delay_transport.http.shared_secret import SharedSecret
 from delay_transport.http.tokens import LOOK_S, Tokens
 from delay_transport.seams.runtime import Address, Runtime, parse_address
-from meta_server.admin.administration import ITSELF, forget_groups
+from meta_server.admin.administration import clean_routes
 from meta_server.admin.parts import Observed, Parts
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.held_requests import HeldRequests
@@ -43,7 +43,7 @@ _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 _LOOK_S = 0.25
 """Seconds between two looks at silence and the bound of timestamps, at the most."""
 _FORGET_S = 3600.0
-"""Seconds between removals of old entries of the audit, and of groups that are long silent."""
+"""Seconds between removals of old entries of the audit."""
 _READING_WORKER = "secrets"
 """The worker of the executor that reads the file of the secret."""
 
@@ -219,7 +219,7 @@ class MetaServer:
             await trio.sleep(self.look_s)
 
     async def forget(self) -> None:
-        """Remove, once an hour, old entries of the audit, and silent groups nobody entered."""
+        """Remove, once an hour, old entries of the audit, and groups that are gone from routes."""
         config, clock = self.config, self.runtime.clock
         began_ms, began_at = clock.now_ms(), trio.current_time()
         while True:
@@ -228,10 +228,8 @@ class MetaServer:
             passed_ms = int((trio.current_time() - began_at) * 1000)
             now_ms = min(clock.now_ms(), began_ms + passed_ms)
             await self._commit(model.ForgetAudit(now_ms - config.audit.keep_ms))
-            try:
-                await forget_groups(self.parts.asked_by(ITSELF))
-            except MetaServerError as error:
-                _log.warning("silent groups were not removed yet", reason=str(error))
+            with suppress(MetaServerError):
+                await clean_routes(self.parts)
 
     async def keep_secret(self) -> None:
         """Reload the secret file when it changes, until cancelled; ends at once without one."""

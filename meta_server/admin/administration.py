@@ -14,14 +14,12 @@ import structlog
 import trio
 
 from delay_transport.http.pages import slices_of
-from meta_server.admin.admin_types import MayLose, NameKey, RoutesChanged
+from meta_server.admin.admin_types import RoutesChanged
 from meta_server.admin.parts import Parts, Plan, Planned
-from meta_server.admin.rules import check_groups, extended, remove_group, without_removed
-from meta_server.groups.broker_groups import is_forgettable
+from meta_server.admin.rules import check_groups, extended, without_removed
 from meta_server.known.commits import STORE_WORKER, Intent
-from meta_server.known.errors import MetaServerError, StateError, StoreUnavailableError
+from meta_server.known.errors import MetaServerError, StoreUnavailableError
 from meta_server.known.model import Audit, AuditRow, Change, Route
-from meta_server.wire.admission import NEW_GROUP
 
 ITSELF: Final = "(meta server)"
 """Actor of changes that the meta server makes by itself; no token has parentheses."""
@@ -87,31 +85,6 @@ def _note(parts: Parts, changes: Sequence[Change]) -> None:
                 action=entry.action,
                 target=entry.target,
             )
-
-
-async def forget_groups(parts: Parts) -> None:
-    """Remove the groups that nobody entered, and of which nothing was heard for long."""
-    registry, keep_ms = parts.registry, parts.config.registration.group_keep_ms
-
-    def is_over(name: str) -> bool:
-        return is_forgettable(registry, name, keep_ms=keep_ms, now_ms=parts.now_ms)
-
-    for name in [name for name in registry.groups if is_over(name)]:
-
-        def plan(parts: Parts, name: str = name) -> Planned:
-            if not is_over(name):
-                return Planned()
-            known = registry.groups[name]
-            body = MayLose(lose_messages=True)
-            planned = remove_group(parts, NameKey(name=name), known, body)
-            entry = parts.entry("broker-group.remove", name, known, None)
-            return planned._replace(changes=(*planned.changes, entry))
-
-        try:
-            await carry_out(parts, plan, ("group", name), NEW_GROUP)
-        except StateError as error:
-            _log.info("a silent group was not removed", group=name, reason=str(error))
-    await clean_routes(parts)
 
 
 async def clean_routes(parts: Parts) -> None:

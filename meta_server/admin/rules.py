@@ -390,7 +390,7 @@ def remove_route(_parts: Parts, _key: RouteKey, known: Route, _body: Request) ->
 def extended(parts: Parts, subjects: Sequence[str], new_group: str) -> Planned:
     """Add a group to the routes of subjects that have no more groups than they may.
 
-    A route that the meta server chose stays so; one that a receiver brought becomes the operator's.
+    A route that the meta server chose stays so.
     """
     check_groups(parts, "new_group", (new_group,))
     changes: list[Change] = []
@@ -398,7 +398,7 @@ def extended(parts: Parts, subjects: Sequence[str], new_group: str) -> Planned:
         known = parts.registry.routes[subject]
         if len(known.groups) < ROUTE_GROUPS_MAX:
             groups = (*known.groups, new_group)
-            route = replace(known, groups=groups, is_brought=False, version=known.version + 1)
+            route = replace(known, groups=groups, version=known.version + 1)
             changes += (Save(route), parts.entry("route.extend", subject, known, route))
     return Planned(changes)
 

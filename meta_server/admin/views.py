@@ -290,7 +290,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
             routed={*routes_by_group},
             receiving=(
                 {session.receiver for session in parts.handlers.sessions}
-                if parts.config.patterns_end
+                if parts.config.is_alone
                 else None
             ),
             elects=parts.config.registration.elect == "automatic",

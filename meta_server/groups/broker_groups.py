@@ -235,22 +235,6 @@ def watched(registry: Registry) -> list[str]:
     return [name for name, group in registry.groups.items() if group.is_watched]
 
 
-def is_forgettable(registry: Registry, name: str, *, keep_ms: int, now_ms: int) -> bool:
-    """Say whether nobody entered a group, and it has been off-line for so long.
-
-    Of our delay servers it is not: the record says whose disk has the group's messages.
-    """
-    group = registry.groups.get(name)
-    return (
-        group is not None
-        and group.state is BrokerState.NRW
-        and now_ms - group.updated_ms >= keep_ms
-        and not (group.is_retired or group.is_read_only)
-        and name not in registry.delay_groups
-        and not registry.is_entered(name)
-    )
-
-
 def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change, ...]:
     """Return what is to be stored because a group's master was silent for too long."""
     known = registry.groups.get(name)

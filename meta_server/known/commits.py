@@ -30,9 +30,6 @@ _RELOAD_S_MAX = 5.0
 _COMMIT_S = 0.1
 """By so much each commit shortens the next pause: it grows where some fail and some do not."""
 
-_DROPPED_AT_ONCE = 2000
-"""Rows forgotten in one turn of the loop when everything was loaded anew."""
-
 _ENDED_AT_ONCE = 20
 """Intents that are completed in one turn of the loop at most."""
 
@@ -248,8 +245,6 @@ class Committer:
             try:
                 fresh = await self._executor.run(STORE_WORKER, self._load_registry)
                 self._registry.adopt(fresh)
-                while fresh.dismantle(_DROPPED_AT_ONCE):
-                    await trio.lowlevel.checkpoint()
                 written = (model.RaiseTimestamp(self._registry.timestamp_ms + 1),)
                 await self._executor.run(STORE_WORKER, self._store.commit, written)
             except (errors.StoreUnavailableError, errors.StoreRefusedError) as error:

@@ -206,8 +206,6 @@ class Route(Versioned, frozen=True, kw_only=True, gc=False):
     """
     is_chosen: bool = msgspec.field(name="chosen", default=True)
     """True if the meta server chose it at first use; False: an operator or a receiver did."""
-    is_brought: bool = msgspec.field(name="brought", default=False)
-    """True if a receiver of its only group brought it, and no operator has set it since."""
 
     @property
     def pattern(self) -> str:

@@ -53,10 +53,6 @@ class Registry:
             model.Route, lambda row: row.name if row.is_prefix else None
         )
         """Routes of prefixes."""
-        self.brought: dict[str, model.Route] = self._view(
-            model.Route, lambda row: row.pattern if row.is_brought else None
-        )
-        """Those of all routes that receivers brought, by pattern."""
         self._brokers_in = self._index(model.Broker, lambda row: row.group)
         self._nodes_in = self._index(model.DelayNode, lambda row: (row.cluster, row.group))
         self._prefixes_of_length = self._index(
@@ -87,19 +83,6 @@ class Registry:
         own = dict(vars(self))
         vars(self).update(vars(other))
         vars(other).update(own)
-
-    def dismantle(self, count: int) -> bool:
-        """Drop up to so many rows; say whether there were any. For one that is used no more.
-
-        Dropping a hundred thousand at once would take tens of milliseconds.
-        """
-        views = (view.rows for views in self._views.values() for view in views)
-        for table in (*self._rows.values(), *views):
-            if table:
-                for _ in range(min(count, len(table))):
-                    table.popitem()
-                return True
-        return False
 
     def contents(self) -> model.Contents:
         """Return all rows, as a store would."""

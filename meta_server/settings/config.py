@@ -148,11 +148,6 @@ class RegistrationConfig:
     groups_max: int = 2000
     """Broker groups there may be, delay groups among them. A further one is refused."""
 
-    group_keep_ms: int = 24 * 3_600_000
-    """Milliseconds after which a silent group is removed if no operator entered, approved or
-    changed it. It leaves the routes then: if its broker comes back later, consumers do not read the
-    messages that it holds. Delay groups with servers of ours are kept."""
-
     broker_timeout_ms: int = 30_000
     """Milliseconds without a word from a broker after which its group is taken from routes. QMQ's
     brokers send a heartbeat every 10 s."""
@@ -193,7 +188,6 @@ class RegistrationConfig:
         if not 0 < self.new_subjects_address_share <= 1:
             share = self.new_subjects_address_share
             raise ValueError(f"new_subjects_address_share must be above 0 and up to 1, not {share}")
-        require_at_least(self, 60_000, "group_keep_ms")
         require_at_least(self, 100, "broker_timeout_ms", "node_timeout_ms", "node_again_ms")
 
 
@@ -329,12 +323,9 @@ class MetaServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
         return (self.registration.groups or default) == "open"
 
     @property
-    def patterns_end(self) -> bool:
-        """True if patterns end that receivers bring no more.
-
-        Not where other meta servers may use the store: receivers that they have may bring them.
-        """
-        return self.is_open and self.store.settings(Path()).file is not None
+    def is_alone(self) -> bool:
+        """True if no other meta server can use the store."""
+        return self.store.settings(Path()).file is not None
 
     @property
     def exposures(self) -> dict[str, str]:

@@ -9,14 +9,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-import trio
 from xxhash import xxh3_64_intdigest
 
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
 from delay_protocol.receivers import masters
 from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
 from meta_server.groups.receiver_groups import (
-    BroughtPatterns,
     Room,
     keys_of,
     plan_receiver,
@@ -39,59 +37,47 @@ class Receivers(Family[ReceiverRegister]):
     def __init__(self, context: Context, admission: GroupAdmission) -> None:
         super().__init__(context)
         self._admission = admission
-        self._brought = BroughtPatterns(context.registry)
         limits = context.config.registration
         prefixes_max = context.config.admin.prefix_routes_max
         self._room = Room(limits.groups_max, limits.subjects_max, prefixes_max)
         self.loaded_anew()
 
-    def observe(self, request: Request[ReceiverRegister]) -> MetaServerError | Sequence[Route]:
-        """Return why a receiver may not have its name, or which routes of its patterns end."""
-        name, now = request.body.name, trio.current_time()
+    def observe(self, request: Request[ReceiverRegister]) -> MetaServerError | None:
+        """Return why a receiver may not have its name; None if it may."""
+        name = request.body.name
         reason, is_for_good = self.context.credentials.why_not_receive(name, request.body.token)
         if reason:
             return RefusedError(reason) if is_for_good else NotNowError(reason)
         request.session.receiver = name
-        if self.context.config.patterns_end and name in self.context.registry.groups:
-            self._brought.note(name, request.body.patterns, now)
-        return self._brought.ended(name, now)
+        return None
 
     def decide(
-        self, request: Request[ReceiverRegister], observed: MetaServerError | Sequence[Route]
+        self, request: Request[ReceiverRegister], observed: MetaServerError | None
     ) -> Decision:
-        """Return which patterns of a receiver's name end; if none does, what it gains."""
-        if isinstance(observed, MetaServerError):
+        """Return what a receiver's name gains."""
+        if observed is not None:
             raise observed
-        ended, body = observed, request.body
-        name, now_ms = body.name, self.context.clock.now_ms()
-        changes: list[Change] = [model.Remove(route) for route in ended]
-        if not changes:
-            try:
-                changes = plan_receiver(
-                    *(self.context.registry, name, body.patterns, self._room),
-                    is_approved=False,
-                    now_ms=now_ms,
-                )
-            except StateError as error:
-                return self._waits(body, str(error))
+        body, now_ms = request.body, self.context.clock.now_ms()
+        try:
+            changes = plan_receiver(
+                *(self.context.registry, body.name, body.patterns, self._room),
+                is_approved=False,
+                now_ms=now_ms,
+            )
+        except StateError as error:
+            return self._waits(body, str(error))
         if not changes:
             return self._waits(body, "")
-        rows = [
-            {change.row.KIND: change.row}
-            for change in changes
-            if isinstance(change, model.Save | model.Remove)
-        ]
-        text = msgspec.json.encode(rows).decode()
+        rows = [{change.row.KIND: change.row} for change in changes]
         entry = model.AuditEntry(
             at_ms=now_ms,
             actor=f"receiver at {request.session.connection.where}",
-            action="receiver.end-pattern" if ended else "receiver.register",
-            target=name,
-            before=text if ended else "",
-            after="" if ended else text,
+            action="receiver.register",
+            target=body.name,
+            before="",
+            after=msgspec.json.encode(rows).decode(),
         )
-        patterns = (*body.patterns, *(route.pattern for route in ended))
-        keys = (("group", name), NEW_GROUP, *keys_of(patterns))
+        keys = (("group", body.name), NEW_GROUP, *keys_of(body.patterns))
         hold = partial(self._news, body, "")
         return Decision(changes=(*changes, model.Audit(entry)), keys=keys, hold=hold)
 
@@ -133,7 +119,7 @@ class Receivers(Family[ReceiverRegister]):
     def _news(self, request: ReceiverRegister, waits: str, is_over: bool) -> bytes | None:  # noqa: FBT001 (a Hold)
         registry, name, patterns = self.context.registry, request.name, request.patterns
         reasons = list(routed_elsewhere(registry, name, patterns).values())
-        if waits and (name not in registry.groups or unrouted(registry, name, patterns)):
+        if waits and (name not in registry.groups or unrouted(registry, patterns)):
             reasons.insert(0, waits)
         said = "; ".join(reasons)[:REASON_LENGTH_MAX]
         digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))

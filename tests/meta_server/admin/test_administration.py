@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, BrokerState, ClientType
+from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, ClientType
 from delay_protocol.nodes.registration import NodeRegistered
 from meta_server.groups.waiting_groups import (
     NEW_GROUPS_ADDRESS_SHARE,
@@ -11,15 +11,13 @@ from meta_server.groups.waiting_groups import (
     NEW_GROUPS_PER_SECOND,
     WAITING_PER_ADDRESS_MAX,
 )
-from meta_server.known.model import GroupKind
 from meta_server.server import MetaServer
 from meta_server.settings.config import (
     ListenerConfig,
     RegistrationConfig,
-    StoreConfig,
 )
 from tests.kit.operator import Operator, refusal_of
-from tests.meta_server.meta_rig import World, broker, entered, make_config, names, node, state_of
+from tests.meta_server.meta_rig import World, broker, entered, make_config, names, node
 
 AT_ONCE = NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS * NEW_GROUPS_ADDRESS_SHARE
 DELAY_PRODUCER = ClientType.DELAY_PRODUCER
@@ -41,15 +39,11 @@ DAY_S = 24 * 3600.0
 def test_beyond_this_machine_groups_have_to_be_entered(
     address: str, advertised: str, groups: str, is_open: bool
 ) -> None:
-    for url, is_shared in (("", False), ("postgresql+psycopg://u@h/n", True)):
-        config = make_config(
-            listener=ListenerConfig(address=address, advertised=advertised),
-            registration=RegistrationConfig(groups=groups),  # type: ignore[arg-type]
-            store=StoreConfig(url=url),
-        )
-        assert config.is_open is is_open
-        # Another meta server may have receivers that bring a pattern.
-        assert config.patterns_end is (is_open and not is_shared)
+    config = make_config(
+        listener=ListenerConfig(address=address, advertised=advertised),
+        registration=RegistrationConfig(groups=groups),  # type: ignore[arg-type]
+    )
+    assert config.is_open is is_open
 
 
 async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> None:
@@ -231,24 +225,3 @@ async def test_a_group_that_somebody_holds_is_not_removed(
     assert not server.registry.groups
     assert not server.registry.delay_groups
     assert isinstance(await peer.node(node(incarnation=2)), NodeRegistered)
-
-
-@pytest.mark.long
-async def test_groups_that_nobody_entered_are_forgotten_a_day_after_they_fell_silent(
-    world: World, server: MetaServer, operator: Operator
-) -> None:
-    peer, client = await world.connect(), await world.connect()
-    for name in ("stranger", "kept", "held"):
-        await peer.broker(broker(name))
-    assert isinstance(await peer.node(node()), NodeRegistered)
-    assert len((await client.register("a.b")).groups) == 2
-    await operator.approve_group("kept")
-    await operator.set_route("mine", ["held"])
-    await trio.sleep(DAY_S - 3600)
-    assert state_of(server, "stranger") is BrokerState.NRW
-    await trio.sleep(2 * 3600 + 60)
-    assert sorted(server.registry.groups) == ["d1", "held", "kept"]
-    assert all("stranger" not in route.groups for route in server.registry.routes.values())
-    removed = [row.entry for row in world.medium.audit if "remove" in row.entry.action]
-    assert {entry.actor for entry in removed} == {"(meta server)"}
-    assert server.registry.groups["d1"].kind is GroupKind.DELAY

@@ -64,7 +64,6 @@ CHANGES: list[model.Change] = [
     model.Remove(model.Subject(name="a", tag="t", version=2)),
     model.Save(ROUTE),
     model.Save(replace(ROUTE, version=2, groups=("g1", "g2"))),
-    model.Save(replace(ROUTE, version=2, groups=("r1",), is_brought=True)),
     model.Remove(ROUTE),
     model.Save(PREFIX),
     model.Remove(PREFIX),
@@ -91,7 +90,6 @@ def state_of(registry: Registry) -> object:
         {name: sorted(map(repr, registry.brokers_in(name))) for name in ("g1", "g2")},
         sorted(map(repr, registry.nodes_in("c1", "d1"))),
         repr(registry.prefix_route("a.b")),
-        sorted(registry.brought),
     )
 
 
@@ -160,12 +158,6 @@ def test_the_longest_prefix_counts() -> None:
         registry.apply([model.Save(replace(PREFIX, name=name))])
     found = [registry.prefix_route(subject) for subject in ("x", "a.b", "a.b.c.d")]
     assert [route.name for route in found if route] == ["", "a.", "a.b.c"]
-
-
-def test_a_registry_can_be_dropped_little_by_little() -> None:
-    registry = Registry(model.Contents(rows=tuple(model.Subject(name=str(n)) for n in range(25))))
-    assert [registry.dismantle(10) for _ in range(4)] == [True, True, True, False]
-    assert registry.contents() == model.Contents()
 
 
 def test_taking_over_another_registry_never_lowers_the_timestamp() -> None:

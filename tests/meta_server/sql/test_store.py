@@ -165,7 +165,7 @@ EVERYTHING: Final[tuple[model.Change, ...]] = (
     model.Save(BROKER),
     model.Save(SUBJECT),
     model.Save(ROUTE),
-    model.Save(replace(ROUTE, is_prefix=True, is_brought=True)),
+    model.Save(replace(ROUTE, is_prefix=True)),
     model.Save(NODE),
     model.Save(DELAY_GROUP),
     model.RaiseTimestamp(NOW_MS),

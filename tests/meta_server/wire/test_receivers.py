@@ -89,8 +89,7 @@ async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_a
         assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1", "mail"]
         assert found["next_steps"] == []
     # Nobody was attached for long, and the server was started again.
-    config = make_config(registration=RegistrationConfig(group_keep_ms=60_000))
-    async with world.serving(config) as server:
+    async with world.serving() as server:
         await trio.sleep(3700)
         assert server.registry.groups["mail"].state is BrokerState.RW
         steps = {
@@ -172,51 +171,6 @@ async def attached(
         nursery.cancel_scope.cancel()
     await peer.stream.aclose()
     await trio.sleep(0.1)
-
-
-async def test_a_pattern_ends_that_connected_receivers_have_not_brought_for_an_hour() -> None:
-    world, hour_s = World(), 3600
-
-    def led(server: MetaServer) -> dict[str, tuple[str, ...]]:
-        routes = (*server.registry.routes.values(), *server.registry.prefixes.values())
-        return {route.pattern: route.groups for route in routes}
-
-    async with world.serving() as server:
-        async with attached(world, "mail", "orders.*", "paid", "set", "sent"):
-            await Operator(server).set_route("set", ["mail"])
-            async with attached(world, "mail", "orders.eu", "sent"):
-                await trio.sleep(hour_s + 10)
-        # Nobody is there to say that they dropped it, nor does one say it that brings nothing.
-        await trio.sleep(hour_s + 10)
-        async with attached(world, "mail", "orders.eu"), attached(world, "mail"):
-            await trio.sleep(hour_s + 10)
-        assert led(server).keys() == {"orders.*", "paid", "set", "sent", "orders.eu"}
-        async with attached(world, "mail", "orders.eu", "sent"):
-            await trio.sleep(hour_s - 10)
-    told: list[masters.ReceiverRegistered] = []
-    async with world.serving() as server:
-        async with (
-            attached(world, "mail", "orders.eu", "sent"),
-            attached(world, "owner", "paid", told=told),
-        ):
-            await trio.sleep(hour_s - 10)
-            assert "pattern 'paid' is routed to mail" in told[-1].waits
-            assert len(led(server)) == 5
-            await trio.sleep(40)
-            assert told[-1].waits == ""
-            await trio.sleep(hour_s + 10)
-        assert led(server) == {
-            "orders.eu": ("mail",),
-            "sent": ("mail",),
-            "set": ("mail",),
-            "paid": ("owner",),
-        }
-        [entry] = [
-            row.entry for row in world.medium.audit if row.entry.action == "receiver.end-pattern"
-        ]
-        assert (entry.actor, entry.target, entry.after) == ("receiver at 127.0.0.1", "mail", "")
-        rows = msgspec.json.decode(entry.before)
-        assert {row["route"]["name"] for row in rows} == {"paid", "orders."}
 
 
 async def test_a_name_is_for_receivers_or_for_brokers(
