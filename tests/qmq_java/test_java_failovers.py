@@ -168,7 +168,7 @@ def test_nothing_that_qmqs_producer_reports_as_sent_is_lost_through_failovers(
         meta = stack.enter_context(cluster.meta())
         group = Group(cluster, meta.wait_ready(), stack)
         nodes = group.start_three()
-        assert group.admin("set", GROUP, "--min-isr", "2")[0] == 0
+        assert group.admin("min-isr", GROUP, "2")[0] == 0
         others: list[Path] = []
         if groups == "two groups":
             sole = cluster.node("sole", "--node-id", "n1", "--group", "d2", port=closed_port())
