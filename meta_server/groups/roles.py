@@ -21,7 +21,8 @@ the same incarnation.
     refused                              because
     an older incarnation                 a newer one has registered: it is fenced
     the same incarnation, another start  two processes have copies of one directory
-    an end before one that was reported  the directory of a node in sync is an older copy
+    an end before one that was reported  the directory of a node in sync is an older copy; where
+                                         others are in sync for now: until the master drops it
     another start, newer incarnation     … for now, while the older one is connected and speaks
     another address, newer incarnation   … unless the older one has been silent for a time-out
     another disk under a known node id   … unless the older one is silent, and not alone in sync
@@ -259,12 +260,16 @@ def _check_end(case: _Case, known: model.DelayNode) -> None:
     if missing <= 0 and is_later:
         return
     lost = f"{missing} records that it had are missing" if missing > 0 else "it lacks that epoch"
-    raise RefusedError(
+    older = (
         f"this directory is an older copy: {known.node_id} had record {known.last_sequence} in "
         f"epoch {known.last_epoch}, and its log ends with {request.last_sequence} in epoch "
-        f"{request.last_epoch}, so {lost}. Bring the newer directory back, or have an operator "
-        f"give up what is only there: delaywheel admin approve {request.group} "
-        f"{request.node_id} --lose-messages"
+        f"{request.last_epoch}, so {lost}"
+    )
+    if not _is_alone(request, group):
+        raise NotNowError(f"{older}. It may follow once the master has dropped it")
+    raise RefusedError(
+        f"{older}. Bring the newer directory back, or have an operator give up what is only there: "
+        f"delaywheel admin approve {request.group} {request.node_id} --lose-messages"
     )
 
 

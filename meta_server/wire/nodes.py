@@ -19,7 +19,7 @@ from delay_protocol.nodes.registration import (
 from meta_server.groups.broker_groups import plan_state
 from meta_server.groups.group_records import members_of
 from meta_server.groups.roles import Registered, check_belongs, plan_end, plan_node
-from meta_server.known.errors import MetaServerError, NotNowError
+from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
 from meta_server.known.model import Change
 from meta_server.known.registry import NodeKey
 from meta_server.wire.admission import NEW_GROUP, GroupAdmission
@@ -104,11 +104,10 @@ class Nodes(Family[NodeRegister]):
 
     def refused(self, request: Request[NodeRegister], error: MetaServerError) -> bytes | None:
         """Return that a node does not belong, unless it may later."""
-        if not is_final(error):
-            return None
         reason = str(error)[:REASON_LENGTH_MAX]
-        self._group_changes.refused(request.body, reason)
-        return encode_node_reply(Refused(reason=reason))
+        if isinstance(error, RefusedError):
+            self._group_changes.refused(request.body, reason)
+        return encode_node_reply(Refused(reason=reason)) if is_final(error) else None
 
     def _reply(self, request: Request[NodeRegister], result: Registered) -> bytes:
         node, context, now = request.body, self.context, trio.current_time()

@@ -609,7 +609,9 @@ def test_clients_that_came_before_any_broker_are_pushed_its_route(site: Site) ->
     with site.meta() as meta, site.client() as client:
         client.tell("listen", SUBJECT, "g1", "throw")
         client.tell("send", SUBJECT, 0, "early", 2)
-        assert until(lambda: meta.status().get("requests", {}).get("client_register") == 3, seconds=5)
+        assert until(
+            lambda: meta.status().get("requests", {}).get("client_register") == 3, seconds=5
+        )
         with site.broker("b1", port):
             # The second comes on the retry subject, whose route was pushed too.
             assert client.wait_for(lambda: len(client.all("got")) == 2, seconds=5), client.said
