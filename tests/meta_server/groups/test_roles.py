@@ -143,11 +143,11 @@ def test_a_directory_in_sync_that_lacks_what_was_noted_is_refused_with_what_to_d
 def test_where_others_are_in_sync_an_older_directory_waits_until_the_master_has_dropped_it() -> (
     None
 ):
-    registry = registry_of(node(), slave(2, last_epoch=2, last_sequence=9, committed=9))
+    registry = registry_of(node(), changed(slave(2, last_sequence=9), last_epoch=2, committed=9))
     alone = registry.delay_groups["d1"]
     in_sync_with(registry, slave(2))
-    older = slave(2, incarnation=2, last_epoch=1, last_sequence=4)
-    with pytest.raises(NotNowError, match="older copy: n2 had record 9.* has dropped it$"):
+    older = changed(slave(2, incarnation=2, last_sequence=4), last_epoch=1)
+    with pytest.raises(NotNowError, match=r"older copy: n2 had record 9.* has dropped it$"):
         planned(registry, older)
     registry.apply([model.Save(alone, over=registry.delay_groups["d1"].etag)])
     assert registered(registry, older).role is NodeRole.SLAVE
