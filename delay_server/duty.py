@@ -7,6 +7,7 @@
       all is well                                     serve      yes     RW
       the record of its group forbids to accept       hold       yes     NRW, once it has served
       its group was retired                           refuse     yes     nothing new
+      its group is read-only                          refuse     yes     R
       free disk is below its floor                    refuse     yes     R
       its clock is not trusted                        as above   no      as above
       outcomes wait too long, or too many, to         as above   no      as above
@@ -31,7 +32,9 @@ from enum import Enum
 from delay_protocol.meta.requests import BrokerState
 
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
-RETIRED_REMARK = "BROKER_READ_ONLY: the group was retired"
+RETIRED = "the group was retired"
+READ_ONLY = "read-only by an operator"
+"""Why a group takes no messages, as its meta server says."""
 
 
 class Admits(Enum):
@@ -58,8 +61,8 @@ class Situation:
     """Why the last mastership of this process ended; empty once the node has its role again."""
     not_accepting: str = ""
     """Why the record of the group does not let this node accept; empty if it does."""
-    is_retired: bool = False
-    """Whether the group was retired."""
+    closed: str = ""
+    """Why the group takes no messages, as an operator decided; empty if it does."""
     disk_is_full: bool = False
     """Whether free disk is below its floor."""
     clock_reason: str = ""
@@ -105,8 +108,8 @@ def duty_of(now: Situation) -> Duty:
     may_serve = now.is_recovered and not (now.is_stopping or now.not_accepting)
     is_slave = bool(now.master_elsewhere) and not (now.is_master or now.is_stopping)
     remark = ""
-    if may_serve and now.is_retired:
-        remark = RETIRED_REMARK
+    if may_serve and now.closed:
+        remark = f"BROKER_READ_ONLY: {now.closed}"
     elif may_serve and now.disk_is_full:
         remark = DISK_FULL_REMARK
     admits = Admits.HOLD
@@ -131,11 +134,11 @@ def duty_of(now: Situation) -> Duty:
 
 
 def _announces(now: Situation, *, may_serve: bool) -> BrokerState | None:
-    if not now.is_recovered or now.is_retired or not (may_serve or now.has_served):
+    if not now.is_recovered or now.closed == RETIRED or not (may_serve or now.has_served):
         return None
     if not may_serve:
         return BrokerState.NRW
-    return BrokerState.R if now.disk_is_full else BrokerState.RW
+    return BrokerState.R if now.closed or now.disk_is_full else BrokerState.RW
 
 
 def _reasons(now: Situation) -> list[str]:
@@ -147,8 +150,8 @@ def _reasons(now: Situation) -> list[str]:
     elif not now.is_recovered:
         reasons.append(now.fenced or "recovery has not finished")
     if now.is_recovered:
-        if now.is_retired:
-            reasons.append("the group was retired: messages are refused, delivery goes on")
+        if now.closed:
+            reasons.append(f"{now.closed}: messages are refused, delivery goes on")
         if now.disk_is_full:
             reasons.append("free disk is below its floor: messages are refused, delivery goes on")
         if now.clock_reason:

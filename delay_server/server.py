@@ -218,7 +218,7 @@ class DelayServer:
                 is_stopping=self.stopping,
                 fenced="" if self.fenced is None else str(self.fenced),
                 not_accepting="" if registration is None else registration.reason,
-                is_retired=registration is not None and registration.is_retired,
+                closed="" if registration is None else registration.closed,
                 disk_is_full=self._node is not None and self._node.upkeep.disk_is_full,
                 clock_reason=self.pacer.reason or held,
                 master_elsewhere="" if replica is None else replica.master_elsewhere,

@@ -14,8 +14,8 @@ then answered 51: a QMQ client that gets a quick refusal uses up its retries at 
     the node follows another one                                     51 at once, which one as text
     the node has lost its role, and the request was perhaps          none: the connection is closed
       appended
-    the group is retired, the disk is at its floor, or there was     0, each item code 4
-      no space for the commit
+    the group is retired or read-only, the disk is at its floor,     0, each item code 4
+      or there was no space for the commit
     single items are flawed (admission.py)                           0, those items code 3, 5 or 6
     another command                                                  3 UNKNOWN_CODE
 

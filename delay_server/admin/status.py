@@ -166,7 +166,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
         "away_ms": registration.away_ms,
         "trouble": registration.trouble,
         "role": None,
-        "accepts": registration.accepts and not registration.is_retired,
+        "accepts": registration.accepts and not registration.closed,
         "authenticated": registration.is_authenticated,
     }
     permission = registration.permission
@@ -175,7 +175,7 @@ def _membership(registration: Registration) -> dict[str, Any]:
     record = permission.record
     return found | {
         "role": permission.role.value,
-        "retired": permission.is_retired,
+        "closed": permission.closed,
         "delivers": permission.delivers,
         "epoch": record.epoch,
         "version": record.version,

@@ -7,6 +7,7 @@ The master of the record accepts and delivers, as far as the core of replication
 from dataclasses import dataclass
 
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegistered, NodeRole, Phase
+from delay_server.duty import READ_ONLY, RETIRED
 from storage.state.identity import Identity
 
 
@@ -18,9 +19,9 @@ class Permission:
     record: GroupRecord
     reason: str
     """Why it is not the master; empty if it is."""
-    is_retired: bool = False
-    """Whether messages are to be refused for good, instead of held, while what is there goes out.
-    """
+    closed: str = ""
+    """Why messages are to be refused, instead of held, while what is there goes out; empty if they
+    are not."""
 
     @property
     def delivers(self) -> bool:
@@ -48,7 +49,7 @@ def permission_of(
         role=reply.role,
         record=record,
         reason=obstacle,
-        is_retired=reply.is_retired,
+        closed=RETIRED if reply.is_retired else READ_ONLY if reply.is_read_only else "",
     )
 
 

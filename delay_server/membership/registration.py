@@ -198,9 +198,9 @@ class Registration:
         return self.permission is not None and self.permission.delivers
 
     @property
-    def is_retired(self) -> bool:
-        """Whether the group takes no more messages, and the node delivers what it has."""
-        return self.permission is not None and self.permission.is_retired
+    def closed(self) -> str:
+        """Why the group takes no messages, as an operator decided; empty if it does."""
+        return "" if self.permission is None else self.permission.closed
 
     @property
     def reason(self) -> str:
@@ -498,12 +498,13 @@ class Registration:
 
     def _note_permission(self, before: Permission | None, permission: Permission) -> None:
         """Log what the node may do when that changes, and at intervals while it waits."""
-        if before is not None and permission.is_retired != before.is_retired:
+        if before is not None and permission.closed != before.closed:
             _log.warning(
-                "this group was retired: the node refuses messages and delivers those that it has"
-                if permission.is_retired
+                "the node refuses messages and delivers those that it has"
+                if permission.closed
                 else "this group is in service again",
                 group=self._identity.group,
+                reason=permission.closed,
             )
         is_ordinary = permission.delivers or permission.role is NodeRole.SLAVE
         if permission != before:

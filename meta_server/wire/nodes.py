@@ -131,6 +131,7 @@ class Nodes(Family[NodeRegister]):
                 record=result.record,
                 again_ms=context.config.registration.node_again_ms,
                 is_retired=shown is not None and shown.is_retired,
+                is_read_only=shown is not None and shown.is_read_only,
                 log_uuid=group.log_uuid,
                 members=members_of(context.registry, group),
                 now_ms=context.clock.now_ms(),

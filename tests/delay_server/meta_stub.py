@@ -79,6 +79,7 @@ class FakeMeta:
     change: Callable[[GroupRecord], GroupRecord] = lambda record: record
     role: NodeRole = NodeRole.MASTER
     is_retired: bool = False
+    is_read_only: bool = False
     challenge: bytes = b""
     """What NODE_CHALLENGE is answered; empty: it is no known request."""
     sealed: int = 0
@@ -99,6 +100,7 @@ class FakeMeta:
             record=self.change(self._record),
             again_ms=self.again_ms,
             is_retired=self.is_retired,
+            is_read_only=self.is_read_only,
             state=node.state,
         )
 

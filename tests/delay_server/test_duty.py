@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from delay_protocol.meta.requests import BrokerState
-from delay_server.duty import DISK_FULL_REMARK, RETIRED_REMARK, Admits, Situation, duty_of
+from delay_server.duty import DISK_FULL_REMARK, READ_ONLY, RETIRED, Admits, Situation, duty_of
 
 REASONS = st.sampled_from(["", "a reason"])
 SITUATIONS = st.builds(
@@ -19,7 +19,7 @@ SITUATIONS = st.builds(
     is_stopping=st.booleans(),
     fenced=REASONS,
     not_accepting=REASONS,
-    is_retired=st.booleans(),
+    closed=st.sampled_from(["", RETIRED, READ_ONLY]),
     disk_is_full=st.booleans(),
     clock_reason=REASONS,
     outcomes_wait=st.sampled_from(["", "the disk stalls"]),
@@ -40,7 +40,8 @@ WELL = Situation(is_master=True, is_recovered=True, has_served=True)
         (replace(WELL, has_served=False), Admits.SERVE, True, BrokerState.RW),
         (replace(WELL, not_accepting="no"), Admits.HOLD, True, BrokerState.NRW),
         (replace(WELL, not_accepting="no", has_served=False), Admits.HOLD, True, None),
-        (replace(WELL, is_retired=True), Admits.REFUSE, True, None),
+        (replace(WELL, closed=RETIRED), Admits.REFUSE, True, None),
+        (replace(WELL, closed=READ_ONLY), Admits.REFUSE, True, BrokerState.R),
         (replace(WELL, disk_is_full=True), Admits.REFUSE, True, BrokerState.R),
         (replace(WELL, clock_reason="it leapt"), Admits.SERVE, False, BrokerState.RW),
         (replace(WELL, outcomes_wait="the disk stalls"), Admits.SERVE, False, BrokerState.RW),
@@ -103,8 +104,9 @@ def test_a_master_without_enough_replicas_is_not_ready_and_says_why() -> None:
     assert pauses.failing == ("delivery is held: no lease",)
 
 
-def test_a_retired_group_is_said_to_be_that_whatever_its_disk_is() -> None:
-    for retired, full in product([True, False], repeat=2):
-        duty = duty_of(replace(WELL, is_retired=retired, disk_is_full=full))
-        wanted = RETIRED_REMARK if retired else DISK_FULL_REMARK if full else ""
+def test_a_closed_group_is_said_to_be_that_whatever_its_disk_is() -> None:
+    for closed, full in product([RETIRED, READ_ONLY, ""], [True, False]):
+        duty = duty_of(replace(WELL, closed=closed, disk_is_full=full))
+        wanted = DISK_FULL_REMARK if full else ""
+        wanted = f"BROKER_READ_ONLY: {closed}" if closed else wanted
         assert duty.remark == wanted

@@ -28,6 +28,7 @@ def test_the_bytes_of_an_answer_are_pinned() -> None:
         },
         "again_ms": 5000,
         "is_retired": False,
+        "is_read_only": False,
         "log_uuid": None,
         "members": {},
         "now_ms": None,
@@ -86,7 +87,7 @@ def test_the_bytes_of_what_replication_needs_are_pinned() -> None:
 
 
 def test_an_answer_may_name_no_log_and_no_members() -> None:
-    older = said(FULL, log_uuid=..., members=..., is_retired=...)
+    older = said(FULL, log_uuid=..., members=..., is_retired=..., is_read_only=...)
     assert decode_node_reply(older) == REGISTERED
 
 

@@ -465,7 +465,7 @@ async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_
             assert meta.nodes[-1].state == "RW"
 
 
-# -- retired ---------------------------------------------------------------------------------
+# -- retired, read-only ------------------------------------------------------------------------
 
 
 async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_has() -> None:
@@ -481,12 +481,33 @@ async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_ha
             "the group was retired: messages are refused, delivery goes on"
         ]
         status = status_of(server.observe())["meta"]
-        assert (status["retired"], status["accepts"]) == (True, False)
+        assert (status["closed"], status["accepts"]) == ("the group was retired", False)
         await until(lambda: world.broker.ids == ["before"])
         await trio.sleep(20)
         # Producers have other routes: it gives no state any more.
         assert meta.nodes[-1].state is None
         meta.is_retired = False
+        await until(lambda: not server.duty().remark, seconds=3)
+        assert await producer.send(make_item("again", world.now_ms)) == {}
+        await until(lambda: meta.nodes[-1].state == "RW", seconds=3)
+
+
+async def test_a_read_only_group_refuses_messages_until_it_is_open_again() -> None:
+    world = World()
+    async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
+        producer = await world.connect()
+        assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
+        meta.is_read_only = True
+        await until(lambda: server.duty().remark, seconds=3)
+        refused = await producer.send(make_item("after", world.now_ms))
+        assert refused == {b"after": (4, "BROKER_READ_ONLY: read-only by an operator")}
+        assert failing_checks(server.observe()) == [
+            "read-only by an operator: messages are refused, delivery goes on"
+        ]
+        # It is there, as the meta server is told.
+        await until(lambda: meta.nodes[-1].state == "R", seconds=3)
+        await until(lambda: world.broker.ids == ["before"])
+        meta.is_read_only = False
         await until(lambda: not server.duty().remark, seconds=3)
         assert await producer.send(make_item("again", world.now_ms)) == {}
         await until(lambda: meta.nodes[-1].state == "RW", seconds=3)

@@ -428,16 +428,21 @@ async def test_a_node_is_answered_while_the_store_cannot_be_told_how_far_its_log
     )
 
 
-async def test_a_node_is_told_that_its_group_was_retired(world: World, server: MetaServer) -> None:
+@pytest.mark.parametrize("mark", ["is_retired", "is_read_only"])
+async def test_a_node_is_told_that_its_group_takes_no_messages(
+    world: World, server: MetaServer, mark: str
+) -> None:
     peer = await world.connect()
-    for is_retired in (False, True, False):
+    for is_so in (False, True, False):
         group = server.registry.groups.get("d1")
         if group is not None:
-            change = replace(group, is_retired=is_retired, version=group.version + 1)
+            change = replace(group, **{mark: is_so}, version=group.version + 1)
             server.registry.apply([model.Save(change)])
         reply = await peer.node(node())
         assert isinstance(reply, NodeRegistered)
-        assert reply.is_retired is is_retired
+        others = {"is_retired", "is_read_only"} - {mark}
+        assert getattr(reply, mark) is is_so
+        assert not any(getattr(reply, other) for other in others)
 
 
 async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() -> None:
