@@ -85,6 +85,8 @@ class Mastership:
         self._dispatching = trio.CancelScope()
         self.undeliverable = Undeliverable(self._store.schedule.subjects.names.__getitem__)
         self.targets = self._make_targets()
+        if (routes := self.targets.routes) is not None:
+            admission.why_barred, routes.on_barred = routes.why_barred, admission.forget
         self.items = ItemReader(disk, damages.note)
         self.wheel = Wheel(slot_ms=config.wheel.slot_ms, now_ms=runtime.clock.now_ms())
         self._make_lanes()

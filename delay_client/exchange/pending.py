@@ -10,7 +10,7 @@ A batch gets its lane when it comes, by the routes that are known then. When rou
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from delay_client.exchange.batches import Batch, BatchLink, Gathering, Lane, Waiter
 from delay_client.exchange.links import LinkState
@@ -67,7 +67,7 @@ class Pending:
         item, message_id, *_ = encoded
         lane = self._routing.lane_for(subject, message_id if is_id_given else None)
         if not lane.links:
-            self._wake_for_routes()
+            self._wake_for_routes([lane])
         gathered = lane.open.get(timeout_s)
         if gathered is not None and (
             len(gathered[0]) >= self._config.request_items_max
@@ -118,7 +118,7 @@ class Pending:
             subject = item_subject(item).decode()
             lane = self._routing.lane_for(subject, batch.ids[index] if are_ids_given else None)
             parts.setdefault(lane, []).append(index)
-        self._wake_for_routes()
+        self._wake_for_routes(parts)
         if len(parts) == 1:
             [lane] = parts
             self._enqueue(batch, lane)
@@ -183,14 +183,18 @@ class Pending:
         return batches
 
     def take_expired(self, now: float) -> list[Batch]:
-        """Take out what has run out of time."""
-        late = [batch for batch in self.batches() if batch.deadline <= now]
+        """Take out what has run out of time, or is of a subject that is refused for good."""
+
+        def is_over(batch: Batch) -> bool:
+            return batch.deadline <= now or self._routing.refuses(batch.lane)
+
+        late = [batch for batch in self.batches() if is_over(batch)]
         if not late:
             return late
         for lane in self.lanes:
-            lane.ready = deque(batch for batch in lane.ready if batch.deadline > now)
-            lane.open = {key: kept for key, kept in lane.open.items() if kept[0].deadline > now}
-        for batch in [batch for batch in self._waiting if batch.deadline <= now]:
+            lane.ready = deque(batch for batch in lane.ready if not is_over(batch))
+            lane.open = {key: kept for key, kept in lane.open.items() if not is_over(kept[0])}
+        for batch in [batch for batch in self._waiting if is_over(batch)]:
             self._stop_waiting(batch)
         return late
 
@@ -258,10 +262,11 @@ class Pending:
         for batch in batches:
             self.file(batch)
 
-    def _wake_for_routes(self) -> None:
-        """Have the meta server asked for what was looked up."""
+    def _wake_for_routes(self, lanes: Iterable[Lane]) -> None:
+        """Have the meta server asked for what was looked up, or what it refuses taken out."""
         if isinstance(self._routing, MetaRouting):
-            self._wake(self._routing.next_event())
+            is_over = any(map(self._routing.refuses, lanes))
+            self._wake(-math.inf if is_over else self._routing.next_event())
 
     # Time.
 

@@ -7,6 +7,7 @@ from delay_client.exchange.links import LinkState
 from delay_client.exchange.routing import FixedRouting, MetaRouting
 from delay_client.messages.errors import (
     ClientClosed,
+    IllegalSubject,
     NoRoute,
     NotADelayServer,
     Overloaded,
@@ -33,9 +34,13 @@ def trouble(batch: Batch, routing: FixedRouting | MetaRouting) -> str:
 
 
 def given_up(batch: Batch, routing: FixedRouting | MetaRouting) -> Sequence[Outcome]:
-    """Return the errors of messages that ran out of time."""
+    """Return the errors of messages that ran out of time, or whose subject is refused for good."""
     server: str | None = None
     lane = batch.lane
+    if routing.refuses(lane):
+        text = trouble(batch, routing)
+        text = f"{text}: then send it again, or choose another subject"
+        return [IllegalSubject(text, message_id=one, attempts=batch.attempts) for one in batch.ids]
     kind: type[RetryableError]
     if batch.setback is not None:
         kind, server = batch.setback.kind, batch.setback.server

@@ -50,6 +50,10 @@ class FixedRouting:
         """Return the lane of everything, or the one beside it of a message with this id."""
         return self._lane if own_id is None else self._lane.of_id(subject, own_id)
 
+    def refuses(self, lane: Lane) -> bool:  # noqa: ARG002 (as MetaRouting)
+        """Return False: servers refuse messages, nobody refuses subjects."""
+        return False
+
 
 class _FoundLanes(dict[str, Lane]):
     """Lanes by subject, each looked up when it is first asked for.
@@ -222,6 +226,10 @@ class MetaRouting:
             BrokerGroupInfo(name=name, master=master, updated_ms=0, state=BrokerState.RW)
             for name, master in places
         )
+
+    def refuses(self, lane: Lane) -> bool:
+        """Return True if the meta server refuses the subject of a lane for good."""
+        return lane.subject is not None and self._session.is_barred(lane.subject)
 
     def why_no_route(self, subject: str) -> tuple[str, str]:
         """Return why a subject has no route, and what to do."""

@@ -26,8 +26,8 @@ from delay_client.receiving.errors import ReceiverRefusedError
 from delay_client.receiving.message import TIMES_KEY, ReceivedMessage, count_of
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.levels import parse_levels
-from delay_protocol.basics.subjects import Patterns, real_subject
-from delay_protocol.messages.items import FLAG_DELAY, decode_item
+from delay_protocol.basics.subjects import Patterns, real_subject, subject_fault
+from delay_protocol.messages.items import FLAG_DELAY, decode_item, item_subject
 from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
 
 logger = logging.getLogger("delaywheel.receiver")
@@ -150,10 +150,11 @@ class Schedule:
         if self.why_down:
             text = f"{FAKE_SERVER} takes no messages ({self.why_down}): send it again later"
             return Unavailable(text, message_id=message_id, server=FAKE_SERVER, attempts=1)
-        if fault := self._beyond_horizon(due_ms):
-            return item_refusal(
-                ItemCode.BLOCK, fault, server=FAKE_SERVER, message_id=message_id, attempts=1
-            )
+        code, fault = ItemCode.SUBJECT_NOT_ASSIGNED, subject_fault(item_subject(data))
+        if not fault:
+            code, fault = ItemCode.BLOCK, self._beyond_horizon(due_ms)
+        if fault:
+            return item_refusal(code, fault, server=FAKE_SERVER, message_id=message_id, attempts=1)
         self.sent.append(self._keep(data))
         self.deliver()
         return Receipt(message_id, due_ms, FAKE_SERVER, 1, past_due=is_past_due)
@@ -182,7 +183,8 @@ class Schedule:
         """Route patterns to a receiver, which then takes; raise ReceiverRefusedError."""
         for pattern in dict.fromkeys(patterns):
             subject = pattern.removesuffix("*")
-            if not subject or "*" in subject or _routed(subject) != subject:
+            is_bad = subject_fault(subject.encode()) is not None or "*" in subject
+            if is_bad or _routed(subject) != subject:
                 raise ReceiverRefusedError(
                     f"the meta server refuses it: pattern {pattern!a}: a subject, or the beginning "
                     "of subjects with a * behind it"

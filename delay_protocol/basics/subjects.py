@@ -35,7 +35,8 @@ def subject_fault(subject: bytes) -> str | None:
     """Say why a broker would refuse messages of this subject, or None if it would take them.
 
     A subject that is not UTF-8 is refused as well: a Java broker would replace what it cannot read
-    and so file the message under another name.
+    and so file the message under another name. A name that begins with `%` is that of a retry, or
+    none: RocketMQ's `%DLQ%group`, or a retry of a wrong form, would be a subject that nobody reads.
     """
     if not subject:
         return "empty"
@@ -43,8 +44,11 @@ def subject_fault(subject: bytes) -> str | None:
         text = subject.decode()
     except UnicodeDecodeError:
         return "not UTF-8"
-    illegal = _ILLEGAL.search(text)
-    return None if illegal is None else f"contains {illegal.group()!a}"
+    if (illegal := _ILLEGAL.search(text)) is not None:
+        return f"contains {illegal.group()!a}"
+    if text.startswith("%") and real_subject(subject) == subject:
+        return "begins with '%' and is no retry, %RETRY%SUBJECT%GROUP"
+    return None
 
 
 def real_subject(subject: bytes) -> bytes:

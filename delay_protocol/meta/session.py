@@ -56,6 +56,12 @@ REFUSED_TIMESTAMP: Final = -2
 REASON_LENGTH_MAX: Final = 200
 """Characters kept of the reason of a refusal."""
 
+_REFUSED: Final = (
+    "the meta server refuses the subject: an operator has to enter it, by "
+    "`delaywheel admin set subject NAME`"
+)
+"""The reason of a refusal that comes without one."""
+
 _TICKS_PER_S: Final = 10
 """Times to ask again are rounded up to these, so that a shell wakes for many subjects at once."""
 
@@ -436,7 +442,7 @@ class MetaSession:
 
     def _bar(self, use: _Use, now: float, *, was_asked: bool) -> str | None:
         """Take it that a subject is refused for good; return it if that is news."""
-        self._note_refusal(use, "the meta server refuses the subject")
+        self._note_refusal(use, _REFUSED)
         if use.route is not None:
             if was_asked:
                 self._pause(use, now)

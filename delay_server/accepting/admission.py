@@ -4,7 +4,7 @@
     its CRC                                                     6 STORE_ERROR: is sent again
     too large, malformed, beyond the horizon, one too many,     5 BLOCK: is not sent again
     a flag of unknown meaning, a subject that is too long
-    subject illegal                                             3 SUBJECT_NOT_ASSIGNED
+    subject illegal, or refused by the meta server for good     3 SUBJECT_NOT_ASSIGNED
     subject seen for the first time, and too many of these are  6 STORE_ERROR: is sent again
 
 The CRC is looked at first, since nothing in an item with a wrong CRC can be believed. Neighbours of
@@ -173,6 +173,9 @@ class Admission:
         self._limits = limits
         self._puts_off: PutsOff = _puts_off_none
         """Of the request at hand."""
+        self.why_barred: Callable[[bytes], str] = lambda _: ""
+        """Returns why a meta server refuses a legal subject for good; empty if it does not, as far
+        as is known. A server sets it that asks one, and calls `forget` when that changes."""
         self.scan_items_max = 2 * limits.request_items_max
         """A request with more items is refused as a whole, without a scan of the rest."""
         self._walk_above = min(limits.attribute_bytes_max, STR_SIZE_MAX, 4 * limits.attributes_max)
@@ -387,11 +390,17 @@ class Admission:
             refusal = self._judge(subject)
         if refusal is not None:
             return ItemCode.SUBJECT_NOT_ASSIGNED, refusal
+        if barred := self.why_barred(subject):
+            return ItemCode.SUBJECT_NOT_ASSIGNED, f"message rejected: {barred}"
         put_off = self._puts_off(subject)
         if put_off is not None:
             return ItemCode.STORE_ERROR, put_off
         self._subjects_accepted.add(subject)
         return None
+
+    def forget(self, subject: bytes) -> None:
+        """Judge a subject anew when it comes again."""
+        self._subjects_accepted.discard(subject)
 
     def _judge(self, subject: bytes) -> str | None:
         if len(self._subjects_accepted) + len(self._subjects_refused) >= _SUBJECTS_REMEMBERED:

@@ -86,6 +86,8 @@ class SubjectRoutes:
         """Set before anything is asked."""
         self.on_route_changed: Callable[[int, int], None]
         """Told of the number of a subject and its new route; set likewise."""
+        self.on_barred: Callable[[bytes], None] = lambda _: None
+        """Told of a subject that the meta server refuses for good from now on."""
         self.on_taken: Callable[[], None]
         """Called when routes have changed since receivers take other subjects; set likewise."""
         self._now = now
@@ -135,6 +137,17 @@ class SubjectRoutes:
     def is_kept(self, subject: bytes) -> bool:
         """Whether the route of a subject is known, or asked for."""
         return self.session.is_wanted(subject.decode(errors="replace"))
+
+    def why_barred(self, subject: bytes) -> str:
+        """Return why the meta server refuses a subject for good; empty if it does not.
+
+        One of which messages come is asked for again: the meta server may change its mind.
+        """
+        name = subject.decode(errors="replace")
+        if not self.session.is_barred(name):
+            return ""
+        self.session.want(name, self._now())
+        return self.session.reason(name)
 
     def expect(self, subject: bytes) -> None:
         """Ask for a subject of which messages arrive before those of others are asked for.
@@ -197,6 +210,8 @@ class SubjectRoutes:
         takers = {one: self._takers(one, name) for one in names}
         taken = {one: some for one, some in takers.items() if some != frozenset()}
         route = self._id(taken) if taken else nowhere
+        if route == BARRED != before:
+            self.on_barred(name.encode())
         if route != before:
             self._count(route, 1)
             if route:

@@ -123,6 +123,12 @@ class ListenerConfig(ConnectionLimits):
 class RegistrationConfig:
     """Limits and time-outs of registrations."""
 
+    subjects: Literal["entered", "open"] = "open"
+    """Which subjects may be used. `open`: any. `entered`: those that are known when this is set,
+    and those that an operator enters (`delaywheel admin set subject NAME`) or that have a route
+    which an operator set or a receiver brought. Clients are refused any other one, and what
+    delay servers have of it becomes dead letters."""
+
     subjects_max: int = 1_000_000
     """Subjects there may be. A further one is refused when it is first used; 600 bytes of
     memory each, with its route."""

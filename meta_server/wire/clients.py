@@ -89,7 +89,7 @@ class Clients(Family[requests.ClientRegister]):
 
     def decide(self, request: Request[requests.ClientRegister], _: object) -> Decision:
         """Return how a subject gets a route, if it has none and one can be chosen."""
-        routed = _routed(request.body)
+        routed = self._admitted(request.body)
         reply = partial(self._reply, request, routed)
         if (
             request.body.client_type == requests.ClientType.DELAY_PRODUCER
@@ -111,13 +111,21 @@ class Clients(Family[requests.ClientRegister]):
     ) -> bytes | None:
         """Answer by -2 what is never right; keep who waited for a failed store subscribed."""
         try:
-            routed = _routed(request.body)
+            routed = self._admitted(request.body)
         except RefusedError:
             return encoded(request.body, IGNORE_STATE, requests.OnlineState.OFFLINE, ())
         if isinstance(error, StoreError):
             # It learns its route by a push, when there is one.
             self._subscribe(request, routed)
         return None
+
+    def _admitted(self, body: requests.ClientRegister) -> str:
+        """Return the real subject; raise RefusedError for one that is illegal, or not entered."""
+        routed, registry = _routed(body), self.context.registry
+        known = routed in registry.subjects or routing.route_of(registry, routed) is not None
+        if self.context.config.registration.subjects == "entered" and not known:
+            raise RefusedError(f"nobody entered the subject {routed}")
+        return routed
 
     def _reply(self, request: Request[requests.ClientRegister], routed: str) -> bytes:
         """Return the route, and have the client told of further ones."""

@@ -6,6 +6,7 @@ Each test runs on FakeCluster, on asyncio and on trio, and on a real meta server
 import random
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count, pairwise
@@ -35,6 +36,7 @@ from delay_client import (
 from delay_client.messages.item_encoder import ItemEncoder
 from delay_client.messages.message_ids import MessageIdMaker
 from delay_client.receiving import attachment
+from delay_protocol.messages.items import decode_item, encode_item
 from tests.contract.worlds import FakeWorld, World, real_world, running
 
 NUMBERS = count(1)
@@ -463,6 +465,8 @@ BAD: list[tuple[type[DelaywheelError], dict[str, Any]]] = [
     (IllegalSubject, {"subject": ""}),
     (IllegalSubject, {"subject": "a b"}),
     (IllegalSubject, {"subject": "a/b"}),
+    (IllegalSubject, {"subject": "%"}),
+    (IllegalSubject, {"subject": "%DLQ%billing"}),
     (IllegalSubject, {"subject": "x" * 101}),
     (IllegalSubject, {"subject": "orders.*"}),
     (InvalidMessage, {"subject": ["s"]}),
@@ -527,10 +531,10 @@ def test_bad_receivers_are_refused_with_the_same_errors(play: Play) -> None:
                 world.receiver(bad, [name])
         with pytest.raises(ValueError, match="subjects"):
             world.receiver(name, "a*")
-        for pattern in ("*", "a*b*", "%RETRY%a%b"):
+        for pattern in ("*", "a*b*", "%RETRY%a%b", "%a", "%DLQ%a*", "a b"):
             receiver = world.receiver(f"{name}r", [pattern])
             async with receiver:
-                with pytest.raises(ReceiverRefusedError, match="pattern"):
+                with pytest.raises(ReceiverRefusedError, match=r"pattern|illegal subject"):
                     await receiver.run(print)
         receiver = world.receiver(name, [name])
         with pytest.raises(ClientClosed):
@@ -566,12 +570,19 @@ def test_items_are_sent_again_as_they_are(play: Play) -> None:
             world.client() as client,
             running(world.receiver(name, [name]), got),
         ):
-            good, bad, other = await client.send_items(
-                [OutgoingItem(name, data), OutgoingItem(name, b"x"), OutgoingItem("o", data)]
+            dead = encode_item(replace(decode_item(data), subject="%DLQ%a"))
+            good, bad, other, illegal = await client.send_items(
+                [
+                    OutgoingItem(name, data),
+                    OutgoingItem(name, b"x"),
+                    OutgoingItem("o", data),
+                    OutgoingItem("%DLQ%a", dead),
+                ]
             )
             assert isinstance(good, Receipt)
             assert good.past_due
             assert (type(bad), type(other)) == (InvalidMessage, InvalidMessage)
+            assert isinstance(illegal, IllegalSubject), illegal
             await world.until(lambda: got)
         [message_again] = got
         assert message_again.kept == data

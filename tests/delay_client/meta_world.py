@@ -124,18 +124,22 @@ class Meta:
     connects: list[tuple[float, str]] = field(default_factory=list)
     timestamp_ms: int = 1000
     levels: str = "7s 9s"
+    refused: set[str] = field(default_factory=set)
+    """Subjects that are refused for good."""
 
     def reply(self, subject: str, client_type: int) -> bytes:
         """Return the body of the answer for a subject."""
         self.timestamp_ms += 1
         return encode_client_register_reply(
             ClientRegisterReply(
-                timestamp_ms=self.timestamp_ms,
+                timestamp_ms=-2 if subject in self.refused else self.timestamp_ms,
                 subject=subject,
                 consumer_group="",
                 online_state=OnlineState.ONLINE,
                 client_type=client_type,
-                groups=tuple(self.routes.get(subject, self.default)),
+                groups=()
+                if subject in self.refused
+                else tuple(self.routes.get(subject, self.default)),
             )
         )
 

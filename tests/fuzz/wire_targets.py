@@ -322,8 +322,8 @@ def subjects(data: bytes) -> None:
     fault = subject_fault(data)
     text = attempt(UnicodeDecodeError, data.decode)
     legal = bool(text) and not set(text or "") & {"/", *reference.BREAKING_WHITESPACE}
-    assert (fault is None) is legal
     real = real_subject(data)
+    assert (fault is None) is (legal and (real != data or not data.startswith(b"%")))
     assert real in data
     assert real == data or data.startswith((b"%RETRY%", b"%DEAD_RETRY%", b"%RETRY", b"%DEAD_RETRY"))
     assert b"%" not in real or real == data

@@ -13,6 +13,7 @@ import pytest
 
 from delay_client import (
     ClientClosed,
+    IllegalSubject,
     NoRoute,
     OutgoingMessage,
     Receipt,
@@ -182,6 +183,30 @@ def test_no_group_at_all_is_told_after_the_callers_time_with_what_to_do() -> Non
     assert not outcome.maybe_kept
     assert "knows no delay group" in str(outcome)
     assert "check that a delay server is registered" in str(outcome)
+
+
+def test_a_subject_that_the_meta_server_refuses_for_good_is_refused_at_once() -> None:
+    world = World("a")
+    world.meta.refused.add("new")
+    world.send("m1", "new")
+    many = world.send_many(("m2", "new"), ("m3", "s"), ("m4", "new"))
+    world.run(0.2)
+    # Also what comes when that is known, under a given id too, and with more than one in a lane.
+    world.send("m5", "new")
+    world.send("m6", "new", is_id_given=True)
+    later = world.send_many(("m7", "new"))
+    world.run(0.2)
+    outcomes = [world.outcome(name) for name in ("m1", "m5", "m6")]
+    first, fine, last = many.outcomes()
+    for outcome in (*outcomes, first, last, *later.outcomes()):
+        assert isinstance(outcome, IllegalSubject)
+        assert "an operator has to enter it, by `delaywheel admin set subject NAME`" in str(outcome)
+        assert outcome.attempts == 0
+    assert isinstance(fine, Receipt)
+    # Once it is entered, it is taken within a minute.
+    world.meta.refused.clear()
+    world.run(61)
+    assert sent_soon(world, "m8", "new").server == "a:1"
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,20 @@ def test_no_break_spaces_and_what_guava_does_not_call_breaking_are_taken(space: 
         (b"a/b", "contains '/'"),
         (b"a\r\n", "contains '\\r'"),
         ("a\u3000".encode(), "contains '\\u3000'"),
+        (b"%", "begins with '%' and is no retry, %RETRY%SUBJECT%GROUP"),
     ],
 )
 def test_the_fault_is_told_in_plain_ascii(subject: bytes, fault: str) -> None:
     assert subject_fault(subject) == fault
+
+
+@pytest.mark.parametrize(
+    "subject",
+    ["%", "%a", "%DLQ%billing", "%RETRY%a", "%RETRY%%g", "%RETRY%a%", "%RETRY%a%b%g", "%X%a%g"],
+)
+def test_a_name_that_begins_with_a_percent_sign_is_a_retry_or_none(subject: str) -> None:
+    assert "begins with '%'" in str(subject_fault(subject.encode()))
+    assert subject_fault(subject.removeprefix("%").encode() or b"a%") is None
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,31 @@ async def test_a_subject_that_the_meta_server_refuses_for_good_makes_dead_letter
         await until(lambda: world.ids() == ["w", "o"])
 
 
+async def test_a_refused_subject_is_refused_as_long_as_it_comes_and_taken_once_it_is_entered() -> (
+    None
+):
+    world = RouteWorld()
+    world.meta.refused.add("bad")
+    async with world.routing() as (server, _):
+        producer, routes = await world.connect(), server.master.targets.routes
+        assert routes is not None
+        assert await producer.send(make_item("m", world.now_ms, subject="bad")) == {}
+        await until(lambda: server.master.dead_letters.pending == 1)
+        # For longer than a subject is kept that nobody uses.
+        for number in range(20):
+            await trio.sleep(60)
+            item = make_item(f"m{number}", world.now_ms, subject="bad")
+            beside = [make_item(f"w{number}", world.now_ms, subject="well")] * (number % 2)
+            [(code, remark)] = (await producer.send(item, *beside)).values()
+            assert code == ItemCode.SUBJECT_NOT_ASSIGNED
+            assert "an operator has to enter it" in remark
+        assert server.master.dead_letters.pending == 1
+        world.meta.refused.clear()
+        await trio.sleep(61)
+        assert await producer.send(make_item("o", world.now_ms, subject="bad")) == {}
+        await until(lambda: "o" in world.ids())
+
+
 async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_disk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -112,10 +137,10 @@ async def test_where_there_are_too_many_dead_letters_what_is_refused_waits_on_di
     async with world.routing() as (server, _):
         producer = await world.connect()
         items = [make_item(f"m{n}", world.now_ms, subject="bad") for n in range(5)]
-        assert await producer.send(*items) == {}
+        more = [make_item(f"n{n}", world.now_ms + 2000, subject="bad") for n in range(5)]
+        assert await producer.send(*items, *more) == {}
         await until(lambda: server.master.dead_letters.pending == 5)
-        more = [make_item(f"n{n}", world.now_ms, subject="bad") for n in range(5)]
-        assert await producer.send(*more, make_item("w", world.now_ms, subject="well")) == {}
+        assert await producer.send(make_item("w", world.now_ms + 3000, subject="well")) == {}
         await until(lambda: world.ids() == ["w"])
         await trio.sleep(100)
         assert server.master.dead_letters.pending == 5

@@ -118,6 +118,33 @@ async def test_an_illegal_or_huge_subject_is_answered_minus_2_and_leaves_nothing
     ]
 
 
+@pytest.mark.parametrize("client_type", requests.ClientType)
+async def test_where_subjects_are_entered_another_one_is_refused_until_it_is(
+    client_type: requests.ClientType,
+) -> None:
+    world = world_with(
+        broker_groups=(group("g1"),),
+        subjects=(model.Subject(name="known"),),
+        routes=(model.Route(name="led.", is_prefix=True, groups=("g1",), is_chosen=False),),
+    )
+    config = make_config(registration=RegistrationConfig(subjects="entered"))
+    with structlog.testing.capture_logs() as lines:
+        async with world.serving(config) as server:
+            peer = await world.connect()
+            for subject in ("known", "%RETRY%known%g", "led.by.a.prefix"):
+                assert (await peer.register(subject, client_type)).timestamp_ms > 0
+            for subject in ("new", "%RETRY%new%g", "%known"):
+                reply = await peer.register(subject, client_type)
+                assert (reply.timestamp_ms, reply.groups) == (-2, ())
+            assert set(server.registry.subjects) <= {"known", "led.by.a.prefix"}
+            entered = put("subject", "new")
+            await carry_out(server.parts.asked_by("alice"), entered, ("subject", "new"))
+            for subject in ("new", "%RETRY%new%g"):
+                assert (await peer.register(subject, client_type)).timestamp_ms > 0
+            assert "new" in server.registry.subjects
+    assert "nobody entered the subject new" in [line.get("reason") for line in lines]
+
+
 async def test_a_body_that_cannot_be_read_is_answered_51_with_the_reason(
     world: World, server: MetaServer
 ) -> None:
