@@ -131,6 +131,14 @@ def decode_item(data: Buffer) -> Item:
     return Item(flag, create_ms, due_ms, subject, message_id, tuple(tags), attributes)
 
 
+def item_due_at(data: bytes, due_ms: int) -> bytes:
+    """Return a whole item as it would be if it were due then; its attributes stay as they are."""
+    flag, create_ms, _ = _TIMES.unpack_from(data, _CRC_SIZE)
+    times = _TIMES.pack(flag | FLAG_DELAY, create_ms, due_ms)
+    covered = times + data[_CRC_SIZE + _TIMES.size :]
+    return _CRC.pack(zlib.crc32(covered)) + covered
+
+
 def encode_attributes(attributes: Mapping[str, str]) -> bytes:
     """Return an item's body: the attribute map, in the mapping's order."""
     return b"".join(

@@ -12,6 +12,8 @@ from where; one of dead letters has two lines, before it and after it. Beside th
 """
 
 import base64
+import math
+from dataclasses import replace
 from typing import Annotated, Any, Final
 
 import msgspec
@@ -269,6 +271,29 @@ class Meant(Request, frozen=True, kw_only=True):
         return f"{named} and {more} more" if more > 0 else named
 
 
+class Requeued(Meant, frozen=True, kw_only=True):
+    """The dead letters that are sent once more, and when."""
+
+    due_ms: Annotated[
+        Annotated[int, Meta(ge=0)] | None, about("When the first is due; null: at once.")
+    ] = None
+    rate_per_s: Annotated[
+        Annotated[float, Meta(gt=0)] | None,
+        about("So many of them become due in a second, by sequence; null: all at the same time."),
+    ] = None
+
+    def due(self, rows: list[DeadRow], context: Administered) -> list[DeadRow]:
+        """Return letters with the due times that they are to have; raise RequestError."""
+        if self.due_ms is None and self.rate_per_s is None:
+            return rows
+        now_ms, limits = context.runtime.clock.now_ms(), context.config.admission
+        first, apart = self.due_ms or now_ms, 1000 / (self.rate_per_s or math.inf)
+        if first + apart * len(rows) > now_ms + limits.horizon_ms:
+            why = f"some would be due in more than {limits.horizon_days} days"
+            raise RequestError(400, "bad-value", why)
+        return [replace(row, due_ms=first + int(apart * place)) for place, row in enumerate(rows)]
+
+
 class DeadChanged(Answer, frozen=True, kw_only=True):
     """The result of a change."""
 
@@ -311,8 +336,8 @@ async def show_dead_letter(call: Call[Administered, SequencePath, PayloadQuery, 
 
 
 @API.operation("POST", "/dead/requeue")
-async def requeue_dead_letters(call: Call[Administered, NoPath, NoQuery, Meant]) -> DeadChanged:
-    """Send dead letters once more, due at once."""
+async def requeue_dead_letters(call: Call[Administered, NoPath, NoQuery, Requeued]) -> DeadChanged:
+    """Send dead letters once more, due at once or when it is said."""
     return await _change_letters(call, "requeue", "requeued")
 
 
@@ -330,7 +355,10 @@ async def _letters(administered: Administered) -> DeadLetters:
 
 
 async def _change_letters(
-    call: Call[Administered, NoPath, NoQuery, Meant], verb: str, done: str
+    call: Call[Administered, NoPath, NoQuery, Meant]
+    | Call[Administered, NoPath, NoQuery, Requeued],
+    verb: str,
+    done: str,
 ) -> DeadChanged:
     meant = call.body
     if [meant.sequences, meant.subject, meant.group].count(None) != 2:
@@ -345,7 +373,10 @@ async def _change_letters(
         rows = letters.listed(subject=meant.subject, group=meant.group)
     else:
         rows = letters.named(named)
-    change = await (letters.requeue if verb == "requeue" else letters.drop)(rows)
+    if isinstance(meant, Requeued):
+        change = await letters.requeue(meant.due(rows, call.context))
+    else:
+        change = await letters.drop(rows)
     _log.warning(f"{done} dead letters", count=change.done, **asked)
     again = "try again: no change is made twice"
     if change.lacks_space:

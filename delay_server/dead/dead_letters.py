@@ -2,7 +2,8 @@
 
 A dead letter is a row of a dead segment (storage/batch/dead_rows.py). What it is chosen by is in
 memory, in the index of the schedule_log; its item and its whole reason are read from the file.
-Requeueing appends a MOVE record with the same item, which is due at once as its time has passed;
+Requeueing appends a MOVE record with the same item, which is due at once as its time has passed,
+or with the item as it is with another due time;
 dropping appends a CANCEL record. A row is named by one record only: from the step before that is
 appended until the record is applied it is among those of the index that are leaving.
 """
@@ -14,6 +15,7 @@ from typing import Final, TypeVar
 import numpy as np
 import trio
 
+from delay_protocol.messages.items import item_due_at
 from delay_server.accepting.commits import Committer
 from delay_server.filing.schedule_access import ScheduleAccess
 from delay_transport.seams.runtime import Executor
@@ -159,7 +161,10 @@ class DeadLetters:
     # -- changing ----------------------------------------------------------------------------
 
     async def requeue(self, rows: Sequence[DeadRow]) -> Change:
-        """Send dead letters once more, under the same ids; those that are none any more are not."""
+        """Send dead letters once more, under the same ids; those that are none any more are not.
+
+        Each is due when its row says: when it was, which is at once, or what was put in its place.
+        """
         return await self._change(RecordKind.MOVE, rows)
 
     async def drop(self, rows: Sequence[DeadRow]) -> Change:
@@ -181,10 +186,16 @@ class DeadLetters:
         """Record what becomes of these."""
         items: list[bytes] = []
         if kind is RecordKind.MOVE:
-            found = await self.read(rows, lambda row, item: (row, item.item))
-            change.damaged += [row.sequence for row, item in found if item is None]
-            rows = [row for row, item in found if item is not None]
-            items = [item for _, item in found if item is not None]
+            there = [self._schedule.dead.rows[row.sequence] for row in rows]
+            read = await self.read(there, lambda old, found: (old, found.item))
+            found = [(row, *one) for row, one in zip(rows, read, strict=True)]
+            change.damaged += [row.sequence for row, _, item in found if item is None]
+            rows = [row for row, _, item in found if item is not None]
+            items = [
+                item if row.due_ms == old.due_ms else item_due_at(item, row.due_ms)
+                for row, old, item in found
+                if item is not None
+            ]
         if self.is_closed:
             change.is_stopped = True
         elif rows:
@@ -231,7 +242,7 @@ def _cancel(rows: Sequence[DeadRow]) -> Draft:
 
 
 def _move(rows: Sequence[DeadRow], items: list[bytes]) -> Draft:
-    """Return the records that requeue dead letters: the same items, due when they were."""
+    """Return the records that requeue dead letters: their items, due when their rows say."""
     subjects = list(dict.fromkeys(row.subject for row in rows))
     numbers = {subject: number for number, subject in enumerate(subjects)}
     return Draft(

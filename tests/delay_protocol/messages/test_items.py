@@ -32,6 +32,7 @@ from delay_protocol.messages.items import (
     decode_item,
     encode_attributes,
     encode_item,
+    item_due_at,
     item_message_ids,
     item_subject,
     scan_items,
@@ -353,3 +354,9 @@ class TestScan:
         scan = ItemScan()
         scan_items(body, scan, items_max=30)
         assert scan.tag_counts == [10] * 30
+
+
+@pytest.mark.parametrize("item", [DELAY_ITEM, TAGGED_ITEM, replace(DELAY_ITEM, flag=0)])
+def test_an_item_at_another_time_is_the_same_in_all_else(item: Item) -> None:
+    again = decode_item(item_due_at(encode_item(item), DUE_MS + 7))
+    assert again == replace(item, flag=item.flag | FLAG_DELAY, due_ms=DUE_MS + 7)

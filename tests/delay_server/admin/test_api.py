@@ -7,6 +7,7 @@ import pytest
 import trio
 from structlog.testing import capture_logs
 
+from delay_protocol.messages.items import decode_item
 from delay_protocol.nodes.controls import GroupControl
 from delay_server.admin.http import application
 from tests.delay_server.dead_rig import Caller, bury, tokens
@@ -178,3 +179,45 @@ async def test_the_log_says_who_requeued_and_dropped_what_and_how_many(tmp_path:
         ("adam", "10.0.0.9", "drop dead letters", "subject s", None),
         ("adam", "10.0.0.9", "dropped dead letters", "subject s", 29),
     ]
+
+
+async def test_dead_letters_are_requeued_for_a_time_and_a_rate() -> None:
+    world = World()
+    async with world.serving() as server:
+        ids = [f"m{number}" for number in range(6)]
+        operator = await bury(world, server, *ids)
+        begun_ms = world.now_ms
+        first_ms = begun_ms + 3_600_000
+        horizon_ms = server.config.admission.horizon_ms
+        for bad in (
+            {"due_ms": begun_ms + horizon_ms + 1000},
+            {"due_ms": 10**30},
+            {"due_ms": -1},
+            {"rate_per_s": 1e-9},
+            {"rate_per_s": 0},
+        ):
+            code, answer = await operator.ask("POST", "/dead/requeue", {"subject": "s", **bad})
+            assert (code, answer["code"]) == (400, "bad-value"), bad
+        # Dropping knows neither.
+        code, _ = await operator.ask("POST", "/dead/drop", {"subject": "s", "due_ms": first_ms})
+        assert code == 400
+        assert server.master.dead_letters.pending == 6
+
+        meant = {"subject": "s", "due_ms": first_ms, "rate_per_s": 4}
+        assert (await operator.ask("POST", "/dead/requeue", meant))[1]["done"] == 6
+        await trio.sleep(3599)
+        assert world.broker.ids == []
+        await trio.sleep(3)
+        arrived = world.broker.deliveries
+        dues = [first_ms + 250 * place for place in range(6)]
+        assert sorted(one.message_id for one in arrived) == ids
+        assert sorted(decode_item(one.data).due_ms for one in arrived) == dues
+        assert all(one.due_ms <= one.at_ms <= one.due_ms + 100 for one in arrived)
+
+        # A rate alone begins now.
+        operator = await bury(world, server, "n0", "n1")
+        await operator.ask("POST", "/dead/requeue", {"subject": "s", "rate_per_s": 0.1})
+        await until(lambda: "n0" in world.broker.ids, seconds=2)
+        await trio.sleep(8)
+        assert "n1" not in world.broker.ids
+        await until(lambda: "n1" in world.broker.ids, seconds=4)
