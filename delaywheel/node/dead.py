@@ -3,23 +3,83 @@
 Everything goes over the node's HTTP port.
 """
 
+import functools
+import heapq
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from itertools import islice
 from typing import Any, Final
 
 import click
 
+from delaywheel.cluster.masters import Masters
 from delaywheel.cluster.node_client import LONG_S, asks
-from delaywheel.shared.admin_client import Session
+from delaywheel.cluster.rules import Rules
+from delaywheel.shared.admin_client import MORE, Session
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.http_exchange import Json
 from delaywheel.shared.options import option
-from delaywheel.shared.tables import figures_table, rows_table, screen
+from delaywheel.shared.parameters import MOMENT, FiniteRange, Parsed
+from delaywheel.shared.tables import Columns, figures_table, rows_table, screen, title_of
 from delaywheel.shared.terminal import print_json
 
 Command = Callable[..., Any]
 
-_of_node: Final = asks("session", timeout_s=LONG_S)
+_DLQ: Final = "%DLQ%"
+"""Before the name of a group: RocketMQ's name for its dead letters."""
+
+
+class _DeadCommand(click.Command):
+    """A command that takes `%DLQ%billing`, by itself or as an option, for `--group billing`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse what is given, with RocketMQ's names replaced."""
+        words: list[str] = []
+        for word in args:
+            name = word.removeprefix("--group=").removeprefix("--subject=")
+            if len(name) > len(_DLQ) and name.startswith(_DLQ):
+                if words and words[-1] in {"--group", "--subject"}:
+                    words.pop()
+                words += ["--group", name.removeprefix(_DLQ)]
+            else:
+                words.append(word)
+        return super().parse_args(ctx, words)
+
+
+def _letter(text: str) -> tuple[str, int]:
+    """Return delay group and sequence of a dead letter; the group is empty if it is not named."""
+    group, _, number = text.rpartition("/")
+    if not (number.isascii() and number.isdigit() and 0 < int(number) < 2**63):
+        raise ValueError(f"{text!r} is no dead letter; write 184467, or d1/184467 with --meta")
+    return group, int(number)
+
+
+_LETTER: Final = Parsed("letter", _letter)
+
+
+def _of_masters(command: Command) -> Command:
+    """Add `masters`: the delay servers that are asked. Ends as the first did without an answer."""
+
+    @functools.wraps(command)
+    def run(*, session: Session | None, rules: Rules | None, **more: Any) -> None:  # noqa: ANN401 (click's)
+        masters = Masters(session, rules)
+        command(masters=masters, **more)
+        for failure in masters.unanswered.values():
+            sys.exit(failure.exit_code)
+
+    return asks("session", "rules", timeout_s=LONG_S)(run)
+
+
+def _named(group: str, sequence: int) -> int | str:
+    """Return the name of a dead letter: where all masters are asked, with its delay group."""
+    return f"{group}/{sequence}" if group else sequence
+
+
+def _unanswered(masters: Masters) -> Json:
+    """Return what an answer for programs says of groups that gave none."""
+    why = {group: str(failure) for group, failure in masters.unanswered.items()}
+    return {"unanswered": why} if masters.is_cluster else {}
 
 
 @click.group(short_help="List, requeue and drop messages that were refused for good.")
@@ -30,9 +90,15 @@ def dead() -> None:
     receiver refuses it. It stays until it is requeued, which sends it once more under the same id,
     or dropped.
 
+    With --meta the masters of all delay groups are asked, and a dead letter is named by its delay
+    group and its sequence, such as d1/184467. A group that has no master or does not answer is
+    named on standard error, and the exit code is not 0; what the others answer is shown.
+    RocketMQ's %DLQ%billing is taken for --group billing.
+
     \b
     Examples:
       delaywheel dead list --subject orders.eu
+      delaywheel dead list --meta 127.0.0.1:8080 --group billing
       delaywheel dead show 184467
       delaywheel dead requeue 184467 184470
       delaywheel dead requeue --group g1
@@ -46,29 +112,49 @@ def _chosen(command: Command) -> Command:
     return option("--subject SUBJECT", "All of this subject.")(command)
 
 
-@dead.command("list")
+@dead.command("list", cls=_DeadCommand)
 @_chosen
 @click.option("--limit", default=100, show_default=True, type=click.IntRange(1))
-@_of_node
-def list_letters(*, limit: int, subject: str | None, group: str | None, session: Session) -> None:
+@_of_masters
+def list_letters(*, limit: int, masters: Masters, **query: Any) -> None:  # noqa: ANN401 (click's)
     """List dead letters, the oldest first.
 
     \b
     Examples:
       delaywheel dead list
       delaywheel dead list --subject orders.eu --json
+      delaywheel dead list --meta 127.0.0.1:8080 %DLQ%billing
     """
-    rows = list(session.rows("dead", query={"subject": subject, "group": group}, limit=limit))
+    found = [
+        _rows_of(masters, delay_group, session, query, limit + 1)
+        for delay_group, session in masters.sessions().items()
+    ]
+    # A page of each is in memory, and what is shown.
+    rows = list(islice(heapq.merge(*found, key=lambda row: row["dead_ms"]), limit + 1))
     rows, more = rows[:limit], len(rows) > limit
-    if session.as_json:
-        print_json({"items": rows})
+    if masters.as_json:
+        print_json({"items": rows} | _unanswered(masters))
     else:
         _print_table(rows)
     if more:
         click.echo("there are more: give --limit", err=True)
 
 
-_COLUMNS: Final = ("sequence", "subject", "message_id", "due_ms", "code_name", "group")
+def _rows_of(
+    masters: Masters, delay_group: str, session: Session, query: Mapping[str, object], most: int
+) -> Iterator[Json]:
+    """Yield so many dead letters of a delay server at the most, by sequence."""
+    with masters.answering(delay_group):
+        for row in session.rows("dead", query=query, limit=most):
+            if row is not MORE:
+                yield {"delay_group": delay_group, **row} if delay_group else row
+
+
+_FIELDS: Final = ("subject", "message_id", "due_ms", "code_name", "group")
+_COLUMNS: Final[Columns] = {
+    "sequence": lambda row: _named(row.get("delay_group", ""), row["sequence"]),
+    **{title_of(name): name for name in _FIELDS},
+}
 
 
 def _print_table(rows: list[Json]) -> None:
@@ -79,18 +165,26 @@ def _print_table(rows: list[Json]) -> None:
 
 
 @dead.command("show")
-@click.argument("sequence", type=click.IntRange(1))
+@click.argument("letter", metavar="SEQUENCE", type=_LETTER)
 @option("--payload", "With the item's bytes, in base64.")
-@_of_node
-def show(*, sequence: int, payload: bool, session: Session) -> None:
+@_of_masters
+def show(*, letter: tuple[str, int], payload: bool, masters: Masters) -> None:
     """Show one dead letter: its item, and which group refused it when.
 
     \b
-    Example:
+    Examples:
       delaywheel dead show 184467 --payload
+      delaywheel dead show d1/184467 --meta 127.0.0.1:8080
     """
-    found = session.ask("GET", "dead", str(sequence), query={"payload": 1 if payload else None})
-    if session.as_json:
+    query = {"payload": 1 if payload else None}
+    [(group, [sequence])] = _by_group([letter], masters).items()
+    for delay_group, session in masters.sessions([group]).items():
+        with masters.answering(delay_group):
+            _show(session.ask("GET", "dead", str(sequence), query=query), as_json=masters.as_json)
+
+
+def _show(found: Json, *, as_json: bool) -> None:
+    if as_json:
         print_json(found)
         return
     console, refusals = screen(), found.pop("refusals", [])
@@ -102,31 +196,53 @@ def show(*, sequence: int, payload: bool, session: Session) -> None:
         console.print(rows_table("refusals", list(refusals[0]), refusals, most=len(refusals)))
 
 
+def _by_group(letters: Sequence[tuple[str, int]], masters: Masters) -> dict[str, list[int]]:
+    """Return the sequences of dead letters by delay group; raise UsageError for another form."""
+    named: dict[str, list[int]] = {}
+    for group, sequence in letters:
+        if bool(group) is not masters.is_cluster:
+            raise click.UsageError(
+                "with --meta a dead letter is GROUP/SEQUENCE, as `dead list --meta` names it, "
+                "and of a node SEQUENCE alone"
+            )
+        named.setdefault(group, []).append(sequence)
+    return named
+
+
 def _changing(command: Command) -> Command:
     """Add what says which dead letters a command changes."""
-    command = _chosen(_of_node(command))
-    return click.argument("sequences", nargs=-1, type=click.IntRange(1))(command)
+    command = _chosen(_of_masters(command))
+    return click.argument("letters", metavar="[SEQUENCES]...", nargs=-1, type=_LETTER)(command)
 
 
-@dead.command("requeue")
+@dead.command("requeue", cls=_DeadCommand)
+@option("--at TIME", "When the first is due; else all are due at once.", type=MOMENT)
+@option(
+    "--rate N",
+    "So many become due in a second, of each delay group.",
+    type=FiniteRange(min=0, min_open=True),
+)
 @_changing
-def requeue(*, sequences: tuple[int, ...], **options: Any) -> None:  # noqa: ANN401 (click's)
+def requeue(*, at: datetime | None, rate: float | None, **options: Any) -> None:  # noqa: ANN401 (click's)
     """Send dead letters once more, under the same message ids.
 
-    Name them by SEQUENCES, or all of a --subject or a --group. They are due at once.
+    Name them by SEQUENCES, or all of a --subject or a --group. They are due at once, or as --at and
+    --rate say, which spread them over the time after it.
 
     \b
     Examples:
       delaywheel dead requeue 184467 184470
-      delaywheel dead requeue --group g1
+      delaywheel dead requeue --group g1 --rate 50
+      delaywheel dead requeue --meta 127.0.0.1:8080 %DLQ%billing --at 2026-12-24T18:00:00+01:00
     """
-    _change("requeue", sequences, **options)
+    due_ms = None if at is None else round(at.timestamp() * 1000)
+    _change("requeue", **options, due_ms=due_ms, rate_per_s=rate)
 
 
-@dead.command("drop")
+@dead.command("drop", cls=_DeadCommand)
 @option("--yes", "Needed to drop more than one.")
 @_changing
-def drop(*, sequences: tuple[int, ...], yes: bool, **options: Any) -> None:  # noqa: ANN401 (click's)
+def drop(*, yes: bool, **options: Any) -> None:  # noqa: ANN401 (click's)
     """Drop dead letters: they are never sent.
 
     Name them by SEQUENCES, or all of a --subject or a --group. This cannot be undone.
@@ -136,39 +252,45 @@ def drop(*, sequences: tuple[int, ...], yes: bool, **options: Any) -> None:  # n
       delaywheel dead drop 184467
       delaywheel dead drop --subject orders.eu --yes
     """
-    _change("drop", sequences, is_meant=yes or len(sequences) == 1, **options)
+    _change("drop", **options, is_meant=yes or len(options["letters"]) == 1)
 
 
 def _change(
     verb: str,
-    sequences: tuple[int, ...],
     *,
-    subject: str | None,
-    group: str | None,
-    session: Session,
+    letters: Sequence[tuple[str, int]],
+    masters: Masters,
     is_meant: bool = True,
+    **asked: Any,  # noqa: ANN401 (click's)
 ) -> None:
-    if [bool(sequences), subject is not None, group is not None].count(True) != 1:
+    if [letters or None, asked["subject"], asked["group"]].count(None) != 2:
         raise click.UsageError("name dead letters by sequences, or by one of --subject and --group")
-    of_all = {"subject": subject, "group": group}
+    named = _by_group(letters, masters)
+    sessions = masters.sessions(named)
     if not is_meant:
-        count = len(set(sequences)) or _count_of(session, of_all)
+        count = sum(len(set(one)) for one in named.values())
+        for name, session in sessions.items() if not named else ():
+            with masters.answering(name):
+                count += session.ask("GET", "dead", query={**asked, "limit": 1})["matched"]
         raise click.UsageError(
             f"this would drop {count} dead letters for good: nothing was dropped; add --yes to drop"
         )
-    found = session.ask("POST", "dead", verb, body={**of_all, "sequences": sequences or None})
-    damaged, missing = found["damaged"], found["missing"]
-    if session.as_json:
-        print_json(found)
+    changed: Json = {"done": 0, "damaged": [], "missing": []}
+    for name, session in sessions.items():
+        with masters.answering(name):
+            body = {**asked, "sequences": named.get(name)}
+            found = session.ask("POST", "dead", verb, body=body)
+            changed["done"] += found["done"]
+            for kind in ("damaged", "missing"):
+                changed[kind] += [_named(name, sequence) for sequence in found[kind]]
+    damaged, missing = changed["damaged"], changed["missing"]
+    if masters.as_json:
+        print_json(changed | _unanswered(masters))
     else:
-        click.echo(f"{found['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
+        click.echo(f"{changed['done']} {'requeued' if verb == 'requeue' else 'dropped'}")
     if damaged:
         click.echo(f"damaged, and left: {' '.join(map(str, damaged))}", err=True)
     if missing:
         click.echo(f"no dead letters, or settled before: {' '.join(map(str, missing))}", err=True)
     if missing or damaged:
         sys.exit(ExitCode.REFUSED)
-
-
-def _count_of(session: Session, of_all: Json) -> int:
-    return int(session.ask("GET", "dead", query={**of_all, "limit": 1})["matched"])

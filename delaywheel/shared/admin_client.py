@@ -66,6 +66,8 @@ class Session:
     what: str = "meta server"
     """Whom the command wants to speak to, for people."""
     timeout_s: float = TIMEOUT_S
+    is_named: bool = True
+    """Whether the command names the server; False: a meta server does."""
 
     def __post_init__(self) -> None:
         """Take a URL for host:port as well."""
@@ -85,7 +87,7 @@ class Session:
 
         if_match: the version that the row must have; "0": there must be none
         """
-        token = token_of(self.token_file, self.address)
+        token = token_of(self.token_file, self.address, is_named=self.is_named)
         try:
             status, found = ask_json(
                 self.address,
@@ -161,13 +163,15 @@ class Session:
         yield MORE
 
 
-def token_of(file: Path | None, address: str) -> str | None:
-    """Return the token for the server that a command names; None if there is none.
+def token_of(file: Path | None, address: str, *, is_named: bool = True) -> str | None:
+    """Return the token for a server that a command names, or a meta server; None if there is none.
 
     It is that of the file, or of the environment: no argument, which others could see. Raises
     Failure for an invalid token.
     """
     tokens = {} if file is None else tokens_in(file)
+    if not is_named:
+        return token_of_node(tokens, address)
     found = tokens.get("", token_of_node(tokens, address))
     if found is not None:
         return found

@@ -1,0 +1,87 @@
+"""The delay servers that one command asks the same: a single one, or the master of each group."""
+
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, Final
+
+import click
+
+from delaywheel.cluster.node_client import LONG_S
+from delaywheel.cluster.rules import Rules
+from delaywheel.cluster.topology import ask_nodes
+from delaywheel.shared.admin_client import Session
+from delaywheel.shared.failures import ExitCode, Failure
+from delaywheel.shared.http_exchange import Json
+
+_OF_NODE: Final[dict[str, Any]] = {"prefix": "", "what": "delay server", "timeout_s": LONG_S}
+"""The options of a session with a delay server."""
+
+_UNKNOWN: Final[Json] = {"nodes": (), "election": "there is no such group"}
+"""The record of a group that the meta server does not know."""
+
+
+class Masters:
+    """The delay server that a command names, or all masters of a cluster.
+
+    One that is named is asked alone, under the name "" of a group, and its failure ends the
+    command. Of a cluster a group that gives no answer is noted, and the others are asked.
+    """
+
+    def __init__(self, session: Session | None, rules: Rules | None) -> None:
+        asked = session if rules is None else rules.session
+        assert asked is not None, "one of both is given"
+        self._asked = asked
+        self._rules = rules
+        self.as_json = asked.as_json
+        """Whether answers are printed for programs."""
+        self.is_cluster = rules is not None
+        """Whether all masters of a cluster are asked."""
+        self.unanswered: dict[str, Failure] = {}
+        """Why a delay group gave no answer, by its name; it is on standard error as well."""
+
+    def sessions(self, groups: Collection[str] = ()) -> dict[str, Session]:
+        """Return whom to ask by delay group, of these groups or of all.
+
+        A group without a master, or whose master does not answer, is noted. Raises Failure if the
+        meta server does not answer.
+        """
+        if self._rules is None:
+            return {"": self._asked}
+        cluster, records = self._rules.cluster, self._asked.ask("GET", "topology")["delay_groups"]
+        known = {one["name"]: one for one in records if one["cluster"] == cluster}
+        masters = {
+            name: node
+            for name in groups or known
+            for node in known.get(name, _UNKNOWN)["nodes"]
+            if node["node_id"] == known[name]["master"]
+        }
+        for name in set(groups or known) - masters.keys():
+            why = known.get(name, _UNKNOWN)["election"] or "one is elected"
+            self._note(name, Failure(f"no master: {why}", ExitCode.NETWORK))
+        # One that is silent takes some seconds here, and minutes if it is asked for its letters.
+        answers = ask_nodes(list(masters.values()), lambda _: {}, self._asked.token_file)
+        for name, answer in zip(list(masters), answers, strict=True):
+            if "error" in answer:
+                self._note(name, Failure(answer["error"], ExitCode.NETWORK))
+                del masters[name]
+        return {
+            name: replace(self._asked, address=node["http_address"], is_named=False, **_OF_NODE)
+            for name, node in masters.items()
+        }
+
+    def _note(self, group: str, failure: Failure) -> None:
+        from delay_protocol.basics.printable import printable
+
+        self.unanswered[group] = failure
+        click.echo(printable(f"delay group {group}: {failure}"), err=True)
+
+    @contextmanager
+    def answering(self, group: str) -> Iterator[None]:
+        """Note a Failure of the block as that of a delay group, where a cluster is asked."""
+        try:
+            yield
+        except Failure as failure:
+            if not self.is_cluster:
+                raise
+            self._note(group, failure)
