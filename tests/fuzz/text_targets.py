@@ -10,6 +10,7 @@ import click
 
 from delay_client.messages.config import parse_server
 from delay_protocol.basics.addresses import host_fault, read_address
+from delay_protocol.basics.levels import LEVEL_S_MAX, LEVELS_MAX, parse_levels
 from delay_server.settings.config_file import load_config
 from delay_transport.seams.errors import AddressError, ConfigError
 from delay_transport.seams.runtime import format_address, parse_address, parse_peer_address
@@ -85,6 +86,15 @@ def overrides(data: bytes) -> None:
 def _sources(texts: list[str]) -> set[str]:
     given = {f"--set {text}" for text in (*_NEEDED, *texts)}
     return {"settings", *(one.encode(errors="backslashreplace").decode() for one in given)}
+
+
+@target(decoders=(parse_levels,), packages=("delay_protocol.basics.levels",), size_max=128)
+def levels(data: bytes) -> None:
+    """A table of levels is refused with a sentence, or has delays that a sender can add."""
+    found = attempt(ValueError, parse_levels, data.decode("latin-1"))
+    if found is not None:
+        assert 1 <= len(found) <= LEVELS_MAX
+        assert all(1000 <= delay_ms <= 1000 * LEVEL_S_MAX for delay_ms in found)
 
 
 @target(

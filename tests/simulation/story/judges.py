@@ -27,15 +27,15 @@ HARMS: Final = {
     "power_cut": 0.0,
     "clean_stop": 0.0,
     "wipe": 0.0,
-    "partition": 0.0,
-    "one_way": 0.0,
+    "partition": 1.0,
+    "one_way": 1.0,
     "slow_disk": 15.0,
     "full_disk": 3.0,
     "meta_kill": 3.0,
 }
 """What may keep an outcome from becoming committed for longer, and the seconds for which that may
-last when it is over: an fsync that has begun goes on, a node waits before it looks for space, and
-one that was started while no meta server answered follows when one does."""
+last when it is over: an fsync that has begun goes on, a node waits before it looks for space or
+connects anew, and one that was started while no meta server answered follows when one does."""
 
 
 class Logs:
