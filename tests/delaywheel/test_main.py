@@ -8,6 +8,7 @@ from click.testing import CliRunner
 
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.endings import done
 
 
 def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
@@ -71,8 +72,7 @@ def test_the_commands_are_those_of_the_readme() -> None:
 
 @pytest.mark.parametrize("command", leaves(main), ids=" ".join)
 def test_every_command_explains_itself_with_an_example(command: tuple[str, ...]) -> None:
-    result = CliRunner().invoke(main, [*command, "--help"])
-    assert result.exit_code == 0
+    result = done(CliRunner().invoke(main, [*command, "--help"]))
     assert "Example" in result.output
     assert f"delaywheel {' '.join(command)}" in result.output
 

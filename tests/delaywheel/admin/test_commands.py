@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 import delaywheel.admin.waiting
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.json_servers import answering
 
 ACTIVE = {"phase": "active", "master": "n1", "epoch": 4, "election": "", "version": 1}
@@ -81,8 +82,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_set_changes_the_fields_that_are_named_and_nothing_that_changed_meanwhile() -> None:
     meta = Meta(GET_broker_group_g1=GROUP, PUT_broker_group_g1=GROUP)
-    result = meta.run("set", "broker-group", "g1", "weight=50", "static=false")
-    assert result.exit_code == 0, result.output
+    done(meta.run("set", "broker-group", "g1", "weight=50", "static=false"))
     editable = {name: GROUP[name] for name in ("kind", "address", "tag")}
     body = editable | {"weight": 50, "static": False}
     assert meta.asked == [("PUT broker-group/g1", (body, "3"))]
@@ -116,9 +116,7 @@ def test_what_is_typed_wrongly_is_refused_with_what_is_allowed(
     words: tuple[str, ...], sentence: str
 ) -> None:
     meta = Meta()
-    result = meta.run(*words)
-    assert result.exit_code == ExitCode.USAGE
-    assert sentence in result.stderr
+    refused(meta.run(*words), ExitCode.USAGE, sentence)
     assert meta.asked == []
 
 
@@ -192,8 +190,7 @@ def test_a_pattern_takes_the_routes_with_it_that_the_meta_server_chose() -> None
         DELETE_route_orders_a={"changed": True},
         DELETE_route_orders_c={"changed": True},
     )
-    result = meta.run("set", "route", "orders.*", "groups=mail,sms", "--also-existing")
-    assert result.exit_code == 0, result.output
+    result = done(meta.run("set", "route", "orders.*", "groups=mail,sms", "--also-existing"))
     assert meta.asked == [
         ("PUT route/orders.*", ({"groups": ["mail", "sms"]}, "0")),
         ("DELETE route/orders.a", None),
@@ -225,6 +222,7 @@ def test_what_is_not_there_is_refused_with_what_lists_those_that_are() -> None:
 
 def test_actions_have_their_fields_as_words_and_options() -> None:
     meta = Meta(
+        POST_delay_group_d1_elect=ELECTING,
         POST_delay_group_d1_min_isr=ACTIVE,
         POST_delay_node_d1_n1_give_up=ACTIVE,
         POST_delay_node_d1_n1_approve=ACTIVE,
@@ -233,6 +231,7 @@ def test_actions_have_their_fields_as_words_and_options() -> None:
         POST_broker_group_g1_extend={"changed": 1},
     )
     for words in (
+        ("elect", "d1"),
         ("min-isr", "d1", "2", "--version", "4.1"),
         ("give-up", "d1", "n1", "--lose-messages"),
         ("approve", "d1/n1"),
@@ -240,9 +239,9 @@ def test_actions_have_their_fields_as_words_and_options() -> None:
         ("read-only", "g1", "--no-read-only"),
         ("extend", "g1", "g2"),
     ):
-        result = meta.run(*words)
-        assert result.exit_code == 0, result.output
+        done(meta.run(*words))
     assert meta.asked == [
+        ("POST delay-group/d1/elect", {}),
         ("POST delay-group/d1/min-isr", ({"min_isr": 2}, "4.1")),
         ("POST delay-node/d1/n1/give-up", {"lose_messages": True}),
         ("POST delay-node/d1/n1/approve", {}),
@@ -253,13 +252,12 @@ def test_actions_have_their_fields_as_words_and_options() -> None:
 
 
 def test_an_election_is_waited_for_while_the_meta_server_is_restarted() -> None:
-    done = ACTIVE | {"epoch": 5, "master": "n2"}
+    elected = ACTIVE | {"epoch": 5, "master": "n2"}
     meta = Meta(
-        GET_delay_group_d1=[AWAY, ACTIVE, ACTIVE, ELECTING, AWAY, ELECTING, done],
+        GET_delay_group_d1=[AWAY, ACTIVE, ACTIVE, ELECTING, AWAY, ELECTING, elected],
         POST_delay_group_d1_elect=[REFUSED, AWAY, ELECTING],
     )
-    result = meta.run("elect", "d1", "--wait")
-    assert result.exit_code == 0, result.output
+    result = done(meta.run("elect", "d1", "--wait"))
     assert [path for path, _ in meta.asked] == ["POST delay-group/d1/elect"] * 2
     assert "waits for n2" in result.stderr
     assert "asking again: the store has not been loaded yet" in result.stderr
@@ -268,23 +266,24 @@ def test_an_election_is_waited_for_while_the_meta_server_is_restarted() -> None:
 
 def test_no_election_is_waited_for_without_end() -> None:
     elect = ELECTING | {"election": ""}
-    result = Meta(GET_delay_group_d1=ELECTING, POST_delay_group_d1_elect=elect).run(
-        "elect", "d1", "--wait"
-    )
-    assert result.exit_code == ExitCode.REFUSED
-    assert "no master after 0.3 s: waits for n2. The election goes on" in result.stderr
-    away = Meta(GET_delay_group_d1=AWAY).run("elect", "d1", "--wait")
-    assert away.exit_code == ExitCode.NETWORK
-    assert "no answer of the meta server within 0.3 s: the store has not" in away.stderr
-    refused = Meta(GET_delay_group_d1=ACTIVE, POST_delay_group_d1_elect=REFUSED)
-    result = refused.run("elect", "d1", "--wait")
-    assert (result.exit_code, result.stderr) == (ExitCode.REFUSED, "Error: n1 may send\n")
-
-
-def test_an_election_without_waiting_asks_once() -> None:
-    meta = Meta(POST_delay_group_d1_elect=ELECTING)
-    assert meta.run("elect", "d1").exit_code == 0
-    assert meta.asked == [("POST delay-group/d1/elect", {})]
+    for meta, code, said in (
+        (
+            Meta(GET_delay_group_d1=ELECTING, POST_delay_group_d1_elect=elect),
+            ExitCode.REFUSED,
+            "no master after 0.3 s: waits for n2. The election goes on",
+        ),
+        (
+            Meta(GET_delay_group_d1=AWAY),
+            ExitCode.NETWORK,
+            "no answer of the meta server within 0.3 s: the store has not",
+        ),
+        (
+            Meta(GET_delay_group_d1=ACTIVE, POST_delay_group_d1_elect=REFUSED),
+            ExitCode.REFUSED,
+            "Error: n1 may send\n",
+        ),
+    ):
+        refused(meta.run("elect", "d1", "--wait"), code, said)
 
 
 def test_a_handover_is_over_with_the_next_epoch_or_after_a_while() -> None:

@@ -12,6 +12,7 @@ from delaywheel.admin import tokens
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from storage.disk.disk import DirectoryDisk
+from tests.delaywheel.endings import done, refused
 
 
 def run(*arguments: str) -> Result:
@@ -19,9 +20,7 @@ def run(*arguments: str) -> Result:
 
 
 def add(file: Path, name: str, role: str = "admin") -> str:
-    result = run("add", name, "--role", role, "--file", str(file))
-    assert result.exit_code == 0, result.output
-    return result.output.strip()
+    return done(run("add", name, "--role", role, "--file", str(file))).output.strip()
 
 
 def test_a_token_is_shown_once_and_only_its_hash_is_kept(tmp_path: Path) -> None:
@@ -93,9 +92,7 @@ def test_a_name_that_cannot_be_is_refused_and_the_file_stays(
     file = tmp_path / "tokens.json"
     add(file, "alice")
     before = file.read_bytes()
-    result = run("add", name, "--role", "admin", "--file", str(file))
-    assert result.exit_code == ExitCode.USAGE
-    assert words in result.stderr
+    refused(run("add", name, "--role", "admin", "--file", str(file)), ExitCode.USAGE, words)
     assert file.read_bytes() == before
 
 

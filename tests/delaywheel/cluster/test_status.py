@@ -15,6 +15,7 @@ from delaywheel.main import main
 from delaywheel.shared import http_exchange
 from delaywheel.shared.failures import ExitCode
 from delaywheel.shared.tables import format_value, title_of
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.json_servers import answering
 
 STATUS = {
@@ -51,15 +52,14 @@ def address() -> Iterator[str]:
         yield address
 
 
-def shown(status: dict[str, Any]) -> str:
+def shown(status: dict[str, Any], *, width: int = 160) -> str:
     text = io.StringIO()
-    Console(width=160, file=text).print(render(status))
+    Console(width=width, file=text).print(render(status))
     return text.getvalue()
 
 
 def test_the_server_is_asked_and_its_answer_shown(address: str) -> None:
-    result = CliRunner().invoke(main, ["status", "--server", address])
-    assert result.exit_code == 0, result.output
+    result = done(CliRunner().invoke(main, ["status", "--server", address]))
     assert "1,234,567" in result.output
     result = CliRunner().invoke(main, ["status", "--server", address, "--json"])
     assert json.loads(result.output) == STATUS
@@ -71,8 +71,7 @@ def test_of_an_answer_without_end_only_so_much_is_read(monkeypatch: pytest.Monke
         asked = ["status", "--server", address, "--json"]
         assert len(json.loads(CliRunner().invoke(main, asked).output)["more"]) == 100_000
         monkeypatch.setattr(http_exchange, "ANSWER_BYTES_MAX", 100_000)
-        result = CliRunner().invoke(main, asked)
-        assert (result.exit_code, "is no delay server" in result.stderr) == (ExitCode.NETWORK, True)
+        refused(CliRunner().invoke(main, asked), ExitCode.NETWORK, "is no delay server")
 
 
 def test_figures_and_rows_that_matter_are_shown() -> None:
@@ -163,10 +162,8 @@ def test_what_peers_chose_is_shown_as_it_is_and_moves_no_cursor() -> None:
 def test_the_first_line_says_that_all_is_well_or_what_is_not(
     changes: dict[str, Any], line: str
 ) -> None:
-    text = io.StringIO()
-    status = STATUS | {"group": "d1", "node_id": "n1"} | changes
-    Console(width=200, file=text).print(render(status))
-    assert text.getvalue().splitlines()[0].rstrip() == line
+    text = shown(STATUS | {"group": "d1", "node_id": "n1"} | changes, width=200)
+    assert text.splitlines()[0].rstrip() == line
 
 
 REPLICATION = {
@@ -210,21 +207,17 @@ def test_the_screen_has_both_latenesses_and_no_address_is_cut() -> None:
     address = "a-broker-with-a-long-name.of-a-site.example.com:20881"
     recent = {"p50": 1.0, "p99": 2.0, "max": 607_000.0}
     brokers = {f"g{n}": {"address": address, "delivered": 10**9} for n in range(4)}
-    text = io.StringIO()
-    status = STATUS | {"lateness_5_minutes_ms": recent, "brokers": brokers}
-    Console(width=100, file=text).print(render(status))
-    lines = text.getvalue().splitlines()
+    text = shown(STATUS | {"lateness_5_minutes_ms": recent, "brokers": brokers}, width=100)
+    lines = text.splitlines()
     assert max(map(len, lines)) <= 100
     assert len(lines) <= 40
-    assert "since the start" in text.getvalue()
-    assert "10 min" in text.getvalue()
-    assert "\N{HORIZONTAL ELLIPSIS}" not in text.getvalue()
+    assert "since the start" in text
+    assert "10 min" in text
+    assert "\N{HORIZONTAL ELLIPSIS}" not in text
 
 
 def test_the_screen_has_what_decides_whether_the_disk_is_full() -> None:
     disk = {"disk_free_bytes": 3 * 2**30, "disk_owed_bytes": 2**30, "disk_floor_bytes": 2**31}
-    text = io.StringIO()
-    Console(width=100, file=text).print(render(STATUS | disk))
-    lines = [line.split() for line in text.getvalue().splitlines()]
+    lines = [line.split() for line in shown(STATUS | disk, width=100).splitlines()]
     for wanted in (["free", "3"], ["owed", "1"], ["floor", "2"]):
         assert any(wanted == line[line.index("disk") + 1 :][:2] for line in lines if "disk" in line)

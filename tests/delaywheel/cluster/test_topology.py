@@ -17,6 +17,7 @@ import delaywheel.cluster.topology
 from delaywheel.cluster.topology import render
 from delaywheel.main import main
 from delaywheel.shared.admin_client import TOKEN_VARIABLE
+from tests.delaywheel.endings import done
 from tests.delaywheel.json_servers import answering
 
 STATUS = {
@@ -113,9 +114,7 @@ def silent(stack: ExitStack) -> str:
 
 
 def shown(*arguments: str) -> str:
-    result = CliRunner().invoke(main, ["topology", *arguments])
-    assert result.exit_code == 0, result.output
-    return result.output
+    return done(CliRunner().invoke(main, ["topology", *arguments])).output
 
 
 def printed(found: dict[str, Any], *, width: int = 220, shows_all: bool = False) -> str:

@@ -35,6 +35,15 @@ def run(command: list[str], **environment: str) -> subprocess.CompletedProcess[s
     )
 
 
+def submitted(*words: str) -> subprocess.CompletedProcess[str]:
+    """Run `spark-submit` as in an environment that is active."""
+    here = str(Path(sys.executable).parent)
+    submit = shutil.which("spark-submit", path=here)
+    assert submit is not None
+    # Nothing says which Python workers run.
+    return run([submit, *words], PATH=f"{here}{os.pathsep}{os.environ['PATH']}")
+
+
 def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Path) -> None:
     data, log = directory(tmp_path / "data"), tmp_path / "spark.log"
     command = [sys.executable, "-m", "delaywheel", "spark", "reconcile", "--root", str(data)]
@@ -53,13 +62,9 @@ def test_the_command_starts_spark_by_itself_and_says_nothing_of_it(tmp_path: Pat
 
 def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
     data, output = directory(tmp_path / "data", deliver=False), tmp_path / "result.json"
-    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None
-    command = [submit, "--master", "local[1]", "--conf", "spark.logConf=true"]
-    command += [str(reconcile.__file__), "--root", str(data), "--output", str(output)]
-    # As in an environment that is active; nothing says which Python workers run.
-    here = str(Path(sys.executable).parent)
-    done = run(command, PATH=f"{here}{os.pathsep}{os.environ['PATH']}")
+    options = ("--master", "local[1]", "--conf", "spark.logConf=true")
+    job = (str(reconcile.__file__), "--root", str(data), "--output", str(output))
+    done = submitted(*options, *job)
     assert done.returncode == 1, done.stderr
     assert "overdue: 5" in done.stdout
     assert output.exists()
@@ -67,14 +72,8 @@ def test_spark_submit_runs_the_file_on_its_own_master(tmp_path: Path) -> None:
 
 
 def test_hours_and_repair_are_files_too(tmp_path: Path) -> None:
-    data = directory(tmp_path / "idle")
-    submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
-    assert submit is not None
-    here = str(Path(sys.executable).parent)
-    path = f"{here}{os.pathsep}{os.environ['PATH']}"
-    state = tmp_path / "state"
-    command = [submit, str(hours.__file__), "--state", str(state), "--root", str(data)]
-    done = run(command, PATH=path)
+    data, state = directory(tmp_path / "idle"), tmp_path / "state"
+    done = submitted(str(hours.__file__), "--state", str(state), "--root", str(data))
     assert done.returncode == 0, done.stderr
     assert "no hour since" in done.stdout
     assert (state / "summary.json").exists()

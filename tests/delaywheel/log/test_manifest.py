@@ -11,6 +11,7 @@ from storage.disk.disk import DirectoryDisk
 from storage.disk.spans import MINUTE_MS
 from storage.readers.manifest import decode_manifest, read_manifest
 from tests.damage.directory import populated
+from tests.delaywheel.endings import done
 from tests.golden.directory import written
 from tests.storage.readers.test_manifest import with_deleted_segments
 
@@ -26,8 +27,7 @@ def contents(data: Path) -> dict[Path, bytes]:
 
 def test_it_is_printed_and_nothing_is_written_to_the_directory(data: Path) -> None:
     before = contents(data)
-    result = CliRunner().invoke(main, ["log", "manifest", str(data)])
-    assert result.exit_code == 0, result.output
+    result = done(CliRunner().invoke(main, ["log", "manifest", str(data)]))
     found = decode_manifest(result.stdout_bytes, path="-")
     assert found.segments == read_manifest(DirectoryDisk(data), now_ms=1).segments
     assert found.deleted_from_minute == 0, "nothing was deleted"
@@ -38,8 +38,7 @@ def test_it_is_written_to_a_file_as_a_whole(data: Path, tmp_path: Path) -> None:
     output = tmp_path / "manifest.json"
     output.write_text("older")
     arguments = ["log", "manifest", str(data), "--output", str(output)]
-    result = CliRunner().invoke(main, arguments)
-    assert result.exit_code == 0, result.output
+    result = done(CliRunner().invoke(main, arguments))
     assert result.output == ""
     found = decode_manifest(output.read_bytes(), path=str(output))
     assert found.segments

@@ -19,6 +19,7 @@ from delay_client.messages.item_encoder import ItemChecker
 from delay_protocol.messages.items import decode_item, encode_attributes
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.endings import done, refused
 from tests.golden.directory import written
 from tests.storage.qmq_items import qmq_item
 from tests.storage.store_rig import START_MS, StoreRig
@@ -65,8 +66,7 @@ def test_what_is_found_is_written_elsewhere_and_the_directory_stays_as_it_was(
     data: Path, tmp_path: Path
 ) -> None:
     before, out = contents(data), tmp_path / "out"
-    result = salvage(data, "--out", out)
-    assert result.exit_code == 0, result.output
+    result = done(salvage(data, "--out", out))
     assert "5 messages found whole: 2 delivered, 3 pending" in result.stdout
     assert contents(data) == before
     entries = index_of(out)
@@ -91,9 +91,13 @@ def test_damage_is_told_with_file_and_position_and_does_not_end_with_a_failure(
     path = next((data / "message_log").glob("0*.log"))
     content = bytearray(path.read_bytes())
     content[content.rindex(b"DWB1") + 90] ^= 1
+    done(CliRunner().invoke(main, ["log", "verify", str(data)]))
     path.write_bytes(content)
-    result = salvage(data, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
+    verified = CliRunner().invoke(main, ["log", "verify", str(data)])
+    [line] = [line for line in verified.stdout.splitlines() if json.loads(line)["damage"]]
+    assert json.loads(line)["file"] == f"message_log/{path.name}"
+    assert verified.exit_code == ExitCode.LOGS
+    result = done(salvage(data, "--out", tmp_path / "out"))
     assert f"damaged: message_log/{path.name} at" in result.stdout
     [damage] = (tmp_path / "out" / "damage.jsonl").read_text().splitlines()
     assert json.loads(damage)["file"] == f"message_log/{path.name}"
@@ -104,8 +108,7 @@ def test_single_files_are_salvaged_with_what_their_directory_knows(
     data: Path, tmp_path: Path
 ) -> None:
     segments = sorted((data / "schedule_log").iterdir())
-    result = salvage(*segments, "--out", tmp_path / "out")
-    assert result.exit_code == 0, result.output
+    result = done(salvage(*segments, "--out", tmp_path / "out"))
     assert "2 delivered, 3 pending" in result.stdout
     assert {entry["file"] for entry in index_of(tmp_path / "out")} == {
         f"schedule_log/{segment.name}" for segment in segments
@@ -133,9 +136,7 @@ def test_what_cannot_be_meant_is_refused(
         for part in arguments
     ]
     before = contents(data)
-    result = salvage(*there)
-    assert result.exit_code == ExitCode.USAGE, result.output
-    assert reason in result.output
+    refused(salvage(*there), ExitCode.USAGE, reason)
     assert contents(data) == before
 
 
@@ -181,8 +182,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> FakeClient:
 def test_without_yes_it_is_only_said_what_would_be_sent(
     data: Path, tmp_path: Path, client: FakeClient
 ) -> None:
-    result = salvage(data, "--out", tmp_path / "out", "--send", "127.0.0.1:1")
-    assert result.exit_code == 0, result.output
+    result = done(salvage(data, "--out", tmp_path / "out", "--send", "127.0.0.1:1"))
     assert "would send 3 messages to 127.0.0.1:1, 3 of them overdue" in result.stdout
     assert "consumers may get it twice" in result.stderr
     assert client.sent == []
@@ -192,10 +192,9 @@ def test_what_is_pending_is_sent_with_its_id_its_time_and_its_attributes(
     data: Path, tmp_path: Path, client: FakeClient
 ) -> None:
     out = tmp_path / "out"
-    result = salvage(
-        data, "--out", out, "--send", "127.0.0.1:1", "--yes", "--rate", "2", "--delivered"
+    result = done(
+        salvage(data, "--out", out, "--send", "127.0.0.1:1", "--yes", "--rate", "2", "--delivered")
     )
-    assert result.exit_code == 0, result.output
     assert "3 of 3 messages accepted by 127.0.0.1:1" in result.stdout
     pending = [entry for entry in index_of(out) if entry["state"] == "pending"]
     for sent, entry in zip(client.sent, pending, strict=True):
@@ -232,8 +231,7 @@ def test_only_what_the_node_cannot_deliver_itself_is_sent_to_it(
     [path] = [path for path in (data / "schedule_log").iterdir() if b"m5" in path.read_bytes()]
     content = path.read_bytes()
     path.write_bytes(content.replace(b"m5", b"mX"))
-    result = salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes")
-    assert result.exit_code == 0, result.output
+    done(salvage(data, "--out", out, "--undeliverable", "--send", "127.0.0.1:1", "--yes"))
     assert [decode_item(item.data).message_id for item in client.sent] == ["m5"]
 
 
@@ -243,16 +241,14 @@ def test_what_is_in_doubt_is_sent_only_if_it_is_asked_for(
     shutil.rmtree(data / "message_log")
     shutil.rmtree(data / "dispatch_log")
     arguments = (data, "--out", tmp_path / "out", "--send", "127.0.0.1:1", "--yes")
-    result = salvage(*arguments)
-    assert result.exit_code == 0, result.output
+    result = done(salvage(*arguments))
     states = Counter(entry["state"] for entry in index_of(tmp_path / "out"))
     assert states["in doubt"], states
     assert f"up to {states['in doubt']} messages may be sent again" in result.stdout
     assert f"{states['in doubt']} in doubt are left out; --in-doubt sends them" in result.stderr
     assert len(client.sent) == states["pending"]
     client.sent.clear()
-    result = salvage(*arguments, "--in-doubt")
-    assert result.exit_code == 0, result.output
+    result = done(salvage(*arguments, "--in-doubt"))
     both = states["pending"] + states["in doubt"]
     assert f"{both} of {both} messages accepted" in result.stdout
     assert "left out" not in result.stderr
@@ -270,9 +266,7 @@ def test_where_nothing_can_be_written_is_said_with_owner_and_remedy(
     assert result.exit_code == ExitCode.DATA_DIRECTORY
     assert f"{tmp_path / 'out'} cannot be written: {tmp_path} belongs to" in result.output
     monkeypatch.setattr(Path, "mkdir", mock.Mock(side_effect=OSError(errno.EROFS, "read-only")))
-    result = salvage(data, "--out", tmp_path / "out")
-    assert result.exit_code == ExitCode.DISK
-    assert "read-only" in result.output
+    refused(salvage(data, "--out", tmp_path / "out"), ExitCode.DISK, "read-only")
 
 
 @pytest.mark.parametrize("command", ["verify", "salvage"])
@@ -306,6 +300,4 @@ def test_a_file_that_is_no_log_ends_with_the_code_of_logs_whatever_looks_into_it
         (("verify", str(file)), "1 damaged file(s) in"),
         (("salvage", str(file), "--out", str(tmp_path / "out")), "no message was found whole"),
     ):
-        result = CliRunner().invoke(main, ["log", *arguments])
-        assert result.exit_code == ExitCode.LOGS, arguments
-        assert sentence in result.stderr
+        refused(CliRunner().invoke(main, ["log", *arguments]), ExitCode.LOGS, sentence)

@@ -13,6 +13,7 @@ import delaywheel.cluster.topology
 import delaywheel.node.drain
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.json_servers import answering
 from tests.delaywheel.rules_server import RulesServer
 
@@ -177,8 +178,7 @@ def test_a_rule_holds_when_all_nodes_go_by_it_that_deliver_and_the_others_are_na
         world.node(name, 0)
     world.waits, world.silent = {"n2", "n3", "n4"}, {"n3"}
     world.behind = {"n2": "it keeps its own"}
-    found = world.run("weight", "--group", "g1", "--none")
-    assert found.exit_code == 0
+    found = done(world.run("weight", "--group", "g1", "--none"))
     assert found.output == (
         "group g1: open\nversion 1: 2 of 2 nodes apply it\n"
         "it delivers nothing and need not apply it yet: n2 of d1: it keeps its own\n"
@@ -194,9 +194,7 @@ def test_a_rule_holds_when_all_nodes_go_by_it_that_deliver_and_the_others_are_na
 
 def test_a_node_is_not_drained_at_a_meta_server(world: World) -> None:
     world.node("n1", 0)
-    result = world.drain()
-    assert result.exit_code == ExitCode.USAGE
-    assert "a node is stopped at the node itself: give --server" in result.output
+    refused(world.drain(), ExitCode.USAGE, "a node is stopped at the node itself: give --server")
     assert world.rules.changes == []
 
 
@@ -217,9 +215,7 @@ def test_a_node_is_told_to_stop_and_waited_for(monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_group_that_nobody_knows_is_not_said_to_be_at_rest(world: World) -> None:
     world.node("n1", 0)
-    result = world.drain("--group", "gl")
-    assert result.exit_code == ExitCode.REFUSED
-    assert "broker group gl is not known" in result.output
+    refused(world.drain("--group", "gl"), ExitCode.REFUSED, "broker group gl is not known")
     found = world.drain("--group", "gl", "--json")
     assert found.exit_code == ExitCode.REFUSED
     told = json.loads(found.stdout)

@@ -9,6 +9,7 @@ import delay_transport.seams.process
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
 from storage.disk.errors import DamagedError, DataDirectoryError
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.servers.recording_server import RecordingServer, recorded
 
 
@@ -23,12 +24,9 @@ def run(*arguments: str) -> Result:
 
 
 def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
-    result = run(
-        *("--data", "d", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"),
-        *("--broker", "g1=127.0.0.1:1", "--broker", "g2=[::1]:2"),
-        *("--cluster", "c", "--group", "g", "--node-id", "n"),
-    )
-    assert result.exit_code == 0, result.output
+    node = ("--cluster", "c", "--group", "g", "--node-id", "n")
+    brokers = ("--broker", "g1=127.0.0.1:1", "--broker", "g2=[::1]:2")
+    done(run("--data", "d", "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0", *brokers, *node))
     (config,) = server.configs
     assert config.node.data_dir == Path("d")
     assert config.listener.address == "127.0.0.1:0"
@@ -48,8 +46,7 @@ def test_the_short_form_needs_no_file(server: RecordingServer) -> None:
 def test_with_a_meta_server_no_broker_is_needed(
     server: RecordingServer, options: tuple[str, ...]
 ) -> None:
-    result = run("--data", "d", *options)
-    assert result.exit_code == 0, result.output
+    done(run("--data", "d", *options))
     (config,) = server.configs
     assert config.meta.http_addresses() == (("127.0.0.1", 8080), ("m2.test", 8081))
     assert config.brokers == {}
@@ -94,9 +91,7 @@ def test_a_file_with_no_address_is_one_sentence_that_names_the_setting(
 ) -> None:
     file = tmp_path / "delay.toml"
     file.write_text(f'[node]\ndata_dir = "a"\n{text}')
-    result = run("--config", str(file))
-    assert result.exit_code == ExitCode.USAGE
-    assert setting in result.stderr
+    result = refused(run("--config", str(file)), ExitCode.USAGE, setting)
     assert "is not an address" in result.stderr
     assert result.stderr.count("\n") == 1
     assert server.configs == []
@@ -109,8 +104,7 @@ def test_options_win_over_the_file_and_set_over_both(
     file.write_text(
         '[node]\ndata_dir = "a"\ngroup = "a"\n[brokers]\ng1 = "h:1"\n[wheel]\nslot_ms=9\n'
     )
-    result = run("--config", str(file), "--data", "b", "--group", "b", "--set", "node.group=c")
-    assert result.exit_code == 0, result.output
+    done(run("--config", str(file), "--data", "b", "--group", "b", "--set", "node.group=c"))
     (config,) = server.configs
     assert (config.node.data_dir, config.node.group) == (Path("b"), "c")
     assert config.wheel.slot_ms == 9
@@ -121,9 +115,7 @@ def test_options_win_over_the_file_and_set_over_both(
 def test_a_broker_without_a_name_or_an_address_is_refused(
     server: RecordingServer, broker: str
 ) -> None:
-    result = run("--data", "d", "--broker", broker)
-    assert result.exit_code == ExitCode.USAGE
-    assert "NAME=HOST:PORT" in result.stderr
+    refused(run("--data", "d", "--broker", broker), ExitCode.USAGE, "NAME=HOST:PORT")
     assert server.configs == []
 
 

@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 
 from delaywheel.main import main
 from delaywheel.shared.failures import ExitCode
-from meta_server.known.errors import StoreUnavailableError, StoreUnusableError
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.servers.recording_server import RecordingServer, recorded
 
 
@@ -22,8 +22,7 @@ def run(*arguments: str) -> Result:
 
 def test_the_short_form_needs_no_file(server: RecordingServer, tmp_path: Path) -> None:
     data = tmp_path / "a" / "b"
-    result = run("--data", str(data), "--listen", "127.0.0.1:1", "--http", "127.0.0.1:2")
-    assert result.exit_code == 0, result.output
+    done(run("--data", str(data), "--listen", "127.0.0.1:1", "--http", "127.0.0.1:2"))
     (config,) = server.configs
     assert config.node.data_dir == data
     assert data.is_dir()
@@ -50,19 +49,6 @@ def test_options_win_over_the_file_and_set_over_both(
     assert config.listener.address == "127.0.0.1:7"
 
 
-@pytest.mark.parametrize(
-    ("error", "code"),
-    [(StoreUnusableError("x"), ExitCode.LOGS), (StoreUnavailableError("x"), ExitCode.DISK)],
-)
-def test_what_ends_it_is_one_sentence_and_an_exit_code(
-    server: RecordingServer, tmp_path: Path, error: Exception, code: ExitCode
-) -> None:
-    server.error = error
-    result = run("--data", str(tmp_path))
-    assert result.exit_code == code
-    assert result.output == "Error: x\n"
-
-
 def test_a_data_directory_that_cannot_be_made_is_said(
     server: RecordingServer, tmp_path: Path
 ) -> None:
@@ -74,6 +60,4 @@ def test_a_data_directory_that_cannot_be_made_is_said(
 
 
 def test_without_a_data_directory_it_says_which_option_is_missing() -> None:
-    result = run()
-    assert result.exit_code == ExitCode.USAGE
-    assert "--data" in result.output
+    refused(run(), ExitCode.USAGE, "--data")

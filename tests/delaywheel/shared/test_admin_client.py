@@ -6,12 +6,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from delay_transport.seams.errors import AddressError
 from delaywheel.main import main
 from delaywheel.shared.admin_client import TOKEN_VARIABLE, Session
 from delaywheel.shared.failures import ExitCode, Failure
+from tests.delaywheel.endings import refused
 from tests.delaywheel.json_servers import answering
-from tests.odd_addresses import ODD_ADDRESSES
 
 
 def problem(code: str, message: str) -> bytes:
@@ -67,21 +66,13 @@ def test_nobody_there_is_a_failure_of_the_network() -> None:
     assert caught.value.exit_code == ExitCode.NETWORK
 
 
-@pytest.mark.parametrize("address", ODD_ADDRESSES, ids=range(len(ODD_ADDRESSES)))
-def test_at_what_is_no_address_nobody_is_asked(address: str) -> None:
-    with pytest.raises(AddressError):
-        session(address).ask("GET", "limits")
-
-
 @pytest.mark.parametrize("command", ["topology", "admin get broker-group", "controls", "status"])
 def test_a_command_with_no_address_is_one_sentence(command: str) -> None:
     words = command.split()
     at = ["--server" if command == "status" else "--meta", "x..y:5"]
-    result = CliRunner().invoke(
-        main, [words[0], *at, *words[1:]] if words[0] == "admin" else [*words, *at]
-    )
-    assert result.exit_code == ExitCode.USAGE, result.output
-    assert "'x..y:5' is not an address: 'x..y' is not a host name" in result.stderr
+    words = [words[0], *at, *words[1:]] if words[0] == "admin" else [*words, *at]
+    said = "'x..y:5' is not an address: 'x..y' is not a host name"
+    result = refused(CliRunner().invoke(main, words), ExitCode.USAGE, said)
     assert result.stderr.count("\n") == 1
 
 

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from delaywheel.main import main
 from delaywheel.shared.parameters import DELAY, MINUTE, MOMENT, PAIR, FiniteRange
+from tests.delaywheel.endings import refused
 
 
 @pytest.mark.parametrize(
@@ -52,9 +53,7 @@ def test_what_is_no_delay_is_refused(text: str) -> None:
 def test_a_number_that_is_none_is_refused_before_anybody_is_asked(
     command: tuple[str, ...], value: str
 ) -> None:
-    result = CliRunner().invoke(main, [*command, value])
-    assert result.exit_code == 2
-    assert "Invalid value" in result.stderr
+    refused(CliRunner().invoke(main, [*command, value]), 2, "Invalid value")
 
 
 def test_every_number_with_a_fraction_that_a_command_takes_is_finite() -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from delaywheel.main import main
 from storage.disk.disk import DirectoryDisk
 from storage.readers.manifest import encode_manifest, read_manifest
+from tests.delaywheel.endings import done, refused
 from tests.golden.directory import written
 from tests.spark_tools.s3_server import Store
 from tests.spark_tools.worlds import world_of
@@ -41,8 +42,7 @@ def directory(root: Path, *, deliver: bool = True) -> Path:
 def test_a_directory_is_reconciled_as_it_is_now(tmp_path: Path) -> None:
     data, output = directory(tmp_path / "data"), tmp_path / "result.json"
     details = tmp_path / "details"
-    found = invoke("--root", str(data), "--output", str(output), "--details", str(details))
-    assert found.exit_code == 0, found.output
+    found = done(invoke("--root", str(data), "--output", str(output), "--details", str(details)))
     assert "accepted 5: delivered 5" in found.output
     result = json.loads(output.read_bytes())
     assert (result["schema"], result["verdict"], result["complete"]) == (1, "clean", True)
@@ -54,14 +54,12 @@ def test_a_directory_is_reconciled_as_it_is_now(tmp_path: Path) -> None:
 def test_what_is_overdue_is_a_finding_and_lost_if_nothing_runs(tmp_path: Path) -> None:
     data, details = directory(tmp_path / "data", deliver=False), tmp_path / "details"
     found = invoke("--root", str(data), "--details", str(details))
-    assert found.exit_code == 1
-    assert "overdue: 5" in found.output
+    assert (found.exit_code, "overdue: 5" in found.stdout) == (1, True)
     table = pq.read_table(details / "findings.parquet")
     assert table["class"].to_pylist() == ["overdue"] * 5
     assert all(table["message_id"].to_pylist())
     found = invoke("--root", str(data), "--final")
-    assert found.exit_code == 1
-    assert "lost: 5" in found.output
+    assert (found.exit_code, "lost: 5" in found.stdout) == (1, True)
 
 
 def test_a_manifest_names_the_files_of_another_directory(tmp_path: Path) -> None:
@@ -71,8 +69,7 @@ def test_a_manifest_names_the_files_of_another_directory(tmp_path: Path) -> None
     assert invoke("--manifest", f"{file}={data}").exit_code == 0
     # Its own directory has none of the files.
     found = invoke("--manifest", str(file))
-    assert found.exit_code == 2
-    assert "not complete" in found.output
+    assert (found.exit_code, "not complete" in found.output) == (2, True)
 
 
 def test_a_copy_in_an_object_store_is_reconciled_as_its_directory_is(
@@ -99,9 +96,7 @@ def test_a_copy_in_an_object_store_is_reconciled_as_its_directory_is(
         (["--root", "file://x/y"], "of another machine"),
         (["--root", "s3://team/node", "--details", "s3://team/result"], "write to this machine"),
     ):
-        found = invoke(*wrong)
-        assert found.exit_code == 3
-        assert why in found.output
+        refused(invoke(*wrong), 3, why)
 
 
 def test_the_range_is_of_utc_minutes(tmp_path: Path) -> None:
@@ -130,9 +125,7 @@ def test_the_range_is_of_utc_minutes(tmp_path: Path) -> None:
     ],
 )
 def test_every_error_is_3_and_no_verdict(options: list[str]) -> None:
-    found = invoke(*options)
-    assert found.exit_code == 3, found.output
-    assert "Error" in found.output
+    refused(invoke(*options), 3, "Error")
 
 
 def test_a_defect_is_an_error_with_its_traceback_and_never_a_verdict(
@@ -156,9 +149,7 @@ def test_without_the_extra_it_says_what_to_install(
     for name in [name for name in sys.modules if name.startswith(("spark_tools", "pyarrow"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    found = invoke("--root", str(data))
-    assert found.exit_code == 3
-    assert "pip install ./distributions/client '.[spark]'" in found.output
+    refused(invoke("--root", str(data)), 3, "pip install ./distributions/client '.[spark]'")
 
 
 def test_outputs_are_whole_or_as_they_were(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 from delaywheel.main import main
 from delaywheel.spark.engines import EngineChoice, running
 from spark_tools.files.errors import SparkFailedError
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.spark.test_commands import directory
 
 
@@ -25,8 +26,7 @@ def test_spark_is_what_works_if_nothing_is_said_and_finds_the_same(
     assert spark.sparkContext.defaultParallelism == 2
     data, local, other = directory(tmp_path / "data"), tmp_path / "local", tmp_path / "spark"
     assert invoke("--root", str(data), "--engine", "local", "--output", str(local)).exit_code == 0
-    found = invoke("--root", str(data), "--output", str(other))
-    assert found.exit_code == 0, found.output
+    found = done(invoke("--root", str(data), "--output", str(other)))
     assert "accepted 5: delivered 5" in found.output
     assert found.output.endswith("spark: clean\n")
     first, second = json.loads(local.read_bytes()), json.loads(other.read_bytes())
@@ -59,9 +59,7 @@ def test_without_pyspark_it_says_what_to_install(
 ) -> None:
     data = directory(tmp_path / "data")
     monkeypatch.setitem(sys.modules, "pyspark", None)
-    found = invoke("--root", str(data))
-    assert found.exit_code == 3
-    assert "extra `spark`" in found.output
+    found = refused(invoke("--root", str(data)), 3, "extra `spark`")
     assert "--engine local" in found.output
 
 
@@ -77,9 +75,7 @@ def test_without_pyspark_it_says_what_to_install(
     ],
 )
 def test_options_of_the_other_engine_are_errors(options: list[str], complaint: str) -> None:
-    found = invoke(*options)
-    assert found.exit_code == 3
-    assert complaint in found.output
+    refused(invoke(*options), 3, complaint)
 
 
 def test_spark_connect_cannot_do_it(monkeypatch: pytest.MonkeyPatch) -> None:

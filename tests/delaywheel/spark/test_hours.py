@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from delaywheel.main import main
 from spark_tools.run.plan import Source
 from storage.readers.manifest import encode_manifest
+from tests.delaywheel.endings import done, refused
 from tests.delaywheel.spark.test_commands import directory
 from tests.spark_tools.growing_worlds import Life
 
@@ -29,8 +30,7 @@ def manifest_of(source: Source, file: Path) -> str:
 def test_each_hour_is_told_of_once_and_the_summary_tells_of_all(tmp_path: Path) -> None:
     life, state = Life(1), tmp_path / "state"
     given = manifest_of(life.at(70).written(tmp_path / "a"), tmp_path / "a.json")
-    found = invoke("--state", str(state), "--manifest", given)
-    assert found.exit_code == 0, found.output
+    found = done(invoke("--state", str(state), "--manifest", given))
     assert "2013-11-27T00:00Z: clean: accepted" in found.output
     assert "1 hour(s) since 2013-11-27T00:00Z are done for good, all before" in found.output
     assert found.output.endswith("2013-11-27T01:00Z: clean 1\nlocal: clean\n")
@@ -92,9 +92,7 @@ def test_every_error_is_3_and_says_what_is_wrong(
     directory(tmp_path / "data")
     (tmp_path / "file").write_bytes(b"{}")
     monkeypatch.chdir(tmp_path)
-    found = invoke(*options)
-    assert found.exit_code == 3, found.output
-    assert said in found.output
+    refused(invoke(*options), 3, said)
 
 
 def test_hours_in_which_nothing_is_due_have_one_line(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from click.testing import CliRunner, Result
 
 from delaywheel.main import main
 from storage.readers.manifest import encode_manifest
+from tests.delaywheel.endings import done, refused
 from tests.spark_tools.repair_worlds import sealed_builder
 
 
@@ -20,20 +21,10 @@ def test_a_page_can_be_made_at_once_or_later(tmp_path: Path) -> None:
     file.write_bytes(encode_manifest(source.manifest))
     now, later = tmp_path / "now.html", tmp_path / "later.html"
     manifest = f"{file}={source.root}"
-    found = invoke(
-        "reconcile",
-        "--engine",
-        "local",
-        "--manifest",
-        manifest,
-        "--output",
-        str(output),
-        "--page",
-        str(now),
-    )
+    to = ("--output", str(output), "--page", str(now))
+    found = invoke("reconcile", "--engine", "local", "--manifest", manifest, *to)
     assert found.exit_code == 1
-    found = invoke("page", str(output), "--output", str(later))
-    assert found.exit_code == 0, found.output
+    done(invoke("page", str(output), "--output", str(later)))
     assert now.read_bytes() == later.read_bytes()
     assert b"Findings" in now.read_bytes()
 
@@ -47,8 +38,6 @@ def test_what_is_no_result_is_an_error(tmp_path: Path) -> None:
         (json.dumps({"schema": 1, "groups": 7}).encode(), "is no result"),
     ):
         file.write_bytes(data)
-        found = invoke("page", str(file), "--output", str(tmp_path / "x.html"))
-        assert found.exit_code == 3, found.output
-        assert said in found.output
+        refused(invoke("page", str(file), "--output", str(tmp_path / "x.html")), 3, said)
     assert invoke("page", "nowhere.json", "--output", "x").exit_code == 3
     assert not (tmp_path / "x.html").exists()

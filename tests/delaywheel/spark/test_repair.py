@@ -16,6 +16,7 @@ from spark_tools.run.plan import Source
 from storage.readers.manifest import encode_manifest
 from tests.delay_client.conftest import ScriptedServer
 from tests.delay_client.fake_meta import FakeMeta, group
+from tests.delaywheel.endings import done, refused
 from tests.processes.real_processes import ROOT
 from tests.spark_tools.repair_worlds import run, sealed_builder
 from tests.spark_tools.worlds import Builder
@@ -44,8 +45,7 @@ def lost(root: Path, builder: Builder | None = None) -> tuple[Source, tuple[str,
 
 def test_without_send_it_only_says_what_it_would_do(tmp_path: Path) -> None:
     _, options = lost(tmp_path)
-    found = invoke(*options)
-    assert found.exit_code == 0, found.output
+    found = done(invoke(*options))
     assert "3 messages to send" in found.output
     assert "3 lost" in found.output
     assert "nothing was sent" in found.output
@@ -62,18 +62,15 @@ def test_it_sends_each_message_once_and_reconciles_to_nothing(
     _, options = lost(tmp_path, builder)
     audit = tmp_path / "audit.jsonl"
     to = ("--node", node.address, "--audit", str(audit), "--send", "--missing")
-    found = invoke(*options, *to)
-    assert found.exit_code == 0, found.output
+    found = done(invoke(*options, *to))
     assert "5 accepted" in found.output
     items = [item for request in node.requests for item in request.items]
     assert sorted(items) == sorted(one.item for one in builder.messages[:5])
-    found = invoke(*options, *to)
-    assert found.exit_code == 0, found.output
+    found = done(invoke(*options, *to))
     assert "0 messages to send" in found.output
     assert "left out: 5 were acknowledged before" in found.output
     assert len([item for request in node.requests for item in request.items]) == 5
-    found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
-    assert found.exit_code == 0, found.output
+    found = done(invoke(*options[2:], "--repairs", str(audit), command="reconcile"))
     assert "repaired 3" in found.output
 
 
@@ -110,9 +107,7 @@ def test_what_cannot_be_read_is_named_and_ends_with_2(node: ScriptedServer, tmp_
     Path(source.root, seal.file).unlink()
     to = ("--node", node.address, "--audit", str(tmp_path / "a"), "--send")
     for more in ((), to):
-        found = invoke(*options, *more)
-        assert found.exit_code == 2, found.output
-        assert f"cannot be read: lost c.g n1 sequence 4, {seal.file}" in found.output
+        refused(invoke(*options, *more), 2, f"cannot be read: lost c.g n1 sequence 4, {seal.file}")
     assert node.requests == []
 
 
@@ -130,21 +125,15 @@ def test_options_that_do_not_go_together_are_errors(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     _, options = lost(tmp_path)
-    found = invoke(*options, *more)
-    assert found.exit_code == 3, found.output
-    assert said in found.output
-    found = invoke("--details", str(tmp_path))
-    assert found.exit_code == 3
-    assert "--root or --manifest" in found.output
+    refused(invoke(*options, *more), 3, said)
+    refused(invoke("--details", str(tmp_path)), 3, "--root or --manifest")
 
 
 def test_what_is_no_audit_or_no_result_is_an_error(tmp_path: Path) -> None:
     _, options = lost(tmp_path)
     audit = tmp_path / "a"
     audit.write_bytes(b'{"at_ms":1,"who":"alice"}\n')
-    found = invoke(*options, "--audit", str(audit))
-    assert found.exit_code == 3
-    assert "no audit of repairs" in found.output
+    refused(invoke(*options, "--audit", str(audit)), 3, "no audit of repairs")
     found = invoke(*options[2:], "--repairs", str(audit), command="reconcile")
     assert found.exit_code == 3
     (tmp_path / "details" / "findings.parquet").unlink()
