@@ -6,8 +6,9 @@ import pytest
 import structlog
 
 from meta_server.server import MetaServer
+from meta_server.settings.config import MetaServerConfig
 from tests.kit.operator import Operator
-from tests.meta_server.meta_rig import World
+from tests.meta_server.meta_rig import World, make_config
 
 
 @pytest.fixture(autouse=True)
@@ -22,8 +23,14 @@ def world() -> World:
 
 
 @pytest.fixture
-async def server(world: World) -> AsyncIterator[MetaServer]:
-    async with world.serving() as serving:
+def config() -> MetaServerConfig:
+    """Return the settings of the server; a test may be parametrized by others."""
+    return make_config()
+
+
+@pytest.fixture
+async def server(world: World, config: MetaServerConfig) -> AsyncIterator[MetaServer]:
+    async with world.serving(config) as serving:
         yield serving
 
 

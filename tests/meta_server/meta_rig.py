@@ -15,8 +15,11 @@ from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta import requests
 from delay_protocol.nodes import group_changes
 from delay_protocol.nodes.registration import (
+    GroupRecord,
+    Master,
     NodeRegister,
     NodeRegistered,
+    Phase,
     Refused,
     Shown,
     Told,
@@ -79,6 +82,25 @@ def node(
         version="1.0",
         told=told,
         replaces=None if replaces is None else uuid(replaces),
+    )
+
+
+def record(
+    epoch: int = 1,
+    version: int = 1,
+    *,
+    master: str | None = "n1",
+    min_isr: int = 1,
+    **in_sync: UUID,
+) -> GroupRecord:
+    """Return the record of a group of delay servers; without a master it elects one."""
+    return GroupRecord(
+        epoch=epoch,
+        version=version,
+        master=None if master is None else Master(node_id=master, incarnation=1),
+        in_sync=in_sync,
+        min_isr=min_isr,
+        phase=Phase.ELECTING if master is None else Phase.ACTIVE,
     )
 
 
@@ -185,21 +207,30 @@ class Peer:
 
     async def state(self, state: Shown = "RW") -> None:
         """Register the last node again with its state for producers, until they see that."""
-        request, shown = msgspec.structs.replace(self.registered, state=state), None
+        shown = None
         with trio.fail_after(5):
             while shown != state:
-                reply = await self.node(request)
-                assert isinstance(reply, NodeRegistered), reply
-                shown = reply.state
+                shown = (await self.register_again(state=state)).state
                 await trio.sleep(0.01)
 
-    async def watch(self) -> group_changes.NodeNews | None:
-        """Wait for news of the registered node's group; None: there were none for a while."""
-        frame = await self.ask(
-            CommandCode.NODE_WATCH, group_changes.encode_node_watch(group_changes.NodeWatch())
-        )
+    async def register_again(self, **changed: Any) -> NodeRegistered:  # noqa: ANN401
+        """Register the last node again, with other values of some fields."""
+        reply = await self.node(msgspec.structs.replace(self.registered, **changed))
+        assert isinstance(reply, NodeRegistered), reply
+        return reply
+
+    async def watch(self) -> group_changes.WatchReply:
+        """Wait for what is new for the registered node; after a while there may be nothing."""
+        body = group_changes.encode_node_watch(group_changes.NodeWatch())
+        frame = await self.ask(CommandCode.NODE_WATCH, body)
         assert frame.code == 0, frame.body
-        return group_changes.decode_watch_reply(frame.body).news
+        return group_changes.decode_watch_reply(frame.body)
+
+    async def news(self) -> group_changes.NodeNews:
+        """Return the next news of the registered node's group."""
+        reply = await self.watch()
+        assert reply.news is not None
+        return reply.news
 
     async def change(self, change: group_changes.GroupChange) -> group_changes.ChangeReply:
         """Ask for a change of the registered node's group, or vote."""
@@ -227,6 +258,13 @@ class World:
     async def connect(self) -> Peer:
         """Connect a peer."""
         return Peer(await self._clients.connect(HOST, PORT))
+
+    async def registered(self, request: NodeRegister) -> Peer:
+        """Connect a delay server that registers."""
+        peer = await self.connect()
+        peer.registered = request
+        await peer.register_again()
+        return peer
 
     def server(self, config: MetaServerConfig | None = None) -> MetaServer:
         """Make a server for the next life of the machine."""

@@ -4,6 +4,8 @@ import random
 import sys
 from uuid import UUID
 
+from msgspec.structs import replace
+
 from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known import model
 from meta_server.known.errors import ConflictError
@@ -53,9 +55,7 @@ def race(url: str, node_id: str, wins: int) -> None:
             min_isr=1,
             phase=Phase.ACTIVE,
         )
-        after = model.DelayGroup(
-            name=group.name, cluster=group.cluster, log_uuid=group.log_uuid, record=record
-        )
+        after = replace(group, record=record)
         entry = model.AuditEntry(at_ms=1, actor=node_id, action="elect", target=str(record.epoch))
         try:
             store.commit([model.Save(after, over=group.etag), model.Audit(entry)])

@@ -3,13 +3,14 @@
 import pytest
 import trio
 
+from delay_protocol.basics.codes import CommandCode
 from delay_protocol.meta.requests import BrokerRequestType, BrokerRole, ClientType
-from delay_protocol.nodes.registration import NodeRegistered
+from delay_protocol.nodes.registration import NodeRegistered, encode_node_register
+from delay_protocol.receivers import masters
 from meta_server.groups.waiting_groups import (
     NEW_GROUPS_ADDRESS_SHARE,
     NEW_GROUPS_BURST_SECONDS,
     NEW_GROUPS_PER_SECOND,
-    WAITING_PER_ADDRESS_MAX,
 )
 from meta_server.server import MetaServer
 from meta_server.settings.config import (
@@ -22,7 +23,6 @@ from tests.meta_server.meta_rig import World, broker, entered, make_config, name
 AT_ONCE = NEW_GROUPS_PER_SECOND * NEW_GROUPS_BURST_SECONDS * NEW_GROUPS_ADDRESS_SHARE
 DELAY_PRODUCER = ClientType.DELAY_PRODUCER
 HEARTBEAT, OFFLINE = BrokerRequestType.HEARTBEAT, BrokerRequestType.OFFLINE
-DAY_S = 24 * 3600.0
 
 
 @pytest.mark.parametrize(
@@ -46,127 +46,89 @@ def test_beyond_this_machine_groups_have_to_be_entered(
     assert config.is_open is is_open
 
 
-async def test_an_unknown_broker_group_waits_serves_nobody_and_is_let_in() -> None:
-    world = World()
+async def test_unknown_groups_of_all_kinds_wait_serve_nobody_and_are_let_in() -> None:
+    world, delay = World(), BrokerRole.DELAY_MASTER
     async with world.serving(entered()) as server:
         operator, peer, client = Operator(server), await world.connect(), await world.connect()
         for what in (BrokerRequestType.ONLINE, HEARTBEAT):
             answer = await peer.broker(broker("g1", what=what))
             assert answer.code == 51
             assert b"delaywheel admin approve g1" in answer.body
-        assert names((await client.register("a.b")).groups) == []
+        assert (await peer.broker(broker("q1", role=delay))).code == 51
+        with pytest.raises(AssertionError, match="waits for an operator"):
+            await peer.node(node(group="d1"))
+        assert (await client.register("a.b", DELAY_PRODUCER)).groups == ()
+        assert (await client.register("a.b")).groups == ()
         await trio.sleep(2)
-        [step] = (await operator.topology())["next_steps"]
-        assert step["group"] == "g1"
-        assert "asks from 127.0.0.1" in step["step"]
-        assert "approve g1 --address 10.0.0.1:20881`" in step["step"]
+        steps = {row["group"]: row["step"] for row in (await operator.topology())["next_steps"]}
+        assert list(steps) == ["g1", "q1", "d1"]
+        assert "asks from 127.0.0.1" in steps["g1"]
+        assert "approve g1 --address 10.0.0.1:20881`" in steps["g1"]
         # The second as for a receiver, which it is not.
         for address in ("10.6.6.6:20881", ""):
             wrong = await refusal_of(operator.approve_group("g1", address=address))
             assert (wrong[0], wrong[1]["code"]) == (409, "conflict")
         shown = await operator.approve_group("g1", address="10.0.0.1:20881")
-        assert (shown["address"], shown["state"], shown["entered"]) == (
-            "10.0.0.1:20881",
-            "NRW",
-            True,
-        )
+        assert (shown["address"], shown["state"]) == ("10.0.0.1:20881", "NRW")
+        assert shown["entered"]
         assert (await peer.broker(broker("g1", what=HEARTBEAT))).code == 0
         assert names((await client.pushed()).groups) == ["g1"]
+        for name in ("q1", "d1"):
+            await operator.approve_group(name)
+        assert (await peer.broker(broker("q1", role=delay))).code == 0
+        # Another one of its servers may be the first that comes then.
+        await world.registered(node("n2", group="d1", address="10.0.0.6:20801", storage=7))
+        assert server.registry.groups["d1"].master == "10.0.0.6:20801"
         assert (await operator.topology())["next_steps"] == []
         actions = [row.entry.action for row in world.medium.audit]
-        assert actions == ["broker-group.approve"]
-        # It is known, and entered, after a restart as well.
+        assert actions == ["broker-group.approve"] * 3 + ["node.register"]
+    # They are known, and entered, after a restart as well.
     async with world.serving(entered()) as server:
         assert (await (await world.connect()).broker(broker("g1", what=HEARTBEAT))).code == 0
         assert (await refusal_of(Operator(server).approve_group("g9")))[0] == 404
 
 
-async def test_an_unknown_delay_group_waits_and_is_let_in_of_whichever_kind() -> None:
-    world = World()
-    async with world.serving(entered()) as server:
-        operator, theirs, ours = Operator(server), await world.connect(), await world.connect()
-        client = await world.connect()
-        role = BrokerRole.DELAY_MASTER
-        assert (await theirs.broker(broker("q1", role=role))).code == 51
-        with pytest.raises(AssertionError, match="waits for an operator"):
-            await ours.node(node(group="d1"))
-        assert (await client.register("a.b", DELAY_PRODUCER)).groups == ()
-        steps = (await operator.topology())["next_steps"]
-        assert [row["group"] for row in steps] == ["q1", "d1"]
-        for name in ("q1", "d1"):
-            await operator.approve_group(name)
-        assert (await theirs.broker(broker("q1", role=role))).code == 0
-        # Another one of its servers may be the first that comes then.
-        other = node("n2", group="d1", address="10.0.0.6:20801", storage=7)
-        assert isinstance(await ours.node(other), NodeRegistered)
-        assert server.registry.groups["d1"].master == "10.0.0.6:20801"
-
-
-async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_all_may_join() -> (
-    None
-):
-    world = World()
-    role = BrokerRole.DELAY_MASTER
-    async with world.serving() as server:
-        ours, client, stranger = [await world.connect() for _ in range(3)]
-        await ours.node(node())
-        await ours.state("RW")
-        answer = await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))
-        assert b"waits for an operator" in answer.body
-        for subject in ("a.b", "a.c", "a.d"):
-            assert names((await client.register(subject, DELAY_PRODUCER)).groups) == ["d1"]
-        await Operator(server).approve_group("q1")
-        assert (await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))).code == 0
+async def test_beside_delay_servers_of_ours_an_unknown_one_of_qmqs_waits_where_all_may_join(
+    world: World, operator: Operator
+) -> None:
+    client, stranger, role = await world.connect(), await world.connect(), BrokerRole.DELAY_MASTER
     # Where there are only QMQ's, they come as its meta server has them come.
-    other = World()
-    async with other.serving():
-        assert (await (await other.connect()).broker(broker("q1", role=role))).code == 0
+    assert (await stranger.broker(broker("q0", role=role))).code == 0
+    await stranger.broker(broker("q0", role=role, what=OFFLINE))
+    await (await world.registered(node())).state("RW")
+    answer = await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))
+    assert b"waits for an operator" in answer.body
+    for subject in ("a.b", "a.c", "a.d"):
+        assert names((await client.register(subject, DELAY_PRODUCER)).groups) == ["d1"]
+    await operator.approve_group("q1")
+    assert (await stranger.broker(broker("q1", address="10.6.6.6:1", role=role))).code == 0
 
 
-async def test_who_is_entered_needs_no_approval() -> None:
-    world = World()
-    async with world.serving(entered()) as server:
-        operator, peer = Operator(server), await world.connect()
-        await operator.add_group("g1")
-        body = {
-            "group": "g2",
-            "role": "MASTER",
-            "hostname": "b2",
-            "ip": "10.0.0.2",
-            "serve_port": 1,
-            "sync_port": 2,
-        }
-        await operator.add_broker(**body)
-        assert (await peer.broker(broker("g1"))).code == 0
-        assert (await peer.broker(broker("g2", address="10.0.0.2:1"))).code == 0
-
-
-async def test_those_that_wait_are_few_and_forgotten_when_they_are_silent() -> None:
-    world = World()
-    async with world.serving(entered()) as server:
-        peer = await world.connect()
-        for number in range(WAITING_PER_ADDRESS_MAX):
-            assert b"it waits" in (await peer.broker(broker(f"g{number}"))).body
-        answer = await peer.broker(broker("one"))
-        assert b"too many groups wait" in answer.body
-        waiting = server.handlers.admission.waiting
-        assert len(waiting.all(trio.current_time())) == WAITING_PER_ADDRESS_MAX
-        await trio.sleep(30)
-        assert waiting.all(trio.current_time()) == []
-        assert b"it waits" in (await peer.broker(broker("one"))).body
+@pytest.mark.parametrize("config", [entered()])
+async def test_who_is_entered_needs_no_approval(world: World, operator: Operator) -> None:
+    peer = await world.connect()
+    await operator.add_group("g1")
+    place = {"hostname": "b2", "ip": "10.0.0.2", "serve_port": 1, "sync_port": 2}
+    await operator.add_broker(group="g2", role="MASTER", **place)
+    assert (await peer.broker(broker("g1"))).code == 0
+    assert (await peer.broker(broker("g2", address="10.0.0.2:1"))).code == 0
 
 
 async def test_one_peer_takes_few_places_of_groups_at_once_and_others_come_later(
     world: World, server: MetaServer
 ) -> None:
-    peer = await world.connect()
+    peer, receiver = await world.connect(), masters.ReceiverRegister(name="mail", patterns=())
     for number in range(300):
         await peer.broker(broker(f"flood{number}"))
     assert len(server.registry.groups) <= AT_ONCE + 2
-    refused = await peer.broker(broker("good"))
-    assert b"too many groups are new from this address; try again later" in refused.body
-    with pytest.raises(AssertionError, match="too many groups are new"):
-        await peer.node(node())
+    why = b"too many groups are new from this address; try again later"
+    asked = masters.encode_receiver_register(receiver)
+    for refused in (
+        await peer.broker(broker("good")),
+        await peer.ask(CommandCode.RECEIVER_REGISTER, asked),
+        await peer.ask(CommandCode.NODE_REGISTER, encode_node_register(node())),
+    ):
+        assert why in refused.body
     await trio.sleep(10)
     assert (await peer.broker(broker("good"))).code == 0
     # Those that are known are no newcomers.

@@ -3,13 +3,14 @@
 import base64
 
 import msgspec
+import pytest
 import trio
 
 from delay_protocol.meta.requests import BrokerRequestType, BrokerState, ClientType
 from meta_server.known.model import BrokerGroup, GroupKind, Route, Subject
 from meta_server.server import MetaServer
 from meta_server.settings.config import AdminConfig
-from tests.kit.operator import OperationRefusedError, Operator, refusal_of
+from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import (
     World,
@@ -43,38 +44,19 @@ async def test_a_change_is_answered_when_it_is_stored_with_its_audit_in_the_same
     [stored] = [commit for commit in world.medium.commits if len(commit) > 1]
     assert [type(change).__name__ for change in stored] == ["Save", "Audit"]
     [row] = world.medium.audit
-    assert (row.entry.actor, row.entry.action, row.entry.target) == (
-        "loopback",
-        "broker-group.add",
-        "g1",
-    )
+    told = (row.entry.actor, row.entry.action, row.entry.target)
+    assert told == ("loopback", "broker-group.add", "g1")
 
 
-async def test_two_who_change_the_same_version_do_not_both_succeed(
+@pytest.mark.parametrize("config", [make_config(admin=AdminConfig(prefix_routes_max=5))])
+async def test_a_limit_holds_however_many_ask_at_once(
     server: MetaServer, operator: Operator
 ) -> None:
     await add_groups(operator, "g1")
-
-    async def change(weight: int) -> int:
-        try:
-            await operator.change_group("g1", weight=weight, version=1)
-        except OperationRefusedError as error:
-            return error.code
-        return 200
-
-    assert sorted(await at_once(map(change, range(10)))) == [200] + [412] * 9
-    assert server.registry.groups["g1"].version == 2
-
-
-async def test_a_limit_holds_however_many_ask_at_once() -> None:
-    world = World()
-    async with world.serving(make_config(admin=AdminConfig(prefix_routes_max=5))) as server:
-        operator = Operator(server)
-        await add_groups(operator, "g1")
-        paths = [f"/api/v1/route/p{number}.*" for number in range(20)]
-        answers = await at_once(operator.ask("PUT", path, {"groups": ["g1"]}) for path in paths)
-        assert sorted(one.code for one in answers) == [200] * 5 + [409] * 15
-        assert len(server.registry.prefixes) == 5
+    paths = [f"/api/v1/route/p{number}.*" for number in range(20)]
+    answers = await at_once(operator.ask("PUT", path, {"groups": ["g1"]}) for path in paths)
+    assert sorted(one.code for one in answers) == [200] * 5 + [409] * 15
+    assert len(server.registry.prefixes) == 5
 
 
 # What connected clients learn
@@ -146,24 +128,23 @@ async def test_a_replaced_master_is_pushed_and_has_a_time_out_to_be_heard(
     assert state_of(server, "g1") is BrokerState.NRW
 
 
-async def test_a_broker_is_told_who_it_is_as_soon_as_it_is_entered() -> None:
-    world = World()
+async def test_a_broker_is_told_who_it_is_as_soon_as_it_is_entered(
+    world: World, operator: Operator
+) -> None:
     body = {"group": "g1", "role": "MASTER", "hostname": "b1", "ip": "10.0.0.1"}
     ports = {"serve_port": 20881, "sync_port": 20882}
-    async with world.serving() as server:
-        operator = Operator(server)
-        peer = await world.connect()
-        unknown = await peer.acquire("b1", 20881)
-        assert (unknown.code, unknown.body) == (51, b"")
-        await operator.add_broker(**(body | ports))
-        assert (await peer.acquire("b1", 20881)).code == 0
-        place = {"hostname": "b2", "ip": "10.0.0.2", **ports}
-        await operator.replace_broker("g1", "MASTER", **place)
-        assert (await peer.acquire("b1", 20881)).code == 51
-        assert (await peer.acquire("b2", 20881)).code == 0
-        await operator.remove_broker("g1", "MASTER")
-        assert (await peer.acquire("b2", 20881)).code == 51
-        assert (await operator.brokers())["items"] == []
+    peer = await world.connect()
+    unknown = await peer.acquire("b1", 20881)
+    assert (unknown.code, unknown.body) == (51, b"")
+    await operator.add_broker(**(body | ports))
+    assert (await peer.acquire("b1", 20881)).code == 0
+    place = {"hostname": "b2", "ip": "10.0.0.2", **ports}
+    await operator.replace_broker("g1", "MASTER", **place)
+    assert (await peer.acquire("b1", 20881)).code == 51
+    assert (await peer.acquire("b2", 20881)).code == 0
+    await operator.remove_broker("g1", "MASTER")
+    assert (await peer.acquire("b2", 20881)).code == 51
+    assert (await operator.brokers())["items"] == []
 
 
 async def test_an_entered_group_with_a_time_out_to_register_falls_silent(
@@ -183,18 +164,15 @@ async def test_an_entered_group_with_a_time_out_to_register_falls_silent(
 async def test_a_delay_server_that_is_stopped_is_removed_and_a_dead_disk_is_given_up(
     world: World, operator: Operator
 ) -> None:
-    peer, other = await world.connect(), await world.connect()
-    await peer.node(node())
+    peer = await world.registered(node())
     slave = node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801")
-    await other.node(slave)
+    other = await world.registered(slave)
     code, error = await refusal_of(operator.remove_node("d1", "n2"))
     assert (code, "is alive" in error["message"]) == (409, True)
     await other.stream.aclose()
     await trio.sleep(1)
     shown = await operator.remove_node("d1", "n2")
     assert [row["node_id"] for row in shown["nodes"]] == ["n1"]
-    code, error = await refusal_of(operator.remove_node("d1", "n1"))
-    assert (code, "only disk" in error["message"]) == (409, True)
     code, error = await refusal_of(operator.give_up_node("d1", "n1", lose_messages=True))
     assert (code, "was heard lately" in error["message"]) == (409, True)
     await trio.sleep(16)
@@ -214,9 +192,9 @@ async def test_operators_elect_hand_over_and_set_how_many_have_to_be_in_sync() -
     world = World()
     async with three(world) as group:
         operator = Operator(group.server)
-        await group.members[0].register(last_sequence=40, committed=30, uncommitted=7)
+        await group.members[0].register_again(last_sequence=40, committed=30, uncommitted=7)
         for member in group.members[1:]:
-            await member.register()
+            await member.register_again()
         shown = await operator.delay_group("d1")
         assert (shown["phase"], shown["election"]) == ("active", "")
         first = shown["nodes"][0]
@@ -262,11 +240,8 @@ async def test_a_subject_that_nobody_uses_is_removed_or_it_is_said_why_not(
         ("tagged", 409, "has the tag t"),
         ("routed", 409, "has a route that an operator set"),
         ("nobody", 404, "there is no subject"),
-        ("typo?version=7", 412, "it has version 1"),
     ):
-        name, _, version = subject.partition("?version=")
-        query = {"version": version} if version else {}
-        found, error = await refusal_of(operator.remove_subject(name, **query))
+        found, error = await refusal_of(operator.remove_subject(subject))
         assert found == code
         assert reason in error["message"]
     assert await operator.remove_subject("typo") == {"changed": True}
@@ -305,17 +280,14 @@ async def test_routes_are_paged_found_by_beginning_and_group_and_counted_by_grou
         assert topology["routes_by_group"] == {"g1": count, "g2": count // 2}
 
 
-async def test_an_after_that_no_page_ended_with_is_refused() -> None:
-    world = World()
+async def test_an_after_that_no_page_ended_with_is_refused(operator: Operator) -> None:
     packed = [
         base64.urlsafe_b64encode(msgspec.msgpack.encode(key)).decode()
         for key in ({"a": 1}, [7], ["a", "b"], [])
     ]
-    async with world.serving() as server:
-        operator = Operator(server)
-        for after in ("x", "äöü", "////", *packed):
-            code, error = await refusal_of(operator.subjects(after=after))
-            assert (code, error["field"]) == (400, "after")
+    for after in ("x", "äöü", "////", *packed):
+        code, error = await refusal_of(operator.subjects(after=after))
+        assert (code, error["field"]) == (400, "after")
 
 
 async def test_the_audit_is_filtered_and_paged_and_tells_before_and_after(
@@ -349,8 +321,7 @@ async def test_a_long_audit_is_looked_through_in_steps(operator: Operator) -> No
 
 
 async def test_everything_is_there_at_a_glance(world: World, operator: Operator) -> None:
-    peer = await world.connect()
-    await peer.node(node())
+    peer = await world.registered(node())
     await add_groups(operator, "g1")
     await peer.register("a.b")
     await operator.tag_subject("tagged", "t")
@@ -359,13 +330,9 @@ async def test_everything_is_there_at_a_glance(world: World, operator: Operator)
     [group] = found["delay_groups"]
     assert (group["master"], group["nodes"][0]["in_sync"]) == ("n1", True)
     assert found["routes_by_group"] == {"g1": 1}
-    assert found["unserved"] == [
-        {
-            "why": "it has no route: no broker group could be given to it",
-            "patterns": 1,
-            "examples": ["tagged"],
-        }
-    ]
+    [unserved] = found["unserved"]
+    assert unserved.pop("why") == "it has no route: no broker group could be given to it"
+    assert unserved == {"patterns": 1, "examples": ["tagged"]}
     assert (found["failing"], found["next_steps"]) == ([], [])
 
 
@@ -403,33 +370,30 @@ async def test_subjects_that_no_group_takes_messages_of_are_shown_with_the_reaso
 
 async def test_who_was_not_heard_since_a_restart_is_not_said_to_have_been() -> None:
     world = World()
-    request = node()
     async with world.serving() as server:
-        peer = await world.connect()
+        peer = await world.registered(node())
         await peer.broker(broker("g1"))
         await peer.broker(broker("g2"))
-        await peer.node(request)
         await trio.sleep(3)
-        assert await _liveness(server) == [("heard", 3), ("heard", 3)]
+        assert await _liveness(server) == [("heard", 3)] * 3
     await trio.sleep(1000)
     async with world.serving() as server:
         peer = await world.connect()
         await peer.broker(broker("g2", what=BrokerRequestType.HEARTBEAT))
         await trio.sleep(3)
-        assert await _liveness(server) == [("assumed", None), ("heard", 3)]
-        [group] = (await Operator(server).topology())["delay_groups"]
-        [seen] = group["nodes"]
-        assert (seen["liveness"], seen["heard_seconds_ago"]) == ("assumed", None)
+        assert await _liveness(server) == [("assumed", None), ("heard", 3), ("assumed", None)]
         await trio.sleep(31)
-        assert await _liveness(server) == [("none", None), ("none", None)]
+        assert await _liveness(server) == [("none", None)] * 3
 
 
 async def _liveness(server: MetaServer) -> list[tuple[str, int | None]]:
+    """Return how g1, g2 and n1 are shown."""
     found = await Operator(server).topology()
     rows = {row["name"]: row for row in found["broker_groups"]}
-    since = {name: rows[name]["heard_seconds_ago"] for name in ("g1", "g2")}
+    since = "heard_seconds_ago"
     return [
-        (rows[name]["liveness"], None if ago is None else int(ago)) for name, ago in since.items()
+        (row["liveness"], None if row[since] is None else int(row[since]))
+        for row in (rows["g1"], rows["g2"], found["delay_groups"][0]["nodes"][0])
     ]
 
 
@@ -444,8 +408,6 @@ async def test_many_routes_are_changed_in_one_request_and_each_is_in_the_audit()
         assert all(route.groups == ("g1", "g2") for route in server.registry.routes.values())
         again = await operator.extend_routes("g1", "g2")
         assert again == {"changed": 0, "left": 0, "complete": True}
-        code, error = await refusal_of(operator.extend_routes("g1", "g9"))
-        assert (code, error["field"], error["value"]) == (400, "new_group", "'g9'")
     actions = [row.entry.action for row in world.medium.audit]
     assert actions.count("route.extend") == 500
 
@@ -487,8 +449,6 @@ async def test_while_the_store_is_away_reading_goes_on_and_changes_are_503(
     world.medium.is_down = True
     code, error = await refusal_of(operator.change_group("g1", weight=1))
     assert (code, error["code"]) == (503, "store")
-    code, error = await refusal_of(operator.change_group("g1", weight=1))
-    assert code == 503
     assert (await operator.group("g1"))["weight"] == 100
     assert (await operator.topology())["failing"]
     code, error = await refusal_of(operator.audit())

@@ -6,7 +6,7 @@ import pytest
 from starlette.applications import Starlette
 
 from meta_server.server import MetaServer
-from meta_server.settings.config import DelayConfig, ListenerConfig
+from meta_server.settings.config import DelayConfig, ListenerConfig, MetaServerConfig
 from tests.asgi import Caller
 from tests.kit.operator import app_of, starting_app
 from tests.meta_server.meta_rig import HOST, PORT, World, broker, make_config, node, until
@@ -27,27 +27,29 @@ async def text(server: MetaServer, path: str, **query: str) -> str:
     return answer.body.decode()
 
 
+def listening(**listener: Any) -> MetaServerConfig:  # noqa: ANN401 (fields of a section)
+    """Return the settings of a server that listens so."""
+    return make_config(listener=ListenerConfig(**listener))
+
+
 @pytest.mark.parametrize(
-    ("listener", "address"),
+    ("config", "address"),
     [
-        (ListenerConfig(), "127.0.0.1:20880"),
-        (ListenerConfig(address="0.0.0.0:20880"), "10.0.0.7:20880"),
-        (ListenerConfig(address="[::]:20880"), "10.0.0.7:20880"),
-        (ListenerConfig(advertised="meta.example:99"), "meta.example:99"),
+        (listening(), "127.0.0.1:20880"),
+        (listening(address="0.0.0.0:20880"), "10.0.0.7:20880"),
+        (listening(address="[::]:20880"), "10.0.0.7:20880"),
+        (listening(advertised="meta.example:99"), "meta.example:99"),
     ],
 )
 async def test_what_is_advertised_is_what_others_can_reach(
-    listener: ListenerConfig, address: str
+    server: MetaServer, address: str
 ) -> None:
-    world = World()
-    async with world.serving(make_config(listener=listener)) as server:
-        assert await text(server, "/meta/address") == address
+    assert await text(server, "/meta/address") == address
 
 
-async def test_the_delays_of_levels_are_told_with_the_address() -> None:
-    world = World()
-    async with world.serving(make_config(delay=DelayConfig(levels="1s 5m"))) as server:
-        answer = await Caller(app_of(server)).ask("GET", "/meta/address")
+@pytest.mark.parametrize("config", [make_config(delay=DelayConfig(levels="1s 5m"))])
+async def test_the_delays_of_levels_are_told_with_the_address(server: MetaServer) -> None:
+    answer = await Caller(app_of(server)).ask("GET", "/meta/address")
     assert (answer.code, answer.headers["delaywheel-levels"]) == (200, "1s 5m")
 
 
@@ -71,24 +73,21 @@ async def test_readiness_says_that_the_store_is_away(world: World, server: MetaS
     assert "known routes are served" in body["failing"][0]
 
 
-async def test_readiness_says_that_all_places_are_taken() -> None:
-    world = World()
-    few = ListenerConfig(address=f"{HOST}:{PORT}", connections_max=3)
-    async with world.serving(make_config(listener=few)) as server:
-        _idle = [await world.connect() for _ in range(3)]
-        listener = server.listener
-        assert listener is not None
-        await until(lambda: listener.open_connections == 3)
-        code, body = await get(app_of(server), "/readyz")
-        assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
+@pytest.mark.parametrize("config", [listening(address=f"{HOST}:{PORT}", connections_max=3)])
+async def test_readiness_says_that_all_places_are_taken(world: World, server: MetaServer) -> None:
+    _idle = [await world.connect() for _ in range(3)]
+    listener = server.listener
+    assert listener is not None
+    await until(lambda: listener.open_connections == 3)
+    code, body = await get(app_of(server), "/readyz")
+    assert (code, "all 3 connections" in body["failing"][0]) == (503, True)
 
 
 async def test_the_status_has_figures_and_where_it_listens(
     world: World, server: MetaServer
 ) -> None:
-    peer = await world.connect()
+    peer = await world.registered(node())
     await peer.broker(broker())
-    await peer.node(node())
     await peer.node(node("n2", storage=2, last_sequence=0, address="10.0.0.6:20801"))
     await peer.register("a.b")
     code, status = await get(app_of(server), "/status")

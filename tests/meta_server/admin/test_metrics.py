@@ -33,9 +33,8 @@ def samples(text: bytes) -> dict[str, float]:
 
 
 async def test_everything_is_shown_and_counted(world: World, server: MetaServer) -> None:
-    peer = await world.connect()
+    peer = await world.registered(node())
     await peer.broker(broker())
-    await peer.node(node())
     await peer.register("a.b")
     await peer.register("a b")
     operator = Operator(server)

@@ -11,17 +11,14 @@ import trio
 
 from delay_protocol.meta.requests import BrokerRole
 from delay_protocol.nodes.registration import (
-    GroupRecord,
-    Master,
     NodeRegistered,
-    Phase,
     Refused,
     Told,
 )
 from meta_server.known import model
 from meta_server.settings.config import AdminConfig, RegistrationConfig
 from tests.kit.operator import OperationRefusedError, Operator, refusal_of
-from tests.meta_server.meta_rig import World, group, make_config, node, uuid, world_with
+from tests.meta_server.meta_rig import World, group, make_config, node, record, uuid, world_with
 
 Operation = Callable[[Operator], Awaitable[Any]]
 
@@ -34,14 +31,8 @@ def delay_group(
 ) -> dict[str, Any]:
     """Return rows of a delay group d1 with the nodes n1 and others."""
     names = ("n1", *others)
-    record = GroupRecord(
-        epoch=4,
-        version=9,
-        master=Master(node_id="n1", incarnation=1) if has_master else None,
-        in_sync={name: uuid(100 + names.index(name)) for name in in_sync},
-        min_isr=min_isr,
-        phase=Phase.ACTIVE if has_master else Phase.ELECTING,
-    )
+    disks = {name: uuid(100 + names.index(name)) for name in in_sync}
+    known = record(4, 9, master="n1" if has_master else None, min_isr=min_isr, **disks)
     nodes = tuple(
         model.DelayNode(
             cluster="c1",
@@ -61,7 +52,7 @@ def delay_group(
         "broker_groups": (group("d1", kind=kind, master="10.0.0.0:20801"),),
         "delay_nodes": nodes,
         "delay_groups": (
-            model.DelayGroup(name="d1", cluster="c1", log_uuid=uuid(1), record=record),
+            model.DelayGroup(name="d1", cluster="c1", log_uuid=uuid(1), record=known),
         ),
     }
 
@@ -117,7 +108,6 @@ def _broker(**more: object) -> Operation:
         (lambda do: do.change_group("g1", address=""), "address"),
         (lambda do: do.change_group("g1", kind="delay"), "kind"),
         (_broker(ip="h1"), "ip"),
-        (_broker(ip="::1"), "ip"),
         (_broker(hostname="a b"), "hostname"),
         (_broker(hostname="a:b"), "hostname"),
         (_broker(sync_port=0), "sync_port"),
@@ -192,16 +182,11 @@ async def test_what_the_state_of_a_row_does_not_allow_is_refused_and_it_is_said_
     [
         (lambda do: do.add_group("g1"), "1"),
         (lambda do: do.change_group("g1", weight=9, version=4), "1"),
-        (lambda do: do.retire_group("g1", lose_messages=True, version=4), "1"),
         (lambda do: do.remove_group("old", version=2), "1"),
-        (_broker(group="g1"), "1"),
         (lambda do: do.remove_broker("g1", "MASTER", version=2), "1"),
         (lambda do: do.set_route("new", ["g1"], version=1), None),
-        (lambda do: do.set_route("mine", ["speaks"], version=0), "1"),
         (lambda do: do.set_prefix("p.", ["speaks"], version=2), "1"),
-        (lambda do: do.remove_route("mine", version=2), "1"),
         (lambda do: do.tag_subject("mine", "t", version=0), "1"),
-        (lambda do: do.remove_subject("mine", version=2), "1"),
         (lambda do: do.act("delay-group", "d1", action="elect", version="4.8"), "4.9"),
         (lambda do: do.remove("delay-node", "d1", "n1", version=2), "1"),
         (lambda do: do.change_rule("c1", "groups", group="g1", weight=2, version=1), None),

@@ -6,17 +6,12 @@ import msgspec
 import pytest
 import trio
 
-from delay_protocol.basics.codes import CommandCode
 from delay_protocol.nodes.controls import Controls, ControlsId, SubjectControl, id_of
 from delay_protocol.nodes.group_changes import (
     WATCH_S,
-    NodeWatch,
-    WatchReply,
-    decode_watch_reply,
-    encode_node_watch,
     read_document,
 )
-from delay_protocol.nodes.registration import AppliedControls, NodeRegister, NodeRegistered
+from delay_protocol.nodes.registration import AppliedControls
 from meta_server.server import MetaServer
 from tests.asgi import JSON
 from tests.kit.operator import Operator, refusal_of
@@ -26,61 +21,42 @@ from tests.meta_server.meta_rig import Peer, World, asking, node, until
 PAUSED = SubjectControl(paused=True)
 
 
-class Node:
-    """A delay server that watches, and applies the controls that it is sent."""
-
-    def __init__(self, peer: Peer, request: NodeRegister) -> None:
-        self.peer = peer
-        self.request = request
-
-    async def register(self, applied: ControlsId | None, keeps: str = "") -> None:
-        """Register with the controls that it applies."""
-        controls = AppliedControls(id=applied, keeps=keeps)
-        self.request = msgspec.structs.replace(self.request, controls=controls)
-        await self.peer.node(self.request)
-
-    async def watch(self) -> WatchReply:
-        answer = await self.peer.ask(CommandCode.NODE_WATCH, encode_node_watch(NodeWatch()))
-        assert answer.code == 0, answer.body
-        return decode_watch_reply(answer.body)
-
-    async def sent(self) -> Controls | None:
-        """Return the controls of the next answer that has some; None: it is one without any."""
-        while (reply := await self.watch()).controls is None and reply.news is not None:
-            pass
-        news = reply.controls
-        if news is None or news.document is None:
-            return None
-        return read_document(news.document, news.id)
-
-    async def apply(self) -> Controls | None:
-        """Apply the controls that are sent next, and say so."""
-        controls = await self.sent()
-        if controls is not None:
-            await self.register(id_of(controls))
-        return controls
+async def applies(peer: Peer, applied: ControlsId | None, keeps: str = "") -> None:
+    """Register a node again with the controls that it applies."""
+    await peer.register_again(controls=AppliedControls(id=applied, keeps=keeps))
 
 
-async def registered(world: World, name: str = "n1", **fields: object) -> Node:
-    one = Node(await world.connect(), node(name, **fields))  # type: ignore[arg-type]
-    reply = await one.peer.node(one.request)
-    assert isinstance(reply, NodeRegistered), reply
-    return one
+async def sent(peer: Peer) -> Controls | None:
+    """Return the controls of the next answer that has some; None: it is one without any."""
+    while (reply := await peer.watch()).controls is None and reply.news is not None:
+        pass
+    news = reply.controls
+    if news is None or news.document is None:
+        return None
+    return read_document(news.document, news.id)
+
+
+async def apply(peer: Peer) -> Controls | None:
+    """Have a node apply the controls that are sent next, and say so; return them."""
+    controls = await sent(peer)
+    if controls is not None:
+        await applies(peer, id_of(controls))
+    return controls
 
 
 async def test_a_change_is_told_at_once_to_every_node_of_its_cluster_and_to_no_other() -> None:
     world = World()
     async with world.serving() as server, trio.open_nursery() as nursery:
         operator = Operator(server)
-        ours = await registered(world)
-        other = await registered(world, group="d2", log=2, storage=102, cluster="c2")
-        assert await ours.sent() == Controls(version=0, store=world.medium.uuid)
-        await other.sent()
+        ours = await world.registered(node())
+        other = await world.registered(node(group="d2", log=2, storage=102, cluster="c2"))
+        assert await sent(ours) == Controls(version=0, store=world.medium.uuid)
+        await sent(other)
         heard: list[tuple[float, Controls | None]] = []
 
-        async def wait(one: Node) -> None:
-            heard.append((trio.current_time(), await one.sent()))
-            heard[-1] = (trio.current_time(), heard[-1][1])
+        async def wait(one: Peer) -> None:
+            told = await sent(one)
+            heard.append((trio.current_time(), told))
 
         nursery.start_soon(wait, ours)
         nursery.start_soon(wait, other)
@@ -92,15 +68,17 @@ async def test_a_change_is_told_at_once_to_every_node_of_its_cluster_and_to_no_o
         [(at, told)] = heard
         assert at - changed_at < 0.1
         assert told == Controls(version=1, subjects={"order.*": PAUSED}, store=world.medium.uuid)
+        # Whoever waits for news is answered after a while that there are none.
         await until(lambda: len(heard) == 2, seconds=2 * WATCH_S)
         assert heard[1][1] is None
+        assert WATCH_S - 0.5 < heard[1][0] - changed_at < WATCH_S + 0.5
 
 
 @pytest.mark.parametrize("number", [b"NaN", b"Infinity", b"-Infinity", b"1e400", b'"nan"'])
 async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
     world: World, operator: Operator, number: bytes
 ) -> None:
-    await registered(world)
+    await world.registered(node())
     for name in ("rate_per_s", "weight"):
         await operator.change_rule("c1", "groups", group="a", **{name: 7})
         before = await operator.controls("c1")
@@ -113,11 +91,11 @@ async def test_a_number_that_is_none_takes_no_limit_and_no_weight_away(
 async def test_it_is_shown_by_which_version_each_node_goes_or_why_by_none(
     world: World, operator: Operator
 ) -> None:
-    one = await registered(world)
+    one = await world.registered(node())
     [shown] = (await operator.controls("c1"))["nodes"]
     assert (shown["controls_version"], shown["controls_note"]) == (None, "")
     await operator.change_rule("c1", "groups", group="g1", weight=3)
-    assert await one.apply() is not None
+    assert await apply(one) is not None
     [shown] = (await operator.controls("c1"))["nodes"]
     assert (shown["controls_version"], shown["controls_note"]) == (1, "")
     [group] = (await operator.topology())["delay_groups"]
@@ -125,7 +103,7 @@ async def test_it_is_shown_by_which_version_each_node_goes_or_why_by_none(
     await operator.change_rule("c1", "groups", group="g1", weight=4)
     [shown] = (await operator.controls("c1"))["nodes"]
     assert shown["controls_note"] == "it applies version 1, the version here is 2"
-    await one.register(ControlsId(store=UUID(int=9), version=4, crc=0), "stricter rules")
+    await applies(one, ControlsId(store=UUID(int=9), version=4, crc=0), "stricter rules")
     [shown] = (await operator.controls("c1"))["nodes"]
     assert (shown["controls_version"], shown["controls_note"]) == (None, "stricter rules")
 
@@ -133,32 +111,31 @@ async def test_it_is_shown_by_which_version_each_node_goes_or_why_by_none(
 async def test_controls_that_a_node_applies_are_named_and_not_sent_again(
     world: World, operator: Operator
 ) -> None:
-    one = await registered(world)
+    one = await world.registered(node())
     await operator.change_rule("c1", "groups", group="g1", weight=3)
-    sent = await one.apply()
-    assert sent is not None
-    again = Node(await world.connect(), one.request)
-    await again.peer.node(again.request)
+    applied = await apply(one)
+    assert applied is not None
+    again = await world.registered(one.registered)
     news = (await again.watch()).controls
     assert news is not None
-    assert (news.id, news.document) == (id_of(sent), None)
+    assert (news.id, news.document) == (id_of(applied), None)
     # The same version with other rules: the store was restored meanwhile.
-    other = Node(await world.connect(), one.request)
-    await other.register(id_of(msgspec.structs.replace(sent, groups={})))
-    assert await other.sent() == sent
+    other = await world.registered(one.registered)
+    await applies(other, id_of(msgspec.structs.replace(applied, groups={})))
+    assert await sent(other) == applied
 
 
 async def test_a_vote_does_not_wait_for_controls_that_do_not_fit_beside_it(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
-    one = await registered(world)
+    one = await world.registered(node())
     for number in range(49):
         rule = {"subject": f"{number:03}{'x' * 1950}", "paused": True}
         await operator.change_rule("c1", "subjects", **rule)
     group = server.registry.delay_groups["d1"]
     for number in range(2, 8):
         name, address = f"n{number:02}" * 80, f"{('h' * 60 + '.') * 3}h{number}:20801"
-        await registered(world, name, storage=number, last_sequence=0, address=address)
+        await world.registered(node(name, storage=number, last_sequence=0, address=address))
     assert len(server.registry.nodes) == 7
     first, second = await one.watch(), await one.watch()
     assert first.news is not None
@@ -172,14 +149,12 @@ async def test_a_vote_does_not_wait_for_controls_that_do_not_fit_beside_it(
 async def test_changes_count_the_version_name_it_if_wanted_and_are_audited(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
-    await registered(world)
+    await world.registered(node())
     rule = ("c1", "groups")
     await operator.change_rule(*rule, group="g1", weight=3, paused=True)
     await operator.change_rule(*rule, group="g1", paused=False, version=1)
     shown = await operator.change_rule(*rule, group="g1", paused=False)
     assert (shown["version"], shown["groups"]["g1"]["weight"]) == (3, 3)
-    code, error = await refusal_of(operator.change_rule(*rule, group="g1", weight=2, version=1))
-    assert (code, "it has version 3" in error["message"]) == (412, True)
     code, error = await refusal_of(operator.change_rule("c9", "groups", group="g1", weight=2))
     assert (code, "there are: c1" in error["message"]) == (404, True)
     code, error = await refusal_of(operator.change_rule(*rule, group="g1", weight=0))
@@ -210,7 +185,7 @@ async def test_changes_count_the_version_name_it_if_wanted_and_are_audited(
 async def test_a_pause_that_is_there_already_is_answered_once_the_store_has_said_so(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
-    await registered(world)
+    await world.registered(node())
     for body in ({"subject": "a", "paused": True}, {"group": "g1", "paused": True}):
         kind = "subjects" if "subject" in body else "groups"
         await operator.change_rule("c1", kind, **body)
@@ -225,33 +200,29 @@ async def test_a_pause_that_is_there_already_is_answered_once_the_store_has_said
 async def test_rules_that_no_node_could_be_told_are_refused(
     world: World, operator: Operator
 ) -> None:
-    await registered(world)
-    codes = []
-    body: dict[str, object] = {}
-    for number in range(60):
-        body = {"subject": f"{number:03}{'x' * 1900}", "paused": True}
-        path = f"/api/v1/subject-rule/c1/{body['subject']}"
-        answer = await operator.ask("PUT", path, {"paused": True})
-        codes.append(answer.code)
+    await world.registered(node())
+    path = "/api/v1/subject-rule/c1"
+    answers = [
+        await operator.ask("PUT", f"{path}/{number:03}{'x' * 1900}", {"paused": True})
+        for number in range(60)
+    ]
+    codes = [answer.code for answer in answers]
     assert (codes[:45], codes[-1]) == ([200] * 45, 400)
-    assert (
-        "all rules together"
-        in (await refusal_of(operator.change_rule("c1", "subjects", **body)))[1]["message"]
-    )
+    assert "all rules together" in answers[-1].error["message"]
 
 
 async def test_what_the_store_did_not_keep_is_told_to_nobody(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
-    one = await registered(world)
+    one = await world.registered(node())
     await one.watch()
     world.medium.next_faults.append(Fault.LOST)
     body = {"subject": "a", "paused": True}
     assert (await refusal_of(operator.change_rule("c1", "subjects", **body)))[0] == 503
     await until(lambda: not server.committer.is_stale)
-    assert await one.sent() is None
+    assert await sent(one) is None
     # What it kept without saying so reaches a node that waits, once everything is loaded anew.
-    async with asking(one.sent) as found:
+    async with asking(lambda: sent(one)) as found:
         await until(lambda: len(server.handlers.held) == 1)
         world.medium.next_faults.append(Fault.KEPT)
         assert (await refusal_of(operator.change_rule("c1", "subjects", **body)))[0] == 503
@@ -263,10 +234,10 @@ async def test_what_the_store_did_not_keep_is_told_to_nobody(
 async def test_a_store_that_was_set_back_takes_no_change_while_a_node_has_newer_rules(
     world: World, operator: Operator
 ) -> None:
-    one = await registered(world)
-    await one.register(ControlsId(store=world.medium.uuid, version=7, crc=0))
+    one = await world.registered(node())
+    await applies(one, ControlsId(store=world.medium.uuid, version=7, crc=0))
     body = {"subject": "a", "paused": True}
     code, error = await refusal_of(operator.change_rule("c1", "subjects", **body))
     assert (code, "n1 of d1 has newer controls" in error["message"]) == (409, True)
-    assert await one.apply() is not None
+    assert await apply(one) is not None
     await operator.change_rule("c1", "subjects", **body)

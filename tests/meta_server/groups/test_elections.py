@@ -21,17 +21,11 @@ from meta_server.groups.elections import (
     Wish,
     set_min_isr,
 )
+from tests.meta_server.meta_rig import record
 
 A, B, C = UUID(int=1), UUID(int=2), UUID(int=3)
 MASTER = Master(node_id="a", incarnation=1)
-ACTIVE = GroupRecord(
-    epoch=3,
-    version=7,
-    master=MASTER,
-    in_sync={"a": A, "b": B, "c": C},
-    min_isr=2,
-    phase=Phase.ACTIVE,
-)
+ACTIVE = record(3, 7, master="a", min_isr=2, a=A, b=B, c=C)
 ELECTING = msgspec.structs.replace(ACTIVE, epoch=4, version=8, master=None, phase=Phase.ELECTING)
 
 
@@ -414,9 +408,7 @@ def elected(group: GroupState, now: float, **ends: int) -> GroupRecord:
     group.began = -100.0
     for name, end in ends.items():
         group.voted(ELECTING, name, 4, vote({"a": A, "b": B, "c": C}[name], end=end), now=now)
-    chosen = group.choose(ELECTING, now=now + 2.0)
-    assert isinstance(chosen, GroupRecord), chosen
-    return chosen
+    return a_record(group.choose(ELECTING, now=now + 2.0))
 
 
 def master_of(record: GroupRecord) -> str:

@@ -134,12 +134,8 @@ def test_subjects_spread_by_weight() -> None:
 @pytest.mark.parametrize(
     ("groups", "first"),
     [
-        ([delay("d1", NRW), delay("d2", NRW, is_read_only=True)], ["d1"]),
         ([delay("d1", R), delay("d2", is_read_only=True)], ["d1"]),
-        ([delay("d1", is_read_only=True)], ["d1"]),
-        ([delay("d1", is_retired=True)], []),
         ([delay("d1", master="")], []),
-        ([], []),
     ],
 )
 def test_trap_4_never_an_empty_list_for_a_delay_producer(
@@ -171,9 +167,10 @@ def test_trap_4_holds_for_any_states(
     # A Java producer drops every other state.
     assert all(info.state in {RW, W} for info in found)
     writable = {g.name for g in groups if g.name in known and g.state in {RW, W}}
-    open_to_it = {g.name for g in groups if not g.is_read_only}
-    if writable & open_to_it:
-        assert set(names(found)) <= writable & open_to_it
+    open_to_it = {g.name for g in groups if g.name in known and not g.is_read_only}
+    assert set(names(found)) <= (writable & open_to_it or open_to_it or known)
+    # Where none takes messages all are shown as if they did.
+    assert writable & open_to_it or all(info.state is RW for info in found)
 
 
 def test_a_delay_group_that_fails_moves_its_own_subjects_only() -> None:
@@ -201,16 +198,11 @@ def test_a_route_is_chosen_once_and_kept_whatever_groups_come() -> None:
     assert told(registry, "a.b", PRODUCER) == list(first)
 
 
-def test_an_unknown_subject_has_no_route_until_it_is_chosen() -> None:
-    registry = registry_of(group("g1"))
-    assert told(registry, "a.b", PRODUCER) is None
-    assert routed(registry, "a.b") == ("g1",)
-    assert registry.subjects["a.b"].created_ms == 0
-
-
 def test_a_subject_without_any_group_is_made_and_gets_its_route_when_one_comes() -> None:
     registry = registry_of()
-    assert routed(registry, "a.b") == ()
+    assert told(registry, "a.b", PRODUCER) is None
+    assert routed(registry, "a.b", now_ms=7) == ()
+    assert registry.subjects["a.b"].created_ms == 7
     assert routing.plan_route(registry, "a.b", LIMITS, now_ms=0) == []
     registry.apply((Save(group("g1")),))
     assert routed(registry, "a.b") == ("g1",)

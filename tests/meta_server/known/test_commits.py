@@ -102,16 +102,7 @@ async def test_what_gathers_shares_a_commit_and_what_is_about_one_thing_does_not
     assert rig.results == dict.fromkeys("abcd")
 
 
-async def test_a_commit_has_no_more_intents_than_allowed() -> None:
-    rig = Rig(batch_max=3)
-    for number in range(7):
-        rig.add(str(number))
-    async with rig.running():
-        pass
-    assert [len(commit) for commit in rig.medium.commits] == [3, 3, 1]
-
-
-async def test_what_is_urgent_has_its_turn_before_all_that_waits() -> None:
+async def test_what_is_urgent_comes_before_all_that_waits_and_commits_are_of_limited_size() -> None:
     rig = Rig(batch_max=3, waiting_max=7)
     for number in range(7):
         rig.add(str(number))
@@ -119,8 +110,8 @@ async def test_what_is_urgent_has_its_turn_before_all_that_waits() -> None:
     assert rig.committer.waiting == 8
     async with rig.running():
         pass
-    [first, *_] = rig.medium.commits
-    assert [row.name for row in saved(first, Subject)] == ["election"]
+    assert [row.name for row in saved(rig.medium.commits[0], Subject)] == ["election"]
+    assert [len(commit) for commit in rig.medium.commits] == [1, 3, 3, 1]
     assert len(rig.results) == 8
 
 

@@ -7,7 +7,6 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from delay_protocol.nodes.registration import GroupRecord, Master, Phase
 from meta_server.known.errors import StoreUnavailableError
 from meta_server.known.model import Contents, DelayGroup, Remove, Save
 from meta_server.known.record_file import (
@@ -18,20 +17,15 @@ from meta_server.known.record_file import (
 )
 from storage.disk.disk import DirectoryDisk
 from tests.meta_server.memory_store import Fault, Medium, MemoryRecordFile, MemoryStore
+from tests.meta_server.meta_rig import record
 
 DISK = UUID(int=9)
 
 
 def group(version: int, *, name: str = "d1") -> DelayGroup:
-    record = GroupRecord(
-        epoch=1,
-        version=version,
-        master=Master(node_id="n1", incarnation=1),
-        in_sync={"n1": DISK},
-        min_isr=1,
-        phase=Phase.ACTIVE,
+    return DelayGroup(
+        name=name, cluster="c1", log_uuid=UUID(int=len(name)), record=record(1, version, n1=DISK)
     )
-    return DelayGroup(name=name, cluster="c1", log_uuid=UUID(int=len(name)), record=record)
 
 
 def save(version: int) -> Save:

@@ -6,26 +6,25 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands, Told
+from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase, Stands, Told
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Audit, Contents, DelayGroup, Save
 from meta_server.known.record_file import VERSIONS_SKIPPED
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
+from tests.meta_server import meta_rig
 from tests.meta_server.meta_rig import node
 
 A, B, C, LOG = (UUID(int=one) for one in (101, 102, 103, 1))
 SENDS = Stands(may_send=True)
 
 
-def record(epoch: int, version: int, master: str = "a", **others: Any) -> GroupRecord:  # noqa: ANN401
-    values: dict[str, Any] = {
-        "master": Master(node_id=master, incarnation=1),
-        "in_sync": {"a": A, "b": B},
-        "min_isr": 1,
-        "phase": Phase.ACTIVE,
-    }
-    return GroupRecord(epoch=epoch, version=version, **(values | others))
+def record(
+    epoch: int, version: int, master: str = "a", *, min_isr: int = 1, **in_sync: UUID
+) -> GroupRecord:
+    """Return a record of a group; of a and b in sync, if nothing is said."""
+    disks = in_sync or {"a": A, "b": B}
+    return meta_rig.record(epoch, version, master=master, min_isr=min_isr, **disks)
 
 
 STORED = record(1, 5)
@@ -82,7 +81,7 @@ def test_a_store_that_knows_what_nodes_were_told_is_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "told",
-    [NEWER, record(1, 6), record(1, 5, "b"), record(1, 5, in_sync={"a": A})],
+    [NEWER, record(1, 6), record(1, 5, "b"), record(1, 5, a=A)],
     ids=["epoch", "version", "another master", "another set"],
 )
 def test_what_a_node_was_told_and_the_store_has_not_shows_it(told: GroupRecord) -> None:
@@ -135,11 +134,11 @@ def test_all_nodes_are_enough_those_in_sync_with_the_same_disks() -> None:
 def test_a_set_that_was_stored_and_told_to_nobody_is_waited_for() -> None:
     # {a} was told; {a, b} was stored, and b elected alone: only b knows.
     rig = Rig(None)
-    alone = record(1, 5, in_sync={"a": A})
+    alone = record(1, 5, a=A)
     rig.says("a", alone, nodes=("a", "b"), incarnation=2)
     assert rig.healed() is None
-    rig.says("b", record(2, 8, "b", in_sync={"b": B}), stands=SENDS)
-    assert rig.healed() == raised(record(2, 8, "b", in_sync={"b": B}))
+    rig.says("b", record(2, 8, "b", b=B), stands=SENDS)
+    assert rig.healed() == raised(record(2, 8, "b", b=B))
 
 
 def test_an_empty_store_gets_the_group_of_whoever_was_told() -> None:
@@ -189,7 +188,7 @@ def test_an_operator_goes_on_without_those_who_are_missing() -> None:
 
 def test_where_nobody_in_sync_has_spoken_the_group_begins_again() -> None:
     rig = Rig(None)
-    rig.says("b", record(1, 5, in_sync={"a": A}, min_isr=2))
+    rig.says("b", record(1, 5, min_isr=2, a=A))
     found = recover(rig)
     assert (found.in_sync, found.min_isr, found.phase) == ({}, 1, Phase.ELECTING)
 

@@ -2,7 +2,6 @@
 
 from itertools import chain
 
-import msgspec
 import pytest
 import structlog
 import trio
@@ -176,29 +175,20 @@ async def test_a_flood_of_new_subjects_is_refused_for_the_moment_and_known_ones_
 
 
 async def test_there_are_no_more_subjects_than_allowed() -> None:
-    world = world_with(broker_groups=(group("g1"),))
-    async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
-        peer = await world.connect()
-        codes = [(await peer.try_register(f"s{n}")).code for n in range(5)]
-        assert codes == [0, 0, 0, 51, 51]
-        refusal = await peer.try_register("s9")
-        assert b"limit" in refusal.body
-        assert (await peer.try_register("s9", DELAY_PRODUCER)).code == 0
-
-
-async def test_subjects_that_are_being_stored_count_as_subjects() -> None:
+    """Subjects that are being stored count, too: some are, while the others come."""
     world = world_with(broker_groups=(group("g1"),))
     world.plan = ExecutorPlan(delay_s=(1, 1), stall_chance=0)
     async with world.serving(make_config(registration=RegistrationConfig(subjects_max=3))):
         peers = [await world.connect() for _ in range(6)]
 
         async def use(number: int) -> int:
-            # Some are stored while the others come.
             await trio.sleep(0.1 * number)
             return (await peers[number].try_register(f"s{number}")).code
 
         codes = await at_once(map(use, range(6)))
-    assert sorted(codes) == [0, 0, 0, 51, 51, 51]
+        assert sorted(codes) == [0, 0, 0, 51, 51, 51]
+        assert b"limit" in (await peers[0].try_register("s9")).body
+        assert (await peers[0].try_register("s9", DELAY_PRODUCER)).code == 0
     assert len(world.medium.contents.of(model.Subject)) == 3
 
 
@@ -259,9 +249,6 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             (broker(role=requests.BrokerRole.STANDBY), b"STANDBY"),
             (broker(role=requests.BrokerRole.DELAY_MASTER), b"NORMAL"),
             (broker(address="nowhere"), b"host:port"),
-            (broker(address="[::1]:20881"), b"host:port"),
-            (broker(address="x..y:5"), b"'x..y' is not a host name"),
-            (broker(address="gr\u00fc\u00dfe.example:5"), b"write it in ASCII, xn--"),
             (broker("g 1"), b"blanks"),
             (broker("g" * 300), b"255"),
             (broker(what=OFFLINE, address="10.9.9.9:1"), b"10.0.0.1:20881"),
@@ -270,34 +257,18 @@ async def test_wrong_roles_groups_and_addresses_are_refused_with_the_reason() ->
             answer = await peer.broker(request)
             assert answer.code == 51
             assert reason in answer.body
-        assert server.handlers.dispatcher.refusals["BROKER_REGISTER"] == 10
+        assert server.handlers.dispatcher.refusals["BROKER_REGISTER"] == 7
     assert world.medium.contents.of(model.BrokerGroup) == (group("g1"),)
 
 
-async def test_a_flood_of_groups_ends_at_the_limit() -> None:
-    world = World()
-    async with world.serving(make_config(registration=RegistrationConfig(groups_max=3))):
-        peer = await world.connect()
-        codes = [(await peer.broker(broker(f"g{n}"))).code for n in range(6)]
-        assert codes == [0, 0, 0, 51, 51, 51]
-        refused = await peer.node(node())
-        assert isinstance(refused, Refused)
-    assert len(world.medium.contents.of(model.BrokerGroup)) == 3
-
-
-async def test_a_silent_broker_is_taken_from_routes_after_the_time_out_and_comes_back(
-    world: World, server: MetaServer
-) -> None:
-    peer = await world.connect()
-    await peer.broker(broker(what=ONLINE))
-    client = await world.connect()
-    assert names((await client.register("a.b")).groups) == ["g1"]
-    began = trio.current_time()
-    assert (await client.pushed()).groups == ()
-    assert 30 <= trio.current_time() - began < 31
-    assert state_of(server, "g1") is requests.BrokerState.NRW
-    await (await world.connect()).broker(broker(what=HEARTBEAT))
-    assert names((await client.pushed()).groups) == ["g1"]
+@pytest.mark.parametrize("config", [make_config(registration=RegistrationConfig(groups_max=3))])
+async def test_a_flood_of_groups_ends_at_the_limit(served: World) -> None:
+    peer = await served.connect()
+    codes = [(await peer.broker(broker(f"g{n}"))).code for n in range(6)]
+    assert codes == [0, 0, 0, 51, 51, 51]
+    refused = await peer.node(node())
+    assert isinstance(refused, Refused)
+    assert len(served.medium.contents.of(model.BrokerGroup)) == 3
 
 
 async def test_a_broker_elsewhere_is_refused_if_the_old_place_speaks_before_its_turn(
@@ -393,8 +364,7 @@ async def test_a_restart_of_the_meta_server_flaps_nobody_and_notices_who_died_me
 async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
     world: World, server: MetaServer
 ) -> None:
-    living, other = await world.connect(), await world.connect()
-    await living.node(node())
+    living, other = await world.registered(node()), await world.connect()
     later = encode_node_register(node(incarnation=2))
     for _ in range(4):
         await trio.sleep(3)
@@ -413,8 +383,7 @@ async def test_a_later_start_waits_while_the_one_before_is_connected_and_speaks(
 async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_restart() -> None:
     world = World()
     async with world.serving() as server:
-        peer = await world.connect()
-        await peer.node(node(last_sequence=0))
+        peer = await world.registered(node(last_sequence=0))
         kept = len(world.medium.commits)
         await peer.node(node(last_epoch=1))
         # The epoch at once: it was stored before this was answered.
@@ -438,8 +407,7 @@ async def test_how_far_a_log_goes_is_stored_now_and_then_and_kept_through_a_rest
 async def test_a_node_is_answered_while_the_store_cannot_be_told_how_far_its_log_goes(
     world: World, server: MetaServer
 ) -> None:
-    peer = await world.connect()
-    await peer.node(node())
+    peer = await world.registered(node())
     world.medium.is_down = True
     for number in range(2, 40):
         await trio.sleep(1)
@@ -495,30 +463,3 @@ async def test_a_store_that_fails_refuses_changes_and_known_routes_are_served() 
         # Whoever was refused learns the route now, without asking again.
         pushed = await client.pushed()
         assert (pushed.subject, sorted(names(pushed.groups))) == ("new", ["g1", "g2"])
-
-
-async def test_a_broker_that_takes_an_operators_address_back_is_in_the_audit() -> None:
-    world = world_with(broker_groups=(group("g1"),))
-    old, new = "10.0.0.1:20881", "10.0.0.2:20881"
-    async with world.serving() as server:
-        peer = await world.connect()
-        assert (await peer.broker(broker(address=old))).code == 0
-
-        plan = put("broker-group", "g1", address=new, static=False)
-        await carry_out(server.parts.asked_by("alice"), plan, ("group", "g1"))
-        heartbeat = broker(what=requests.BrokerRequestType.HEARTBEAT, address=old)
-        for _ in range(2):
-            # As long as the new place may still speak the operator's word holds.
-            assert (await peer.broker(heartbeat)).code == 51
-            assert server.registry.groups["g1"].master == new
-            await trio.sleep(10)
-        await until(lambda: state_of(server, "g1") is requests.BrokerState.NRW)
-        assert (await peer.broker(heartbeat)).code == 0
-        assert server.registry.groups["g1"].master == old
-    told = [row.entry for row in world.medium.audit]
-    assert [(entry.actor, entry.action) for entry in told] == [
-        ("alice", "broker-group.change"),
-        (f"broker at {old}", "broker-group.move"),
-    ]
-    assert msgspec.json.decode(told[1].before)["address"] == new
-    assert msgspec.json.decode(told[1].after)["address"] == old

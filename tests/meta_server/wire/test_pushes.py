@@ -24,6 +24,8 @@ from meta_server.wire.pushes import Pusher
 from meta_server.wire.sessions import Sessions, Subscription, Use
 from tests.meta_server.meta_rig import World, broker, make_config, names, until
 
+TO_G1 = (BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),)
+
 
 @dataclass(eq=False)
 class FakeConnection:
@@ -158,9 +160,7 @@ async def test_of_one_subject_only_its_subscriptions_are_looked_at() -> None:
         rig.subscribe(connection, subject)
     async with rig.running():
         for subject in ("a", "b"):
-            rig.routes[subject] = (
-                BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),
-            )
+            rig.routes[subject] = TO_G1
         rig.pusher.changed(["a", "unknown"])
         await trio.sleep(1)
         assert [len(connection.taken()) for connection in connections] == [1, 0, 1]
@@ -194,10 +194,7 @@ async def test_who_takes_a_little_at_a_time_is_told_all_of_it_without_beginning_
         rig.subscribe(slow, subject)
     async with rig.running() as nursery:
         nursery.start_soon(slow.take)
-        rig.routes = dict.fromkeys(
-            subjects,
-            (BrokerGroupInfo(name="g1", master="m:1", updated_ms=0, state=BrokerState.RW),),
-        )
+        rig.routes = dict.fromkeys(subjects, TO_G1)
         rig.pusher.changed()
         began = trio.current_time()
         await until(lambda: rig.pusher.counts.pushes == 1000)

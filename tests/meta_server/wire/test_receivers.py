@@ -1,7 +1,6 @@
 """Receivers over the wire: told where to attach, given a group and routes, or told what to do."""
 
-from collections.abc import AsyncIterator, Awaitable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable
 from pathlib import Path
 from typing import Any
 
@@ -53,8 +52,7 @@ async def registered(peer: Peer, *patterns: str, **more: Any) -> masters.Receive
 
 
 async def delay_server(world: World) -> Peer:
-    peer = await world.connect()
-    await peer.node(node())
+    peer = await world.registered(node())
     await peer.state("RW")
     return peer
 
@@ -112,17 +110,9 @@ async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_na
         await registered(peer, "orders.*", "paid")
     assert server.committer.commits == commits
     [entry] = [row.entry for row in world.medium.audit]
-    assert (entry.actor, entry.action, entry.target) == (
-        "receiver at 127.0.0.1",
-        "receiver.register",
-        "mail",
-    )
-    assert [next(iter(row)) for row in msgspec.json.decode(entry.after)] == [
-        "broker-group",
-        "route",
-        "subject",
-        "route",
-    ]
+    assert (entry.actor, entry.action) == ("receiver at 127.0.0.1", "receiver.register")
+    kinds = [next(iter(row)) for row in msgspec.json.decode(entry.after)]
+    assert (entry.target, kinds) == ("mail", ["broker-group", "route", "subject", "route"])
 
 
 async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_while() -> None:
@@ -152,27 +142,6 @@ async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_whi
         assert again == second
 
 
-@asynccontextmanager
-async def attached(
-    world: World, name: str, *patterns: str, told: list[masters.ReceiverRegistered] | None = None
-) -> AsyncIterator[None]:
-    """Have a receiver connected during the block, which asks again as it is answered."""
-    answers, peer = [] if told is None else told, await world.connect()
-
-    async def ask() -> None:
-        while True:
-            version = answers[-1].version if answers else 0
-            answers.append(await registered(peer, *patterns, name=name, told=version))
-
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(ask)
-        await trio.sleep(0.1)
-        yield
-        nursery.cancel_scope.cancel()
-    await peer.stream.aclose()
-    await trio.sleep(0.1)
-
-
 async def test_a_name_is_for_receivers_or_for_brokers(
     world: World, server: MetaServer, operator: Operator
 ) -> None:
@@ -200,71 +169,60 @@ async def test_a_name_is_for_receivers_or_for_brokers(
         assert (await peer.acquire(what, 1)).code == 51
 
 
-async def test_where_groups_are_entered_an_operator_lets_a_receiver_in() -> None:
-    world = World()
-    async with world.serving(entered()) as server:
-        operator, receiver, client = Operator(server), await world.connect(), await world.connect()
-        await operator.add_group("A", address="10.0.0.1:1")
-        await operator.set_route("paid", ["A"])
-        patterns = ("orders.*", "sent", "paid")
-        told = await registered(receiver, *patterns)
-        elsewhere = "pattern 'paid' is routed to A: an operator can change that with "
-        elsewhere += "`delaywheel admin set route`"
-        assert told.waits == f"mail is not known: {APPROVE}; {elsewhere}"
-        [waiting] = (await operator.topology())["next_steps"]
-        assert waiting["group"] == "mail"
-        assert f"asks from 127.0.0.1, for {', '.join(patterns)}; if" in waiting["step"]
-        async with asking(lambda: registered(receiver, *patterns, told=told.version)) as news:
-            await trio.sleep(1)
-            shown = await operator.approve_group("mail", address="")
-            assert (shown["kind"], shown["entered"]) == ("receiver", True)
-        assert news[0].waits == elsewhere
-        assert (await operator.topology())["next_steps"] == []
-        for subject in ("orders.x", "sent"):
-            assert names((await client.register(subject, SERVER)).groups) == ["mail"]
-        assert world.medium.audit[-1].entry.action == "broker-group.approve"
-        # What a set route leads elsewhere stays there, and the receiver knows.
-        assert (await registered(receiver, *patterns)).waits == elsewhere
-        assert (await operator.topology())["next_steps"] == []
-        # Further patterns wait as well, and another receiver of the name does not hide it.
-        told = await registered(receiver, "orders.*", "more.*")
-        assert told.waits == f"mail wants further routes: {APPROVE}"
-        await operator.approve_group("mail")
-        assert (await registered(receiver, "orders.*", "more.*")).waits == ""
-        assert server.registry.prefixes["more."].groups == ("mail",)
-        # None of it is heard, or missed.
-        await trio.sleep(60)
-        assert server.registry.groups["mail"].state is BrokerState.RW
+@pytest.mark.parametrize("config", [entered()])
+async def test_where_groups_are_entered_an_operator_lets_a_receiver_in(
+    world: World, server: MetaServer, operator: Operator
+) -> None:
+    receiver, client = await world.connect(), await world.connect()
+    await operator.add_group("A", address="10.0.0.1:1")
+    await operator.set_route("paid", ["A"])
+    patterns = ("orders.*", "sent", "paid")
+    told = await registered(receiver, *patterns)
+    elsewhere = "pattern 'paid' is routed to A: an operator can change that with "
+    elsewhere += "`delaywheel admin set route`"
+    assert told.waits == f"mail is not known: {APPROVE}; {elsewhere}"
+    [waiting] = (await operator.topology())["next_steps"]
+    assert waiting["group"] == "mail"
+    assert f"asks from 127.0.0.1, for {', '.join(patterns)}; if" in waiting["step"]
+    async with asking(lambda: registered(receiver, *patterns, told=told.version)) as news:
+        await trio.sleep(1)
+        shown = await operator.approve_group("mail", address="")
+        assert (shown["kind"], shown["entered"]) == ("receiver", True)
+    assert news[0].waits == elsewhere
+    assert (await operator.topology())["next_steps"] == []
+    for subject in ("orders.x", "sent"):
+        assert names((await client.register(subject, SERVER)).groups) == ["mail"]
+    assert world.medium.audit[-1].entry.action == "broker-group.approve"
+    # What a set route leads elsewhere stays there, and the receiver knows.
+    assert (await registered(receiver, *patterns)).waits == elsewhere
+    assert (await operator.topology())["next_steps"] == []
+    # Further patterns wait as well, and another receiver of the name does not hide it.
+    told = await registered(receiver, "orders.*", "more.*")
+    assert told.waits == f"mail wants further routes: {APPROVE}"
+    await operator.approve_group("mail")
+    assert (await registered(receiver, "orders.*", "more.*")).waits == ""
+    assert server.registry.prefixes["more."].groups == ("mail",)
+    # None of it is heard, or missed.
+    await trio.sleep(60)
+    assert server.registry.groups["mail"].state is BrokerState.RW
 
 
-async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_its_routes() -> (
-    None
-):
-    world = World()
-    async with world.serving(entered()) as server:
-        receiver = await world.connect()
-        for number in range(WAITING_PER_ADDRESS_MAX):
-            await registered(receiver, name=f"r{number}")
-        told = await registered(receiver, "orders.*")
-        assert "too many groups wait for an operator" in told.waits
-        assert "`delaywheel admin set broker-group mail kind=receiver`" in told.waits
-        await trio.sleep(30)
-        operator = Operator(server)
-        shown = await operator.add_group("mail", kind="receiver")
-        assert (shown["kind"], shown["state"], shown["static"]) == ("receiver", "RW", False)
-        assert (await registered(receiver, "orders.*")).waits.startswith("mail wants further")
-        assert (await registered(receiver)).waits == ""
-
-
-async def test_one_peer_takes_few_names_at_once_and_is_told_so(
-    world: World, server: MetaServer
+@pytest.mark.parametrize("config", [entered()])
+async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_its_routes(
+    world: World, operator: Operator
 ) -> None:
     receiver = await world.connect()
-    waits = {(await registered(receiver, name=f"r{number}")).waits for number in range(80)}
-    assert waits == {"", "too many groups are new from this address; try again later"}
-    assert len(server.registry.groups) < 60
-    await trio.sleep(60)
-    assert (await registered(receiver, name="good")).waits == ""
+    for number in range(WAITING_PER_ADDRESS_MAX):
+        await registered(receiver, name=f"r{number}")
+    told = await registered(receiver, "orders.*")
+    assert "too many groups wait for an operator" in told.waits
+    assert "`delaywheel admin set broker-group mail kind=receiver`" in told.waits
+    assert b"too many groups wait for an operator" in (await receiver.broker(broker("g1"))).body
+    await trio.sleep(30)
+    shown = await operator.add_group("mail", kind="receiver")
+    assert (shown["kind"], shown["state"], shown["static"]) == ("receiver", "RW", False)
+    assert (await registered(receiver, "orders.*")).waits.startswith("mail wants further")
+    assert (await registered(receiver)).waits == ""
 
 
 async def test_what_cannot_be_read_or_stored_is_refused_with_a_reason(
@@ -327,24 +285,20 @@ async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
 
 @pytest.mark.parametrize("config", [make_config(), entered()])
 async def test_groups_of_receivers_are_removed_once_no_route_leads_to_them(
-    config: MetaServerConfig,
+    world: World, server: MetaServer, operator: Operator, config: MetaServerConfig
 ) -> None:
-    world = World()
-    async with world.serving(config) as server:
-        operator, receiver = Operator(server), await world.connect()
-        await registered(receiver, "a.*", "b")
-        if not config.is_open:
-            await operator.approve_group("mail")
-        await operator.retire_group("mail", lose_messages=True)
-        assert await asked(receiver, "a.*", "b") == masters.ReceiverRefused(
-            reason="mail was retired"
-        )
-        answer = await refusal_of(operator.remove_group("mail"))
-        assert answer[0] == 409
-        await operator.remove_prefix("a.")
-        await operator.remove_route("b")
-        await operator.remove_group("mail")
-        assert "mail" not in server.registry.groups
+    receiver = await world.connect()
+    await registered(receiver, "a.*", "b")
+    if not config.is_open:
+        await operator.approve_group("mail")
+    await operator.retire_group("mail", lose_messages=True)
+    assert await asked(receiver, "a.*", "b") == masters.ReceiverRefused(reason="mail was retired")
+    answer = await refusal_of(operator.remove_group("mail"))
+    assert answer[0] == 409
+    await operator.remove_prefix("a.")
+    await operator.remove_route("b")
+    await operator.remove_group("mail")
+    assert "mail" not in server.registry.groups
 
 
 async def test_where_a_secret_is_needed_a_receiver_needs_the_token_of_its_name(
