@@ -1384,7 +1384,7 @@ META = {
         # A later incarnation elsewhere is refused while the one before is heard.
         "a later copy of who lives": mutant(swap("_check_start", "case.is_heard", "False"), seed=2),
         # A disk that is known by another node id is refused.
-        "a copy by another name": mutant(swap("_check_copy", "key != own", "False"), seed=6),
+        "a copy by another name": mutant(swap("_check_copy", "other.key != own", "False"), seed=6),
         # A node that alone is in sync is refused with another disk.
         "a wiped master": mutant(
             swap("_check_identity", "set(group.record.in_sync) == {known.node_id}", "False"),
