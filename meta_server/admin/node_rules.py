@@ -178,10 +178,5 @@ def _allowed(key: NameKey, found: Found | Refused) -> Found:
 def _recorded(
     parts: Parts, group: DelayGroup, record: GroupRecord, action: str, **more: object
 ) -> tuple[Change, ...]:
-    return plan_record(
-        *(parts.registry, group, record),
-        action=action,
-        actor=parts.actor,
-        now_ms=parts.now_ms,
-        more=more,
-    )
+    registry, now_ms = parts.registry, parts.now_ms
+    return plan_record(registry, group, record, action, actor=parts.actor, now_ms=now_ms, **more)

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-import msgspec
 import trio
 
 from delay_transport.connections.listener import Server
@@ -18,7 +17,7 @@ from delay_transport.seams.runtime import Runtime
 from meta_server.groups.elections import GroupState
 from meta_server.groups.liveness import Liveness
 from meta_server.known.commits import Committer
-from meta_server.known.model import Audit, AuditEntry, Change, MetaStore
+from meta_server.known.model import Audit, Change, MetaStore, audited
 from meta_server.known.registry import Registry
 from meta_server.known.set_back import SetBacks
 from meta_server.settings.config import MetaServerConfig
@@ -71,19 +70,7 @@ class Parts:
 
     def entry(self, action: str, target: str, before: object, after: object) -> Audit:
         """Return an entry of the audit."""
-        entry = AuditEntry(
-            at_ms=self.now_ms,
-            actor=self.actor,
-            action=action,
-            target=target,
-            before=_as_json(before),
-            after=_as_json(after),
-        )
-        return Audit(entry)
-
-
-def _as_json(row: object) -> str:
-    return "" if row is None else msgspec.json.encode(row).decode()
+        return audited(action, target, before, after, actor=self.actor, at_ms=self.now_ms)
 
 
 class Planned(NamedTuple):

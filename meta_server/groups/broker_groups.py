@@ -28,7 +28,6 @@ this one gives with NODE_REGISTER (`plan_state`). Nothing else is taken for it.
 from collections.abc import Mapping, Sized
 from typing import Final
 
-import msgspec
 from msgspec.structs import replace
 
 from delay_protocol.basics.addresses import AddressFaultError, read_address
@@ -43,15 +42,7 @@ from delay_protocol.meta.requests import (
 from delay_protocol.nodes.registration import Master, NodeRegister
 from delay_transport.http.addresses import is_loopback
 from meta_server.known.errors import RefusedError, StateError
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    Broker,
-    BrokerGroup,
-    Change,
-    GroupKind,
-    Save,
-)
+from meta_server.known.model import Broker, BrokerGroup, Change, GroupKind, Save, audited
 from meta_server.known.registry import Registry
 
 NAME_BYTES_MAX: Final = 255
@@ -150,15 +141,8 @@ def plan_register(
     if not is_move:
         return changes
     # An operator may have said where it is.
-    moved = AuditEntry(
-        at_ms=now_ms,
-        actor=f"broker at {request.address}",
-        action="broker-group.move",
-        target=known.name,
-        before=msgspec.json.encode(known).decode(),
-        after=msgspec.json.encode(changed).decode(),
-    )
-    return (*changes, Audit(moved))
+    actor, action = f"broker at {request.address}", "broker-group.move"
+    return (*changes, audited(action, known.name, known, changed, actor=actor, at_ms=now_ms))
 
 
 def _kind_with(role: BrokerRole) -> GroupKind:

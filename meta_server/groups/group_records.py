@@ -4,7 +4,7 @@ The address belongs to the record: whoever becomes the master, its address becom
 the same commit. The group takes messages when its master says so (BROKER_REGISTER).
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 from msgspec.structs import replace
@@ -12,13 +12,7 @@ from msgspec.structs import replace
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import GroupMember, GroupRecord
 from meta_server.known.errors import RefusedError
-from meta_server.known.model import (
-    Audit,
-    AuditEntry,
-    Change,
-    DelayGroup,
-    Save,
-)
+from meta_server.known.model import Change, DelayGroup, Save, audited
 from meta_server.known.registry import Registry
 
 ELECT = "delay-group.elect"
@@ -48,11 +42,11 @@ def plan_record(
     registry: Registry,
     group: DelayGroup,
     record: GroupRecord,
-    *,
     action: str,
+    *,
     actor: str,
     now_ms: int,
-    more: Mapping[str, object],
+    **more: object,
 ) -> tuple[Change, ...]:
     """Return what stores another record of a group; an empty action is not worth an audit entry.
 
@@ -60,21 +54,11 @@ def plan_record(
     Raises RefusedError where another disk has registered in the place of the new master's.
     """
     after = replace(group, record=record)
-    changes: list[Change] = [
-        Save(after, over=group.etag),
-        *_place(registry, group, after, now_ms=now_ms),
-    ]
-    if action:
-        entry = AuditEntry(
-            at_ms=now_ms,
-            actor=actor,
-            action=action,
-            target=f"{group.cluster}/{group.name}",
-            before=msgspec.json.encode(group).decode(),
-            after=msgspec.json.encode(msgspec.to_builtins(after) | dict(more)).decode(),
-        )
-        changes.append(Audit(entry))
-    return tuple(changes)
+    changes = (Save(after, over=group.etag), *_place(registry, group, after, now_ms=now_ms))
+    if not action:
+        return changes
+    path, shown = f"{group.cluster}/{group.name}", msgspec.to_builtins(after) | more
+    return (*changes, audited(action, path, group, shown, actor=actor, at_ms=now_ms))
 
 
 def _place(

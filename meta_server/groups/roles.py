@@ -113,20 +113,13 @@ def plan_node(
         changes += _broker_group(registry, request, now_ms=now_ms)
     is_new = known is None or known.storage_uuid != request.storage_uuid
     if is_new or changed_group is not None:
-        entry = model.AuditEntry(
-            at_ms=now_ms,
-            actor=f"node {request.node_id} at {request.address}",
-            action="node.register",
-            target=f"{request.cluster}/{request.group}/{request.node_id}",
-            before="" if known is None else _json(known, group),
-            after=_json(node, now_group),
-        )
-        changes.append(model.Audit(entry))
+        target = f"{request.cluster}/{request.group}/{request.node_id}"
+        before = None if known is None else {"node": known, "group": group}
+        after = {"node": node, "group": now_group}
+        actor = f"node {request.node_id} at {request.address}"
+        entry = model.audited("node.register", target, before, after, actor=actor, at_ms=now_ms)
+        changes.append(entry)
     return Registered(role, now_group.record, tuple(changes))
-
-
-def _json(node: model.DelayNode, group: model.DelayGroup | None) -> str:
-    return msgspec.json.encode({"node": node, "group": group}).decode()
 
 
 def check_belongs(registry: Registry, request: NodeRegister, *, groups_max: int) -> None:

@@ -399,6 +399,17 @@ Change = Save | Remove | RaiseTimestamp | Audit | ForgetAudit
 """Everything that may happen to what is known."""
 
 
+def audited(
+    action: str, target: str, before: object, after: object, *, actor: str, at_ms: int
+) -> Audit:
+    """Return the entry of the audit for a change, with the rows as JSON; None: there is none."""
+    old, new = ("" if row is None else msgspec.json.encode(row).decode() for row in (before, after))
+    entry = AuditEntry(
+        at_ms=at_ms, actor=actor, action=action, target=target, before=old, after=new
+    )
+    return Audit(entry)
+
+
 def saved(changes: Iterable[Change], kind: type[R]) -> list[R]:
     """Return the rows of a kind that are saved, in order."""
     rows = (change.row for change in changes if isinstance(change, Save))

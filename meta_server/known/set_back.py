@@ -30,7 +30,7 @@ from delay_protocol.nodes.registration import (
     is_older,
 )
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
-from meta_server.known.model import Audit, AuditEntry, Change, DelayGroup, Save
+from meta_server.known.model import Change, DelayGroup, Save, audited
 from meta_server.known.record_file import VERSIONS_SKIPPED, raised
 from meta_server.known.registry import Registry
 
@@ -166,9 +166,8 @@ class SetBacks:
         newest = self._newest(name)
         if newest is None or not (newest.may_send or not newest.missing):
             return ()
-        record = raised(newest.group.record, self._registry.delay_groups.get(name))
         actor = "the meta server, by what nodes were told"
-        return self._plan(newest, record, actor=actor, now_ms=now_ms)
+        return self._plan(newest, newest.group.record, actor=actor, now_ms=now_ms)
 
     def plan_recover(
         self, name: str, *, lose_messages: bool, actor: str, now_ms: int
@@ -189,7 +188,7 @@ class SetBacks:
                 f"{newest.shows}. {missing} have not spoken: start them, since what only they have "
                 "is lost otherwise, or say that messages may be lost (--lose-messages)"
             )
-        record = raised(newest.group.record, self._registry.delay_groups.get(name))
+        record = newest.group.record
         in_sync = {
             node: disk for node, disk in record.in_sync.items() if node not in newest.missing
         }
@@ -208,17 +207,11 @@ class SetBacks:
         self, newest: Newest, record: GroupRecord, *, actor: str, now_ms: int
     ) -> tuple[Change, ...]:
         """Return what stores a record; where clients find it follows when its master registers."""
-        group, after = self._registry.delay_groups.get(newest.group.name), newest.group
-        after = replace(after, record=record)
-        entry = AuditEntry(
-            at_ms=now_ms,
-            actor=actor,
-            action=RECOVER,
-            target=f"{after.cluster}/{after.name}",
-            before="" if group is None else msgspec.json.encode(group).decode(),
-            after=msgspec.json.encode(after).decode(),
-        )
-        return (Save(after, over=None if group is None else group.etag), Audit(entry))
+        group = self._registry.delay_groups.get(newest.group.name)
+        after = replace(newest.group, record=raised(record, group))
+        path = f"{after.cluster}/{after.name}"
+        entry = audited(RECOVER, path, group, after, actor=actor, at_ms=now_ms)
+        return (Save(after, over=None if group is None else group.etag), entry)
 
 
 def _pair_text(record: GroupRecord) -> str:

@@ -17,18 +17,11 @@ from heapq import heappop, heappush
 import structlog
 import trio
 
-from delay_protocol.nodes.registration import (
-    GroupRecord,
-    NodeRegister,
-    Phase,
-)
+from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase
 from delay_transport.seams.outbox import Wakeup
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.elections import Begins, GroupState, Heard, Waiting
-from meta_server.groups.group_records import (
-    ELECT,
-    plan_record,
-)
+from meta_server.groups.group_records import ELECT, plan_record
 from meta_server.groups.liveness import Sign
 from meta_server.groups.roles import is_same_start
 from meta_server.known import model
@@ -261,13 +254,8 @@ class GroupChanges:
         self, group: model.DelayGroup, record: GroupRecord, action: str, actor: str, **more: object
     ) -> Sequence[model.Change]:
         """Return what stores another record of a group, with its entry in the audit."""
-        return plan_record(
-            *(self._registry, group, record),
-            action=action,
-            actor=actor,
-            now_ms=self._context.clock.now_ms(),
-            more=more,
-        )
+        registry, now_ms = self._registry, self._context.clock.now_ms()
+        return plan_record(registry, group, record, action, actor=actor, now_ms=now_ms, **more)
 
     # -- elections ---------------------------------------------------------------------------
 

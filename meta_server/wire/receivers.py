@@ -69,17 +69,12 @@ class Receivers(Family[ReceiverRegister]):
         if not changes:
             return self._waits(body, "")
         rows = [{change.row.KIND: change.row} for change in changes]
-        entry = model.AuditEntry(
-            at_ms=now_ms,
-            actor=f"receiver at {request.session.connection.where}",
-            action="receiver.register",
-            target=body.name,
-            before="",
-            after=msgspec.json.encode(rows).decode(),
-        )
+        actor = f"receiver at {request.session.connection.where}"
+        action = "receiver.register"
+        entry = model.audited(action, body.name, None, rows, actor=actor, at_ms=now_ms)
         keys = (("group", body.name), NEW_GROUP, *keys_of(body.patterns))
         hold = partial(self._news, body, "")
-        return Decision(changes=(*changes, model.Audit(entry)), keys=keys, hold=hold)
+        return Decision(changes=(*changes, entry), keys=keys, hold=hold)
 
     def admit(self, request: Request[ReceiverRegister], decision: Decision) -> Decision:
         """Let a receiver wait for an operator, or until not too many are new at a time."""
