@@ -1,7 +1,6 @@
 """Rules of delay groups and their nodes. Pure, as those of `meta_server/admin/rules.py`."""
 
-from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -10,14 +9,12 @@ from delay_transport.http.operations import Request
 from meta_server.admin.admin_types import HandoverWish, MayLose, MinIsr, NameKey, NodeKey
 from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.rules import put
-from meta_server.groups.elections import Refused, set_min_isr
+from meta_server.groups.elections import set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
 from meta_server.known.errors import StateError
 from meta_server.known.model import Change, DelayGroup, DelayNode, Remove
 
 _COMMAND: Final = "delaywheel admin"
-
-Found = TypeVar("Found")
 
 
 # Nodes
@@ -132,7 +129,7 @@ def elect_master(parts: Parts, key: NameKey, _known: DelayGroup, _body: Request)
     Nothing changes while an election is under way.
     """
     group, state = _newest_of(parts, key.name), parts.state_of(key.name)
-    begun = _allowed(key, state.elect(group.record, now=parts.now))
+    begun = state.elect(group.record, now=parts.now)
     if begun == group.record:
         return Planned()
     why = "" if state.cause is None else state.cause.sentence
@@ -142,10 +139,10 @@ def elect_master(parts: Parts, key: NameKey, _known: DelayGroup, _body: Request)
 def hand_over(parts: Parts, key: NameKey, _known: DelayGroup, body: HandoverWish) -> Planned:
     """Ask the master to hand its group over; it does so, or begins anew, within seconds."""
     group, state = _newest_of(parts, key.name), parts.state_of(key.name)
-    target = _allowed(key, state.ask_to_hand_over(group.record, body.to, now=parts.now))
+    target = state.ask_to_hand_over(group.record, body.to, now=parts.now)
     path = f"{group.cluster}/{key.name}"
     entry = parts.entry(HAND_OVER, path, group.record, {"to": target})
-    return Planned([entry], stored=partial(parts.handlers.group_changes.handover_wished, key.name))
+    return Planned([entry], stored=parts.handlers.group_changes.news)
 
 
 def set_group_min_isr(parts: Parts, key: NameKey, _known: DelayGroup, body: MinIsr) -> Planned:
@@ -153,7 +150,7 @@ def set_group_min_isr(parts: Parts, key: NameKey, _known: DelayGroup, body: MinI
     group = _newest_of(parts, key.name)
     if body.min_isr == group.record.min_isr:
         return Planned()
-    record = _allowed(key, set_min_isr(group.record, body.min_isr))
+    record = set_min_isr(group.record, body.min_isr)
     return Planned(_recorded(parts, group, record, MIN_ISR))
 
 
@@ -166,13 +163,6 @@ def recover_group(parts: Parts, key: NameKey, _known: object, body: MayLose) -> 
         now_ms=parts.now_ms,
     )
     return Planned(changes)
-
-
-def _allowed(key: NameKey, found: Found | Refused) -> Found:
-    """Return what a group does; raise StateError with why it does not."""
-    if isinstance(found, Refused):
-        raise StateError(f"{key.name}: {found.sentence}")
-    return found
 
 
 def _recorded(

@@ -39,6 +39,7 @@ import msgspec
 
 from delay_protocol.nodes.clocks import clock_fault
 from delay_protocol.nodes.registration import AppliedControls, GroupRecord, Master, Phase, Stands
+from meta_server.known.errors import StateError
 from meta_server.known.model import DelayNode
 
 SILENT_S: Final = 3.0
@@ -54,8 +55,6 @@ HEARD_LATELY_S: Final = 2.5
 VOTES_S_MAX: Final = 1.5
 """… for so long after the first vote. Votes come when what was promised to the last master has run
 out, so that the first may take three seconds and the others come soon after it."""
-_BEHIND_S: Final = 0.001
-"""Behind a time at which something may have changed: then it has."""
 WISH_S: Final = 10.0
 """Seconds for which a master is asked to hand over: one that can has done so in two."""
 ELECTED_MAX: Final = 3
@@ -147,18 +146,6 @@ class Wish(NamedTuple):
     why: str = ""
     until: float = math.inf
     """The master has heard of it by then, or is not asked any more."""
-
-
-class Waiting(NamedTuple):
-    """Nobody is the master yet."""
-
-    sentence: str
-
-
-class Refused(NamedTuple):
-    """It is not done, and why."""
-
-    sentence: str
 
 
 @dataclass(slots=True)
@@ -325,21 +312,6 @@ class GroupState:
         sentence = f"{name} may not send since {blocked_s:.1f} s: {why}"
         return Begins(sentence, deposed=name, kind="blocked")
 
-    def look_at(self, record: GroupRecord, *, now: float) -> float:
-        """Return when time alone may change what `why_begin` says; infinite if it does not."""
-        found = self._master(record)
-        times = [self.began + SILENT_S, self.changed_at + BLOCKED_AGAIN_S]
-        times += [one.at + HEARD_LATELY_S for one in self.heard.values()]
-        # At this time one can vote: it is not behind it that something changes.
-        votes = [one.at + one.stands.vote_in_s for one in self.heard.values()]
-        times += [at for at in votes if at > now]
-        if found is not None:
-            times.append(found.at + SILENT_S)
-            if found.stands.lacks_promises_s is not None:
-                since = max(found.at - found.stands.lacks_promises_s, self.began)
-                times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
-        return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
-
     def begin(self, record: GroupRecord, cause: Begins) -> GroupRecord:
         """Return the record with which an election begins."""
         self.begin_again()
@@ -373,20 +345,20 @@ class GroupState:
         self.votes[node] = vote
         return ""
 
-    def choose(self, record: GroupRecord, *, now: float) -> GroupRecord | Waiting | Refused:
-        """Return the record with the new master, as soon as it is known who that is."""
+    def choose(self, record: GroupRecord, *, now: float) -> GroupRecord:
+        """Return the record with the new master; raise StateError as long as nobody is chosen."""
         since = now if self.first_vote_at is None else self.first_vote_at
         if not self._has_begun(record, now):
-            return Waiting("this meta server has just begun: it waits for all members")
+            raise StateError("this meta server has just begun: it waits for all members")
         lately = set(self._lately(record, now))
         deposed = "" if self.cause is None else self.cause.deposed
         missing = sorted(lately - {*self.votes, deposed})
         if not self.votes or (missing and now - since <= VOTES_S_MAX):
             names = ", ".join(missing or sorted(record.in_sync))
-            return Waiting(f"waits for votes of {names}")
+            raise StateError(f"waits for votes of {names}")
         fits = {node: self.fitness(record, node, now=now) for node in sorted(self.votes)}
         if len(record.in_sync) > 1 and not any(one.rank for one in fits.values()):
-            return Refused(_told(fits))
+            raise StateError(_told(fits))
         best = max(fits, key=lambda node: (fits[node].rank, _rank(node, self.votes[node])))
         chosen = self.votes[best]
         in_sync = {
@@ -410,34 +382,39 @@ class GroupState:
 
     # -- what an operator asks for -----------------------------------------------------------
 
-    def elect(self, record: GroupRecord, *, now: float) -> GroupRecord | Refused:
-        """Return the record with which an election begins, or goes on: then the record itself."""
+    def elect(self, record: GroupRecord, *, now: float) -> GroupRecord:
+        """Return the record with which an election begins, or goes on: then the record itself.
+
+        Raises StateError where nobody else can be elected, or need be.
+        """
         if not record.in_sync:
-            return Refused("no disk is in sync: the group begins with the next node that registers")
+            raise StateError(
+                "no disk is in sync: the group begins with the next node that registers"
+            )
         if record.phase is Phase.ELECTING:
             return record
         assert record.master is not None
         name = record.master.node_id
         if self.may_send(record, now=now):
-            return Refused(f"{name} is the master, and may send: have it hand the group over")
+            raise StateError(f"{name} is the master, and may send: have it hand the group over")
         if set(record.in_sync) == {name}:
-            return Refused(f"{name} alone is in sync, so nobody else can be elected: start it")
+            raise StateError(f"{name} alone is in sync, so nobody else can be elected: start it")
         return self.begin(record, self.why_begin(record, now=now) or Begins("an operator asked"))
 
     def ask_to_hand_over(
         self, record: GroupRecord, to: str | None, *, why: str = "an operator asked", now: float
-    ) -> str | Refused:
+    ) -> str:
         """Have the master hand the group over; return to which node.
 
         Without `to` it is the fittest of those in sync that were heard lately. Whoever has a wrong
-        clock takes over only by name, who is unfit never.
+        clock takes over only by name, who is unfit never. Raises StateError if nobody can.
         """
         master = record.master
         if master is None:
-            return Refused("there is no master who could hand over: an election is under way")
+            raise StateError("there is no master who could hand over: an election is under way")
         others = sorted(set(self._lately(record, now)) - {master.node_id})
         if to is not None and to not in others:
-            return Refused(
+            raise StateError(
                 f"{to} is none of those in sync beside {master.node_id} that were heard within "
                 f"{HEARD_LATELY_S} s ({', '.join(others)}): start it, wait until it is in sync"
             )
@@ -446,7 +423,7 @@ class GroupState:
         never = {Rank.UNFIT, Rank.EXCLUDED} if to is None else {Rank.UNFIT}
         takers = [node for node in fits if fits[node].rank not in never]
         if not takers:
-            return Refused(
+            raise StateError(
                 f"nobody in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s and "
                 f"is fit: start one, wait until it is in sync; {_told(fits)}".removesuffix("; ")
             )
@@ -464,8 +441,11 @@ class GroupState:
         why = stands.unfit if stands.lacks_promises_s is None else ""
         if not why or asked == (record.epoch, why):
             return None
-        target = self.ask_to_hand_over(record, None, why=why, now=now)
-        return None if isinstance(target, Refused) else self.wish
+        try:
+            self.ask_to_hand_over(record, None, why=why, now=now)
+        except StateError:
+            return None
+        return self.wish
 
     def forget_wish(self, now: float) -> bool:
         """Forget a wish whose time is up; say whether there was one."""
@@ -484,13 +464,12 @@ class GroupState:
         wanted: dict[str, UUID],
         *,
         now: float,
-    ) -> GroupRecord | Refused:
+    ) -> GroupRecord:
         """Return the record with another in-sync set, or with its version counted up alone.
 
-        Refused: the proposal is of another master, epoch or version, and changes nothing.
+        Raises StateError for a proposal of another master, epoch or version: it changes nothing.
         """
-        if record.master != master or (record.epoch, record.version) != pair:
-            return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
+        _check_present(record, master, pair)
         is_refused = self.why_not(record, wanted, now=now)
         return msgspec.structs.replace(
             record,
@@ -518,16 +497,16 @@ class GroupState:
         target: str,
         *,
         now: float,
-    ) -> GroupRecord | Refused:
+    ) -> GroupRecord:
         """Return the record in which another member in sync, or the same, is the master.
 
         One that is unfit leaves the set with that, if enough are left: it stops, or joins again.
+        Raises StateError for a wish of another master, epoch or version, or of one not in sync.
         """
-        if record.master != master or (record.epoch, record.version) != pair:
-            return Refused(f"the record is that of epoch {record.epoch}, version {record.version}")
+        _check_present(record, master, pair)
         found = self.heard.get(target)
         if found is None or record.in_sync.get(target) != found.storage:
-            return Refused(f"{target} is not in sync, or was not heard")
+            raise StateError(f"{target} is not in sync, or was not heard")
         in_sync, own = dict(record.in_sync), self.fitness(record, master.node_id, now=now)
         if target != master.node_id and own.rank in _LEAVES and len(in_sync) > record.min_isr:
             del in_sync[master.node_id]
@@ -553,10 +532,16 @@ def _told(fits: dict[str, Fitness]) -> str:
     return "; ".join(f"{node}: {one.sentence}" for node, one in sorted(fits.items()))
 
 
-def set_min_isr(record: GroupRecord, count: int) -> GroupRecord | Refused:
-    """Return the record with another least size of the in-sync set."""
+def _check_present(record: GroupRecord, master: Master, pair: tuple[int, int]) -> None:
+    """Raise StateError unless a master goes by the record as it is."""
+    if record.master != master or (record.epoch, record.version) != pair:
+        raise StateError(f"the record is that of epoch {record.epoch}, version {record.version}")
+
+
+def set_min_isr(record: GroupRecord, count: int) -> GroupRecord:
+    """Return the record with another least size of the in-sync set; raise StateError."""
     if count > len(record.in_sync):
-        return Refused(
+        raise StateError(
             f"{count} disks cannot be required while {len(record.in_sync)} are in sync: "
             + ", ".join(sorted(record.in_sync))
         )

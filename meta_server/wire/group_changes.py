@@ -8,34 +8,28 @@ What is known beside the record is in memory alone: a meta server that starts wa
 reported anew.
 """
 
-import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from heapq import heappop, heappush
 
 import structlog
 import trio
 
 from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase
-from delay_transport.seams.outbox import Wakeup
+from delay_transport.http.pages import Turns
 from meta_server.groups.current_controls import CurrentControls
-from meta_server.groups.elections import Begins, GroupState, Heard, Waiting
+from meta_server.groups.elections import Begins, GroupState, Heard
 from meta_server.groups.group_records import ELECT, plan_record
 from meta_server.groups.liveness import Sign
 from meta_server.groups.roles import is_same_start
 from meta_server.known import model
-from meta_server.known.errors import RefusedError
+from meta_server.known.errors import RefusedError, StateError
 from meta_server.known.registry import NodeKey
 from meta_server.known.set_back import SetBacks
 from meta_server.wire.dispatch import Context
 from meta_server.wire.sessions import Session
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
-
-_LOOK_S = 0.1
-"""How often it is looked whether an election can end, while one is under way: votes are waited for
-in seconds."""
 
 
 class GroupChanges:
@@ -50,13 +44,6 @@ class GroupChanges:
         self.set_backs = set_backs
         self.controls = controls
         """The controls that nodes are sent."""
-        self._look_at: dict[str, float] = {}
-        """By group, when time alone may begin an election; in trio time."""
-        self._deadlines: list[tuple[float, str]] = []
-        """A heap of these times, and of earlier ones that have moved."""
-        self._open = set(self._registry.delay_groups)
-        """Groups that may have an election, or a wish for a handover, under way."""
-        self._more = Wakeup()
         self.begun: Counter[tuple[str, str]] = Counter()
         """Elections, and handovers that no operator asked for, by group and kind of reason."""
 
@@ -75,10 +62,8 @@ class GroupChanges:
 
     def registered(self, session: Session, request: NodeRegister, noted_at: float) -> None:
         """Note what a node said of itself; noted_at: when its end was stored last."""
-        now = trio.current_time()
-        state = self.state_of(request.group)
         heard = Heard(
-            at=now,
+            at=trio.current_time(),
             storage=request.storage_uuid,
             incarnation=request.incarnation,
             end=request.last_sequence + 1,
@@ -89,9 +74,9 @@ class GroupChanges:
             controls=request.controls,
             noted_at=noted_at,
         )
-        state.was_heard(request.node_id, heard)
+        self.state_of(request.group).was_heard(request.node_id, heard)
         session.registration = request
-        self._consider(self.group(request.group), now)
+        self._look(self.group(request.group), heard.at)
 
     def refused(self, request: NodeRegister, reason: str) -> None:
         """Note that a node of a known group does not belong."""
@@ -161,10 +146,9 @@ class GroupChanges:
     def changed(self, changes: Sequence[model.Change]) -> None:
         """Tell what follows from changes that are stored."""
         for group in model.removed(changes, model.DelayGroup):
-            self._forget_group(group.name)
+            self._states.pop(group.name, None)
         for group in model.saved(changes, model.DelayGroup):
             self.set_backs.stored(group)
-            self._open.add(group.name)
         for node in model.removed(changes, model.DelayNode):
             state = self.state_of(node.group)
             state.heard.pop(node.node_id, None)
@@ -175,16 +159,9 @@ class GroupChanges:
     def loaded_anew(self) -> None:
         """Ask for all votes again, since it is not known which record they were given for."""
         for name in self._states.keys() - self._registry.delay_groups.keys():
-            self._forget_group(name)
+            del self._states[name]
         for state in self._states.values():
             state.begin_again()
-        self._open.update(self._registry.delay_groups)
-        self._more.wake()
-
-    def _forget_group(self, name: str) -> None:
-        self._states.pop(name, None)
-        self._look_at.pop(name, None)
-        self._open.discard(name)
 
     def voted(self, name: str) -> None:
         """Check whether an election can end by the vote that came."""
@@ -192,9 +169,8 @@ class GroupChanges:
         self._see(name, partial(self._plan_choice, name))
 
     def news(self) -> None:
-        """Check who has to be sent something, and whether an election can end."""
+        """Check who has to be sent something."""
         self._context.held.changed()
-        self._more.wake()
 
     def registration_on(self, session: Session) -> NodeRegister:
         """Return by which the present start of a node registered; raise RefusedError."""
@@ -218,7 +194,7 @@ class GroupChanges:
     def _plan_election(self, name: str) -> Sequence[model.Change]:
         group, state = self.group(name), self.state_of(name)
         cause = self._why_begin(group, trio.current_time())
-        if cause is None:
+        if cause is None or self.set_backs.why_behind(name):
             return ()
         begun = state.begin(group.record, cause)
         _log.warning("an election begins", group=name, epoch=begun.epoch, reason=cause.sentence)
@@ -235,20 +211,17 @@ class GroupChanges:
             + (state.fitness(group.record, node, now=now).sentence or "fit")
             for node, vote in sorted(state.votes.items())
         }
-        found = state.choose(group.record, now=now)
-        if not isinstance(found, GroupRecord):
-            self._note_wait(name, found.sentence)
+        try:
+            found = state.choose(group.record, now=now)
+        except StateError as wait:
+            if state.waits != str(wait):
+                state.waits = str(wait)
+                _log.info("an election goes on", group=name, reason=state.waits)
             return ()
         assert found.master is not None
         node, why = found.master.node_id, "" if state.cause is None else state.cause.sentence
         _log.warning("a master is elected", group=name, node=node, epoch=found.epoch, votes=votes)
         return self.plan_record(group, found, ELECT, "the meta server", why=why, votes=votes)
-
-    def _note_wait(self, name: str, sentence: str) -> None:
-        state = self.state_of(name)
-        if state.waits != sentence:
-            state.waits = sentence
-            _log.info("an election goes on", group=name, reason=sentence)
 
     def plan_record(
         self, group: model.DelayGroup, record: GroupRecord, action: str, actor: str, **more: object
@@ -259,80 +232,41 @@ class GroupChanges:
 
     # -- elections ---------------------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Begin elections and end them, until cancelled."""
+    async def run(self, look_s: float) -> None:
+        """Begin elections and end them, looking at all groups every `look_s`, until cancelled."""
         while True:
-            with trio.move_on_at(self._look(trio.current_time())):
-                await self._more.sleep()
+            turns = Turns()
+            for name in [*self._registry.delay_groups]:
+                if group := self._registry.delay_groups.get(name):
+                    self._look(group, trio.current_time())
+                await turns.pause()
+            await trio.sleep(look_s)
 
-    def _look(self, now: float) -> float:
-        """Begin and end elections; return when to look again if nothing is reported."""
-        while (at := self._next_deadline()) <= now:
-            name = heappop(self._deadlines)[1]
-            self._consider(self.group(name), now)
-        for name in [*self._open]:
-            self._look_at_election(self.group(name), now)
-        return min(at, now + _LOOK_S) if self._open else at
-
-    def _next_deadline(self) -> float:
-        """Return when time alone may begin an election next."""
-        deadlines = self._deadlines
-        while deadlines and self._look_at.get(deadlines[0][1]) != deadlines[0][0]:
-            heappop(deadlines)
-        return deadlines[0][0] if deadlines else math.inf
-
-    def _look_at_election(self, group: model.DelayGroup, now: float) -> None:
-        """End an election if it can end; forget a wish for a handover that is over."""
+    def _look(self, group: model.DelayGroup, now: float) -> None:
+        """Begin an election, or end one, if there is a reason; forget a wish that is over."""
         name, record, state = group.name, group.record, self.state_of(group.name)
         if state.forget_wish(now):
-            self._context.held.changed()
+            self.news()
         is_electing = record.phase is Phase.ELECTING and bool(record.in_sync)
-        if not is_electing or self.set_backs.why_behind(name):
+        is_behind = bool(self.set_backs.why_behind(name))
+        if not is_electing or is_behind:
             state.waits = ""
-        elif state.votes:
+        if is_behind:
+            return
+        if is_electing:
             self._see(name, partial(self._plan_choice, name))
-        else:
-            found = state.choose(record, now=now)
-            assert isinstance(found, Waiting)
-            self._note_wait(name, found.sentence)
-        if not (is_electing or state.wish.to):
-            self._open.discard(name)
+        elif self._why_begin(group, now):
+            self._see(name, partial(self._plan_election, name))
+        elif wish := state.must_hand_over(record, now=now):
+            _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
+            self.begun[name, "unfit"] += 1
+            self.news()
 
     def _why_begin(self, group: model.DelayGroup, now: float) -> Begins | None:
         """Return why an election begins; where an operator begins them only a restart does."""
-        if self.set_backs.why_behind(group.name):
-            return None
         cause = self.state_of(group.name).why_begin(group.record, now=now)
-        if (
-            cause is not None
-            and not cause.gone
-            and self._context.config.registration.elect == "operator"
-        ):
-            return None
-        return cause
-
-    def _consider(self, group: model.DelayGroup, now: float) -> None:
-        """Begin an election if there is a reason, and note when time alone may make one."""
-        name, state = group.name, self.state_of(group.name)
-        if self._why_begin(group, now) is not None:
-            self._see(name, partial(self._plan_election, name))
-        elif not self.set_backs.why_behind(name) and (
-            wish := state.must_hand_over(group.record, now=now)
-        ):
-            _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
-            self.begun[name, "unfit"] += 1
-            self.handover_wished(name)
-        before = self._next_deadline()
-        self._look_at[name] = at = state.look_at(group.record, now=now)
-        if at < math.inf:
-            heappush(self._deadlines, (at, name))
-        if at < before:
-            self._more.wake()
-
-    def handover_wished(self, name: str) -> None:
-        """Tell the master of a group that it is to hand over."""
-        self._open.add(name)
-        self.news()
+        is_by_hand = self._context.config.registration.elect == "operator"
+        return None if cause is not None and not cause.gone and is_by_hand else cause
 
     def _see(self, name: str, plan: Callable[[], Sequence[model.Change]]) -> None:
         """Carry out a plan of the meta server's own; the next look tries again."""

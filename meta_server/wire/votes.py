@@ -7,7 +7,7 @@ import trio
 from delay_protocol.basics.errors import LocalProtocolError
 from delay_protocol.nodes import group_changes as wire
 from delay_protocol.nodes.registration import REASON_LENGTH_MAX, Master, NodeRegister
-from meta_server.groups.elections import Refused, Voted
+from meta_server.groups.elections import Voted
 from meta_server.groups.group_records import HAND_OVER, IN_SYNC, members_of
 from meta_server.known.errors import RefusedError
 from meta_server.wire.dispatch import Context, Decision, Family, Request
@@ -103,17 +103,14 @@ class Votes(Family[wire.GroupChange]):
         own = Master(node_id=node.node_id, incarnation=node.incarnation)
         pair, actor = (change.epoch, change.version), f"node {node.node_id} at {node.address}"
         refusal, why, action = "", {}, HAND_OVER
-        if isinstance(change, wire.Alter):
-            found = state.alter(record, own, pair, change.in_sync, now=now)
-            refusal = state.why_not(record, change.in_sync, now=now)
-            is_other = not isinstance(found, Refused) and found.in_sync != record.in_sync
-            action = IN_SYNC if is_other else ""
-        else:
-            found = state.hand_over(record, own, pair, change.target, now=now)
-            why = {"why": state.wish.why}
-        if isinstance(found, Refused):
-            return Decision(partial(refused, found.sentence))
         try:
+            if isinstance(change, wire.Alter):
+                found = state.alter(record, own, pair, change.in_sync, now=now)
+                refusal = state.why_not(record, change.in_sync, now=now)
+                action = IN_SYNC if found.in_sync != record.in_sync else ""
+            else:
+                found = state.hand_over(record, own, pair, change.target, now=now)
+                why = {"why": state.wish.why}
             changes = groups.plan_record(group, found, action, actor, **why)
         except RefusedError as error:
             return Decision(partial(refused, str(error)))

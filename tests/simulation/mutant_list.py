@@ -1486,7 +1486,7 @@ META = {
         ),
         # Silence begins an election when its time has come, and not when somebody speaks next.
         "silence is seen when somebody speaks": mutant(
-            swap("GroupState.look_at", "min(...)", "math.inf"),
+            swap("GroupChanges._look", "self._why_begin(group, now)", "False"),
             test=f"{_GROUP_CHANGES}test_a_master_that_falls_silent_is_replaced_within_seconds",
         ),
         # The routes of a master stay that is cut off from the meta server alone.

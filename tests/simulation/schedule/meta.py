@@ -1,5 +1,7 @@
 """The meta server under the schedule: the real elections, and a store that loses nothing."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
@@ -8,11 +10,10 @@ from meta_server.groups.elections import (
     BLOCKED_AGAIN_S,
     GroupState,
     Heard,
-    Refused,
     Voted,
-    Waiting,
     set_min_isr,
 )
+from meta_server.known.errors import StateError
 from replication.core.record import Member
 from tests.simulation.schedule.events import Process
 
@@ -64,13 +65,19 @@ class Meta(Process):
         """Return the recorded set."""
         return frozenset(Member(node, storage) for node, storage in self.record.in_sync.items())
 
-    def _store(self, record: GroupRecord | Waiting | Refused) -> bool:
-        if not isinstance(record, GroupRecord):
-            return False
+    def _store(self, record: GroupRecord) -> None:
+        """Store a record, and tell everybody."""
         self.record = record
         self.group.was_recorded(record)
         for node in self.group.nodes.values():
             self.group.network.tell(self, node, node.on_told, record)
+
+    def _store_if(self, found: Callable[[], GroupRecord]) -> bool:
+        """Store a record if there is one; return True if there is."""
+        try:
+            self._store(found())
+        except StateError:
+            return False
         return True
 
     def on_heard(self, node: "Node", heard: Heard) -> None:
@@ -94,19 +101,20 @@ class Meta(Process):
     ) -> None:
         """Change the in-sync set, or refuse to; the version is another one in both cases."""
         own = Master(node_id=master[0], incarnation=master[1])
-        self._store(self.state.alter(self.record, own, pair, wanted, now=self.local()))
+        self._store_if(partial(self.state.alter, self.record, own, pair, wanted, now=self.local()))
 
     def on_hand_over(self, master: tuple[str, int], pair: tuple[int, int], target: str) -> None:
         """Make another node the master, at the wish of the present one."""
         own = Master(node_id=master[0], incarnation=master[1])
-        if self._store(self.state.hand_over(self.record, own, pair, target, now=self.local())):
+        hand_over = partial(self.state.hand_over, self.record, own, pair, target)
+        if self._store_if(partial(hand_over, now=self.local())):
             self.group.count("handover" if target != master[0] else "handover to itself")
 
     def set_min_isr(self, count: int) -> None:
         """Do as an operator says."""
         if self.record.phase is not Phase.ACTIVE or count == self.record.min_isr:
             return
-        if self._store(set_min_isr(self.record, count)):
+        if self._store_if(partial(set_min_isr, self.record, count)):
             self.group.count("min_isr changed")
 
     def _ask_to_hand_over(self) -> None:
@@ -130,10 +138,7 @@ class Meta(Process):
             voter = self.group.nodes[node]
             self.group.network.tell(self, voter, voter.on_asked_to_vote, self.record.epoch, gone)
         if self.record.phase is Phase.ELECTING:
-            chosen = self.state.choose(self.record, now=now)
-            if isinstance(chosen, Refused):
-                self.group.count(f"refused: {chosen.sentence.split(' ')[-1]}")
-            self._store(chosen)
+            self._store_if(partial(self.state.choose, self.record, now=now))
 
     def _begin_election(self) -> None:
         record, now = self.record, self.local()
