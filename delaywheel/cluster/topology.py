@@ -231,8 +231,6 @@ def _since(now_ms: int, at_ms: int) -> str:
 
 
 def _heard(row: Json, *, never: str) -> str:
-    if row["liveness"] == "assumed":
-        return "not yet"
     seconds = row["heard_seconds_ago"]
     return never if seconds is None else format_value("_seconds_ago", seconds)
 

@@ -17,7 +17,6 @@ from delay_protocol.nodes.controls import PATTERN_BYTES_MAX
 from delay_protocol.nodes.registration import REPLICAS_MAX, GroupRecord
 from delay_transport.http.operations import Answer, Request
 from delay_transport.http.pages import Limit, PageQuery
-from meta_server.groups.liveness import Sign
 from meta_server.known.model import (
     AuditEntry,
     Broker,
@@ -78,16 +77,18 @@ class ListQuery(PageQuery, frozen=True, kw_only=True):
 # Broker groups
 
 
+Sign = Literal["heard", "none"]
+
+
 class BrokerGroupShown(BrokerGroup, frozen=True, kw_only=True):
     """A broker group, or a group of delay servers, as clients see it."""
 
     state: State  # type: ignore[assignment]
     """RW: takes messages; R: read-only; NRW: away."""
     liveness: Sign
-    """heard: within the time-out; assumed: not yet, since this meta server began or it was
-    entered; none: silent for longer, or nobody waits for it."""
+    """heard: within the time-out; none: silent for longer, or nobody waits for it."""
     heard_seconds_ago: float | None
-    """Seconds since its last heartbeat; null unless it was heard."""
+    """Seconds since its last heartbeat, or since one is waited for; null unless it is heard."""
 
 
 class BrokerGroupSet(Request, frozen=True, kw_only=True):
@@ -260,7 +261,7 @@ class NodeShown(DelayNode, frozen=True, kw_only=True):
     liveness: Sign
     """As of a broker group."""
     heard_seconds_ago: float | None
-    """Seconds since its last heartbeat; null unless it was heard."""
+    """As of a broker group."""
     controls_version: int | None
     """The version of its cluster's controls that it applies; null: none of this meta server's."""
     controls_note: str

@@ -28,7 +28,7 @@ def approve_group(parts: Parts, key: NameKey, known: BrokerGroup | None, body: A
         waits.forget(name)
         if known is None and registry.groups[name].kind is not GroupKind.RECEIVER:
             # Its broker has one time-out to speak again.
-            parts.heard.expect(name, parts.now)
+            parts.heard.hear(name, parts.now)
 
     if waiting is not None and waiting.kind is GroupKind.RECEIVER:
         most = parts.config.registration

@@ -40,7 +40,7 @@ def _newest_of(parts: Parts, name: str) -> DelayGroup:
 
 
 def _check_silent(parts: Parts, key: NodeKey, node: DelayNode) -> None:
-    if parts.handlers.group_changes.sign_of(node.key) != "none":
+    if parts.handlers.group_changes.heard_at(node.key) is not None:
         raise StateError(
             f"{key.node} at {node.address} was heard lately: stop it, and try again when it was "
             "silent for registration.node_timeout_ms (15 s)"

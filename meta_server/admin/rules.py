@@ -173,7 +173,7 @@ def saved(parts: Parts, known: BrokerGroup | None, changed: BrokerGroup) -> Plan
     if changed.master == known.master and known.is_watched:
         return planned
     # A new master has one time-out to be heard.
-    return planned._replace(stored=partial(parts.heard.expect, known.name, parts.now))
+    return planned._replace(stored=partial(parts.heard.hear, known.name, parts.now))
 
 
 def retire_group(parts: Parts, key: NameKey, known: BrokerGroup, body: MayLose) -> Planned:

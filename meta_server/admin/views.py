@@ -25,6 +25,7 @@ from meta_server.admin.admin_types import (
     NodeShown,
     RouteKey,
     RouteShown,
+    Sign,
     SubjectRuleKey,
     SubjectRuleShown,
     Topology,
@@ -67,13 +68,17 @@ def _seconds_since(at: float | None) -> float | None:
     return None if at is None else round(trio.current_time() - at, 3)
 
 
+def _sign(heard_at: float | None) -> Sign:
+    return "none" if heard_at is None else "heard"
+
+
 def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
     """Return a broker group."""
-    heard, now = parts.heard, trio.current_time()
+    heard_at = parts.heard.heard_at(group.name, trio.current_time())
     return BrokerGroupShown(
         **(_fields(group) | {"is_entered": parts.registry.is_entered(group.name)}),
-        liveness=heard.sign_of(group.name, now),
-        heard_seconds_ago=_seconds_since(heard.heard_at(group.name, now)),
+        liveness=_sign(heard_at),
+        heard_seconds_ago=_seconds_since(heard_at),
     )
 
 
@@ -144,21 +149,21 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
     changes = parts.handlers.group_changes
     now = trio.current_time()
     state = changes.state_of(group.name)
-    heard = state.heard_of(node)
+    heard, heard_at = state.heard_of(node), changes.heard_at(node.key)
     rank, sentence = state.fitness(group.record, node.node_id, now=now)
     version, controls_note = changes.controls_at(node.key)
     return NodeShown(
-        **(asdict(node) | {"last_sequence": None if heard is None else heard.end - 1}),
+        **(asdict(node) | {"last_sequence": None if heard is None else heard.node.last_sequence}),
         role=group.role_of(node).value,
         in_sync=group.has_in_sync(node),
         note=note_of(group, node),
-        committed=None if heard is None else heard.committed,
-        uncommitted=None if heard is None else heard.uncommitted,
-        liveness=changes.sign_of(node.key),
-        heard_seconds_ago=_seconds_since(changes.heard_at(node.key)),
+        committed=None if heard is None else heard.node.committed,
+        uncommitted=None if heard is None else heard.node.uncommitted,
+        liveness=_sign(heard_at),
+        heard_seconds_ago=_seconds_since(heard_at),
         controls_version=version,
         controls_note=controls_note,
-        clock_note=difference(0 if heard is None else heard.clock_ahead_ms),
+        clock_note=difference(0 if heard is None else heard.node.clock_ahead_ms),
         fitness=cast("Fit", rank.name.lower()),
         fitness_note=sentence,
     )

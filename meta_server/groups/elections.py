@@ -38,7 +38,7 @@ from uuid import UUID
 import msgspec
 
 from delay_protocol.nodes.clocks import clock_fault
-from delay_protocol.nodes.registration import AppliedControls, GroupRecord, Master, Phase, Stands
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands
 from meta_server.known.errors import StateError
 from meta_server.known.model import DelayNode
 
@@ -98,24 +98,18 @@ class Begins(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """What a start of a node said last."""
+    """The last heartbeat of a node."""
 
     at: float
-    storage: UUID
-    incarnation: int
-    end: int
-    """Of its durable log."""
-    uncommitted: int
-    """Outcomes that are durable there and not committed."""
-    committed: int = 0
-    """The last record that it knows to be committed."""
-    stands: Stands = Stands()
-    """How it stands to its master, or as the master."""
-    clock_ahead_ms: int = 0
-    """By how much its wall clock was ahead of the meta server's."""
-    controls: AppliedControls = AppliedControls()
+    node: NodeRegister
+    """What it said."""
     noted_at: float = 0.0
     """When its end was stored last."""
+
+    @property
+    def stands(self) -> Stands:
+        """How it stands to its master, or as the master."""
+        return self.node.stands
 
     def could_vote(self, epoch: int, now: float) -> bool:
         """Return True if it may vote now, or hears a master of this epoch that may not send."""
@@ -172,10 +166,6 @@ class GroupState:
 
     # -- who was heard -----------------------------------------------------------------------
 
-    def was_heard(self, node: str, heard: Heard) -> None:
-        """Note what a node said of itself."""
-        self.heard[node] = heard
-
     def was_refused(self, node: str, at_ms: int, reason: str) -> None:
         """Note that a registration was refused; of too many nodes the latest are kept."""
         self.refused.pop(node, None)
@@ -198,16 +188,18 @@ class GroupState:
         """Return what a start said last; None: nothing since this meta server began."""
         found = self.heard.get(node.node_id)
         own = node.storage_uuid, node.incarnation
-        return found if found and (found.storage, found.incarnation) == own else None
+        return found if found and (found.node.storage_uuid, found.node.incarnation) == own else None
 
     def clock_fault(self, node: str) -> str:
         """Return why the clock of a node is taken for wrong; empty if it is not."""
-        return clock_fault(node, {name: one.clock_ahead_ms for name, one in self.heard.items()})
+        return clock_fault(
+            node, {name: one.node.clock_ahead_ms for name, one in self.heard.items()}
+        )
 
     def fitness(self, record: GroupRecord, node: str, *, now: float) -> Fitness:
         """Return how fit a node is to be the master, and why it is not."""
         found, storage = self.heard.get(node), record.in_sync.get(node)
-        is_other = storage is None or (found is not None and found.storage != storage)
+        is_other = storage is None or (found is not None and found.node.storage_uuid != storage)
         stands, fault = Stands() if found is None else found.stands, self.clock_fault(node)
         is_deposed = record.master is None and self.cause and self.cause.deposed == node
         times = sum(name == node and now - at <= ELECTED_S for name, at in self.elected)
@@ -224,7 +216,11 @@ class GroupState:
 
     def _was_heard_lately(self, node: str, storage: UUID, now: float) -> bool:
         found = self.heard.get(node)
-        return found is not None and found.storage == storage and now - found.at <= HEARD_LATELY_S
+        return (
+            found is not None
+            and found.node.storage_uuid == storage
+            and now - found.at <= HEARD_LATELY_S
+        )
 
     def stood_still(self, seconds: float) -> None:
         """Exclude time in which this process heard nobody from everybody's silence."""
@@ -236,7 +232,7 @@ class GroupState:
     def _has_begun(self, record: GroupRecord, now: float) -> bool:
         """Return True if elections may begin and end: all have spoken, or had the time to."""
         return now >= self.began + SILENT_S or all(
-            node in self.heard and self.heard[node].storage == storage
+            node in self.heard and self.heard[node].node.storage_uuid == storage
             for node, storage in record.in_sync.items()
         )
 
@@ -252,9 +248,9 @@ class GroupState:
         """Return what the recorded start said last; None: nothing since this meta server began."""
         master = record.master
         found = None if master is None else self.heard.get(master.node_id)
-        if master is None or found is None or found.incarnation != master.incarnation:
+        if master is None or found is None or found.node.incarnation != master.incarnation:
             return None
-        return found if found.storage == record.in_sync.get(master.node_id) else None
+        return found if found.node.storage_uuid == record.in_sync.get(master.node_id) else None
 
     def may_send(self, record: GroupRecord, *, now: float) -> bool:
         """Return True if the recorded master may send, as it says, or who hears it."""
@@ -276,8 +272,8 @@ class GroupState:
         found = self.heard.get(master.node_id)
         return (
             found is not None
-            and found.storage == record.in_sync.get(master.node_id)
-            and found.incarnation > master.incarnation
+            and found.node.storage_uuid == record.in_sync.get(master.node_id)
+            and found.node.incarnation > master.incarnation
         )
 
     def why_begin(self, record: GroupRecord, *, now: float) -> Begins | None:
@@ -427,7 +423,9 @@ class GroupState:
                 f"nobody in sync beside {master.node_id} was heard within {HEARD_LATELY_S} s and "
                 f"is fit: start one, wait until it is in sync; {_told(fits)}".removesuffix("; ")
             )
-        target = max(takers, key=lambda node: (fits[node].rank, self.heard[node].end, node))
+        target = max(
+            takers, key=lambda node: (fits[node].rank, self.heard[node].node.last_sequence, node)
+        )
         self.wish = Wish(record.epoch, target, why, now + WISH_S)
         return target
 
@@ -505,7 +503,7 @@ class GroupState:
         """
         _check_present(record, master, pair)
         found = self.heard.get(target)
-        if found is None or record.in_sync.get(target) != found.storage:
+        if found is None or record.in_sync.get(target) != found.node.storage_uuid:
             raise StateError(f"{target} is not in sync, or was not heard")
         in_sync, own = dict(record.in_sync), self.fitness(record, master.node_id, now=now)
         if target != master.node_id and own.rank in _LEAVES and len(in_sync) > record.min_isr:
@@ -514,7 +512,7 @@ class GroupState:
             record,
             epoch=record.epoch + 1,
             version=record.version + 1,
-            master=Master(node_id=target, incarnation=found.incarnation),
+            master=Master(node_id=target, incarnation=found.node.incarnation),
             in_sync=in_sync,
         )
 

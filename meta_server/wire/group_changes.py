@@ -20,7 +20,6 @@ from delay_transport.http.pages import Turns
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.elections import Begins, GroupState, Heard
 from meta_server.groups.group_records import ELECT, plan_record
-from meta_server.groups.liveness import Sign
 from meta_server.groups.roles import is_same_start
 from meta_server.known import model
 from meta_server.known.errors import RefusedError, StateError
@@ -62,19 +61,8 @@ class GroupChanges:
 
     def registered(self, session: Session, request: NodeRegister, noted_at: float) -> None:
         """Note what a node said of itself; noted_at: when its end was stored last."""
-        heard = Heard(
-            at=trio.current_time(),
-            storage=request.storage_uuid,
-            incarnation=request.incarnation,
-            end=request.last_sequence + 1,
-            uncommitted=request.uncommitted,
-            committed=request.committed,
-            stands=request.stands,
-            clock_ahead_ms=request.clock_ahead_ms,
-            controls=request.controls,
-            noted_at=noted_at,
-        )
-        self.state_of(request.group).was_heard(request.node_id, heard)
+        heard = Heard(trio.current_time(), request, noted_at)
+        self.state_of(request.group).heard[request.node_id] = heard
         session.registration = request
         self._look(self.group(request.group), heard.at)
 
@@ -90,22 +78,18 @@ class GroupChanges:
         return None if state is None else state.heard.get(key[2])
 
     def heard_at(self, key: NodeKey) -> float | None:
-        """Return when a node sent its last heartbeat; None: not within the time-out."""
-        heard = self.last_heard(key)
-        is_lately = heard is not None and trio.current_time() - heard.at < self._timeout_s
-        return heard.at if heard is not None and is_lately else None
+        """Return when a node sent its last heartbeat; None: not within the time-out.
 
-    def sign_of(self, key: NodeKey) -> Sign:
-        """Return what is known of a node; at first all count as heard for one time-out."""
-        if self.heard_at(key) is not None:
-            return "heard"
-        is_first = trio.current_time() - self._began < self._timeout_s
-        return "assumed" if is_first and self.last_heard(key) is None else "none"
+        All count as heard when this meta server began.
+        """
+        heard = self.last_heard(key)
+        at = self._began if heard is None else heard.at
+        return at if trio.current_time() - at < self._timeout_s else None
 
     def controls_at(self, key: NodeKey) -> tuple[int | None, str]:
         """Return which version of the controls a node applies, and why not the newest."""
         heard = self.last_heard(key)
-        return self.controls.compared(key[0], None if heard is None else heard.controls)
+        return self.controls.compared(key[0], None if heard is None else heard.node.controls)
 
     def ahead(self, cluster: str) -> str:
         """Return which node applies newer controls of this store than it has; empty if none does.

@@ -70,7 +70,7 @@ class Nodes(Family[NodeRegister]):
         check_belongs(context.registry, node, groups_max=context.config.registration.groups_max)
         if behind := self._group_changes.told(node):
             raise NotNowError(behind)
-        is_heard = self._group_changes.sign_of(key_of(node)) != "none"
+        is_heard = self._group_changes.heard_at(key_of(node)) is not None
         return is_heard, self._is_elsewhere(request, trio.current_time())
 
     def _is_elsewhere(self, request: Request[NodeRegister], now: float) -> bool:

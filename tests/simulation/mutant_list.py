@@ -1324,7 +1324,9 @@ META = {
         # A restart of the meta server takes nobody from routes.
         "silent at the start": mutant(
             swap(
-                "Liveness.start", "self.expect(...)", "self.expect(name, now - self._timeout_s + 5)"
+                "Liveness.start",
+                "self._at.setdefault(...)",
+                "self._at.setdefault(name, now - self._timeout_s + 5)",
             ),
             seed=2,
         ),
@@ -2332,7 +2334,9 @@ GROUP = {
         ),
         # A start of the recorded master's disk begins an election.
         "a master that was started again is waited for": mutant(
-            swap("GroupState.was_restarted", "found.incarnation > master.incarnation", "False"),
+            swap(
+                "GroupState.was_restarted", "found.node.incarnation > master.incarnation", "False"
+            ),
             test="meta_server/groups/test_elections.py",
         ),
         # A master that is unfit is asked to hand over.

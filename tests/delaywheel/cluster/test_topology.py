@@ -297,14 +297,6 @@ def test_of_long_lists_what_is_away_is_shown_first_and_the_rest_is_counted() -> 
         assert f"[2001:db8:1234:5678::{number:x}]:20801" in everything
 
 
-def test_who_was_not_heard_since_the_meta_server_began_is_shown_so() -> None:
-    found = cluster(node("n1", "x", lag={}, liveness="assumed", heard_seconds_ago=None))
-    found["broker_groups"] = []
-    text = printed(found)
-    assert "not yet" in text
-    assert "silent" not in text
-
-
 def test_nothing_there_yet_is_said() -> None:
     found = cluster()
     found["unserved"] = []

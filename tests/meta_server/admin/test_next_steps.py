@@ -78,9 +78,8 @@ STALE = (
 @pytest.mark.parametrize(
     ("known", "step"),
     [
-        # All is well, or will be by itself: nobody was heard yet, an election, a drop.
+        # All is well, or will be by itself: an election, a drop.
         (group({}, {}, {}, min_isr=2), ""),
-        (group({"liveness": "assumed"}), ""),
         (group(SILENT, {}, {}, min_isr=2), ""),
         (group({}, SILENT, {}, min_isr=2), ""),
         (group(OUT, master=None, in_sync=[]), ANEW),

@@ -7,7 +7,7 @@ from uuid import UUID
 import msgspec
 import pytest
 
-from delay_protocol.nodes.registration import GroupRecord, Master, Phase, Stands
+from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands
 from meta_server.groups.elections import (
     REFUSED_MAX,
     REFUSED_MS,
@@ -28,9 +28,22 @@ ACTIVE = record(3, 7, master="a", min_isr=2, a=A, b=B, c=C)
 ELECTING = msgspec.structs.replace(ACTIVE, epoch=4, version=8, master=None, phase=Phase.ELECTING)
 
 
-def heard(storage: UUID, at: float = 0.0, **others: Any) -> Heard:  # noqa: ANN401
-    values: dict[str, Any] = {"incarnation": 1, "end": 100, "uncommitted": 0} | others
-    return Heard(at, storage, **values)
+def heard(storage: UUID, at: float = 0.0, *, end: int = 100, **others: Any) -> Heard:  # noqa: ANN401
+    values: dict[str, Any] = {"incarnation": 1} | others
+    node = NodeRegister(
+        cluster="c1",
+        group="d1",
+        node_id="n1",
+        log_uuid=UUID(int=9),
+        storage_uuid=storage,
+        boot_id=UUID(int=10),
+        last_sequence=end - 1,
+        address="h:1",
+        http_address="",
+        version="1",
+        **values,
+    )
+    return Heard(at, node)
 
 
 def vote(storage: UUID, *, end: int = 100, **others: object) -> Voted:
@@ -71,11 +84,11 @@ def cause(group: GroupState, now: float) -> str:
 def test_a_start_of_the_masters_disk_begins_an_election_at_once() -> None:
     group = state(a=heard(A, stands=SENDS), b=heard(B, stands=HEARS), c=heard(C, stands=HEARS))
     assert cause(group, 0.1) == ""
-    group.was_heard("a", heard(A, incarnation=2))
+    group.heard["a"] = heard(A, incarnation=2)
     begins = Begins("a was started again", gone=3, kind="restarted")
     assert group.why_begin(ACTIVE, now=0.1) == begins
     assert group.begin(ACTIVE, Begins("a was started again", gone=3)) == ELECTING
-    group.was_heard("a", heard(UUID(int=9), incarnation=2))
+    group.heard["a"] = heard(UUID(int=9), incarnation=2)
     assert cause(group, 0.1) == "", "another disk proves nothing"
 
 
@@ -95,8 +108,8 @@ def test_a_silent_master_is_replaced_if_nobody_hears_it_send_and_somebody_could_
     b: Stands, c: Stands, begins: str
 ) -> None:
     group = state(a=heard(A, stands=SENDS))
-    group.was_heard("b", heard(B, at=3.0, stands=b))
-    group.was_heard("c", heard(C, at=3.0, stands=c))
+    group.heard["b"] = heard(B, at=3.0, stands=b)
+    group.heard["c"] = heard(C, at=3.0, stands=c)
     assert cause(group, 3.0) == ""
     assert cause(group, 3.1) == begins
 
@@ -104,7 +117,7 @@ def test_a_silent_master_is_replaced_if_nobody_hears_it_send_and_somebody_could_
 def test_who_is_not_heard_lately_neither_stops_an_election_nor_could_vote_in_one() -> None:
     group = state(a=heard(A), b=heard(B, at=3.0, stands=HEARS), c=heard(C, at=3.0))
     assert cause(group, 3.1) == ""
-    group.was_heard("c", heard(C, at=5.4))
+    group.heard["c"] = heard(C, at=5.4)
     assert (cause(group, 5.5), cause(group, 5.6)) == ("", "silent")
     assert cause(group, 8.0) == ""
 
@@ -124,7 +137,7 @@ def test_a_blocked_master_is_deposed(stands: Stands, after_s: float | None) -> N
     group = state(b=heard(B, at=100.0), c=heard(C, at=100.0, stands=HEARS))
 
     def blocked(at: float) -> str:
-        group.was_heard("a", heard(A, at=100.0, stands=stands))
+        group.heard["a"] = heard(A, at=100.0, stands=stands)
         return cause(group, at)
 
     if after_s is None:
@@ -135,7 +148,7 @@ def test_a_blocked_master_is_deposed(stands: Stands, after_s: float | None) -> N
     group.changed_at = 91.0
     assert blocked(100.9) == "", "within 10 s of a change nobody is"
     group.changed_at = -1.0
-    group.was_heard("b", heard(B, at=100.0, stands=HEARS))
+    group.heard["b"] = heard(B, at=100.0, stands=HEARS)
     assert blocked(102.4) == "", "nobody could vote"
 
 
@@ -145,7 +158,7 @@ def test_who_could_not_ask_a_meta_server_to_drop_the_silent_is_not_blocked_yet()
     group.began = 99.0
     assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
     alone = Stands(lacks_promises_s=9.0, hears_nobody=True)
-    group.was_heard("a", heard(A, at=100.0, stands=alone))
+    group.heard["a"] = heard(A, at=100.0, stands=alone)
     assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
 
 
@@ -190,14 +203,14 @@ def test_whoever_is_alone_in_sync_goes_on() -> None:
 
 def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> None:
     group = GroupState(100.0)
-    group.was_heard("b", heard(B, at=101.0))
-    group.was_heard("a", heard(A, at=101.0, incarnation=2))
+    group.heard["b"] = heard(B, at=101.0)
+    group.heard["a"] = heard(A, at=101.0, incarnation=2)
     assert cause(group, 101.0) == "", "c has not spoken"
     del group.heard["a"]
-    group.was_heard("c", heard(C, at=101.0))
+    group.heard["c"] = heard(C, at=101.0)
     assert cause(group, 102.9) == ""
     assert cause(group, 103.1) == "silent"
-    group.was_heard("a", heard(A, at=101.5, incarnation=2))
+    group.heard["a"] = heard(A, at=101.5, incarnation=2)
     assert cause(group, 101.5) == "gone", "all have spoken"
     late = GroupState(100.0)
     late.voted(ELECTING, "b", 4, vote(B), now=100.1)
@@ -208,16 +221,16 @@ def test_a_meta_server_that_has_begun_waits_until_it_may_have_heard_of_all() -> 
 def test_time_in_which_the_meta_server_stood_still_is_nobodys_silence() -> None:
     group = state(a=heard(A), b=heard(B), c=heard(C))
     group.stood_still(10.0)
-    group.was_heard("b", heard(B, at=12.0))
+    group.heard["b"] = heard(B, at=12.0)
     assert (cause(group, 12.0), group.began) == ("", -90.0)
-    group.was_heard("b", heard(B, at=13.1))
+    group.heard["b"] = heard(B, at=13.1)
     assert cause(group, 13.1) == "silent"
 
     group = state(a=heard(A, stands=SENDS), b=heard(B), c=heard(C, stands=HEARS))
     refused = refusal(group.elect, ACTIVE, now=0.1)
     assert refused == "a is the master, and may send: have it hand the group over"
     assert refusal(group.elect, ACTIVE, now=2.5) == refused
-    group.was_heard("c", heard(C))
+    group.heard["c"] = heard(C)
     assert group.elect(ACTIVE, now=2.6) == ELECTING
     assert group.elect(ELECTING, now=2.6) is ELECTING
     alone = msgspec.structs.replace(ACTIVE, in_sync={"a": A}, min_isr=1)
@@ -366,7 +379,7 @@ def test_who_alone_is_in_sync_is_chosen_whatever_its_clock_says() -> None:
 
 def test_a_member_whose_clock_is_wrong_is_handed_the_group_only_by_name() -> None:
     group = electing(a=0, b=0, c=3_600_000)
-    group.was_heard("c", heard(C, end=200, clock_ahead_ms=3_600_000))
+    group.heard["c"] = heard(C, end=200, clock_ahead_ms=3_600_000)
     assert group.ask_to_hand_over(ACTIVE, None, now=0.0) == "b"
     assert group.ask_to_hand_over(ACTIVE, "c", now=0.0) == "c"
     del group.heard["b"]
@@ -399,7 +412,7 @@ def master_of(record: GroupRecord) -> str:
 
 def test_how_fit_a_node_is_has_a_rank_and_a_sentence() -> None:
     group = state(a=heard(A), b=heard(B, stands=UNFIT), c=heard(UUID(int=9)))
-    group.was_heard("a", heard(A, stands=BEHIND))
+    group.heard["a"] = heard(A, stands=BEHIND)
 
     def fitness(node: str, record: GroupRecord = ACTIVE) -> tuple[Rank, str]:
         return group.fitness(record, node, now=0.0)
@@ -408,12 +421,12 @@ def test_how_fit_a_node_is_has_a_rank_and_a_sentence() -> None:
     assert fitness("a") == (Rank.BEHIND, "free disk is low")
     assert fitness("b") == (Rank.UNFIT, "files of it are damaged")
     assert fitness("c") == fitness("d") == (Rank.EXCLUDED, outside)
-    group.was_heard("c", heard(C))
+    group.heard["c"] = heard(C)
     assert fitness("c") == (Rank.FIT, "")
     group.begin(ACTIVE, Begins("c may not send", deposed="c"))
     assert fitness("c", ELECTING) == (Rank.LAST, "it is deposed, since it may not send")
     assert fitness("c") == (Rank.FIT, ""), "of that election alone"
-    group.was_heard("c", heard(C, clock_ahead_ms=3_600_000))
+    group.heard["c"] = heard(C, clock_ahead_ms=3_600_000)
     rank, sentence = fitness("c")
     assert (rank, sentence[:23]) == (Rank.EXCLUDED, "its clock is 3600.0 s a")
 
@@ -461,7 +474,7 @@ def unfit_master(why: str = "it is being stopped", **others: Stands) -> GroupSta
     disks = {"b": B, "c": C}
     group = state(a=heard(A, stands=Stands(may_send=True, unfit=why)))
     for name, stands in others.items():
-        group.was_heard(name, heard(disks[name], stands=stands))
+        group.heard[name] = heard(disks[name], stands=stands)
     return group
 
 
@@ -469,11 +482,11 @@ def test_an_unfit_master_is_to_hand_over_to_the_fittest() -> None:
     group = unfit_master(b=BEHIND, c=Stands())
     assert group.must_hand_over(ACTIVE, now=0.1) == Wish(3, "c", "it is being stopped", 10.1)
     assert group.must_hand_over(ACTIVE, now=0.2) is None, "it is asked once"
-    group.was_heard("a", heard(A, stands=Stands(unfit="files of it are damaged")))
+    group.heard["a"] = heard(A, stands=Stands(unfit="files of it are damaged"))
     assert group.must_hand_over(ACTIVE, now=0.3) == Wish(3, "c", "files of it are damaged", 10.3)
     assert group.forget_wish(10.3)
-    group.was_heard("c", heard(C, at=10.0, stands=UNFIT))
-    group.was_heard("b", heard(B, at=10.0, stands=BEHIND))
+    group.heard["c"] = heard(C, at=10.0, stands=UNFIT)
+    group.heard["b"] = heard(B, at=10.0, stands=BEHIND)
     assert group.must_hand_over(ACTIVE, now=10.4) == Wish(3, "b", "files of it are damaged", 20.4)
 
 
@@ -481,7 +494,7 @@ def test_an_unfit_master_is_to_hand_over_to_the_fittest() -> None:
 def test_an_unfit_master_stays_where_nobody_is_fit(b: Stands) -> None:
     group = unfit_master(b=b)
     assert group.must_hand_over(ACTIVE, now=0.1) is None
-    group.was_heard("c", heard(C))
+    group.heard["c"] = heard(C)
     assert group.must_hand_over(ACTIVE, now=2.6) is None, "nothing was heard of it for 2.5 s"
     assert group.must_hand_over(ACTIVE, now=2.5) is not None
 
@@ -489,7 +502,7 @@ def test_an_unfit_master_stays_where_nobody_is_fit(b: Stands) -> None:
 def test_a_master_that_may_not_send_is_not_asked_but_deposed() -> None:
     group = unfit_master(b=Stands())
     hangs = Stands(lacks_promises_s=3.0, unfit="its disk hangs")
-    group.was_heard("a", heard(A, stands=hangs))
+    group.heard["a"] = heard(A, stands=hangs)
     assert group.must_hand_over(ACTIVE, now=0.1) is None
     begins = group.why_begin(ACTIVE, now=0.1)
     assert begins is not None
@@ -527,5 +540,5 @@ def test_a_wish_is_for_the_master_of_one_epoch() -> None:
     assert group.must_hand_over(ACTIVE, now=0.1) == Wish(3, "c", "it is being stopped", 10.1)
     # The next one is stopped soon after, as in a rolling restart.
     changed = group.hand_over(ACTIVE, MASTER, (3, 7), "b", now=0.2)
-    group.was_heard("b", heard(B, stands=Stands(unfit="it is being stopped")))
+    group.heard["b"] = heard(B, stands=Stands(unfit="it is being stopped"))
     assert group.must_hand_over(changed, now=0.3) == Wish(4, "c", "it is being stopped", 10.3)

@@ -22,20 +22,6 @@ def test_who_was_known_before_counts_as_heard_at_the_start_and_not_later() -> No
     assert liveness.silent(140) == ["a", "b", "c"]
 
 
-def test_who_only_counts_as_heard_is_not_said_to_have_been() -> None:
-    liveness: Liveness = Liveness(timeout_s=30)
-    liveness.start(["a", "b"], 100)
-    liveness.hear("b", 101)
-    liveness.expect("c", 102)
-    liveness.hear("c", 103)
-    liveness.expect("c", 104)
-    signs = [liveness.sign_of(name, 105) for name in "abcd"]
-    assert signs == ["assumed", "heard", "assumed", "none"]
-    assert [liveness.heard_at(name, 105) for name in "abcd"] == [None, 101, None, None]
-    assert [liveness.is_heard(name, 105) for name in "abcd"] == [True, True, True, False]
-    assert [liveness.sign_of(name, 131) for name in "abc"] == ["none", "none", "assumed"]
-
-
 def test_who_is_forgotten_is_not_waited_for() -> None:
     liveness: Liveness = Liveness(timeout_s=30)
     liveness.hear("a", 0)

@@ -85,10 +85,10 @@ class Meta(Process):
         self._wake()
         now = self.local()
         known = self.state.heard.get(node.name)
-        is_known = known is not None and known.storage == heard.storage
-        if known is not None and is_known and heard.incarnation < known.incarnation:
+        is_known = known is not None and known.node.storage_uuid == heard.node.storage_uuid
+        if known is not None and is_known and heard.node.incarnation < known.node.incarnation:
             return
-        self.state.was_heard(node.name, heard._replace(at=now))
+        self.state.heard[node.name] = heard._replace(at=now)
         self._begin_election()
         self.group.network.tell(self, node, node.on_told, self.record)
 

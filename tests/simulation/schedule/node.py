@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from delay_protocol.nodes.registration import GroupRecord, Stands
+from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Stands
 from meta_server.groups.elections import Heard, Voted
 from replication.core.commit_point import CommitPoint
 from replication.core.epochs import Behind, Diverges, Epochs, Question
@@ -247,11 +247,23 @@ class Node(Process):
         """Tell how this node stands, with what is known of its log."""
         uncommitted = self.master.outcomes.uncommitted if self.master is not None else 0
         self._said = self._stands()
-        heard = Heard(
-            *(0.0, self.storage, self.incarnation, self.synced, uncommitted),
+        node = NodeRegister(
+            cluster="c1",
+            group="d1",
+            node_id=self.name,
+            log_uuid=self.storage,
+            storage_uuid=self.storage,
+            incarnation=self.incarnation,
+            boot_id=self.storage,
+            last_sequence=self.synced - 1,
+            address="",
+            http_address="",
+            version="",
+            uncommitted=uncommitted,
             stands=self._said,
         )
-        self.group.network.tell(self, self.group.meta, self.group.meta.on_heard, self, heard)
+        meta = self.group.meta
+        self.group.network.tell(self, meta, meta.on_heard, self, Heard(0.0, node))
 
     def _stands(self) -> Stands:
         now, master, promise = self.local(), self.master, self.voter.to_master
