@@ -141,50 +141,39 @@ class Committer:
         self._storing = len(batch)
         try:
             await self._commit(batch)
-        except errors.StoreRefusedError:
-            # Of one that the store cannot hold the others are not to blame.
-            for planned in batch:
-                if self.is_stale:
-                    self._end(planned.intent, errors.StoreUnavailableError("the store failed"))
-                else:
-                    await self._commit_one(planned)
         finally:
             self._storing = 0
 
-    async def _commit_one(self, planned: _Planned) -> None:
-        try:
-            await self._commit([planned])
-        except errors.StoreRefusedError as error:
-            _log.error("the store refused a change", reason=str(error))
-            self._end(planned.intent, error)
-
     async def _commit(self, batch: Sequence[_Planned]) -> None:
-        """Store and apply what is planned; raise StoreRefusedError, with nothing of it ended."""
+        """Store and apply what is planned, and end it."""
+        intents = [planned.intent for planned in batch]
         changes = tuple(change for planned in batch for change in planned.changes)
         try:
             await self._executor.run(STORE_WORKER, self._store.commit, changes)
-        except errors.StoreRefusedError:
-            raise
+        except errors.StoreRefusedError as error:
+            _log.error("the store refused a commit", reason=str(error))
+            await self._end_all(intents, error)
+            return
         except errors.ConflictError as error:
             self.conflicts += 1
             self._pause_s = 0.0
             _log.warning("another process changed the store", reason=str(error))
-            await self._turn_stale(batch, error)
+            await self._turn_stale(intents, error)
             return
         except errors.StoreUnusableError:
             raise
         except errors.StoreError as error:
             self._count_failure()
             _log.error("the store failed; known routes are still served", reason=str(error))
-            await self._turn_stale(batch, error)
+            await self._turn_stale(intents, error)
             return
         self._registry.apply(changes)
-        self._storing -= len(batch)
+        self._storing = 0
         self.commits += 1
         self._pause_s = max(self._pause_s - _COMMIT_S, 0.0)
         self.changes += len(changes)
         self._on_changed(changes)
-        await self._end_all((planned.intent for planned in batch), None)
+        await self._end_all(intents, None)
 
     def _plan_some(self) -> list[_Planned]:
         """Plan intents that can share a commit; those that change nothing are done at once.
@@ -230,13 +219,13 @@ class Committer:
             if not number % _ENDED_AT_ONCE:
                 await trio.lowlevel.checkpoint()
 
-    async def _turn_stale(self, batch: Sequence[_Planned], error: errors.StoreError) -> None:
+    async def _turn_stale(self, intents: Sequence[Intent], error: errors.StoreError) -> None:
         """Refuse what was being stored and what waits: nothing can be planned any more."""
         self.is_stale = True
         waiting = [*self._urgent, *self._waiting]
         self._urgent.clear()
         self._waiting.clear()
-        await self._end_all((*(planned.intent for planned in batch), *waiting), error)
+        await self._end_all((*intents, *waiting), error)
 
     async def _load(self) -> None:
         """Load everything anew and write, trying until both have worked."""

@@ -1269,14 +1269,14 @@ META = {
     "8 writer": {
         # Nobody is told of a change, and no answer depends on it, before the store has it.
         "answer before the store": mutant(
-            drop("Committer._commit", "self._registry.apply(changes); self._storing -= ..."),
+            drop("Committer._commit", "self._registry.apply(changes); self._storing = 0"),
             drop("Committer._commit", "self._on_changed(changes); await self._end_all(...)"),
             before(
                 "Committer._commit",
                 _COMMIT,
                 (
                     "self._registry.apply(changes); self._on_changed(changes); await "
-                    "self._end_all((planned.intent for planned in batch), None)"
+                    "self._end_all(intents, None)"
                 ),
             ),
             seed=1,
@@ -1298,8 +1298,8 @@ META = {
         "what waits is forgotten": mutant(
             swap(
                 "Committer._turn_stale",
-                "(*(planned.intent for planned in batch), *waiting)",
-                "(planned.intent for planned in batch)",
+                "(*intents, *waiting)",
+                "intents",
             ),
             seed=9,
         ),
@@ -1488,7 +1488,7 @@ META = {
         ),
         # Silence begins an election when its time has come, and not when somebody speaks next.
         "silence is seen when somebody speaks": mutant(
-            swap("GroupChanges._look", "self._why_begin(group, now)", "False"),
+            swap("GroupChanges.run", "self._look(...)", "None"),
             test=f"{_GROUP_CHANGES}test_a_master_that_falls_silent_is_replaced_within_seconds",
         ),
         # The routes of a master stay that is cut off from the meta server alone.
