@@ -10,7 +10,6 @@ every intent is refused. What is known goes on being served.
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import structlog
 import trio
@@ -51,13 +50,6 @@ class Intent:
     """Is told once: None when the changes are stored and known, else why they are not."""
     is_urgent: bool = False
     """True if it has its turn before all that is not: an election waits for no registration."""
-
-
-class _Planned(NamedTuple):
-    """An intent, and what is to be stored for it."""
-
-    intent: Intent
-    changes: tuple[model.Change, ...]
 
 
 class Committer:
@@ -135,19 +127,17 @@ class Committer:
                 await trio.lowlevel.checkpoint()
 
     async def _commit_some(self) -> None:
-        batch = self._plan_some()
-        if not batch:
+        intents, changes = self._plan_some()
+        if not intents:
             return
-        self._storing = len(batch)
+        self._storing = len(intents)
         try:
-            await self._commit(batch)
+            await self._commit(intents, changes)
         finally:
             self._storing = 0
 
-    async def _commit(self, batch: Sequence[_Planned]) -> None:
+    async def _commit(self, intents: Sequence[Intent], changes: Sequence[model.Change]) -> None:
         """Store and apply what is planned, and end it."""
-        intents = [planned.intent for planned in batch]
-        changes = tuple(change for planned in batch for change in planned.changes)
         try:
             await self._executor.run(STORE_WORKER, self._store.commit, changes)
         except errors.StoreRefusedError as error:
@@ -175,12 +165,13 @@ class Committer:
         self._on_changed(changes)
         await self._end_all(intents, None)
 
-    def _plan_some(self) -> list[_Planned]:
-        """Plan intents that can share a commit; those that change nothing are done at once.
+    def _plan_some(self) -> tuple[list[Intent], tuple[model.Change, ...]]:
+        """Plan intents that can share a commit; return them, and what is to be stored.
 
-        Urgent ones are stored first, and alone.
+        Those that change nothing are done at once. Urgent ones are stored first, and alone.
         """
-        batch: list[_Planned] = []
+        batch: list[Intent] = []
+        changes: list[model.Change] = []
         taken: set[Hashable] = set()
         looked_at = 0
         until = trio.current_time() + _PLANNING_S_MAX
@@ -200,8 +191,9 @@ class Committer:
                 self._end(intent, None)
                 continue
             taken.update(intent.keys)
-            batch.append(_Planned(intent, tuple(planned)))
-        return batch
+            batch.append(intent)
+            changes += planned
+        return batch, tuple(changes)
 
     def _end(self, intent: Intent, error: errors.MetaServerError | None) -> None:
         for key in intent.keys:

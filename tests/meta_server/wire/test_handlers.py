@@ -278,8 +278,8 @@ async def test_a_broker_elsewhere_is_refused_if_the_old_place_speaks_before_its_
     await peer.broker(broker(what=ONLINE))
     await trio.sleep(29)
     # Nothing else is stored meanwhile: what was decided on is the same but for who was heard.
-    world.executor.plan = ExecutorPlan(delay_s=(3.0, 3.0), stall_chance=0)
-    world.medium.next_faults = [Fault.REFUSED, Fault.REFUSED]
+    world.executor.plan = ExecutorPlan(delay_s=(6.0, 6.0), stall_chance=0)
+    world.medium.next_faults = [Fault.REFUSED]
     answers: dict[str, Frame] = {}
 
     async def register(name: str, peer: Peer, request: requests.BrokerRegister) -> None:
