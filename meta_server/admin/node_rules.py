@@ -9,7 +9,7 @@ from delay_transport.http.operations import Request
 from meta_server.admin.admin_types import HandoverWish, MayLose, MinIsr, NameKey, NodeKey
 from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.rules import put
-from meta_server.groups.elections import set_min_isr
+from meta_server.groups.elections import following, set_min_isr
 from meta_server.groups.group_records import ELECT, HAND_OVER, MIN_ISR, plan_record
 from meta_server.known.errors import StateError
 from meta_server.known.model import Change, DelayGroup, DelayNode, Remove
@@ -92,14 +92,8 @@ def give_up_node(parts: Parts, key: NodeKey, node: DelayNode, body: MayLose) -> 
         is_allowed = body.lose_messages
     if not is_allowed:
         raise StateError(_why_needed(key, record))
-    after = replace(
-        record,
-        epoch=record.epoch if others else record.epoch + 1,
-        version=record.version + 1,
-        master=None,
-        in_sync=others,
-        phase=Phase.ELECTING,
-    )
+    epoch = record.epoch if others else record.epoch + 1
+    after = following(record, epoch=epoch, master=None, in_sync=others, phase=Phase.ELECTING)
     changes = _recorded(parts, group, after, "")
     return Planned([Remove(node), *changes], replace(group, record=after))
 

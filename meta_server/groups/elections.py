@@ -32,10 +32,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from uuid import UUID
 
-import msgspec
+from msgspec.structs import replace
 
 from delay_protocol.nodes.clocks import clock_fault
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, Phase, Stands
@@ -312,13 +312,7 @@ class GroupState:
         """Return the record with which an election begins."""
         self.begin_again()
         self.cause = cause
-        return msgspec.structs.replace(
-            record,
-            epoch=record.epoch + 1,
-            version=record.version + 1,
-            master=None,
-            phase=Phase.ELECTING,
-        )
+        return following(record, epoch=record.epoch + 1, master=None, phase=Phase.ELECTING)
 
     def begin_again(self) -> None:
         """Forget the votes: all are asked for."""
@@ -368,13 +362,8 @@ class GroupState:
         self.begin_again()
         self.changed_at = now
         self.elected.append((best, now))
-        return msgspec.structs.replace(
-            record,
-            version=record.version + 1,
-            master=Master(node_id=best, incarnation=chosen.incarnation),
-            in_sync=in_sync,
-            phase=Phase.ACTIVE,
-        )
+        master = Master(node_id=best, incarnation=chosen.incarnation)
+        return following(record, master=master, in_sync=in_sync, phase=Phase.ACTIVE)
 
     # -- what an operator asks for -----------------------------------------------------------
 
@@ -469,11 +458,7 @@ class GroupState:
         """
         _check_present(record, master, pair)
         is_refused = self.why_not(record, wanted, now=now)
-        return msgspec.structs.replace(
-            record,
-            version=record.version + 1,
-            in_sync=record.in_sync if is_refused else wanted,
-        )
+        return following(record, in_sync=record.in_sync if is_refused else wanted)
 
     def why_not(self, record: GroupRecord, wanted: dict[str, UUID], *, now: float) -> str:
         """Say why a set that the master proposes is not taken; empty if it is."""
@@ -508,17 +493,17 @@ class GroupState:
         in_sync, own = dict(record.in_sync), self.fitness(record, master.node_id, now=now)
         if target != master.node_id and own.rank in _LEAVES and len(in_sync) > record.min_isr:
             del in_sync[master.node_id]
-        return msgspec.structs.replace(
-            record,
-            epoch=record.epoch + 1,
-            version=record.version + 1,
-            master=Master(node_id=target, incarnation=found.node.incarnation),
-            in_sync=in_sync,
-        )
+        to = Master(node_id=target, incarnation=found.node.incarnation)
+        return following(record, epoch=record.epoch + 1, master=to, in_sync=in_sync)
 
 
 _LEAVES: Final = frozenset({Rank.UNFIT, Rank.LAST})
 """Ranks that are left out of a new master's set, if enough others are there: they join again."""
+
+
+def following(record: GroupRecord, **changed: Any) -> GroupRecord:  # noqa: ANN401 (its fields)
+    """Return the record that follows one, in the next version."""
+    return replace(record, version=record.version + 1, **changed)
 
 
 def _rank(node: str, vote: Voted) -> tuple[int, int, int, str]:
@@ -543,4 +528,4 @@ def set_min_isr(record: GroupRecord, count: int) -> GroupRecord:
             f"{count} disks cannot be required while {len(record.in_sync)} are in sync: "
             + ", ".join(sorted(record.in_sync))
         )
-    return msgspec.structs.replace(record, min_isr=count, version=record.version + 1)
+    return following(record, min_isr=count)

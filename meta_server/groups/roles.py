@@ -39,12 +39,12 @@ compare-and-set on its epoch and version.
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-import msgspec
 from msgspec.structs import replace
 
 from delay_protocol.meta.requests import BrokerState
 from delay_protocol.nodes.registration import GroupRecord, Master, NodeRegister, NodeRole, Phase
 from meta_server.groups.broker_groups import check_address, check_name, check_place
+from meta_server.groups.elections import following
 from meta_server.known import model
 from meta_server.known.errors import NotNowError, RefusedError
 from meta_server.known.registry import Registry
@@ -93,13 +93,13 @@ def plan_node(
     _check_start(case)
     if known is None or known.address != request.address:
         check_place(registry, model.GroupKind.DELAY, request.address)
-    if group is None:
-        changed_group: model.DelayGroup | None = _new_group(request)
-    elif not group.record.in_sync:
-        changed_group = _begun_again(request, group)
+    changed_group: model.DelayGroup | None = None
+    if group is None or not group.record.in_sync:
+        changed_group = _begun(request, group)
     else:
         _check_number(case)
-        changed_group = _started_again(request, group) if _is_alone(request, group) else None
+        if _is_alone(request, group):
+            changed_group = _started_again(request, group)
     now_group = changed_group or group
     assert now_group is not None
     node = _node(request, known, is_alone=_is_alone(request, now_group), now_ms=now_ms)
@@ -354,33 +354,22 @@ def _node(
     return replace(node, version=known.version + 1)
 
 
-def _new_group(request: NodeRegister) -> model.DelayGroup:
-    """Return a group that begins with this node, above whatever epoch its log has."""
-    return model.DelayGroup(
-        name=request.group,
-        cluster=request.cluster,
-        log_uuid=request.log_uuid,
-        record=_first_record(request, epoch=request.last_epoch + 1, version=1),
-    )
+def _begun(request: NodeRegister, group: model.DelayGroup | None) -> model.DelayGroup:
+    """Return a group that begins with this node, above whatever epoch its log has.
 
-
-def _begun_again(request: NodeRegister, group: model.DelayGroup) -> model.DelayGroup:
-    """Return a group whose messages were given up, with this node's log in place of its own."""
-    before = group.record
-    epoch = max(before.epoch, request.last_epoch) + 1
-    record = _first_record(request, epoch=epoch, version=before.version + 1)
-    return replace(group, log_uuid=request.log_uuid, record=record)
-
-
-def _first_record(request: NodeRegister, *, epoch: int, version: int) -> GroupRecord:
-    """Return a record by which one disk alone is in sync, and is the master."""
-    return GroupRecord(
-        epoch=epoch,
-        version=version,
+    It is a new one, or one whose messages were given up, with the node's log in place of its own.
+    """
+    epoch, version = (0, 0) if group is None else group.pair
+    record = GroupRecord(
+        epoch=max(epoch, request.last_epoch) + 1,
+        version=version + 1,
         master=Master(node_id=request.node_id, incarnation=request.incarnation),
         in_sync={request.node_id: request.storage_uuid},
         min_isr=1,
         phase=Phase.ACTIVE,
+    )
+    return model.DelayGroup(
+        name=request.group, cluster=request.cluster, log_uuid=request.log_uuid, record=record
     )
 
 
@@ -391,16 +380,9 @@ def _started_again(request: NodeRegister, group: model.DelayGroup) -> model.Dela
     # A log with a later epoch than the record: the store was set back to an older state.
     if record.master == master and request.last_epoch <= record.epoch:
         return None
-    return replace(
-        group,
-        record=msgspec.structs.replace(
-            record,
-            epoch=max(record.epoch, request.last_epoch) + 1,
-            version=record.version + 1,
-            master=master,
-            phase=Phase.ACTIVE,
-        ),
-    )
+    epoch = max(record.epoch, request.last_epoch) + 1
+    after = following(record, epoch=epoch, master=master, phase=Phase.ACTIVE)
+    return replace(group, record=after)
 
 
 def _broker_group(

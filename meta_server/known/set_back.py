@@ -15,8 +15,7 @@ handover, or its own proposal, and it does not send without the promise of those
 If the store is empty only the nodes themselves know how many there were.
 """
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection
 from typing import NamedTuple
 
 import msgspec
@@ -25,6 +24,7 @@ from msgspec.structs import replace
 from delay_protocol.nodes.registration import (
     COUNTED_MAX,
     GroupRecord,
+    Master,
     NodeRegister,
     Phase,
     is_older,
@@ -60,19 +60,59 @@ class Newest(NamedTuple):
         )
 
 
-@dataclass(slots=True)
-class SetBack:
-    """The records that the nodes of one group say that they were told."""
+class SetBacks:
+    """The records that nodes were told, of each group: those that the store knows, and others."""
 
-    is_suspect: bool = False
-    """True as long as nothing shows that the store has the newest record."""
-    said: dict[str, NodeRegister] = field(default_factory=dict)
-    """The last words of each disk, by node."""
+    def __init__(self, registry: Registry, *, unproven: Collection[str], groups_max: int) -> None:
+        """Begin with the groups of which nothing shows that the store has the newest record."""
+        self._registry = registry
+        self._groups_max = groups_max
+        self._suspects = {*unproven}
+        """Groups of which nothing shows that the store has the newest record."""
+        self._reported: dict[str, dict[str, NodeRegister]] = {name: {} for name in unproven}
+        """By group and node, by what it registered last: all that was told of any record."""
 
-    def newest(self, group: DelayGroup | None, nodes: Iterable[str]) -> Newest | None:
-        """Return the newest record if it is not known to be the store's; nodes: all registered."""
-        found, known, by = group, {*nodes}, ""
-        for one in self.said.values():
+    def told(self, request: NodeRegister) -> str:
+        """Note what a node was told; return why its group's record is not the newest, if not.
+
+        Raises NotNowError where too many groups are spoken of, RefusedError for what cannot be.
+        """
+        name, group = request.group, self._registry.delay_groups.get(request.group)
+        told = None if request.told is None else request.told.record
+        if told is not None and max(told.epoch, told.version) > COUNTED_MAX:
+            raise RefusedError("it says that it was told an epoch or version that no group reaches")
+        if group is None and request.told is None and name not in self._reported:
+            return ""
+        if name not in self._reported and len(self._reported) >= self._groups_max:
+            raise NotNowError(f"nodes of {self._groups_max} groups have spoken, which is the limit")
+        if group is not None and group.log_uuid != request.log_uuid:
+            # It was told of another log.
+            request = msgspec.structs.replace(request, told=None)
+        self._reported.setdefault(name, {})[request.node_id] = request
+        return self.why_behind(name)
+
+    def stored(self, group: DelayGroup) -> None:
+        """Note that a record is stored: meanwhile no other than the newest is."""
+        self._suspects.discard(group.name)
+
+    def why_behind(self, name: str) -> str:
+        """Return why the record of a group is not taken for the newest; empty if it is."""
+        newest = self._newest(name)
+        return "" if newest is None else newest.sentence
+
+    def all_behind(self) -> dict[str, str]:
+        """Return the groups of which the store has not the newest record, and what shows it."""
+        return {name: why for name in sorted(self._reported) if (why := self.why_behind(name))}
+
+    def _newest(self, name: str) -> Newest | None:
+        """Return the newest record of a group if it is not known to be the store's."""
+        reported, group = self._reported.get(name), self._registry.delay_groups.get(name)
+        if reported is None:
+            return None
+        found, known, by = group, set[str](), ""
+        if group is not None:
+            known.update(node.node_id for node in self._registry.nodes_in(group.cluster, name))
+        for one in reported.values():
             if one.told is None:
                 continue
             known.update(one.told.nodes)
@@ -85,7 +125,7 @@ class SetBack:
                     log_uuid=one.log_uuid,
                     record=one.told.record,
                 )
-        if found is None or (found == group and not self.is_suspect):
+        if found is None or (found == group and name not in self._suspects):
             return None
         record = found.record
         if found == group:
@@ -94,72 +134,9 @@ class SetBack:
             has = "nothing" if group is None else _pair_text(group.record)
             shows = f"{by} was told {_pair_text(record)}, and this store has {has}: it was set back"
         known.update(record.in_sync)
-        missing = sorted(node for node in known if not self._has_spoken(node, record))
-        return Newest(found, shows, self._may_send(record), missing)
-
-    def _has_spoken(self, node: str, record: GroupRecord) -> bool:
-        """Return True if a node has spoken, with its disk in sync if it has one."""
-        one = self.said.get(node)
-        return one is not None and record.in_sync.get(node, one.storage_uuid) == one.storage_uuid
-
-    def _may_send(self, record: GroupRecord) -> bool:
-        """Return True if the master of a record says that it may send by that record."""
-        master = record.master
-        one = None if master is None else self.said.get(master.node_id)
-        if one is None or master is None or one.told is None:
-            return False
-        is_it = one.incarnation == master.incarnation and self._has_spoken(master.node_id, record)
-        return is_it and one.told.record == record and one.stands.may_send
-
-
-class SetBacks:
-    """The records that nodes were told, of each group: those that the store knows, and others."""
-
-    def __init__(self, registry: Registry, *, unproven: Collection[str], groups_max: int) -> None:
-        """Begin with the groups of which nothing shows that the store has the newest record."""
-        self._registry = registry
-        self._groups_max = groups_max
-        self._found = {name: SetBack(is_suspect=True) for name in unproven}
-
-    def told(self, request: NodeRegister) -> str:
-        """Note what a node was told; return why its group's record is not the newest, if not.
-
-        Raises NotNowError where too many groups are spoken of, RefusedError for what cannot be.
-        """
-        name, group = request.group, self._registry.delay_groups.get(request.group)
-        told = None if request.told is None else request.told.record
-        if told is not None and max(told.epoch, told.version) > COUNTED_MAX:
-            raise RefusedError("it says that it was told an epoch or version that no group reaches")
-        if group is None and request.told is None and name not in self._found:
-            return ""
-        if name not in self._found and len(self._found) >= self._groups_max:
-            raise NotNowError(f"nodes of {len(self._found)} groups have spoken, which is the limit")
-        if group is not None and group.log_uuid != request.log_uuid:
-            # It was told of another log.
-            request = msgspec.structs.replace(request, told=None)
-        self._found.setdefault(name, SetBack()).said[request.node_id] = request
-        return self.why_behind(name)
-
-    def stored(self, group: DelayGroup) -> None:
-        """Note that a record is stored: meanwhile no other than the newest is."""
-        if group.name in self._found:
-            self._found[group.name].is_suspect = False
-
-    def why_behind(self, name: str) -> str:
-        """Return why the record of a group is not taken for the newest; empty if it is."""
-        newest = self._newest(name)
-        return "" if newest is None else newest.sentence
-
-    def all_behind(self) -> dict[str, str]:
-        """Return the groups of which the store has not the newest record, and what shows it."""
-        return {name: why for name in sorted(self._found) if (why := self.why_behind(name))}
-
-    def _newest(self, name: str) -> Newest | None:
-        found, group = self._found.get(name), self._registry.delay_groups.get(name)
-        if found is None:
-            return None
-        nodes = () if group is None else self._registry.nodes_in(group.cluster, name)
-        return found.newest(group, (node.node_id for node in nodes))
+        missing = sorted(node for node in known if not _has_spoken(reported.get(node), record))
+        master = None if record.master is None else reported.get(record.master.node_id)
+        return Newest(found, shows, _may_send(master, record), missing)
 
     def plan_heal(self, name: str, *, now_ms: int) -> tuple[Change, ...]:
         """Return what stores the newest record; nothing while too little is known."""
@@ -216,3 +193,22 @@ class SetBacks:
 
 def _pair_text(record: GroupRecord) -> str:
     return f"epoch {record.epoch}, version {record.version}"
+
+
+def _has_spoken(node: NodeRegister | None, record: GroupRecord) -> bool:
+    """Return True if a node has registered, with its disk in sync if it has one."""
+    return node is not None and node.storage_uuid == record.in_sync.get(
+        node.node_id, node.storage_uuid
+    )
+
+
+def _may_send(node: NodeRegister | None, record: GroupRecord) -> bool:
+    """Return True if a node says as the master of a record that it may send by that record."""
+    return (
+        node is not None
+        and record.master == Master(node_id=node.node_id, incarnation=node.incarnation)
+        and _has_spoken(node, record)
+        and node.told is not None
+        and node.told.record == record
+        and node.stands.may_send
+    )

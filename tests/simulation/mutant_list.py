@@ -1414,9 +1414,7 @@ META = {
             swap("_started_again", "max(...) + 1", "max(record.epoch, request.last_epoch)"), seed=7
         ),
         # A group begins above whatever epoch its first node's log has.
-        "a group begins at epoch 1": mutant(
-            swap("_new_group", "request.last_epoch + 1", "1"), seed=6
-        ),
+        "a group begins at epoch 1": mutant(swap("_begun", "max(...) + 1", "epoch + 1"), seed=6),
         # Nobody is master but whom the record names.
         "whoever is in sync is master": mutant(
             swap("DelayGroup.role_of", "self.record.master == own", "True"),
@@ -1449,20 +1447,20 @@ META = {
         ),
         # What a master says counts for the record by which it may send.
         "a master of another record is enough": mutant(
-            swap("SetBack._may_send", "one.told.record == record", "True"), test=_SET_BACK
+            swap("_may_send", "node.told.record == record", "True"), test=_SET_BACK
         ),
         "a master started again is enough": mutant(
-            swap("SetBack._may_send", "one.incarnation == master.incarnation", "True"),
+            swap("_may_send", "record.master == Master(...)", "record.master is not None"),
             test=_SET_BACK,
         ),
         # A disk in the place of one in sync may know less than that.
         "another disk has spoken": mutant(
-            swap("SetBack._has_spoken", "record.in_sync.get(...) == one.storage_uuid", "True"),
+            swap("_has_spoken", "node.storage_uuid == record.in_sync.get(...)", "True"),
             test=_SET_BACK,
         ),
         # Of an empty store the nodes alone know how many there were.
         "nodes that nobody registered": mutant(
-            drop("SetBack.newest", "known.update(one.told.nodes)"), test=_SET_BACK
+            drop("SetBacks._newest", "known.update(one.told.nodes)"), test=_SET_BACK
         ),
         # Two records of one epoch and version are of two stores.
         "another record of the same version": mutant(
@@ -2298,7 +2296,7 @@ GROUP = {
         "a wiped disk keeps its place": mutant(
             swap("GroupState.voted", "record.in_sync.get(node) != vote.storage", "False"),
             swap("GroupState.fitness", "storage is None or ...", "False"),
-            swap("GroupState._was_heard_lately", "found.storage == storage", "True"),
+            swap("GroupState._was_heard_lately", "found.node.storage_uuid == storage", "True"),
             swap(
                 "Watches._news_of",
                 "record.in_sync.get(...) == node.storage_uuid",
