@@ -3,9 +3,7 @@
 Those that wait are remembered in memory only, since brokers repeat what they say.
 """
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from delay_transport.seams.newcomers import Newcomers
 from meta_server.known.errors import NotNowError
@@ -39,8 +37,7 @@ def new_groups() -> Newcomers:
     )
 
 
-@dataclass(slots=True, kw_only=True)
-class WaitingGroup:
+class WaitingGroup(NamedTuple):
     """A group that speaks, and that an operator has to let in."""
 
     name: str
@@ -51,10 +48,8 @@ class WaitingGroup:
     """The IP address from which it speaks."""
     is_node: bool
     """Whether it is one of our delay servers: its record says whose the group's address is."""
-    since: float
-    """When it spoke first; in seconds of a clock that is never set."""
     heard: float
-    """When it spoke last, by the same clock."""
+    """When it spoke last, in seconds of a clock that is never set."""
     patterns: tuple[str, ...] = ()
     """Of a receiver: which subjects it wants to be routed to it."""
 
@@ -76,18 +71,17 @@ class WaitingGroups:
         if known is not None:
             if (known.kind, known.where) != (group.kind, group.where):
                 raise NotNowError(f"{group.name} waits to be let in, from another address")
-            known.address, known.heard = group.address, group.heard
-            known.patterns = group.patterns
-            return False
-        froms = Counter(other.where for other in self._groups.values())
-        if len(self._groups) >= WAITING_MAX or froms[group.where] >= WAITING_PER_ADDRESS_MAX:
+        elif len(self._groups) >= WAITING_MAX or (
+            sum(other.where == group.where for other in self._groups.values())
+            >= WAITING_PER_ADDRESS_MAX
+        ):
             raise NotNowError(
                 "too many groups wait for an operator: have this one added by "
                 f"`delaywheel admin set broker-group {group.name} "
                 f"kind={group.kind.name.lower()}`"
             )
         self._groups[group.name] = group
-        return True
+        return known is None
 
     def get(self, name: str, now: float) -> WaitingGroup | None:
         """Return one that waits, if it does."""

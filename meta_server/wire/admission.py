@@ -76,15 +76,14 @@ class GroupAdmission:
         is_node: bool,
     ) -> NoReturn:
         """Note a group that waits for an operator; raise NotNowError, which says so."""
-        name, now = group.name, trio.current_time()
+        name = group.name
         waiting = WaitingGroup(
             name=name,
             kind=group.kind,
             address=group.master,
             where=connection.where,
             is_node=is_node,
-            since=now,
-            heard=now,
+            heard=trio.current_time(),
             patterns=patterns,
         )
         remedy = f"delaywheel admin approve {name}"

@@ -15,15 +15,11 @@ import trio
 from delay_protocol.basics.codes import CommandCode, ResponseCode
 from delay_protocol.meta import requests
 from delay_protocol.wire.frames import Frame, encode_response
+from delay_transport.http.pages import Turns
 from delay_transport.seams.outbox import Wakeup
 from meta_server.groups.routing import Answer
 from meta_server.settings.config import PushConfig
 from meta_server.wire.sessions import Session, Sessions, Subscription, Use
-
-_SLICE = 200
-"""Subscriptions checked in one turn of the loop at most…"""
-_SLICE_S_MAX = 0.004
-"""… and seconds that the turn takes: working out many different routes takes longer."""
 
 
 @dataclass(slots=True)
@@ -63,9 +59,6 @@ class Pusher:
         self._late: dict[Session, int] = {}
         """Clients that had not taken what was sent before, and from which use on they may have
         missed something."""
-        self._left = 0
-        self._until = 0.0
-        """Subscriptions that are left of this turn of the loop, and when it ends."""
         self.counts = PushCounts()
 
     def note(self, session: Session, use: Use, subscription: Subscription) -> None:
@@ -110,19 +103,18 @@ class Pusher:
         is_all_due, self._is_all_due = self._is_all_due, False
         due, self._due = self._due, set()
         late, self._late = self._late, {}
+        turns = Turns()
         for session in list(self._sessions if is_all_due or due else late):
             first = 0 if is_all_due else late.get(session, len(session.uses))
-            await self._go_through(session, due, first=first)
+            await self._go_through(session, due, first, turns)
 
-    async def _go_through(self, session: Session, due: Collection[str], *, first: int) -> None:
+    async def _go_through(
+        self, session: Session, due: Collection[str], first: int, turns: Turns
+    ) -> None:
         """Push what is news of a client's uses: from one on of all, before it of these subjects."""
         begin = 0 if due else first
         for place, use in enumerate(list(session.uses)[begin:], begin):
-            self._left -= 1
-            if self._left < 0 or trio.current_time() >= self._until:
-                # Others have their turn.
-                await trio.lowlevel.checkpoint()
-                self._left, self._until = _SLICE, trio.current_time() + _SLICE_S_MAX
+            await turns.pause()
             subscription = session.uses.get(use)
             if subscription is None or session.connection.is_closed:
                 return

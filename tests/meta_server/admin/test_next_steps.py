@@ -161,7 +161,7 @@ def test_a_broker_group_has_one_step_or_none(
 
 def waiting(**fields: Any) -> WaitingGroup:  # noqa: ANN401 (of the group)
     row: dict[str, Any] = {"name": "g9", "kind": GroupKind.NORMAL, "address": "10.6.6.6:1"}
-    row |= {"where": "10.6.6.6", "is_node": False, "since": 0, "heard": 0}
+    row |= {"where": "10.6.6.6", "is_node": False, "heard": 0}
     return WaitingGroup(**(row | fields))
 
 
