@@ -38,14 +38,7 @@ from delay_protocol.basics.subjects import real_subject, subject_fault, subject_
 from delay_protocol.meta.requests import BrokerGroupInfo, BrokerState, ClientType
 from delay_transport.settings.sections import require_at_least
 from meta_server.known.errors import RefusedError
-from meta_server.known.model import (
-    BrokerGroup,
-    Change,
-    GroupKind,
-    Route,
-    Save,
-    Subject,
-)
+from meta_server.known.model import BrokerGroup, Change, GroupKind, Route, Save, Subject
 from meta_server.known.registry import Registry
 
 WRITABLE = frozenset({BrokerState.RW, BrokerState.W})

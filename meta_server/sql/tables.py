@@ -11,20 +11,7 @@ JSON. The version is text: of a delay group it is epoch and version.
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import (
-    BigInteger,
-    Column,
-    Connection,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    Uuid,
-    insert,
-    inspect,
-    select,
-)
+import sqlalchemy as sa
 
 from meta_server.known.errors import OtherSchemaError, StoreUnusableError
 
@@ -32,48 +19,48 @@ SCHEMA: Final = 11
 """The version of the tables and of the bodies. Whoever changes either so that rows that are there
 cannot be read any more counts it up."""
 
-TABLES: Final = MetaData()
+TABLES: Final = sa.MetaData()
 
 # 64 bits on both; SQLite gives out row numbers only where a key is called INTEGER.
-_NUMBER: Final = BigInteger().with_variant(Integer, "sqlite")
+_NUMBER: Final = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 
-ROW: Final = Table(
+ROW: Final = sa.Table(
     "row",
     TABLES,
-    Column("kind", Text, primary_key=True),
-    Column("key", Text, primary_key=True),
-    Column("version", Text, nullable=False),
-    Column("claim", Text),
-    Column("body", Text, nullable=False),
-    Index("row_claim", "kind", "claim", unique=True),
+    sa.Column("kind", sa.Text, primary_key=True),
+    sa.Column("key", sa.Text, primary_key=True),
+    sa.Column("version", sa.Text, nullable=False),
+    sa.Column("claim", sa.Text),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("row_claim", "kind", "claim", unique=True),
 )
 
-AUDIT: Final = Table(
+AUDIT: Final = sa.Table(
     "audit",
     TABLES,
-    Column("number", _NUMBER, primary_key=True, autoincrement=True),
-    Column("at_ms", _NUMBER, nullable=False),
-    Column("body", Text, nullable=False),
-    Index("audit_age", "at_ms"),
+    sa.Column("number", _NUMBER, primary_key=True, autoincrement=True),
+    sa.Column("at_ms", _NUMBER, nullable=False),
+    sa.Column("body", sa.Text, nullable=False),
+    sa.Index("audit_age", "at_ms"),
     sqlite_autoincrement=True,
 )
 
-STORE: Final = Table(
+STORE: Final = sa.Table(
     "store",
     TABLES,
-    Column("id", _NUMBER, primary_key=True, autoincrement=False),
-    Column("schema_version", _NUMBER, nullable=False),
-    Column("store_uuid", Uuid, nullable=False),
-    Column("timestamp_ms", _NUMBER, nullable=False),
+    sa.Column("id", _NUMBER, primary_key=True, autoincrement=False),
+    sa.Column("schema_version", _NUMBER, nullable=False),
+    sa.Column("store_uuid", sa.Uuid, nullable=False),
+    sa.Column("timestamp_ms", _NUMBER, nullable=False),
 )
 
 
-def store_of(connection: Connection) -> UUID:
+def store_of(connection: sa.Connection) -> UUID:
     """Return which store it is, looked up in this transaction.
 
     Raises OtherSchemaError, or StoreUnusableError where the store does not say it.
     """
-    found = connection.execute(select(STORE.c.schema_version, STORE.c.store_uuid)).one_or_none()
+    found = connection.execute(sa.select(STORE.c.schema_version, STORE.c.store_uuid)).one_or_none()
     if found is None:
         raise StoreUnusableError(
             "the store does not say which version it has, or which store it is"
@@ -84,14 +71,14 @@ def store_of(connection: Connection) -> UUID:
     return store_uuid
 
 
-def make_tables(connection: Connection, *, store_uuid: UUID) -> None:
+def make_tables(connection: sa.Connection, *, store_uuid: UUID) -> None:
     """Make the tables if there are none; store_uuid: which store it will be.
 
     Raises StoreUnusableError for a database of somebody else; the transaction is the caller's. The
     transactions of `Database.begin` exclude each other, so of several meta servers that start at
     once one makes the tables.
     """
-    there = set(inspect(connection).get_table_names())
+    there = set(sa.inspect(connection).get_table_names())
     if STORE.name in there:
         return
     if there:
@@ -102,5 +89,5 @@ def make_tables(connection: Connection, *, store_uuid: UUID) -> None:
         )
     TABLES.create_all(connection, checkfirst=False)
     connection.execute(
-        insert(STORE).values(id=1, schema_version=SCHEMA, store_uuid=store_uuid, timestamp_ms=0)
+        sa.insert(STORE).values(id=1, schema_version=SCHEMA, store_uuid=store_uuid, timestamp_ms=0)
     )
