@@ -31,14 +31,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from delay_protocol.basics.addresses import AddressFaultError, read_address
-from delay_protocol.meta.requests import (
-    AcquireMeta,
-    AcquireMetaReply,
-    BrokerRegister,
-    BrokerRequestType,
-    BrokerRole,
-    BrokerState,
-)
+from delay_protocol.meta import requests
 from delay_protocol.nodes.registration import Master, NodeRegister
 from delay_transport.http.addresses import is_loopback
 from meta_server.known.errors import RefusedError, StateError
@@ -52,24 +45,24 @@ ADDRESS_BYTES_MAX: Final = 255
 """Bytes of an address at most."""
 
 
-_STATES: Final[Mapping[BrokerRequestType, BrokerState]] = {
-    BrokerRequestType.ONLINE: BrokerState.RW,
-    BrokerRequestType.OFFLINE: BrokerState.NRW,
+_STATES: Final[Mapping[requests.BrokerRequestType, requests.BrokerState]] = {
+    requests.BrokerRequestType.ONLINE: requests.BrokerState.RW,
+    requests.BrokerRequestType.OFFLINE: requests.BrokerState.NRW,
 }
 """The state that an event leads to; of a heartbeat it is the one that is reported."""
 
-KINDS: Final[Mapping[BrokerRole, GroupKind]] = {
-    BrokerRole.MASTER: GroupKind.NORMAL,
-    BrokerRole.DELAY: GroupKind.DELAY,
-    BrokerRole.DELAY_MASTER: GroupKind.DELAY,
+KINDS: Final[Mapping[requests.BrokerRole, GroupKind]] = {
+    requests.BrokerRole.MASTER: GroupKind.NORMAL,
+    requests.BrokerRole.DELAY: GroupKind.DELAY,
+    requests.BrokerRole.DELAY_MASTER: GroupKind.DELAY,
 }
 """Kinds of groups, by the role of their masters."""
 
-_COPIED_FROM: Final[Mapping[BrokerRole, tuple[BrokerRole, ...]]] = {
-    BrokerRole.SLAVE: (BrokerRole.MASTER,),
-    BrokerRole.BACKUP: (BrokerRole.SLAVE,),
-    BrokerRole.DELAY_SLAVE: (BrokerRole.DELAY_MASTER, BrokerRole.DELAY),
-    BrokerRole.DELAY_BACKUP: (BrokerRole.DELAY_SLAVE,),
+_COPIED_FROM: Final[Mapping[requests.BrokerRole, tuple[requests.BrokerRole, ...]]] = {
+    requests.BrokerRole.SLAVE: (requests.BrokerRole.MASTER,),
+    requests.BrokerRole.BACKUP: (requests.BrokerRole.SLAVE,),
+    requests.BrokerRole.DELAY_SLAVE: (requests.BrokerRole.DELAY_MASTER, requests.BrokerRole.DELAY),
+    requests.BrokerRole.DELAY_BACKUP: (requests.BrokerRole.DELAY_SLAVE,),
 }
 """Which role each copying role copies from."""
 
@@ -79,7 +72,7 @@ COPIES: Final = _COPIED_FROM.keys()
 
 def plan_register(
     registry: Registry,
-    request: BrokerRegister,
+    request: requests.BrokerRegister,
     *,
     where: str,
     is_heard: bool,
@@ -121,10 +114,10 @@ def plan_register(
     if known.is_retired:
         raise RefusedError(f"{known.name} was retired")
     is_move = known.master not in {"", request.address}
-    if is_move and event is BrokerRequestType.OFFLINE:
+    if is_move and event is requests.BrokerRequestType.OFFLINE:
         raise RefusedError(f"{known.name} is at {known.master}, which has not gone off-line")
-    is_online = event is BrokerRequestType.ONLINE
-    is_open = is_online and (is_entered or known.state is BrokerState.NRW)
+    is_online = event is requests.BrokerRequestType.ONLINE
+    is_open = is_online and (is_entered or known.state is requests.BrokerState.NRW)
     if is_move and is_heard and not is_open:
         raise RefusedError(
             f"{known.name} is at {known.master}, which is heard; if it was moved, its heartbeats "
@@ -133,7 +126,7 @@ def plan_register(
     speaker = _speaker(
         *(registry, known, where),
         is_heard=is_heard,
-        goes_on=not is_move and state in {known.state, BrokerState.RW},
+        goes_on=not is_move and state in {known.state, requests.BrokerState.RW},
         is_placed=is_move and is_entered and is_online,
     )
     changed = replace(known, master=request.address, state=state, is_static=False, speaker=speaker)
@@ -145,7 +138,7 @@ def plan_register(
     return (*changes, audited(action, known.name, known, changed, actor=actor, at_ms=now_ms))
 
 
-def _kind_with(role: BrokerRole) -> GroupKind:
+def _kind_with(role: requests.BrokerRole) -> GroupKind:
     """Return the kind of a group whose master has this role; raise RefusedError if it is none's."""
     kind = KINDS.get(role)
     if kind is None:
@@ -169,7 +162,7 @@ def check_place(registry: Registry, kind: GroupKind, *addresses: str) -> None:
                     f"good, `delaywheel admin remove delay-node {node.group}/{node.node_id}`"
                 )
     for group in registry.groups.values():
-        is_there = group.master in addresses and group.state is not BrokerState.NRW
+        is_there = group.master in addresses and group.state is not requests.BrokerState.NRW
         if is_there and group.kind is not kind:
             what = "broker" if group.kind is GroupKind.NORMAL else "delay"
             raise StateError(
@@ -224,7 +217,7 @@ def plan_silence(registry: Registry, name: str, *, now_ms: int) -> tuple[Change,
     known = registry.groups.get(name)
     if known is None or not known.is_watched:
         return ()
-    return _saved(known, replace(known, state=BrokerState.NRW), now_ms)
+    return _saved(known, replace(known, state=requests.BrokerState.NRW), now_ms)
 
 
 def plan_state(registry: Registry, request: NodeRegister, *, now_ms: int) -> tuple[Change, ...]:
@@ -239,7 +232,7 @@ def plan_state(registry: Registry, request: NodeRegister, *, now_ms: int) -> tup
         or known.is_retired
     ):
         return ()
-    state = BrokerState[request.state]
+    state = requests.BrokerState[request.state]
     return _saved(known, replace(known, state=state, is_static=False, speaker=""), now_ms)
 
 
@@ -249,7 +242,9 @@ def _saved(known: BrokerGroup, changed: BrokerGroup, now_ms: int) -> tuple[Save,
     return (Save(replace(changed, updated_ms=now_ms, version=known.version + 1)),)
 
 
-def is_entered_at(registry: Registry, group: str, address: str, *roles: BrokerRole) -> bool:
+def is_entered_at(
+    registry: Registry, group: str, address: str, *roles: requests.BrokerRole
+) -> bool:
     """Return True if an address is that of the broker that was entered with one of these roles.
 
     Raises StateError if it is another one's place.
@@ -268,7 +263,7 @@ def addresses_of(broker: Broker) -> tuple[str, str]:
     return (f"{broker.ip}:{broker.serve_port}", f"{broker.hostname}:{broker.serve_port}")
 
 
-def acquire(registry: Registry, request: AcquireMeta) -> AcquireMetaReply:
+def acquire(registry: Registry, request: requests.AcquireMeta) -> requests.AcquireMetaReply:
     """Return who a broker is; raise RefusedError if it is not entered, or has nobody to copy from.
 
     QMQ's brokers do not start then.
@@ -278,18 +273,18 @@ def acquire(registry: Registry, request: AcquireMeta) -> AcquireMetaReply:
         broker = _by_address(registry, request)
     source_roles = _COPIED_FROM.get(broker.role)
     if source_roles is None:
-        return AcquireMetaReply(group=broker.group, master="", role=broker.role)
+        return requests.AcquireMetaReply(group=broker.group, master="", role=broker.role)
     source = registry.broker_with_role(broker.group, *source_roles)
     if source is None:
         raise RefusedError(
             f"{broker.group} has no {source_roles[0].name} that a {broker.role.name} could copy"
         )
-    return AcquireMetaReply(
+    return requests.AcquireMetaReply(
         group=broker.group, master=f"{source.ip}:{source.sync_port}", role=broker.role
     )
 
 
-def _by_address(registry: Registry, request: AcquireMeta) -> Broker:
+def _by_address(registry: Registry, request: requests.AcquireMeta) -> Broker:
     """Return the one broker whose address a server gave as its host name."""
     found = [
         broker

@@ -21,14 +21,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from delay_protocol.nodes.registration import (
-    COUNTED_MAX,
-    GroupRecord,
-    Master,
-    NodeRegister,
-    Phase,
-    is_older,
-)
+from delay_protocol.nodes import registration
 from meta_server.known.errors import NotFoundError, NotNowError, RefusedError, StateError
 from meta_server.known.model import Change, DelayGroup, Save, audited
 from meta_server.known.record_file import VERSIONS_SKIPPED, raised
@@ -69,17 +62,19 @@ class SetBacks:
         self._groups_max = groups_max
         self._suspects = {*unproven}
         """Groups of which nothing shows that the store has the newest record."""
-        self._reported: dict[str, dict[str, NodeRegister]] = {name: {} for name in unproven}
+        self._reported: dict[str, dict[str, registration.NodeRegister]] = {
+            name: {} for name in unproven
+        }
         """By group and node, by what it registered last: all that was told of any record."""
 
-    def told(self, request: NodeRegister) -> str:
+    def told(self, request: registration.NodeRegister) -> str:
         """Note what a node was told; return why its group's record is not the newest, if not.
 
         Raises NotNowError where too many groups are spoken of, RefusedError for what cannot be.
         """
         name, group = request.group, self._registry.delay_groups.get(request.group)
         told = None if request.told is None else request.told.record
-        if told is not None and max(told.epoch, told.version) > COUNTED_MAX:
+        if told is not None and max(told.epoch, told.version) > registration.COUNTED_MAX:
             raise RefusedError("it says that it was told an epoch or version that no group reaches")
         if group is None and request.told is None and name not in self._reported:
             return ""
@@ -117,7 +112,7 @@ class SetBacks:
                 continue
             known.update(one.told.nodes)
             # Of two with one epoch and version it is the one that was told.
-            if found is None or is_older(found.record, one.told.record):
+            if found is None or registration.is_older(found.record, one.told.record):
                 by = one.node_id
                 found = DelayGroup(
                     name=one.group,
@@ -176,12 +171,12 @@ class SetBacks:
             master=None,
             in_sync=in_sync,
             min_isr=min(record.min_isr, max(len(in_sync), 1)),
-            phase=Phase.ELECTING,
+            phase=registration.Phase.ELECTING,
         )
         return self._plan(newest, record, actor=actor, now_ms=now_ms)
 
     def _plan(
-        self, newest: Newest, record: GroupRecord, *, actor: str, now_ms: int
+        self, newest: Newest, record: registration.GroupRecord, *, actor: str, now_ms: int
     ) -> tuple[Change, ...]:
         """Return what stores a record; where clients find it follows when its master registers."""
         group = self._registry.delay_groups.get(newest.group.name)
@@ -191,22 +186,22 @@ class SetBacks:
         return (Save(after, over=None if group is None else group.etag), entry)
 
 
-def _pair_text(record: GroupRecord) -> str:
+def _pair_text(record: registration.GroupRecord) -> str:
     return f"epoch {record.epoch}, version {record.version}"
 
 
-def _has_spoken(node: NodeRegister | None, record: GroupRecord) -> bool:
+def _has_spoken(node: registration.NodeRegister | None, record: registration.GroupRecord) -> bool:
     """Return True if a node has registered, with its disk in sync if it has one."""
     return node is not None and node.storage_uuid == record.in_sync.get(
         node.node_id, node.storage_uuid
     )
 
 
-def _may_send(node: NodeRegister | None, record: GroupRecord) -> bool:
+def _may_send(node: registration.NodeRegister | None, record: registration.GroupRecord) -> bool:
     """Return True if a node says as the master of a record that it may send by that record."""
     return (
         node is not None
-        and record.master == Master(node_id=node.node_id, incarnation=node.incarnation)
+        and record.master == registration.Master(node_id=node.node_id, incarnation=node.incarnation)
         and _has_spoken(node, record)
         and node.told is not None
         and node.told.record == record

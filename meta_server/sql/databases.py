@@ -21,13 +21,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError, StatementError
 from sqlalchemy.pool import QueuePool
 
-from meta_server.known.errors import (
-    ConflictError,
-    StoreError,
-    StoreRefusedError,
-    StoreUnavailableError,
-    StoreUnusableError,
-)
+from meta_server.known import errors
 
 _ADVISORY_LOCK: Final = 0x64656C6179  # "delay"
 """Lock of PostgreSQL: shared by every transaction, held alone by who makes tables."""
@@ -102,10 +96,10 @@ class Database(ABC):
                 self._check_place(connection)
         except (StatementError, OverflowError, UnicodeError) as error:
             fault = self._fault_of(error)
-            if isinstance(fault, StoreUnavailableError):
+            if isinstance(fault, errors.StoreUnavailableError):
                 self.close()
             raise fault from error
-        except StoreUnavailableError:
+        except errors.StoreUnavailableError:
             self.close()
             raise
 
@@ -130,19 +124,19 @@ class Database(ABC):
         del connection
 
     @abstractmethod
-    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+    def _kind_of(self, error: BaseException) -> type[errors.StoreError] | None:
         """Return what a driver's error means, or None if nothing is known of it."""
 
-    def _fault_of(self, error: StatementError | OverflowError | UnicodeError) -> StoreError:
+    def _fault_of(self, error: StatementError | OverflowError | UnicodeError) -> errors.StoreError:
         if not isinstance(error, DBAPIError):
             # No word of the database: a value that cannot even be handed to it.
-            return StoreRefusedError(str(error))
+            return errors.StoreRefusedError(str(error))
         cause = error.orig or error
         if error.connection_invalidated:
-            return StoreUnavailableError(_text_of(cause))
-        kind = self._kind_of(cause) or StoreUnavailableError
+            return errors.StoreUnavailableError(_text_of(cause))
+        kind = self._kind_of(cause) or errors.StoreUnavailableError
         what = _text_of(cause)
-        return kind(self._damaged(what) if kind is StoreUnusableError else what)
+        return kind(self._damaged(what) if kind is errors.StoreUnusableError else what)
 
     def _damaged(self, what: str) -> str:
         """Return what is wrong with the database, and what is to be done about it."""
@@ -160,7 +154,7 @@ def open_database(settings: DatabaseSettings) -> Database:
     try:
         return _KINDS[make_url(settings.url).drivername](settings)
     except ImportError as error:
-        raise StoreUnusableError(
+        raise errors.StoreUnusableError(
             f"the database's driver is missing ({error}): install the extra `postgresql` into this "
             "environment, with pip install 'psycopg[binary]>=3.3'"
         ) from error
@@ -214,7 +208,9 @@ class SqliteDatabase(Database):
             raise
         if journal != "wal":
             connection.close()
-            raise StoreUnusableError(f"{self._path} cannot have a write-ahead log, only {journal}")
+            raise errors.StoreUnusableError(
+                f"{self._path} cannot have a write-ahead log, only {journal}"
+            )
         return connection
 
     def _connect(self, *, reads: bool) -> Connection:
@@ -238,7 +234,7 @@ class SqliteDatabase(Database):
         """
         found = connection.exec_driver_sql("PRAGMA quick_check(1)").scalar_one()
         if found != "ok":
-            raise StoreUnusableError(self._damaged(" ".join(found.split())))
+            raise errors.StoreUnusableError(self._damaged(" ".join(found.split())))
 
     def _check_place(self, connection: Connection) -> None:
         """Look whether the files are still those that were opened.
@@ -248,7 +244,7 @@ class SqliteDatabase(Database):
         self._may_make = False
         if connection.info["files"] != self._files():
             connection.invalidate()
-            raise StoreUnavailableError(f"{self._path}, or its log, was moved or replaced")
+            raise errors.StoreUnavailableError(f"{self._path}, or its log, was moved or replaced")
 
     def _files(self) -> list[tuple[int, int] | None]:
         found: list[tuple[int, int] | None] = []
@@ -261,7 +257,7 @@ class SqliteDatabase(Database):
                 found.append((status.st_dev, status.st_ino))
         return found
 
-    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+    def _kind_of(self, error: BaseException) -> type[errors.StoreError] | None:
         code = getattr(error, "sqlite_errorcode", None)
         return None if code is None else _SQLITE_FAULTS.get(code & 0xFF)
 
@@ -281,13 +277,13 @@ def _turn_on_log(connection: sqlite3.Connection) -> str:
     return str(connection.execute("PRAGMA journal_mode=WAL").fetchone()[0])
 
 
-_SQLITE_FAULTS: Final[dict[int, type[StoreError]]] = {
-    sqlite3.SQLITE_CONSTRAINT: ConflictError,
-    sqlite3.SQLITE_CORRUPT: StoreUnusableError,
-    sqlite3.SQLITE_NOTADB: StoreUnusableError,
-    sqlite3.SQLITE_ERROR: StoreUnusableError,
-    sqlite3.SQLITE_TOOBIG: StoreRefusedError,
-    sqlite3.SQLITE_MISMATCH: StoreRefusedError,
+_SQLITE_FAULTS: Final[dict[int, type[errors.StoreError]]] = {
+    sqlite3.SQLITE_CONSTRAINT: errors.ConflictError,
+    sqlite3.SQLITE_CORRUPT: errors.StoreUnusableError,
+    sqlite3.SQLITE_NOTADB: errors.StoreUnusableError,
+    sqlite3.SQLITE_ERROR: errors.StoreUnusableError,
+    sqlite3.SQLITE_TOOBIG: errors.StoreRefusedError,
+    sqlite3.SQLITE_MISMATCH: errors.StoreRefusedError,
 }
 """By the primary result code. SQLITE_ERROR is a table or column that is not there; whatever is not
 listed (full, read-only, locked, I/O) may pass."""
@@ -334,22 +330,24 @@ class PostgresqlDatabase(Database):
         """Look at its encoding: the server checks its own pages."""
         encoding = connection.exec_driver_sql("SHOW server_encoding").scalar_one()
         if encoding != "UTF8":
-            raise StoreUnusableError(f"the database has encoding {encoding}, but must have UTF8")
+            raise errors.StoreUnusableError(
+                f"the database has encoding {encoding}, but must have UTF8"
+            )
 
-    def _kind_of(self, error: BaseException) -> type[StoreError] | None:
+    def _kind_of(self, error: BaseException) -> type[errors.StoreError] | None:
         state = getattr(error, "sqlstate", None) or ""
         return _SQLSTATE_FAULTS.get(state) or _SQLSTATE_FAULTS.get(state[:2])
 
 
-_SQLSTATE_FAULTS: Final[dict[str, type[StoreError]]] = {
-    "23": ConflictError,
-    "40": ConflictError,
-    "22": StoreRefusedError,
-    "54": StoreRefusedError,
-    "42": StoreUnusableError,
-    "42501": StoreUnavailableError,
-    "XX001": StoreUnusableError,
-    "XX002": StoreUnusableError,
+_SQLSTATE_FAULTS: Final[dict[str, type[errors.StoreError]]] = {
+    "23": errors.ConflictError,
+    "40": errors.ConflictError,
+    "22": errors.StoreRefusedError,
+    "54": errors.StoreRefusedError,
+    "42": errors.StoreUnusableError,
+    "42501": errors.StoreUnavailableError,
+    "XX001": errors.StoreUnusableError,
+    "XX002": errors.StoreUnusableError,
 }
 """By SQLSTATE, or its class. 42 is a table or column that is not there, but for 42501, a right that
 is missing; whatever is not listed (connection, resources, shutting down, read-only) may pass."""

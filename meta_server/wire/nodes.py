@@ -6,16 +6,7 @@ from typing import cast
 
 import trio
 
-from delay_protocol.nodes.registration import (
-    REASON_LENGTH_MAX,
-    NodeRegister,
-    NodeRegistered,
-    NodeRole,
-    Refused,
-    Shown,
-    decode_node_register,
-    encode_node_reply,
-)
+from delay_protocol.nodes import registration as wire
 from meta_server.groups.broker_groups import plan_state
 from meta_server.groups.group_records import members_of
 from meta_server.groups.roles import Registered, check_belongs, plan_end, plan_node
@@ -46,10 +37,10 @@ class Challenges(Family[bytes]):
         return Decision(partial(self.context.credentials.challenge, connection, body))
 
 
-class Nodes(Family[NodeRegister]):
+class Nodes(Family[wire.NodeRegister]):
     """Answers delay servers, and notes their heartbeats."""
 
-    decode = staticmethod(decode_node_register)
+    decode = staticmethod(wire.decode_node_register)
     is_of_nodes = True
     is_urgent = True
 
@@ -60,7 +51,7 @@ class Nodes(Family[NodeRegister]):
         self._admission = admission
         self._group_changes = group_changes
 
-    def observe(self, request: Request[NodeRegister]) -> tuple[bool, bool]:
+    def observe(self, request: Request[wire.NodeRegister]) -> tuple[bool, bool]:
         """Note which record a node of its group was sent.
 
         Returns whether it sent a heartbeat within the time-out, and whether what registered as it
@@ -73,7 +64,7 @@ class Nodes(Family[NodeRegister]):
         is_heard = self._group_changes.heard_at(key_of(node)) is not None
         return is_heard, self._is_elsewhere(request, trio.current_time())
 
-    def _is_elsewhere(self, request: Request[NodeRegister], now: float) -> bool:
+    def _is_elsewhere(self, request: Request[wire.NodeRegister], now: float) -> bool:
         key, again_ms = key_of(request.body), self.context.config.registration.node_again_ms
         session = self.context.sessions.of_node(key)
         heard_at = self._group_changes.heard_at(key)
@@ -84,7 +75,7 @@ class Nodes(Family[NodeRegister]):
             and now - heard_at < _PRESENT * again_ms / 1000
         )
 
-    def decide(self, request: Request[NodeRegister], observed: tuple[bool, bool]) -> Decision:
+    def decide(self, request: Request[wire.NodeRegister], observed: tuple[bool, bool]) -> Decision:
         """Return the role of a node that belongs to its group."""
         node, (is_heard, is_present) = request.body, observed
         result = plan_node(
@@ -97,19 +88,19 @@ class Nodes(Family[NodeRegister]):
         keys = (NODES, NEW_GROUP, ("group", node.group), ("node", key_of(node)))
         return Decision(partial(self._reply, request, result), result.changes, keys)
 
-    def admit(self, request: Request[NodeRegister], decision: Decision) -> Decision:
+    def admit(self, request: Request[wire.NodeRegister], decision: Decision) -> Decision:
         """Refuse new groups that an operator has to let in, and too many at a time."""
         self._admission.let_in(request.session.connection, decision.changes, is_node=True)
         return decision
 
-    def refused(self, request: Request[NodeRegister], error: MetaServerError) -> bytes | None:
+    def refused(self, request: Request[wire.NodeRegister], error: MetaServerError) -> bytes | None:
         """Return that a node does not belong, unless it may later."""
-        reason = str(error)[:REASON_LENGTH_MAX]
+        reason = str(error)[: wire.REASON_LENGTH_MAX]
         if isinstance(error, RefusedError):
             self._group_changes.refused(request.body, reason)
-        return encode_node_reply(Refused(reason=reason)) if is_final(error) else None
+        return wire.encode_node_reply(wire.Refused(reason=reason)) if is_final(error) else None
 
-    def _reply(self, request: Request[NodeRegister], result: Registered) -> bytes:
+    def _reply(self, request: Request[wire.NodeRegister], result: Registered) -> bytes:
         node, context, now = request.body, self.context, trio.current_time()
         if not request.session.connection.is_closed:
             context.sessions.add_node(key_of(node), request.session)
@@ -117,7 +108,7 @@ class Nodes(Family[NodeRegister]):
         self._group_changes.registered(request.session, node, noted_at)
         group = context.registry.delay_groups[node.group]
         heard = context.heard
-        is_master = result.role is NodeRole.MASTER
+        is_master = result.role is wire.NodeRole.MASTER
         if is_master and node.state is not None:
             heard.hear(group.name, now)
             self._note_state(node)
@@ -125,8 +116,8 @@ class Nodes(Family[NodeRegister]):
             # Its master may be cut off from here alone: it is where it was.
             heard.hear(group.name, now)
         shown = context.registry.groups.get(group.name)
-        return encode_node_reply(
-            NodeRegistered(
+        return wire.encode_node_reply(
+            wire.NodeRegistered(
                 role=result.role,
                 record=result.record,
                 again_ms=context.config.registration.node_again_ms,
@@ -136,11 +127,13 @@ class Nodes(Family[NodeRegister]):
                 members=members_of(context.registry, group),
                 now_ms=context.clock.now_ms(),
                 clock_fault=self._group_changes.state_of(group.name).clock_fault(node.node_id),
-                state=cast("Shown", shown.state.name) if is_master and shown is not None else None,
+                state=cast("wire.Shown", shown.state.name)
+                if is_master and shown is not None
+                else None,
             )
         )
 
-    def _note_state(self, node: NodeRegister) -> None:
+    def _note_state(self, node: wire.NodeRegister) -> None:
         """Store the state that a master gives for producers; nobody waits for that.
 
         The next registration repeats it.
@@ -153,7 +146,7 @@ class Nodes(Family[NodeRegister]):
         if plan():
             self.context.store_later(("group", node.group), plan=plan)
 
-    def _note_end(self, node: NodeRegister, now: float) -> float:
+    def _note_end(self, node: wire.NodeRegister, now: float) -> float:
         """Store now and then how far a node's log goes; return when that was done last.
 
         Nobody waits for that.
@@ -173,6 +166,6 @@ class Nodes(Family[NodeRegister]):
         return self.context.sessions.of_node(key) is not None
 
 
-def key_of(node: NodeRegister) -> NodeKey:
+def key_of(node: wire.NodeRegister) -> NodeKey:
     """Return which node it is."""
     return node.cluster, node.group, node.node_id

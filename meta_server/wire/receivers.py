@@ -42,21 +42,16 @@ class Receivers(Family[ReceiverRegister]):
         self._room = Room(limits.groups_max, limits.subjects_max, prefixes_max)
         self.loaded_anew()
 
-    def observe(self, request: Request[ReceiverRegister]) -> MetaServerError | None:
-        """Return why a receiver may not have its name; None if it may."""
+    def observe(self, request: Request[ReceiverRegister]) -> None:
+        """Note under which name it receives; raise RefusedError if it may not."""
         name = request.body.name
         reason, is_for_good = self.context.credentials.why_not_receive(name, request.body.token)
         if reason:
-            return RefusedError(reason) if is_for_good else NotNowError(reason)
+            raise RefusedError(reason) if is_for_good else NotNowError(reason)
         request.session.receiver = name
-        return None
 
-    def decide(
-        self, request: Request[ReceiverRegister], observed: MetaServerError | None
-    ) -> Decision:
+    def decide(self, request: Request[ReceiverRegister], _: object) -> Decision:
         """Return what a receiver's name gains."""
-        if observed is not None:
-            raise observed
         body, now_ms = request.body, self.context.clock.now_ms()
         try:
             changes = plan_receiver(

@@ -1450,7 +1450,11 @@ META = {
             swap("_may_send", "node.told.record == record", "True"), test=_SET_BACK
         ),
         "a master started again is enough": mutant(
-            swap("_may_send", "record.master == Master(...)", "record.master is not None"),
+            swap(
+                "_may_send",
+                "record.master == registration.Master(...)",
+                "record.master is not None",
+            ),
             test=_SET_BACK,
         ),
         # A disk in the place of one in sync may know less than that.
@@ -1680,7 +1684,8 @@ META = {
         ),
         # An operator is told by which controls each node goes.
         "what a node has is not noted": mutant(
-            swap("GroupChanges.registered", "request.controls", "type(request.controls)()"), seed=1
+            swap("GroupChanges.controls_at", "heard.node.controls", "type(heard.node.controls)()"),
+            seed=1,
         ),
         # Only who has registered as a node is sent its cluster's controls.
         "controls for whoever asks": mutant(
@@ -2048,7 +2053,7 @@ SCHEDULE = {
         ),
         # A proposal is for one version of the record.
         "an old proposal comes true": mutant(
-            swap("GroupState.alter", "(record.epoch, record.version) != pair", "False"),
+            swap("_check_present", "(record.epoch, record.version) != pair", "False"),
             seed=3,
         ),
     },
