@@ -25,7 +25,7 @@ def remove_node(parts: Parts, key: NodeKey, node: DelayNode, _body: Request) -> 
     record = _newest_of(parts, key.group).record
     if key.node in record.in_sync:
         raise StateError(_why_needed(key, record))
-    if parts.handlers.nodes.is_connected(node.key):
+    if parts.handlers.sessions.of_node(node.key):
         raise StateError(
             f"{key.node} at {node.address} is alive, and would register again: stop it"
         )

@@ -110,11 +110,10 @@ class GroupChanges:
         if behind:
             # When it has the newest record, all nodes have as long to register as after a start.
             self.state_of(request.group).began = trio.current_time()
-            self._see(request.group, partial(self._plan_heal, request.group))
+            now_ms = self._context.clock.now_ms()
+            plan = partial(self.set_backs.plan_heal, request.group, now_ms=now_ms)
+            self._see(request.group, plan)
         return behind
-
-    def _plan_heal(self, name: str) -> Sequence[model.Change]:
-        return self.set_backs.plan_heal(name, now_ms=self._context.clock.now_ms())
 
     def may_send(self, name: str) -> bool:
         """Return True if the master of a group may send, as it says, or who hears it."""

@@ -34,16 +34,14 @@ class Handlers:
         self.held = context.held
         self.dispatcher = Dispatcher(context)
         self.admission = GroupAdmission(context)
-        self.brokers = Brokers(context, self.admission)
         self.receivers = Receivers(context, self.admission)
         self.group_changes = GroupChanges(context, set_backs, controls)
-        self.nodes = Nodes(context, self.admission, self.group_changes)
         self.dispatcher.families = {
             CommandCode.CLIENT_REGISTER: Clients(context, routes, pusher),
             CommandCode.BROKER_ACQUIRE_META: Identities(context),
-            CommandCode.BROKER_REGISTER: self.brokers,
+            CommandCode.BROKER_REGISTER: Brokers(context, self.admission),
             CommandCode.RECEIVER_REGISTER: self.receivers,
-            CommandCode.NODE_REGISTER: self.nodes,
+            CommandCode.NODE_REGISTER: Nodes(context, self.admission, self.group_changes),
             CommandCode.NODE_CHALLENGE: Challenges(context),
             CommandCode.NODE_WATCH: Watches(context, self.group_changes),
             CommandCode.GROUP_CHANGE: Votes(context, self.group_changes),

@@ -1,6 +1,5 @@
 """NODE_REGISTER and NODE_CHALLENGE: delay servers of ours prove who they are, and report."""
 
-from collections.abc import Sequence
 from functools import partial
 from typing import cast
 
@@ -11,7 +10,6 @@ from meta_server.groups.broker_groups import plan_state
 from meta_server.groups.group_records import members_of
 from meta_server.groups.roles import Registered, check_belongs, plan_end, plan_node
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError
-from meta_server.known.model import Change
 from meta_server.known.registry import NodeKey
 from meta_server.wire.admission import NEW_GROUP, GroupAdmission
 from meta_server.wire.dispatch import Context, Decision, Family, Request, is_final
@@ -138,11 +136,8 @@ class Nodes(Family[wire.NodeRegister]):
 
         The next registration repeats it.
         """
-        registry, clock = self.context.registry, self.context.clock
-
-        def plan() -> Sequence[Change]:
-            return plan_state(registry, node, now_ms=clock.now_ms())
-
+        now_ms = self.context.clock.now_ms()
+        plan = partial(plan_state, self.context.registry, node, now_ms=now_ms)
         if plan():
             self.context.store_later(("group", node.group), plan=plan)
 
@@ -160,10 +155,6 @@ class Nodes(Family[wire.NodeRegister]):
         if plan():
             self.context.store_later(("node", key_of(node)), plan=plan)
         return now
-
-    def is_connected(self, key: NodeKey) -> bool:
-        """Return True if what registered as this node last has a connection."""
-        return self.context.sessions.of_node(key) is not None
 
 
 def key_of(node: wire.NodeRegister) -> NodeKey:

@@ -73,14 +73,13 @@ class SilenceWatch:
 
     def _take_from_routes(self, name: str) -> None:
         """Take a group from routes whose master is silent; what fails is tried at the next look."""
-        context, key = self._context, ("group", name)
+        context = self._context
 
         def plan() -> Sequence[Change]:
             if context.heard.is_heard(name, trio.current_time()):
                 # It spoke while this waited.
                 return ()
+            _log.warning("a broker group timed out", group=name)
             return plan_silence(context.registry, name, now_ms=context.clock.now_ms())
 
-        if not (context.committer.is_stale or context.committer.is_pending(key)):
-            _log.warning("a broker group timed out", group=name)
-            context.store_later(key, plan=plan)
+        context.store_later(("group", name), plan=plan)
