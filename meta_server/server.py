@@ -311,7 +311,7 @@ async def serve(
             await nursery.start(server.keep_timestamps)
             # Tell who is connected, notice who is not.
             nursery.start_soon(server.pusher.run)
-            nursery.start_soon(server.handlers.group_changes.run, server.look_s)
+            nursery.start_soon(server.handlers.group_changes.run)
             nursery.start_soon(server.handlers.held.run)
             nursery.start_soon(server.handlers.dispatcher.run)
             nursery.start_soon(server.forget)

@@ -55,6 +55,8 @@ HEARD_LATELY_S: Final = 2.5
 VOTES_S_MAX: Final = 1.5
 """… for so long after the first vote. Votes come when what was promised to the last master has run
 out, so that the first may take three seconds and the others come soon after it."""
+_BEHIND_S: Final = 0.001
+"""Behind a time at which something may have changed: then it has."""
 WISH_S: Final = 10.0
 """Seconds for which a master is asked to hand over: one that can has done so in two."""
 ELECTED_MAX: Final = 3
@@ -307,6 +309,21 @@ class GroupState:
         why = found.stands.unfit or "others have not promised to vote for nobody else"
         sentence = f"{name} may not send since {blocked_s:.1f} s: {why}"
         return Begins(sentence, deposed=name, kind="blocked")
+
+    def look_at(self, record: GroupRecord, *, now: float) -> float:
+        """Return when time alone may change what `why_begin` says; infinite if it does not."""
+        found = self._master(record)
+        times = [self.began + SILENT_S, self.changed_at + BLOCKED_AGAIN_S]
+        times += [one.at + HEARD_LATELY_S for one in self.heard.values()]
+        # At this time one can vote: it is not behind it that something changes.
+        votes = [one.at + one.stands.vote_in_s for one in self.heard.values()]
+        times += [at for at in votes if at > now]
+        if found is not None:
+            times.append(found.at + SILENT_S)
+            if found.stands.lacks_promises_s is not None:
+                since = max(found.at - found.stands.lacks_promises_s, self.began)
+                times += [since + BLOCKED_ALONE_S, since + BLOCKED_S]
+        return min((at + _BEHIND_S for at in times if at + _BEHIND_S > now), default=math.inf)
 
     def begin(self, record: GroupRecord, cause: Begins) -> GroupRecord:
         """Return the record with which an election begins."""

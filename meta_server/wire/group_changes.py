@@ -8,6 +8,7 @@ What is known beside the record is in memory alone: a meta server that starts wa
 reported anew.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,6 +18,7 @@ import trio
 
 from delay_protocol.nodes.registration import GroupRecord, NodeRegister, Phase
 from delay_transport.http.pages import Turns
+from delay_transport.seams.outbox import Wakeup
 from meta_server.groups.current_controls import CurrentControls
 from meta_server.groups.elections import Begins, GroupState, Heard
 from meta_server.groups.group_records import ELECT, plan_record
@@ -29,6 +31,12 @@ from meta_server.wire.dispatch import Context
 from meta_server.wire.sessions import Session
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+_OPEN_S = 0.1
+"""How often it is looked whether an election can end, while one is under way: votes are waited for
+in seconds."""
+_LOOK_S_MIN = 0.05
+"""Between two looks at all groups: of a thousand some may begin one at any moment."""
 
 
 class GroupChanges:
@@ -43,6 +51,9 @@ class GroupChanges:
         self.set_backs = set_backs
         self.controls = controls
         """The controls that nodes are sent."""
+        self._look_at = math.inf
+        """When time alone may begin or end an election of a group; in trio time."""
+        self._more = Wakeup()
         self.begun: Counter[tuple[str, str]] = Counter()
         """Elections, and handovers that no operator asked for, by group and kind of reason."""
 
@@ -132,6 +143,7 @@ class GroupChanges:
             self._states.pop(group.name, None)
         for group in model.saved(changes, model.DelayGroup):
             self.set_backs.stored(group)
+            self._look(group, trio.current_time())
         for node in model.removed(changes, model.DelayNode):
             state = self.state_of(node.group)
             state.heard.pop(node.node_id, None)
@@ -145,6 +157,8 @@ class GroupChanges:
             del self._states[name]
         for state in self._states.values():
             state.begin_again()
+        self._look_at = -math.inf
+        self._more.wake()
 
     def voted(self, name: str) -> None:
         """Check whether an election can end by the vote that came."""
@@ -215,15 +229,17 @@ class GroupChanges:
 
     # -- elections ---------------------------------------------------------------------------
 
-    async def run(self, look_s: float) -> None:
-        """Begin elections and end them, looking at all groups every `look_s`, until cancelled."""
+    async def run(self) -> None:
+        """Begin elections and end them, at the times at which they may, until cancelled."""
         while True:
-            turns = Turns()
+            turns, began, self._look_at = Turns(), trio.current_time(), math.inf
             for name in [*self._registry.delay_groups]:
                 if group := self._registry.delay_groups.get(name):
                     self._look(group, trio.current_time())
                 await turns.pause()
-            await trio.sleep(look_s)
+            while (at := max(self._look_at, began + _LOOK_S_MIN)) > trio.current_time():
+                with trio.move_on_at(at):
+                    await self._more.sleep()
 
     def _look(self, group: model.DelayGroup, now: float) -> None:
         """Begin an election, or end one, if there is a reason; forget a wish that is over."""
@@ -244,6 +260,11 @@ class GroupChanges:
             _log.warning("the master is to hand over", group=name, to=wish.to, reason=wish.why)
             self.begun[name, "unfit"] += 1
             self.news()
+        is_open = is_electing or bool(state.wish.to)
+        at = now + _OPEN_S if is_open else state.look_at(record, now=now)
+        if at < self._look_at:
+            self._look_at = at
+            self._more.wake()
 
     def _why_begin(self, group: model.DelayGroup, now: float) -> Begins | None:
         """Return why an election begins; where an operator begins them only a restart does."""

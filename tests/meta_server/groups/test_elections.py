@@ -1,5 +1,6 @@
 """Who becomes the master, when, and what a master may have changed."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 from uuid import UUID
@@ -160,6 +161,16 @@ def test_who_could_not_ask_a_meta_server_to_drop_the_silent_is_not_blocked_yet()
     alone = Stands(lacks_promises_s=9.0, hears_nobody=True)
     group.heard["a"] = heard(A, at=100.0, stands=alone)
     assert (cause(group, 101.9), cause(group, 102.1)) == ("", "blocked")
+
+
+@pytest.mark.parametrize("at", [0.5, 2.4, 2.9, 3.2])
+def test_it_is_looked_again_when_time_alone_may_begin_an_election(at: float) -> None:
+    group = state(a=heard(A), b=heard(B, at=0.7, stands=Stands(vote_in_s=2.4)), c=heard(C, at=0.9))
+    assert cause(group, 3.0001) == "silent"
+    times, now = [], at
+    while (now := group.look_at(ACTIVE, now=now)) < math.inf:
+        times.append(round(now, 3))
+    assert times == [one for one in (0.901, 2.501, 3.001, 3.101, 3.201, 3.401) if one > at]
 
 
 def test_the_deposed_one_is_elected_last_and_fills_the_set_up_only() -> None:
@@ -402,7 +413,7 @@ def elected(group: GroupState, now: float, **ends: int) -> GroupRecord:
     group.began = -100.0
     for name, end in ends.items():
         group.voted(ELECTING, name, 4, vote({"a": A, "b": B, "c": C}[name], end=end), now=now)
-    return a_record(group.choose(ELECTING, now=now + 2.0))
+    return group.choose(ELECTING, now=now + 2.0)
 
 
 def master_of(record: GroupRecord) -> str:
