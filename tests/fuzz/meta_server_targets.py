@@ -140,6 +140,7 @@ class _Rig:
             nursery.start_soon(self.server.committer.run)
             nursery.start_soon(self.server.silence.run)
             nursery.start_soon(self.server.handlers.held.run)
+            nursery.start_soon(self.server.handlers.dispatcher.run)
             await use(self)
             await trio.sleep(1)
             nursery.cancel_scope.cancel()
