@@ -181,7 +181,8 @@ class RegistrationConfig:
     for the time until all of them have it."""
 
     waiting_max: int = constant(20_000)
-    """Requests that wait for the store. A further one is refused for the moment."""
+    """Requests that wait for the store, and as many urgent ones: of delay servers, and of
+    operators. A further one is refused for the moment."""
 
     commit_requests_max: int = constant(100)
     """Requests whose changes are stored together at most: what is urgent waits for one commit."""

@@ -820,7 +820,8 @@ class MetaWorld:
                     push.subscriptions_per_connection_max,
                 ),
                 "counted subscriptions": (abs(server.handlers.sessions.uses - sum(uses)), 0),
-                "waiting": (committer.waiting, limits.waiting_max),
+                "waiting": (len(committer._waiting), limits.waiting_max),
+                "urgent": (len(committer._urgent), limits.waiting_max),
                 "pending": (
                     len(committer._pending),
                     3 * (limits.waiting_max + limits.commit_requests_max),
