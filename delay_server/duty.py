@@ -34,7 +34,7 @@ from delay_protocol.meta.requests import BrokerState
 DISK_FULL_REMARK = "BROKER_READ_ONLY: the disk is at its floor"
 RETIRED = "the group was retired"
 READ_ONLY = "read-only by an operator"
-"""Why a group takes no messages, as its meta server says."""
+"""Reasons for which a group takes no messages, as its meta server says."""
 
 
 class Admits(Enum):
@@ -62,7 +62,7 @@ class Situation:
     not_accepting: str = ""
     """Why the record of the group does not let this node accept; empty if it does."""
     closed: str = ""
-    """Why the group takes no messages, as an operator decided; empty if it does."""
+    """An operator's reason for which the group takes no messages; empty if it does."""
     disk_is_full: bool = False
     """Whether free disk is below its floor."""
     clock_reason: str = ""

@@ -263,7 +263,7 @@ class Pending:
             self.file(batch)
 
     def _wake_for_routes(self, lanes: Iterable[Lane]) -> None:
-        """Have the meta server asked for what was looked up, or what it refuses taken out."""
+        """Wake for the meta server to be asked, or at once for what it refuses to be taken out."""
         if isinstance(self._routing, MetaRouting):
             is_over = any(map(self._routing.refuses, lanes))
             self._wake(-math.inf if is_over else self._routing.next_event())

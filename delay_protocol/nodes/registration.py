@@ -205,7 +205,7 @@ class NodeRegistered(msgspec.Struct, frozen=True, kw_only=True, tag="registered"
     """Whether an operator took the group out of service: it accepts no more messages, for good, and
     goes on delivering what it has."""
     is_read_only: bool = False
-    """Whether an operator lets the group accept no messages for now; it goes on delivering."""
+    """True if an operator lets the group accept no messages for now; it goes on delivering."""
     log_uuid: UUID | None = None
     """Of the group's log: a node without records takes it for its own. None: of an older server."""
     members: Members = {}

@@ -26,12 +26,7 @@ from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import Address, format_address, parse_address, parse_peer_address
 from delay_transport.settings import settings_file
 from delay_transport.settings.http_port import HttpPort
-from delay_transport.settings.sections import (
-    LogConfig,
-    part_of,
-    require_at_least,
-    require_name,
-)
+from delay_transport.settings.sections import LogConfig, part_of, require_at_least, require_name
 from sender.settings.config import BrokerGroup, SenderConfig
 from storage.batch.entries import SUBJECT_BYTES
 from storage.limits import MIB, StorageLimits

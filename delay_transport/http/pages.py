@@ -61,14 +61,16 @@ _SLICE_S_MAX: Final = 0.003
 class Turns:
     """Lets others have their turn of the loop while something long is done."""
 
-    def __init__(self) -> None:
-        self._until = trio.current_time() + _SLICE_S_MAX
+    def __init__(self, slice_s: float = _SLICE_S_MAX) -> None:
+        """Count from now: each turn may take `slice_s` seconds."""
+        self._slice_s = slice_s
+        self._until = trio.current_time() + slice_s
 
     async def pause(self) -> None:
         """Yield if this turn has been long enough."""
         if trio.current_time() >= self._until:
             await trio.lowlevel.checkpoint()
-            self._until = trio.current_time() + _SLICE_S_MAX
+            self._until = trio.current_time() + self._slice_s
 
 
 async def slices_of(rows: Collection[Row]) -> AsyncGenerator[list[Row], None]:

@@ -1,6 +1,7 @@
 """Settings that are lowered where the system lets a process open fewer files than they want."""
 
 import dataclasses
+from operator import attrgetter
 from typing import Final, TypeVar
 
 import msgspec
@@ -21,7 +22,7 @@ def within_file_limit(config: Config, *settings: str) -> Config:
 
     settings: each a number of open files, as section.field; all are lowered in proportion
     """
-    wanted = {name: _value(config, name) for name in settings}
+    wanted: dict[str, int] = {name: attrgetter(name)(config) for name in settings}
     needed = sum(wanted.values()) + OTHER_FILES
     limit = allow_open_files(needed)
     if limit >= needed:
@@ -39,9 +40,3 @@ def within_file_limit(config: Config, *settings: str) -> Config:
         changed = dataclasses.replace(getattr(config, section), **{field: value})
         config = msgspec.structs.replace(config, **{section: changed})
     return config
-
-
-def _value(config: msgspec.Struct, name: str) -> int:
-    section, _, field = name.partition(".")
-    value: int = getattr(getattr(config, section), field)
-    return value

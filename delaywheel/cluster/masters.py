@@ -34,11 +34,11 @@ class Masters:
         self._asked = asked
         self._rules = rules
         self.as_json = asked.as_json
-        """Whether answers are printed for programs."""
+        """True if answers are printed for programs."""
         self.is_cluster = rules is not None
-        """Whether all masters of a cluster are asked."""
+        """True if all masters of a cluster are asked."""
         self.unanswered: dict[str, Failure] = {}
-        """Why a delay group gave no answer, by its name; it is on standard error as well."""
+        """Failures of groups that gave no answer, by name; they are on standard error as well."""
 
     def sessions(self, groups: Collection[str] = ()) -> dict[str, Session]:
         """Return whom to ask by delay group, of these groups or of all.

@@ -67,7 +67,7 @@ class Session:
     """Whom the command wants to speak to, for people."""
     timeout_s: float = TIMEOUT_S
     is_named: bool = True
-    """Whether the command names the server; False: a meta server does."""
+    """True if the command names the server; False: a meta server does."""
 
     def __post_init__(self) -> None:
         """Take a URL for host:port as well."""

@@ -122,14 +122,14 @@ async def _change_routes(
     `plan` gets the subjects whose routes are wanted.
     """
     routes = parts.registry.routes
-    deadline = trio.current_time() + most_s
+    deadline = parts.now + most_s
     names: list[str] = []
     async with aclosing(slices_of(routes.values())) as slices:
         async for found in slices:
             names += [route.name for route in found if is_wanted(route)]
     changed = 0
     for start in range(0, len(names), _ROUTES_AT_ONCE):
-        if trio.current_time() >= deadline:
+        if parts.now >= deadline:
             return RoutesChanged(changed=changed, left=len(names) - changed, complete=False)
         some = names[start : start + _ROUTES_AT_ONCE]
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
-import trio
 
 from delay_protocol.meta.requests import BrokerRole
 from delay_transport.http.operations import NoQuery, Request
@@ -112,7 +111,7 @@ class ResourceKind:
 
 
 def _of_group(parts: Parts, name: str) -> tuple[Hashable, ...]:
-    waiting = parts.handlers.admission.waiting.get(name, trio.current_time())
+    waiting = parts.handlers.admission.waiting.get(name, parts.now)
     return ("group", name), NEW_GROUP, *keys_of(() if waiting is None else waiting.patterns)
 
 

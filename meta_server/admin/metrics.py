@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-import trio
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from delay_protocol.meta.requests import BrokerState
@@ -79,7 +78,7 @@ def _of_what_is_known(parts: Parts) -> Iterator[Metric]:
     yield gauge(
         "meta_groups_waiting",
         "Groups that an operator has to let in.",
-        len(handlers.admission.waiting.all(trio.current_time())),
+        len(handlers.admission.waiting.all(parts.now)),
     )
     yield gauge(
         "meta_groups_set_back",

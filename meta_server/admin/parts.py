@@ -48,7 +48,7 @@ class Parts:
     changes: Counter[str] = field(default_factory=Counter)
     """Changes of administrators that are stored, by action."""
     actor: str = ""
-    """Who asks, as the audit names it."""
+    """The one who asks, as the audit names it."""
 
     @property
     def now_ms(self) -> int:

@@ -74,7 +74,7 @@ def _sign(heard_at: float | None) -> Sign:
 
 def show_group(parts: Parts, group: BrokerGroup) -> BrokerGroupShown:
     """Return a broker group."""
-    heard_at = parts.heard.heard_at(group.name, trio.current_time())
+    heard_at = parts.heard.heard_at(group.name, parts.now)
     return BrokerGroupShown(
         **(_fields(group) | {"is_entered": parts.registry.is_entered(group.name)}),
         liveness=_sign(heard_at),
@@ -147,7 +147,7 @@ def show_node(parts: Parts, node: DelayNode) -> NodeShown:
     """Return a delay server."""
     group = parts.registry.delay_groups[node.group]
     changes = parts.handlers.group_changes
-    now = trio.current_time()
+    now = parts.now
     state = changes.state_of(group.name)
     heard, heard_at = state.heard_of(node), changes.heard_at(node.key)
     rank, sentence = state.fitness(group.record, node.node_id, now=now)
@@ -290,7 +290,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
         next_steps=next_steps(
             delay_groups,
             groups,
-            parts.handlers.admission.waiting.all(trio.current_time()),
+            parts.handlers.admission.waiting.all(parts.now),
             behind=parts.set_backs.all_behind(),
             routed={*routes_by_group},
             receiving=(

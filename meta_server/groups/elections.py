@@ -104,13 +104,13 @@ class Heard(NamedTuple):
 
     at: float
     node: NodeRegister
-    """What it said."""
+    """The registration by which it spoke."""
     noted_at: float = 0.0
-    """When its end was stored last."""
+    """Time at which its end was stored last."""
 
     @property
     def stands(self) -> Stands:
-        """How it stands to its master, or as the master."""
+        """Its standing to its master, or as the master."""
         return self.node.stands
 
     def could_vote(self, epoch: int, now: float) -> bool:

@@ -74,7 +74,6 @@ class HeldRequests:
             for connection in self._due():
                 self._check(connection)
                 await turns.pause()
-            await trio.lowlevel.checkpoint()
             if not self._is_changed:
                 first = next(iter(self._waiting.values()), None)
                 with trio.move_on_at(math.inf if first is None else first.until):

@@ -104,15 +104,10 @@ class SetBacks:
         reported, group = self._reported.get(name), self._registry.delay_groups.get(name)
         if reported is None:
             return None
-        found, known, by = group, set[str](), ""
-        if group is not None:
-            known.update(node.node_id for node in self._registry.nodes_in(group.cluster, name))
+        found, by = group, ""
         for one in reported.values():
-            if one.told is None:
-                continue
-            known.update(one.told.nodes)
             # Of two with one epoch and version it is the one that was told.
-            if found is None or registration.is_older(found.record, one.told.record):
+            if one.told and (found is None or registration.is_older(found.record, one.told.record)):
                 by = one.node_id
                 found = DelayGroup(
                     name=one.group,
@@ -128,7 +123,11 @@ class SetBacks:
         else:
             has = "nothing" if group is None else _pair_text(group.record)
             shows = f"{by} was told {_pair_text(record)}, and this store has {has}: it was set back"
-        known.update(record.in_sync)
+        known = {*record.in_sync}
+        for one in reported.values():
+            known.update(one.told.nodes if one.told else ())
+        if group is not None:
+            known.update(node.node_id for node in self._registry.nodes_in(group.cluster, name))
         missing = sorted(node for node in known if not _has_spoken(reported.get(node), record))
         master = None if record.master is None else reported.get(record.master.node_id)
         return Newest(found, shows, _may_send(master, record), missing)

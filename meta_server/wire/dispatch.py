@@ -43,6 +43,7 @@ from delay_protocol.nodes.registration import REASON_LENGTH_MAX
 from delay_protocol.wire.frames import Frame
 from delay_transport.connections.connection import CloseReason, Connection
 from delay_transport.http.credentials import Credentials, UnauthenticatedError
+from delay_transport.http.pages import Turns
 from delay_transport.seams.outbox import Wakeup
 from delay_transport.seams.runtime import Clock
 from delay_transport.seams.trouble import Trouble
@@ -215,13 +216,13 @@ class Dispatcher:
         while True:
             if not self._waiting:
                 await self._more.sleep()
-            until = trio.current_time() + _TURN_S_MAX
-            while self._waiting and trio.current_time() < until:
+            turns = Turns(_TURN_S_MAX)
+            while self._waiting:
                 session, frame = self._waiting.popleft()
                 session.connection.done(1, len(frame.body))
                 if not session.connection.is_closed:
                     self._handle(session, frame)
-            await trio.lowlevel.checkpoint()
+                await turns.pause()
 
     def _handle(self, session: Session, frame: Frame) -> None:
         connection = session.connection

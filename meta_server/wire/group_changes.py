@@ -36,7 +36,8 @@ _OPEN_S = 0.1
 """How often it is looked whether an election can end, while one is under way: votes are waited for
 in seconds."""
 _LOOK_S_MIN = 0.05
-"""Between two looks at all groups: of a thousand some may begin one at any moment."""
+"""The least time between two looks at all groups: of a thousand some may begin one at any moment.
+"""
 
 
 class GroupChanges:
@@ -52,7 +53,7 @@ class GroupChanges:
         self.controls = controls
         """The controls that nodes are sent."""
         self._look_at = math.inf
-        """When time alone may begin or end an election of a group; in trio time."""
+        """Time (trio) at which time alone may begin or end an election of a group."""
         self._more = Wakeup()
         self.begun: Counter[tuple[str, str]] = Counter()
         """Elections, and handovers that no operator asked for, by group and kind of reason."""

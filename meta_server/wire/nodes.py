@@ -59,19 +59,16 @@ class Nodes(Family[wire.NodeRegister]):
         check_belongs(context.registry, node, groups_max=context.config.registration.groups_max)
         if behind := self._group_changes.told(node):
             raise NotNowError(behind)
-        is_heard = self._group_changes.heard_at(key_of(node)) is not None
-        return is_heard, self._is_elsewhere(request, trio.current_time())
-
-    def _is_elsewhere(self, request: Request[wire.NodeRegister], now: float) -> bool:
-        key, again_ms = key_of(request.body), self.context.config.registration.node_again_ms
-        session = self.context.sessions.of_node(key)
-        heard_at = self._group_changes.heard_at(key)
-        return (
+        heard_at = self._group_changes.heard_at(key_of(node))
+        session = context.sessions.of_node(key_of(node))
+        present_s = _PRESENT * context.config.registration.node_again_ms / 1000
+        is_elsewhere = (
             session is not None
             and session is not request.session
             and heard_at is not None
-            and now - heard_at < _PRESENT * again_ms / 1000
+            and trio.current_time() - heard_at < present_s
         )
+        return heard_at is not None, is_elsewhere
 
     def decide(self, request: Request[wire.NodeRegister], observed: tuple[bool, bool]) -> Decision:
         """Return the role of a node that belongs to its group."""

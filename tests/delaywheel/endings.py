@@ -1,4 +1,4 @@
-"""How a command ends: well, or with a code and a sentence."""
+"""Endings of a command: well, or with a code and a sentence."""
 
 from click.testing import Result
 

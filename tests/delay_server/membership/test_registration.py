@@ -31,6 +31,7 @@ from tests.delay_server.meta_stub import FakeMeta, meta_config, record_of
 from tests.delay_server.server_rig import (
     HOST,
     PORT,
+    Producer,
     World,
     make_item,
     until,
@@ -468,18 +469,21 @@ async def test_a_meta_server_that_restarts_is_found_again_long_before_the_lease_
 # -- retired, read-only ------------------------------------------------------------------------
 
 
+async def refuses_messages(world: World, server: DelayServer, producer: Producer, why: str) -> None:
+    """Wait until messages are refused, and check what is said of it."""
+    await until(lambda: server.duty().remark, seconds=3)
+    refused = await producer.send(make_item("after", world.now_ms))
+    assert refused == {b"after": (4, f"BROKER_READ_ONLY: {why}")}
+    assert failing_checks(server.observe()) == [f"{why}: messages are refused, delivery goes on"]
+
+
 async def test_a_retired_group_refuses_messages_for_good_and_delivers_what_it_has() -> None:
     world = World()
     async with FakeMeta(world).running() as meta, world.serving(meta_config()) as server:
         producer = await world.connect()
         assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
         meta.is_retired = True
-        await until(lambda: server.duty().remark, seconds=3)
-        refused = await producer.send(make_item("after", world.now_ms))
-        assert refused == {b"after": (4, "BROKER_READ_ONLY: the group was retired")}
-        assert failing_checks(server.observe()) == [
-            "the group was retired: messages are refused, delivery goes on"
-        ]
+        await refuses_messages(world, server, producer, "the group was retired")
         status = status_of(server.observe())["meta"]
         assert (status["closed"], status["accepts"]) == ("the group was retired", False)
         await until(lambda: world.broker.ids == ["before"])
@@ -498,12 +502,7 @@ async def test_a_read_only_group_refuses_messages_until_it_is_open_again() -> No
         producer = await world.connect()
         assert await producer.send(make_item("before", world.now_ms + 8000)) == {}
         meta.is_read_only = True
-        await until(lambda: server.duty().remark, seconds=3)
-        refused = await producer.send(make_item("after", world.now_ms))
-        assert refused == {b"after": (4, "BROKER_READ_ONLY: read-only by an operator")}
-        assert failing_checks(server.observe()) == [
-            "read-only by an operator: messages are refused, delivery goes on"
-        ]
+        await refuses_messages(world, server, producer, "read-only by an operator")
         # It is there, as the meta server is told.
         await until(lambda: meta.nodes[-1].state == "R", seconds=3)
         await until(lambda: world.broker.ids == ["before"])

@@ -21,7 +21,7 @@ class Node:
     """A delay server with dead letters; it notes what it is asked."""
 
     def __init__(self, *letters: tuple[int, int, str]) -> None:
-        """Have letters: when each was given up, its sequence, and the group that refused it."""
+        """Begin with letters: when each was given up, its sequence, and who refused it."""
         self.letters: list[Json] = [
             {
                 "sequence": sequence,

@@ -37,7 +37,7 @@ async def sent(peer: Peer) -> Controls | None:
 
 
 async def apply(peer: Peer) -> Controls | None:
-    """Have a node apply the controls that are sent next, and say so; return them."""
+    """Let a node apply the controls that are sent next, and say so; return them."""
     controls = await sent(peer)
     if controls is not None:
         await applies(peer, id_of(controls))
