@@ -27,6 +27,7 @@ from delay_server.lanes.lanes import Lanes
 from delay_server.lanes.routes import SOURCE as META_SERVER
 from delay_server.lanes.subject_rules import LaneRules
 from delay_server.node import Node
+from delay_server.receiving.copies import Copier
 from delay_server.receiving.moves import Moves
 from delay_server.sending.backlog_reader import BacklogReader
 from delay_server.sending.dispatch import Dispatch
@@ -110,6 +111,7 @@ class Mastership:
             set_weights=self.targets.set_weights,
             on_room=self._room_has_grown,
             on_barred=partial(_give_up_barred, self, runtime.clock),
+            on_shared=self.copy,
         )
         self.lanes.on_changed = self.sender.routes_changed
         self.sender.take_stranded = self.outlet.take_stranded
@@ -180,6 +182,7 @@ class Mastership:
             on_wheel_grown=self.dispatch.wheel_has_grown,
             append_floor=self.committer.append_floor,
             on_facts=self._applied,
+            on_shared=self.copy,
         )
         self.backlog_reader = BacklogReader(
             handout=self.handout,
@@ -199,7 +202,7 @@ class Mastership:
             committer=self.committer,
             read_items=self.items.read,
             subject_name=self._store.schedule.subjects.names.__getitem__,
-            on_damaged=self._undeliverable,
+            on_damaged=self.undelivered,
             on_buried=self.buried,
             on_changed=self._node.upkeep.appended,
         )
@@ -215,6 +218,7 @@ class Mastership:
         self.moves = _moves_of(
             self, admission=self._admission, node=self._node, clock=self._runtime.clock
         )
+        self.copier = _copier_of(self, self._node)
 
     def _make_sender(self) -> Sender:
         schedule = self._store.schedule
@@ -228,7 +232,7 @@ class Mastership:
             read_items=self.items.read,
             subject_name=schedule.subjects.names.__getitem__,
             on_outcome=self._settled,
-            on_damaged=self._undeliverable,
+            on_damaged=self.undelivered,
             on_dead=self.give_up,
             routes=self.lane_rules,
             may_send=self._may_send,
@@ -271,6 +275,7 @@ class Mastership:
         # Deliver, and record what cannot be.
         nursery.start_soon(self.dead_recorder.run)
         nursery.start_soon(self.dead_letters.run)
+        nursery.start_soon(self.copier.run)
         await nursery.start(self.sender.run)
         if self.targets.meta_routes is not None:
             nursery.start_soon(self.targets.meta_routes.run)
@@ -351,7 +356,7 @@ class Mastership:
     @property
     def _held_beside_wheel(self) -> int:
         """Messages that have left the wheel and have no outcome."""
-        return self.sender.unsent().total + self._beside_sender
+        return self.sender.unsent().total + self._beside_sender + self.copier.count
 
     @property
     def _beside_sender(self) -> int:
@@ -454,7 +459,16 @@ class Mastership:
         self.sender.gives_up = count < PENDING_MAX
         self.lanes.takes_barred = self.sender.gives_up
 
-    def _undeliverable(self, entries: Entries) -> None:
+    def copy(self, entries: Entries) -> None:
+        """Have messages that several names receive replaced by copies."""
+        self.copier.take(entries)
+
+    def give_back(self, entries: Entries) -> None:
+        """Leave messages on disk that were held; they come back as their subject may go."""
+        self.lanes.withdrawn(entries)
+        self._room_has_grown()
+
+    def undelivered(self, entries: Entries) -> None:
         """Leave damaged messages on disk: they stay pending until they are salvaged."""
         self.undeliverable.note(entries)
         self._left_sender(entries)
@@ -480,9 +494,26 @@ def _moves_of(master: Mastership, *, admission: Admission, node: Node, clock: Cl
         admission=admission,
         read_items=master.items.read,
         subject_name=node.store.schedule.subjects.names.__getitem__,
+        is_shared=lambda subject: master.lanes.lane_of(subject) == master.lanes.shared,
         now_ms=clock.now_ms,
         on_moved=master.buried,
         on_no_space=partial(master.sender.retry, avoid=NOBODY),
+        on_changed=node.upkeep.appended,
+    )
+
+
+def _copier_of(master: Mastership, node: Node) -> Copier:
+    """Return what copies messages that several names receive."""
+    routes = master.targets.routes
+    return Copier(
+        committer=master.committer,
+        budget=node.budget,
+        unfiled=master.moves.unfiled,
+        read_items=master.items.read,
+        subject_name=node.store.schedule.subjects.names.__getitem__,
+        names_of=(lambda _: []) if routes is None else routes.names_of,
+        give_back=master.give_back,
+        on_damaged=master.undelivered,
         on_changed=node.upkeep.appended,
     )
 

@@ -20,6 +20,8 @@ GROUP_BYTES_MAX: Final = 255
 SENT_SUBJECT_BYTES_MAX: Final = SUBJECT_BYTES_MAX + GROUP_BYTES_MAX + len("%DEAD_RETRY%%")
 """Bytes of the longest subject that a client may send: that of a retry."""
 
+_RETRY_FORMS: Final = (b"RETRY", b"DEAD_RETRY")
+
 
 def subject_size_fault(subject: bytes) -> str | None:
     """Say why a subject is too long for everybody, or None if it is not; a sentence for people."""
@@ -57,7 +59,22 @@ def real_subject(subject: bytes) -> bytes:
         return subject
     # As QMQ does it: empty parts do not count, and a subject of another shape is its own.
     parts = [part for part in subject.split(b"%") if part]
+    if len(parts) > 3 and parts[0] in _RETRY_FORMS:
+        # Beyond QMQ: a subject may have the sign inside, and a group has not.
+        return subject.removeprefix(b"%%%s%%" % parts[0]).rpartition(b"%")[0] or subject
     return parts[1] if len(parts) == 3 else subject
+
+
+def retry_subject(subject: str, group: str) -> str:
+    """Return the subject of what goes to one group alone, of those that a subject goes to."""
+    return f"%RETRY%{subject}%{group}"
+
+
+def retry_group(subject: str) -> str:
+    """Return the group of a retry subject; "" of any other."""
+    if real_subject(subject.encode()).decode() == subject:
+        return ""
+    return subject.rpartition("%")[2]
 
 
 class Patterns:

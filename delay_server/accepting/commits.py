@@ -4,6 +4,7 @@
     DEAD, MOVE                items as well                               likewise
     FACTS, CANCEL, FLOOR      no items                                    never refused for space
                                                                           that items would take
+    copies for names          items again (receiving/copies.py)            likewise
 
 Facts linger for a commit that others need, and have one of their own where none comes. What is
 durable waits until it is committed (replication/core/commit_point.py). Then it goes to filing, and
@@ -190,9 +191,10 @@ class Committer:
 
         If it was not there was no space, and nothing of it was. `take` is asked for it when its
         commit begins, since it may grow until then. What has no items waits for nothing and passes
-        the floor of free disk; what has some waits for room in filing, and has to leave disk for
-        what was accepted. `on_durable` hears its last record as soon as that is durable. What
-        may linger so many seconds has no commit begun for its sake before.
+        the floor of free disk, as copies of what was accepted do; what has some waits for room in
+        filing, and has to leave disk for what was accepted. `on_durable` hears its last record as
+        soon as that is durable. What may linger so many seconds has no commit begun for its sake
+        before.
         """
         begins_at = trio.current_time() + linger_s if linger_s else 0.0
         self._waiting.append(_Waiting(take, on_end, on_durable, has_items, begins_at))
@@ -287,7 +289,7 @@ class Committer:
         under_way = nullcontext() if self._replicas is None else self._replicas.committing()
         try:
             with under_way:
-                batches, ends = await self._append([one.work for one in taken], now_ms)
+                batches, ends = await self._append(taken, now_ms)
         except StorageFullError as error:
             _log.error("no disk space for records of the message_log", error=str(error))
             self._on_commit(False)  # noqa: FBT003
@@ -310,7 +312,9 @@ class Committer:
         self._queue.hand_on()
         self._more.wake()
 
-    async def _append(self, work: Sequence[Work], now_ms: int) -> tuple[list[LogBatch], list[int]]:
+    async def _append(
+        self, work: Sequence[_Taken], now_ms: int
+    ) -> tuple[list[LogBatch], list[int]]:
         """Append and fsync, in the log's worker; return the last record of each, too.
 
         Where others copy the log they get what is written while it is fsynced here.
@@ -330,24 +334,28 @@ class Committer:
         return list(written.batches), ends
 
     def _append_alone(
-        self, work: Sequence[Work], floor_minute: int, now_ms: int
+        self, work: Sequence[_Taken], floor_minute: int, now_ms: int
     ) -> tuple[list[LogBatch], list[int]]:
         written, ends = self._write(work, floor_minute, now_ms)
         self._message_log.sync_written()
         return list(written.batches), ends
 
     def _write(
-        self, work: Sequence[Work], floor_minute: int, now_ms: int
+        self, work: Sequence[_Taken], floor_minute: int, now_ms: int
     ) -> tuple[Written, list[int]]:
         """Write batches of all of it, not yet durable; return the last record of each, too."""
         drafts: list[Draft] = []
         counts: list[int] = []
+        rows = blob_bytes = 0
         for one in work:
-            drafts += one.drafts()
+            found = one.work.drafts()
+            drafts += found
             counts.append(len(drafts))
-        rows = sum(draft.count for draft in drafts if draft.blob)
+            if one.waiting.has_items:
+                rows += sum(draft.count for draft in found)
+                blob_bytes += one.work.blob_bytes
         if rows:
-            self._budget.require(rows, sum(draft.blob_bytes for draft in drafts))
+            self._budget.require(rows, blob_bytes)
         written = self._message_log.write(drafts, floor_minute=floor_minute, append_ms=now_ms)
         lasts = [0, *(batch.header.next_sequence - 1 for batch in written.batches)]
         return written, [lasts[count] for count in counts]

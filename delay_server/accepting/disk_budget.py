@@ -10,6 +10,7 @@ an eighth of the floor is available, and room for the commit that was refused.
 """
 
 from collections.abc import Callable
+from typing import Final
 
 from storage.disk.disk import Disk
 from storage.disk.errors import StorageFullError
@@ -17,6 +18,10 @@ from storage.schedule.owed import owed_for
 
 _CLEAR_SHARE = 1 / 8
 """Of the floor: so much has to be available before messages are taken again."""
+
+COPIES_BELOW_FLOOR: Final = 16 * 1024 * 1024
+"""Bytes of the floor that copies of messages for several names may use: enough that deliveries go
+on where a few subjects have several names, and facts have room all the same."""
 
 
 class DiskBudget:
@@ -59,6 +64,17 @@ class DiskBudget:
         self.full = self.available < wanted
         if not self.full:
             self.refused_bytes = 0
+
+    def has_room_below(self, rows: int, blob_bytes: int) -> bool:
+        """Return True if a commit of so many copies may be written, below the floor if need be.
+
+        Without them messages that were accepted would not be delivered. It goes by the latest look.
+        """
+        return self.available + COPIES_BELOW_FLOOR >= blob_bytes + owed_for(rows, blob_bytes)
+
+    def spend(self, blob_bytes: int) -> None:
+        """Count bytes as written until the disk is looked at."""
+        self.free -= blob_bytes
 
     def require(self, rows: int, blob_bytes: int) -> None:
         """Raise StorageFullError where there is no room for a commit of so many messages."""

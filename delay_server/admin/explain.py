@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, Final
 
 import numpy as np
@@ -40,6 +41,8 @@ def _groups_of(parts: Parts, number: int | None, name: str) -> list[str]:
     """Return the groups to which a subject goes, as far as that is known."""
     master = parts.master
     if number is not None and master.lanes.is_known(number):
+        if master.lanes.lane_of(number) == master.lanes.shared:
+            return master.copier.names_of(name)
         return list(master.lane_rules.groups_of(master.lanes.lane_of(number)))
     if master.targets.routes is not None:
         return list(master.targets.routes.groups_of_name(name))
@@ -75,7 +78,7 @@ def _reason_now(parts: Parts, row: FoundRow) -> tuple[Reason, HeldPart | None]:
         _look_at(parts, number, row.subject.decode(errors="replace")),
         where=None if part is None else part.where,
         is_given_up=_has(master.dead_recorder.held(), sequence),
-        is_moved=_has(master.moves.unfiled.held(), sequence),
+        is_moved=_has(chain(master.moves.unfiled.held(), master.copier.held()), sequence),
         is_damaged=sequence in master.undeliverable.sequences,
         is_due=row.due_ms <= parts.pacer.trusted_ms(),
     )
@@ -151,7 +154,7 @@ def counts(parts: Parts) -> dict[str, int]:
         in_flight, retrying, queued, set_back     with the sender; set_back: due only once the
                                                   clock is again where it was when they were sent
         being_recorded, dead                      given up
-        being_moved                               put off by a receiver
+        being_moved                               put off by a receiver, or copied for several names
         damaged                                   due, on disk for good
         in_wheel                                  in memory until they are due
         on_disk_due, on_disk                      not in memory
@@ -166,7 +169,7 @@ def counts(parts: Parts) -> dict[str, int]:
         "queued": sum(master.sender.queued_by_lane().values()),
         "set_back": unsent.early,
         "being_recorded": master.dead_recorder.count,
-        "being_moved": master.moves.unfiled.count,
+        "being_moved": master.moves.unfiled.count + master.copier.count,
         "damaged": master.undeliverable.count,
         "in_wheel": len(master.wheel),
     }

@@ -75,13 +75,16 @@ class Loader:
         on_wheel_grown: Callable[[], None],
         append_floor: Callable[[int], Awaitable[None]],
         on_facts: Callable[[Sequence[FactBlock], int], None],
+        on_shared: Callable[[Entries], None],
     ) -> None:
         """Take over the parts.
 
-        held_elsewhere: how many messages have left the wheel and have no outcome; on_facts: hears
-        what records state about older messages, and of the last one applied.
+        held_elsewhere: how many messages have left the wheel and have no outcome; on_shared: for
+        messages that several names receive, as soon as they are loaded; on_facts: hears what
+        records state about older messages, and of the last one applied.
         """
         self._on_facts = on_facts
+        self._on_shared = on_shared
         self._store = store
         self._handout = handout
         self._give_back = give_back
@@ -183,7 +186,9 @@ class Loader:
             for _ in self._lanes.ask(part):
                 await trio.lowlevel.checkpoint()
             async with self.filling:
-                kept = self._lanes.keep(part)
+                shared, kept = self._lanes.take_shared(self._lanes.keep(part))
+                if len(shared):
+                    self._on_shared(shared)
                 if len(kept):
                     self._wheel.add(kept)
                     self._on_wheel_grown()

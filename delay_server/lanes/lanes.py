@@ -7,6 +7,7 @@ A *lane* is a number; in the sender lanes take turns. Which one a subject has:
     base - 1             what comes back from disk of subjects that belong in lane 0
     base + NO_ROUTE      while it has no route, or is paused: nothing leaves there
     base + BARRED        while the meta server refuses it for good: dead letters are made of it
+    base + SHARED        while several names receive it: each gets a copy (receiving/copies.py)
     base + route         that of all others which go to the same broker groups (routes.py)
 
 If more is to be held of a lane than its share, the messages beyond it are given back, and their
@@ -37,8 +38,11 @@ NO_ROUTE: Final = 0
 """The route of subjects that have none or are paused."""
 
 BARRED: Final = 1
-"""The route of subjects that will never have one; those that lead to broker groups are numbered
-from 2."""
+"""The route of subjects that will never have one."""
+
+SHARED: Final = 2
+"""The route of subjects of which each of several names gets a copy; those that lead to broker
+groups, or to one name, are numbered from 3."""
 
 _ASKED_AT_ONCE: Final = 2048
 """Entries looked at in one step; a subject that is new takes some 3 us."""
@@ -108,6 +112,8 @@ class Lanes:
         """The lane whose entries become dead letters."""
         self.takes_barred = True
         """Whether more of these are taken; else what is due of them waits on disk."""
+        self.shared = self.base + SHARED
+        """The lane whose entries are copied."""
         self.anywhere = -self.base
         """The route that leads to lane 0."""
         self.catching_up = self.base - 1
@@ -286,11 +292,12 @@ class Lanes:
         return offers
 
     def withdrawn(self, entries: Entries) -> None:
-        """Leave entries on disk, in due time, that the sender has given back; nothing may leave."""
+        """Leave entries on disk, in due time, that were held; they come back as their lane does."""
         self.settled(entries)
-        subjects = each_once(entries["subject"]).astype(np.intp)
-        self.parked.park(subjects[~self.parked.contains(subjects)], self.base)
-        self._drop(entries)
+        for lane, part in _by_lane(entries, self._lane_of[entries["subject"]]):
+            subjects = each_once(part["subject"]).astype(np.intp)
+            self.parked.park(subjects[~self.parked.contains(subjects)], lane)
+            self._drop(part)
 
     def settled(self, entries: Entries) -> None:
         """Count entries that the sender has done with."""
@@ -321,6 +328,19 @@ class Lanes:
         self._grow(entries["subject"])
         self._drop(entries[waits])
         return entries[~waits]
+
+    def take_shared(self, entries: Entries) -> tuple[Entries, Entries]:
+        """Return those that are copied, counted as held, and the others, for the wheel."""
+        if not len(entries) or self._routes is None or not self._routes.directs:
+            return entries[:0], entries
+        subjects = np.ascontiguousarray(entries["subject"])
+        is_shared = self._routes.look(subjects) == SHARED
+        if not is_shared.any():
+            return entries[:0], entries
+        self._grow(subjects)
+        self._place(subjects[is_shared])
+        self._hold(subjects[is_shared], self.shared)
+        return entries[is_shared], entries[~is_shared]
 
     def lanes_of(self, entries: Entries) -> npt.NDArray[np.int32]:
         """Return the lane in which each entry that is held belongs now."""
@@ -408,7 +428,7 @@ class Lanes:
 
     def _may_be_alone(self, routes: npt.NDArray[np.int32]) -> npt.NDArray[np.bool_]:
         """Say by which of these routes a subject may have a lane of its own."""
-        alone: npt.NDArray[np.bool_] = (routes > BARRED) | (routes == self.anywhere)
+        alone: npt.NDArray[np.bool_] = (routes > SHARED) | (routes == self.anywhere)
         return alone
 
     def _move(self, subject: int, lane: int) -> None:

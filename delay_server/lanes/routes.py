@@ -9,6 +9,10 @@ A group of receivers is in a route with those of its members that take the subje
 that they brought (sender/groups/taking.py): so subjects that not all take have routes of their own.
 A subject that no member takes has no route, until one attaches that does.
 
+A subject S that several names receive has the route SHARED: what is due of it is replaced by a
+copy for each name G (receiving/copies.py), in the log under the subject `%RETRY%S%G`. That goes to
+G alone wherever receivers have S, as the retry of a consumer of G does. It is S that is asked for.
+
 A subject is asked for when it is first seen, which is when its messages enter the wheel: so the
 answer is there when they are due. It is asked for as long as it is seen again every now and then,
 or waits for its route.
@@ -25,10 +29,11 @@ import numpy as np
 import numpy.typing as npt
 import structlog
 
+from delay_protocol.basics.subjects import real_subject, retry_group
 from delay_protocol.meta.requests import BrokerGroupInfo
 from delay_protocol.meta.session import MetaSession, RouteState
 from delay_protocol.nodes.controls import ControlsError, check_group_name
-from delay_server.lanes.lanes import BARRED, NO_ROUTE, Lanes, Subjects
+from delay_server.lanes.lanes import BARRED, NO_ROUTE, SHARED, Lanes, Subjects
 from delay_transport.seams.errors import AddressError
 from delay_transport.seams.runtime import parse_address
 from sender.groups.taking import PatternSet, Takers
@@ -98,14 +103,19 @@ class SubjectRoutes:
         self._used = np.zeros(64, np.bool_)
         """Whether a number was seen since the last round."""
         self._numbers: dict[str, int] = {}
+        self._retries: dict[str, dict[str, None]] = {}
+        """For each subject its retries and copies that have a number, by name."""
         self._expected: set[str] = set()
         """Names that were asked for at admission, and of which nothing has come near."""
         self._route_of: dict[str, int] = {}
         """By name, of those that have one."""
-        # Nobody's name is empty; the route of those that are barred stands for good.
-        self._ids: dict[tuple[tuple[str, Takers], ...], int] = {(("", None),): BARRED}
-        self._groups: dict[int, Mapping[str, Takers]] = {NO_ROUTE: {}, BARRED: {}}
-        self._subjects: dict[int, int] = {BARRED: 1}
+        # Nobody's name is so; these two routes stand for good.
+        self._ids: dict[tuple[tuple[str, Takers], ...], int] = {
+            (("", None),): BARRED,
+            (("%", None),): SHARED,
+        }
+        self._groups: dict[int, Mapping[str, Takers]] = {NO_ROUTE: {}, BARRED: {}, SHARED: {}}
+        self._subjects: dict[int, int] = {BARRED: 1, SHARED: 1}
         """How many names each route has."""
         self._free: list[int] = []
         self._sets: dict[str, Collection[PatternSet]] = {}
@@ -136,14 +146,14 @@ class SubjectRoutes:
 
     def is_kept(self, subject: bytes) -> bool:
         """Whether the route of a subject is known, or asked for."""
-        return self.session.is_wanted(subject.decode(errors="replace"))
+        return self.session.is_wanted(_real(subject))
 
     def why_barred(self, subject: bytes) -> str:
         """Return why the meta server refuses a subject for good; empty if it does not.
 
         One of which messages come is asked for again: the meta server may change its mind.
         """
-        name = subject.decode(errors="replace")
+        name = _real(subject)
         if not self.session.is_barred(name):
             return ""
         self.session.want(name, self._now())
@@ -155,7 +165,7 @@ class SubjectRoutes:
         They may be due in a year: most places are left to what is due soon, which is asked for when
         it enters the wheel.
         """
-        name = subject.decode(errors="replace")
+        name = _real(subject)
         is_new = not self.session.is_wanted(name)
         if is_new and len(self._expected) >= self.session.config.subjects_max // _EXPECTED_PART:
             return
@@ -167,11 +177,15 @@ class SubjectRoutes:
 
     def _see(self, number: int) -> None:
         name = self._name_of(number).decode(errors="replace")
-        self._expected.discard(name)
-        self._want(name)
-        if self._sets and self.session.route(name):
+        subject = _real(name.encode())
+        self._expected.discard(subject)
+        self._want(subject)
+        if name != subject:
+            self._retries.setdefault(subject, {})[name] = None
+        groups = self.session.route(subject) or ()
+        if name != subject or (self._sets and groups):
             # Receivers may take something else than when it had a number last.
-            self.changed(name)
+            self._set(name, groups)
         self._numbers[name] = number
         self._route[number] = self._route_of.get(name, NO_ROUTE)
 
@@ -191,25 +205,40 @@ class SubjectRoutes:
         for first in range(0, len(gone), _STEP):
             part = gone[first : first + _STEP]
             for number in part.tolist():
-                self._numbers.pop(self._name_of(number).decode(errors="replace"), None)
+                name = self._name_of(number).decode(errors="replace")
+                self._numbers.pop(name, None)
+                self._forget_retry(name)
             self._route[part] = _UNSEEN
             self._used[part] = False
             yield
 
     # -- by name -----------------------------------------------------------------------------
 
-    def changed(self, name: str) -> None:
-        """Take over what the session has heard of a subject."""
-        self._set(name, self.session.route(name) or ())
+    def changed(self, subject: str) -> None:
+        """Take over what the session has heard of a subject, for its retries and copies as well."""
+        groups = self.session.route(subject) or ()
+        for name in (subject, *self._retries.get(subject, ())):
+            self._set(name, groups)
+
+    def names_of(self, subject: str) -> list[str]:
+        """Return the names that receive a subject, in order; none where it goes to brokers."""
+        groups = self.session.route(_real(subject.encode())) or ()
+        return sorted({group.name for group in groups if not group.master})
 
     def _set(self, name: str, groups: Sequence[BrokerGroupInfo]) -> None:
         self._note_masters(groups)
         names = tuple(sorted({group.name for group in groups if group.name in self._masters}))
         before = self._route_of.get(name, NO_ROUTE)
-        nowhere = BARRED if self.session.is_barred(name) else NO_ROUTE
-        takers = {one: self._takers(one, name) for one in names}
-        taken = {one: some for one, some in takers.items() if some != frozenset()}
-        route = self._id(taken) if taken else nowhere
+        nowhere = BARRED if self.session.is_barred(_real(name.encode())) else NO_ROUTE
+        receiving = [one for one in names if not self._masters[one]]
+        if receiving and (group := retry_group(name)):
+            names = (group,) if group in receiving else ()
+        if len(receiving) > 1 and len(names) > 1:
+            route = SHARED
+        else:
+            takers = {one: self._takers(one, name) for one in names}
+            taken = {one: some for one, some in takers.items() if some != frozenset()}
+            route = self._id(taken) if taken else nowhere
         if route == BARRED != before:
             self.on_barred(name.encode())
         if route != before:
@@ -261,8 +290,9 @@ class SubjectRoutes:
             if not place % _TAKE_STEP:
                 self.on_taken()
                 yield
-            if any(one.name == group for one in self.session.route(name) or ()):
-                self.changed(name)
+            groups = self.session.route(_real(name.encode())) or ()
+            if any(one.name == group for one in groups):
+                self._set(name, groups)
         self.on_taken()
 
     def _id(self, names: Mapping[str, Takers]) -> int:
@@ -313,7 +343,7 @@ class SubjectRoutes:
         for first in range(0, len(needed), _STEP):
             for number in needed[first : first + _STEP].tolist():
                 if number < len(self._route) and self._route[number] != _UNSEEN:
-                    name = self._name_of(number).decode(errors="replace")
+                    name = _real(self._name_of(number))
                     if not self._want(name):
                         untaken.append(name)
             yield
@@ -324,8 +354,21 @@ class SubjectRoutes:
                     self._want(untaken.popleft())
             yield
 
-    def _forget(self, name: str) -> None:
-        self._expected.discard(name)
+    def _forget(self, subject: str) -> None:
+        self._expected.discard(subject)
+        for name in (subject, *self._retries.pop(subject, ())):
+            self._forget_name(name)
+
+    def _forget_retry(self, name: str) -> None:
+        """Forget a retry or a copy that has no number any more; there may be any number of them."""
+        retries = self._retries.get(subject := _real(name.encode()), {})
+        if name in retries:
+            del retries[name]
+            if not retries:
+                del self._retries[subject]
+            self._forget_name(name)
+
+    def _forget_name(self, name: str) -> None:
         number = self._numbers.pop(name, None)
         if number is not None:
             self._route[number] = _UNSEEN
@@ -361,22 +404,34 @@ class SubjectRoutes:
     def why_untaken(self, number: int) -> str:
         """Return why no receiver gets the messages of a subject that has a route; "" if one may."""
         name = self._name_of(number).decode(errors="replace")
-        groups = [] if name in self._route_of else self.session.route(name) or ()
-        names = ", ".join(group.name for group in groups)
-        return f"no receiver that is attached to {names} takes it" if names else ""
+        names = [] if name in self._route_of else self.names_of(name)
+        group = retry_group(name)
+        if not names:
+            return ""
+        if group not in {"", *names}:
+            return (
+                f"it is for {group}, which does not receive the subject any more: start a receiver "
+                f"of {group}, or run `delaywheel admin remove receiver {group}`"
+            )
+        return f"no receiver that is attached to {group or ', '.join(names)} takes it"
 
     # -- what can be seen --------------------------------------------------------------------
 
     def standing(self, number: int) -> tuple[str, RouteState, str]:
         """Return the name of a subject, what is known of its route, and why it was refused."""
         name = self._name_of(number).decode(errors="replace")
-        why = self.session.reason(name) or self.why_untaken(number)
-        return name, self.session.standing(name), why
+        subject = _real(name.encode())
+        why = self.session.reason(subject) or self.why_untaken(number)
+        return name, self.session.standing(subject), why
 
     @property
     def routes(self) -> int:
         """How many different sets of groups there are."""
-        return len(self._ids) - 1
+        return len(self._ids) - 2
+
+
+def _real(subject: bytes) -> str:
+    return real_subject(subject).decode(errors="replace")
 
 
 def _place_of(master: str) -> tuple[str, int]:

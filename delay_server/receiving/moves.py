@@ -15,6 +15,7 @@ import numpy as np
 
 from delay_protocol.basics.codes import ItemCode
 from delay_protocol.basics.errors import BodyError
+from delay_protocol.basics.subjects import real_subject, retry_subject
 from delay_protocol.messages.items import item_message_ids
 from delay_server.accepting.admission import Admission
 from delay_server.accepting.commits import Committer, Records
@@ -42,6 +43,7 @@ class Moves:
         admission: Admission,
         read_items: ReadItems,
         subject_name: Callable[[int], bytes],
+        is_shared: Callable[[int], bool],
         now_ms: Callable[[], int],
         on_moved: Callable[[Entries], None],
         on_no_space: Callable[[Batch], None],
@@ -49,24 +51,28 @@ class Moves:
     ) -> None:
         """Take over the parts.
 
-        on_moved: for messages whose MOVE is filed; on_no_space: for those that were not moved, and
-        are to be delivered again. Both are held here no longer. on_changed: something was appended,
-        or found no space.
+        is_shared: whether several names receive a subject; on_moved: for messages whose MOVE is
+        filed; on_no_space: for those that were not moved, and are to be delivered again. Both are
+        held here no longer. on_changed: something was appended, or found no space.
         """
         self._committer = committer
         self._admission = admission
         self._read_items = read_items
         self._subject_name = subject_name
+        self._is_shared = is_shared
         self._now_ms = now_ms
         self._on_no_space = on_no_space
         self._on_changed = on_changed
         self.unfiled = UnfiledRecords(Outcome.MOVED, on_moved)
         """Messages held here."""
 
-    def plan(self, batch: Batch, items: Sequence[bytes]) -> list[tuple[Batch, Draft]]:
+    def plan(
+        self, batch: Batch, items: Sequence[bytes], receiver: str
+    ) -> list[tuple[Batch, Draft]]:
         """Return the records that put `items` in the places of messages, with whose they are.
 
-        Raises NotMovableError if an item is not one that may be kept, or is not the same message.
+        Where other names receive a subject too, they go to this one alone. Raises NotMovableError
+        if an item is not one that may be kept, or is not the same message.
         """
         intake, body = Intake(), b"".join(items)
         try:
@@ -80,15 +86,24 @@ class Moves:
         if sizes != list(map(len, items)):
             raise NotMovableError("what goes with a LATER is not one item")
         self._check_same(entries, body, sizes)
-        names = [one.subjects[number] for one in kept for number in one.subject.tolist()]
-        if names != [self._subject_name(number) for number in entries["subject"].tolist()]:
-            raise NotMovableError("an item has another subject than its message")
+        told = [one.subjects[number] for one in kept for number in one.subject.tolist()]
+        before = [self._subject_name(number) for number in entries["subject"].tolist()]
+        for name, own in zip(told, before, strict=True):
+            # A copy has the subject of the message that it is a copy of.
+            if name not in {own, real_subject(own)}:
+                raise NotMovableError("an item has another subject than its message")
+        shared = {one for one in set(entries["subject"].tolist()) if self._is_shared(one)}
+        names = [
+            retry_subject(name.decode(), receiver).encode() if number in shared else name
+            for number, name in zip(entries["subject"].tolist(), before, strict=True)
+        ]
         planned, begin = [], 0
         for one in kept:
             places = np.zeros(len(batch), np.bool_)
             places[begin : begin + len(one)] = True
+            part, subjects = batch.those(places), names[begin : begin + len(one)]
             begin += len(one)
-            planned.append((part := batch.those(places), _move(part.entries, one.draft())))
+            planned.append((part, move_of(part.entries, one.draft(), subjects)))
         return planned
 
     def _check_same(self, entries: Entries, body: bytes, sizes: Sequence[int]) -> None:
@@ -116,11 +131,16 @@ class Moves:
         on_end()
 
 
-def _move(entries: Entries, draft: Draft) -> Draft:
-    """Return the records that put the messages of a draft in the places of others."""
+def move_of(entries: Entries, draft: Draft, subjects: Sequence[bytes]) -> Draft:
+    """Return the records that put the messages of a draft in the places of others.
+
+    subjects: of each record.
+    """
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(subjects))}
     arrays = {
         **draft.arrays,
+        "subject": np.array([numbers[name] for name in subjects], np.uint16),
         "old_sequence": entries["sequence"].copy(),
         "old_minute": entries["minute"].copy(),
     }
-    return replace(draft, kind=RecordKind.MOVE, arrays=arrays)
+    return replace(draft, kind=RecordKind.MOVE, names=list(numbers), arrays=arrays)

@@ -207,7 +207,7 @@ class Receivers:
         planned = []
         if known:
             batch = joined([_parcel_of(*unsettled[one.sequence]) for one in known])
-            planned = master.moves.plan(batch, [one.rest for one in known])
+            planned = master.moves.plan(batch, [one.rest for one in known], group.name)
 
         connection.begin(1, len(frame.body))
         settling = _Settling(connection, frame)

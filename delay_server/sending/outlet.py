@@ -40,11 +40,12 @@ class Outlet:
         set_weights: Callable[[Mapping[str, float]], None],
         on_room: Callable[[], None],
         on_barred: Callable[[Entries], None],
+        on_shared: Callable[[Entries], None],
     ) -> None:
         """Have the controls that are stored hold from the start; nothing was offered yet.
 
         on_room: there may be more room in the sender, and for what is held at all. on_barred: for
-        what the meta server refuses for good.
+        what the meta server refuses for good. on_shared: for what several names receive.
         """
         self._store = store
         self._lane_rules = lane_rules
@@ -55,6 +56,7 @@ class Outlet:
         self._set_weights = set_weights
         self._on_room = on_room
         self._on_barred = on_barred
+        self._on_shared = on_shared
         self.applied = Controls()
         """What holds; a change that is being made durable is not in it."""
         self._follow()
@@ -109,11 +111,24 @@ class Outlet:
             self._lanes.withdrawn(entries)
 
     def take_stranded(self, lane: int) -> bool:
-        """Leave on disk what the sender has in the lane without a route; False for other lanes."""
+        """Take back what the sender has in a lane that leads nowhere; False for other lanes.
+
+        What has no route is left on disk; what several names receive by now is copied.
+        """
         if lane == self._lanes.base:
             self._take_from_sender(lane)
             self._on_room()
-        return lane == self._lanes.base and not self._sender.queued_in(lane)
+        elif lane == self._lanes.shared:
+            for entries in self._sender.withdraw(lane, self._is_shared):
+                self._on_shared(entries)
+            self._on_room()
+        else:
+            return False
+        return not self._sender.queued_in(lane)
+
+    def _is_shared(self, entries: Entries) -> npt.NDArray[np.bool_]:
+        shared: npt.NDArray[np.bool_] = self._lanes.lanes_of(entries) == self._lanes.shared
+        return shared
 
     def _is_gated(self, entries: Entries) -> npt.NDArray[np.bool_]:
         """Return which of these may not leave."""
@@ -126,5 +141,7 @@ class Outlet:
         """Give entries to the sender; give up those of subjects that are refused for good."""
         if lane == self._lanes.barred:
             self._on_barred(entries)
+        elif lane == self._lanes.shared:
+            self._on_shared(entries)
         else:
             self._sender.offer(entries, lane=lane, late=late)

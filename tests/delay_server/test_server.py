@@ -526,7 +526,7 @@ async def test_damaged_bytes_are_not_delivered_and_are_shown() -> None:
         (sequence,) = server.master.undeliverable.sequences
         again = np.zeros(1, ENTRY)
         again["sequence"] = sequence
-        server.master._undeliverable(again)
+        server.master.undelivered(again)
         assert server.master.undeliverable.count == 1
 
 

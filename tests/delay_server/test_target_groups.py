@@ -62,7 +62,7 @@ async def test_each_receiver_gets_only_what_the_patterns_take_that_it_brought() 
         taking(world, NEW) as new,
         taking(world, ()) as every,
     ):
-        retries = "%RETRY%b.1%group"
+        retries = f"%RETRY%b.1%{NAME}"
         for subject in ("a.1", "b.1", "c", retries):
             await send(world, subject, 100, name=subject)
         await until(lambda: sum(len(one.delivered) for one in (old, new, every)) == 400)

@@ -132,6 +132,7 @@ class Bench:
             on_wheel_grown=self._grown,
             append_floor=self._append_floor,
             on_facts=self._applied,
+            on_shared=lambda _: None,
         )
         add = self.wheel.add
 

@@ -1,0 +1,207 @@
+"""Replaces a message that several names receive by a copy for each of them.
+
+    loaded, or due --> waits --> its bytes are read --> is appended --> is filed, which settles it
+
+A copy has the item byte for byte and its due time; the subject of its record is `%RETRY%S%G`, which
+goes to the name G alone (lanes/routes.py). From there on it is a message of its own. All copies of
+a message are in one commit: all but the last are MESSAGE records, the last is a MOVE, which names
+the message and comes behind the others. So whatever part of a commit a crash leaves, the message is
+there, or all copies are; it may come twice, and is never lost.
+
+Until the MOVE is filed a message counts as out of the wheel, so that no other part delivers it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+import trio
+from xxhash import xxh3_64_intdigest
+
+from delay_protocol.basics.subjects import real_subject, retry_subject
+from delay_protocol.messages.items import item_message_ids
+from delay_server.accepting.commits import Committer
+from delay_server.accepting.disk_budget import DiskBudget
+from delay_server.accepting.intake import Intake
+from delay_server.filing.unfiled import UnfiledRecords
+from delay_server.receiving.moves import move_of
+from delay_transport.seams.outbox import Wakeup
+from storage.batch.entries import Entries
+from storage.logs.message_log import Draft
+from storage.readers.item_reader import Items
+
+_ROWS_AT_ONCE: Final = 512
+"""Messages copied by one commit at the most; to read so many takes less than a millisecond."""
+
+_BYTES_AT_ONCE: Final = 1024 * 1024
+"""Bytes of all their copies, unless a single message has more."""
+
+_NO_SPACE_RETRY_S: Final = 10.0
+"""Each try reads the items once more."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copies:
+    """The records of one commit."""
+
+    messages: Sequence[Draft]
+    moves: Draft
+
+    @property
+    def blob_bytes(self) -> int:
+        """Bytes of all items."""
+        return sum(draft.blob_bytes for draft in self.drafts())
+
+    def drafts(self) -> Sequence[Draft]:
+        """Return all batches; those that name older messages come last."""
+        return [*self.messages, self.moves]
+
+
+class Copier:
+    """Copies what it is given; one task."""
+
+    def __init__(
+        self,
+        *,
+        committer: Committer,
+        budget: DiskBudget,
+        unfiled: UnfiledRecords,
+        read_items: Callable[[Entries], tuple[Items, npt.NDArray[np.bool_] | None]],
+        subject_name: Callable[[int], bytes],
+        names_of: Callable[[str], list[str]],
+        give_back: Callable[[Entries], None],
+        on_damaged: Callable[[Entries], None],
+        on_changed: Callable[[], None],
+    ) -> None:
+        """Take over the parts.
+
+        unfiled: holds messages until their MOVE is filed; names_of: who receives a subject now;
+        give_back: for messages of a subject that no name receives any more; on_damaged: for those
+        that cannot be read; on_changed: something was appended, or found no space.
+        """
+        self._committer = committer
+        self._budget = budget
+        self._unfiled = unfiled
+        self._read_items = read_items
+        self._subject_name = subject_name
+        self.names_of = names_of
+        """Returns who receives a subject now; none where it goes to brokers."""
+        self._give_back = give_back
+        self._on_damaged = on_damaged
+        self._on_changed = on_changed
+        self._waiting: dict[int, deque[Entries]] = {}
+        """By subject, what is to be copied; subjects take turns."""
+        self._more = Wakeup()
+        self.count = 0
+        """Messages that wait here; not those whose records are being appended."""
+        self.copied = 0
+        """Copies that were made."""
+
+    def take(self, entries: Entries) -> None:
+        """Take messages of subjects that several names receive."""
+        subjects = entries["subject"]
+        for subject in np.unique(subjects).tolist():
+            self._waiting.setdefault(subject, deque()).append(entries[subjects == subject])
+        self.count += len(entries)
+        self._more.wake()
+
+    def held(self) -> Iterator[Entries]:
+        """Yield the entries of all messages that wait here."""
+        for waiting in self._waiting.values():
+            yield from waiting
+
+    async def run(self) -> None:
+        """Copy what comes."""
+        while True:
+            if not self._waiting:
+                await self._more.sleep()
+                continue
+            if not await self._copy_next():
+                await trio.sleep(_NO_SPACE_RETRY_S)
+
+    async def _copy_next(self) -> bool:
+        """Copy some messages of the subject whose turn it is; False if there was no space."""
+        subject, waiting = next(iter(self._waiting.items()))
+        name = real_subject(self._subject_name(subject)).decode()
+        names = self.names_of(name)
+        entries, rest = self._cut(waiting.popleft(), len(names))
+        if len(rest):
+            waiting.appendleft(rest)
+        del self._waiting[subject]
+        if waiting:
+            self._waiting[subject] = waiting
+        self.count -= len(entries)
+        if not names:
+            self._give_back(entries)
+            return True
+        found, damaged = self._read_items(entries)
+        if damaged is not None and damaged.any():
+            self._on_damaged(entries[damaged])
+            entries = entries[~damaged]
+        if not len(entries):
+            return True
+        if await self._append(entries, found, [retry_subject(name, one) for one in names]):
+            self.copied += len(entries) * len(names)
+            return True
+        self._waiting.setdefault(subject, deque()).appendleft(entries)
+        self.count += len(entries)
+        return False
+
+    def _cut(self, entries: Entries, names: int) -> tuple[Entries, Entries]:
+        """Return what one commit copies, at least one message, and what is left."""
+        sizes = np.cumsum(entries["size"][:_ROWS_AT_ONCE], dtype=np.int64) * names
+        count = max(int(np.searchsorted(sizes, _BYTES_AT_ONCE, side="right")), 1)
+        return entries[:count], entries[count:]
+
+    async def _append(self, entries: Entries, found: Items, subjects: Sequence[str]) -> bool:
+        """Append the copies, under these subjects, until they are durable or find no space."""
+        copies = _copies_of(entries, found, [one.encode() for one in subjects])
+        if not self._budget.has_room_below(len(entries) * len(subjects), copies.blob_bytes):
+            return False
+        ended, was_kept = trio.Event(), False
+
+        def end(kept: bool) -> None:  # noqa: FBT001
+            nonlocal was_kept
+            was_kept = kept
+            ended.set()
+
+        self._unfiled.begin(entries)
+        self._committer.submit(
+            lambda: copies,
+            end,
+            has_items=False,
+            on_durable=partial(self._unfiled.durable, entries),
+        )
+        await ended.wait()
+        if was_kept:
+            self._budget.spend(copies.blob_bytes)
+        else:
+            self._unfiled.forget(entries)
+        self._on_changed()
+        return was_kept
+
+
+def _copies_of(entries: Entries, found: Items, subjects: Sequence[bytes]) -> _Copies:
+    """Return the records that replace messages by a copy under each of these subjects."""
+    *others, last = subjects
+    sizes = [len(item) for item in found if len(item)]
+    ids = list(map(xxh3_64_intdigest, item_message_ids(found.joined, sizes)))
+    starts = (np.cumsum(sizes) - sizes).tolist()
+    intake, moving = Intake(), Intake()
+    body = bytes(found.joined)
+    for subject in subjects:
+        (moving if subject is last else intake).add_request(
+            body,
+            starts=starts,
+            sizes=sizes,
+            due_ms=entries["due_ms"].tolist(),
+            id_hash=ids,
+            subjects=[subject] * len(sizes),
+        )
+    (moved,) = moving.drafts()
+    moves = move_of(entries, moved, [last] * len(entries))
+    return _Copies(intake.drafts() if others else [], moves)
