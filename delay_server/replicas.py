@@ -72,7 +72,9 @@ from replication.following import Copy, Following
 from replication.leading import Leading, answer_of
 from replication.records import record_of
 from replication.snapshots import SnapshotCopy, SnapshotRefusedError
+from storage.batch.batches import Damage
 from storage.disk.errors import CopyRefusedError, StorageFullError
+from storage.logs.message_log import MESSAGE_LOG_DIRECTORY
 from storage.node.store import Store
 from storage.state.checkpoint import Checkpoint
 from storage.state.identity import Identity
@@ -548,15 +550,18 @@ class Replica:
         return await self._runtime.executor.run(MESSAGE_WORKER, act)
 
     async def _behind(self, talk: Talk, follow: bytes, first: int) -> str:
-        """Copy a snapshot into a directory that has no records, and is not counted as in sync."""
-        store, do = self._store, ""
+        """Copy a snapshot into a directory that has no records, and is not counted as in sync.
+
+        One that has records is given up, as a damaged one is: it lacks what it cannot copy.
+        """
+        store = self._store
+        last = store.message_log.next_sequence - 1
+        behind = f"its log ends with record {last}, and the master's begins with {first}"
         if self.record is None or self.is_counted:
-            do = "its disk counts as in sync, so hand over to another node"
-        elif store.has_records:
-            do = "start it on an empty directory, into which it copies a snapshot"
-        if do:
-            last = store.message_log.next_sequence - 1
-            return f"its log ends with record {last}, and the master's begins with {first}: {do}"
+            return f"{behind}: its disk counts as in sync, so hand over to another node"
+        if store.has_records:
+            self._damages.note(Damage(MESSAGE_LOG_DIRECTORY, 0, 0, behind))
+            return behind
         assert self.following is not None
         self.following.standing = "its log ends before the master's begins: it copies a snapshot"
         self.snapshot = snapshot = SnapshotCopy(
