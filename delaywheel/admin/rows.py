@@ -29,6 +29,7 @@ _EXAMPLES: Final[Mapping[str, str]] = {
     "broker": "broker1/MASTER hostname=b1 ip=10.0.0.1 serve_port=20881 sync_port=20882",
     "subject": "orders.paid tag=payment",
     "route": "'orders.*' groups=broker1,broker2",
+    "receiver": "billing 'patterns=orders.*,paid'",
     "delay-group": "delay1",
     "delay-node": "delay1/n2",
     "subject-rule": "'cluster1/orders.*' paused=true",

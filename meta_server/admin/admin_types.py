@@ -23,6 +23,7 @@ from meta_server.known.model import (
     BrokerGroup,
     DelayNode,
     GroupKind,
+    Receiver,
     Route,
     Versioned,
 )
@@ -35,6 +36,7 @@ Pattern = Annotated[str, Meta(min_length=1, max_length=PATTERN_BYTES_MAX)]
 ROUTE_GROUPS_MAX: Final = 64
 """Broker groups of a route at most: clients get all of them."""
 Groups = Annotated[tuple[Name, ...], Meta(min_length=1, max_length=ROUTE_GROUPS_MAX)]
+Patterns = Annotated[tuple[Pattern, ...], Meta(max_length=1000)]
 State = Literal["RW", "R", "W", "NRW"]
 Fit = Literal["fit", "behind", "last", "unfit", "excluded"]
 EnteredRole = Literal[
@@ -95,8 +97,7 @@ class BrokerGroupSet(Request, frozen=True, kw_only=True):
     """A broker group as it is to be."""
 
     kind: GroupKind = GroupKind.NORMAL
-    """normal: hands messages to consumers at once; delay: keeps them until they are due; receiver:
-    services that attach to delay servers."""
+    """normal: hands messages to consumers at once; delay: keeps them until they are due."""
     address: Text = ""
     """host:port of its master; empty: it is away until it registers. It counts until the group
     registers from elsewhere, which it may once nothing is heard from there for the time-out."""
@@ -187,8 +188,21 @@ class RouteSet(Request, frozen=True, kw_only=True):
     """The route that an operator wants."""
 
     groups: Groups
-    """Groups of kind normal or receiver, each once, in the order in which clients are to get them.
-    """
+    """Groups of kind normal, each once, in the order in which clients are to get them."""
+
+
+class ReceiverShown(Receiver, frozen=True, kw_only=True):
+    """A name of receivers, and who has it."""
+
+    connected: int
+    """Instances that are connected to this meta server."""
+
+
+class ReceiverSet(Request, frozen=True, kw_only=True):
+    """A name of receivers as it is to be."""
+
+    patterns: Patterns = ()
+    """Subjects that it gets; with a * at its end all that begin so, * alone all that there are."""
 
 
 class RouteExtension(Request, frozen=True, kw_only=True):
@@ -434,6 +448,8 @@ class Topology(Answer, frozen=True, kw_only=True):
     """The next step of each group for which there is one."""
     broker_groups: list[BrokerGroupShown]
     """All groups that are known; those that wait for approval have a next step."""
+    receivers: list[ReceiverShown]
+    """All names of receivers."""
     delay_groups: list[DelayGroupShown]
     """All groups of delay servers that register here."""
     routes_by_group: Mapping[str, int]

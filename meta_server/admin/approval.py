@@ -1,48 +1,35 @@
-"""The rule of approval: a broker group, or a receiver, that waits is let in."""
+"""The rule of approval: a broker group that waits is let in."""
 
 from msgspec.structs import replace
 
 from meta_server.admin import rules
 from meta_server.admin.admin_types import Approval, NameKey
 from meta_server.admin.parts import Parts, Planned
-from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere
 from meta_server.known.errors import NotFoundError, StateError
-from meta_server.known.model import BrokerGroup, GroupKind, Save
+from meta_server.known.model import BrokerGroup, Save
 
 
 def approve_group(parts: Parts, key: NameKey, known: BrokerGroup | None, body: Approval) -> Planned:
-    """Let in a broker group that waits, or have one that is known count as entered.
-
-    A receiver gets its routes.
-    """
-    name, registry, waits = key.name, parts.registry, parts.handlers.admission.waiting
+    """Let in a broker group that waits, or have one that is known count as entered."""
+    name, waits = key.name, parts.handlers.admission.waiting
     waiting = waits.get(name, parts.now)
-    if known is None and waiting is None:
+    if known is None and (waiting is None or waiting.kind is None):
         raise NotFoundError(f"no broker group {name!a} waits to be let in, and none is known")
     found = known.master if known is not None else waiting.address if waiting is not None else ""
     if body.address not in {None, found}:
-        here, wanted = (one or "no address, as receivers are" for one in (found, body.address))
+        here, wanted = (one or "no address" for one in (found, body.address))
         raise StateError(f"{name} is at {here}, not at {wanted}")
 
     def stored() -> None:
         waits.forget(name)
-        if known is None and registry.groups[name].kind is not GroupKind.RECEIVER:
+        if known is None:
             # Its broker has one time-out to speak again.
             parts.heard.hear(name, parts.now)
 
-    if waiting is not None and waiting.kind is GroupKind.RECEIVER:
-        most = parts.config.registration
-        room = Room(most.groups_max, most.subjects_max, parts.config.admin.prefix_routes_max)
-        changes = plan_receiver(
-            *(registry, name, waiting.patterns, room), is_approved=True, now_ms=parts.now_ms
-        )
-        elsewhere = routed_elsewhere(registry, name, waiting.patterns)
-        if elsewhere and not changes:
-            raise StateError("; ".join(elsewhere.values()))
-        return Planned(changes, changes, stored=stored)
     if known is not None:
         return rules.saved(parts, known, replace(known, is_entered=True))._replace(stored=stored)
     assert waiting is not None
+    assert waiting.kind is not None
     rules.check_group_count(parts, name)
     group = BrokerGroup(
         name=name,

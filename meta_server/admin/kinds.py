@@ -16,7 +16,7 @@ from meta_server.admin.admin_types import ListQuery, MayLose, NameKey, Nothing
 from meta_server.admin.approval import approve_group
 from meta_server.admin.parts import Parts, Planned
 from meta_server.admin.views import RuleViews
-from meta_server.groups.receiver_groups import PREFIX_ROUTES, keys_of
+from meta_server.groups.receiver_groups import RECEIVERS
 from meta_server.known.errors import NotFoundError
 from meta_server.known.model import Route, Subject
 from meta_server.known.registry import Registry
@@ -110,9 +110,8 @@ class ResourceKind:
         return self.show(parts, self.found(parts.registry, key))
 
 
-def _of_group(parts: Parts, name: str) -> tuple[Hashable, ...]:
-    waiting = parts.handlers.admission.waiting.get(name, parts.now)
-    return ("group", name), NEW_GROUP, *keys_of(() if waiting is None else waiting.patterns)
+def _of_group(_: Parts, name: str) -> tuple[Hashable, ...]:
+    return ("group", name), NEW_GROUP, RECEIVERS
 
 
 def _id_of_node(registry: Registry, key: admin_types.NodeKey) -> tuple[str, str, str]:
@@ -122,7 +121,7 @@ def _id_of_node(registry: Registry, key: admin_types.NodeKey) -> tuple[str, str,
 
 def _keys_of_route(_: Parts, key: admin_types.RouteKey) -> tuple[Hashable, ...]:
     name, is_prefix = rules.subject_of(key.pattern)
-    return (PREFIX_ROUTES,) if is_prefix else (("subject", name),)
+    return (RECEIVERS,) if is_prefix else (RECEIVERS, ("subject", name))
 
 
 def _rules(what: str, seen: RuleViews, rule: Rule) -> ResourceKind:
@@ -223,6 +222,21 @@ KINDS: Final = (
             _remove(rules.remove_route),
         ),
         waits_for=_keys_of_route,
+    ),
+    ResourceKind(
+        name="receiver",
+        what="name of receivers",
+        key=NameKey,
+        rows=lambda registry: registry.receivers.values(),
+        key_of=lambda receiver: (receiver.name,),
+        find=lambda registry, key: registry.receivers.get(key.name),
+        shown=admin_types.ReceiverShown,
+        show=views.show_receiver,
+        actions=(
+            _set(admin_types.ReceiverSet, rules.set_receiver),
+            _remove(rules.remove_receiver),
+        ),
+        waits_for=lambda parts, key: _of_group(parts, key.name),
     ),
     ResourceKind(
         name="delay-group",

@@ -21,8 +21,10 @@ does. What mends itself within seconds, as an election does, is no case.
     it waits for approval                          `approve`
     it is retired and silent                       remove it
     it is away, and entered or in routes           start its broker, or `retire`
-    no route leads to its receivers                set one
-    nobody receives under its name                 start a receiver, or change its routes
+
+    receivers                                      step
+    their name has no pattern                      set one
+    nobody receives under their name               start a receiver, or remove the name
 """
 
 import shlex
@@ -34,9 +36,9 @@ from meta_server.admin.admin_types import (
     DelayGroupShown,
     NextStep,
     NodeShown,
+    ReceiverShown,
 )
 from meta_server.groups.waiting_groups import WaitingGroup
-from meta_server.known.model import GroupKind
 
 _START: Final = "`systemctl start delaywheel-delay-server`"
 _SET_CLOCK: Final = "`chronyc makestep`"
@@ -45,18 +47,19 @@ _SET_CLOCK: Final = "`chronyc makestep`"
 def next_steps(
     delay_groups: Iterable[DelayGroupShown],
     broker_groups: Iterable[BrokerGroupShown],
+    receivers: Iterable[ReceiverShown],
     waiting: Iterable[WaitingGroup],
     *,
     behind: Mapping[str, str],
     routed: Collection[str],
-    receiving: Collection[str] | None,
+    hears_all: bool,
     elects: bool,
 ) -> list[NextStep]:
     """Return the next step for each group for which there is one.
 
     behind: delay groups whose newest record the store lacks, with what they wait for; routed:
-    groups to which a route leads; receiving: names of connected receivers, None if others may be
-    connected elsewhere; elects: the meta server begins elections by itself
+    groups to which a route leads; hears_all: no receiver is connected to another meta server;
+    elects: the meta server begins elections by itself
     """
     shown = {group.name: group for group in broker_groups}
     ours = {group.name: group for group in delay_groups}
@@ -67,14 +70,11 @@ def next_steps(
         for name, group in ours.items()
     }
     steps |= {
-        name: step_for_broker_group(
-            group,
-            is_routed=name in routed,
-            has_receivers=receiving is None or name in receiving,
-        )
+        name: step_for_broker_group(group, is_routed=name in routed)
         for name, group in shown.items()
         if name not in ours
     }
+    steps |= {one.name: step_for_receiver(one) for one in receivers if hears_all}
     steps |= {group.name: step_for_waiting(group) for group in waiting} | {**behind}
     return [NextStep(group=name, step=step) for name, step in steps.items() if step]
 
@@ -148,21 +148,22 @@ def _steps_for_nodes(
             yield f"{outside[0]} is not in sync; the master says why: {_status_of(master)}"
 
 
-def step_for_broker_group(
-    group: BrokerGroupShown, *, is_routed: bool, has_receivers: bool = True
-) -> str:
+def step_for_receiver(receiver: ReceiverShown) -> str:
+    """Return the next step for a name of receivers; empty if there is none."""
+    if not receiver.patterns:
+        subjects = _admin("set", "receiver", receiver.name, "patterns=SUBJECT")
+        return f"it gets no subject: {subjects}"
+    remove = _admin("remove", "receiver", receiver.name)
+    lack = f"nobody receives under its name: start a receiver; if it is gone for good: {remove}"
+    return "" if receiver.connected else lack
+
+
+def step_for_broker_group(group: BrokerGroupShown, *, is_routed: bool) -> str:
     """Return the next step for a group that is none of delay servers; empty if there is none."""
     is_silent = group.liveness == "none"
     if group.is_retired:
         remove = _admin("remove", "broker-group", group.name)
         return f"it is retired: when all is consumed free its name: {remove}" if is_silent else ""
-    if group.kind is GroupKind.RECEIVER:
-        if not is_routed:
-            route = _admin("set", "route", "SUBJECT", f"groups={group.name}")
-            return f"no route leads to its receivers: {route}"
-        routes = _admin("get", "route", "--group", group.name)
-        lack = f"nobody receives under its name: start a receiver, or change its routes: {routes}"
-        return "" if has_receivers else lack
     is_missed = is_silent and (is_routed or group.is_entered)
     if group.state != "NRW" or group.is_static or not is_missed:
         return ""
@@ -174,11 +175,7 @@ def step_for_broker_group(
 
 def step_for_waiting(group: WaitingGroup) -> str:
     """Return how a group is let in that waits for that."""
-    expected = ("--address", group.address) if group.address else ()
-    wants = f", for {', '.join(group.patterns)}" if group.patterns else ""
-    return f"it asks from {group.where}{wants}; if it is yours, let it in: " + _admin(
-        "approve", group.name, *expected
-    )
+    return f"it asks from {group.where}; if it is yours, let it in: {_admin(*group.remedy)}"
 
 
 def _one_of(nodes: list[str]) -> str:

@@ -39,6 +39,7 @@ from meta_server.admin.admin_types import (
     MayLose,
     NameKey,
     ReadOnly,
+    ReceiverSet,
     RouteKey,
     RouteSet,
     SubjectRuleKey,
@@ -49,10 +50,16 @@ from meta_server.groups.broker_groups import (
     KINDS,
     addresses_of,
     check_address,
-    check_name,
+    check_group_name,
     check_place,
     check_room,
     is_entered_at,
+)
+from meta_server.groups.receiver_groups import (
+    check_pattern,
+    check_receiver,
+    hindrance,
+    received,
 )
 from meta_server.groups.routing import routed_subject
 from meta_server.known.errors import BadValueError, NotFoundError, RefusedError, StateError
@@ -63,6 +70,7 @@ from meta_server.known.model import (
     Change,
     ClusterControls,
     GroupKind,
+    Receiver,
     Remove,
     Route,
     Save,
@@ -108,12 +116,11 @@ def set_group(
     """Add or change a broker group: address, state, tag, weight, further attributes."""
     name, kind, address = key.name, wanted.kind, wanted.address
     if known is None:
-        _bad("name", name, lambda: check_name("a name", name))
+        _bad("name", name, lambda: check_group_name(parts.registry, "a name", name))
         if name == EVERY:
             raise BadValueError(field="name", value=name, allowed="it stands for all groups")
         check_group_count(parts, name)
-        is_away = not address and kind is not GroupKind.RECEIVER
-        state = BrokerState.NRW if is_away else BrokerState.RW
+        state = BrokerState.RW if address else BrokerState.NRW
         before = BrokerGroup(name=name, kind=kind, master="", state=state, version=0)
     else:
         before = known
@@ -148,8 +155,6 @@ def check_group_count(parts: Parts, name: str) -> None:
 
 def _check_master(registry: Registry, group: BrokerGroup) -> None:
     """Refuse an address that a registration would take away at once, or that is another kind's."""
-    if group.kind is GroupKind.RECEIVER:
-        raise StateError(f"{group.name} is of kind receiver: those attach, and have no address")
     check_place(registry, group.kind, group.master)
     if group.name in registry.delay_groups:
         raise StateError(
@@ -238,7 +243,7 @@ def set_broker(parts: Parts, key: BrokerKey, known: Broker | None, wanted: Broke
     The group's address follows when the new one goes on-line.
     """
     registry, role = parts.registry, BrokerRole[key.role]
-    _bad("group", key.group, lambda: check_name("a name", key.group))
+    _bad("group", key.group, lambda: check_group_name(registry, "a name", key.group))
     broker = _broker_of(wanted, key.group, role)
     if known is None:
         _check_kind(registry, key.group, role)
@@ -358,6 +363,12 @@ def set_route(parts: Parts, key: RouteKey, known: Route | None, wanted: RouteSet
     """Set a route by hand: the server does not change it from then on."""
     name, is_prefix = subject_of(key.pattern)
     check_groups(parts, "groups", wanted.groups)
+    if receiver := received(parts.registry, key.pattern):
+        raise StateError(
+            f"{receiver.name} receives {', '.join(receiver.patterns)}, and what a name receives no "
+            f"broker group gets: change that first by `delaywheel admin set receiver "
+            f"{receiver.name} patterns=…`"
+        )
     if is_prefix and known is None:
         limit = parts.config.admin.prefix_routes_max
         check_room("prefix routes", parts.registry.prefixes, limit, [name])
@@ -380,6 +391,34 @@ def check_groups(parts: Parts, field: str, names: Sequence[str]) -> None:
                 allowed="a broker group that is there, is not retired, and is not of kind delay: "
                 "those are given to every subject by rank",
             )
+
+
+def set_receiver(
+    parts: Parts, key: NameKey, known: Receiver | None, wanted: ReceiverSet
+) -> Planned:
+    """Enter a name of receivers, or change which subjects it gets."""
+    registry, name = parts.registry, key.name
+    _bad("name", name, lambda: check_receiver(registry, name))
+    for one in wanted.patterns:
+        _bad("patterns", one, partial(check_pattern, one, may_be_all=True))
+        if why := hindrance(registry, name, one):
+            raise StateError(why)
+    if known is None:
+        limit = parts.config.registration.groups_max
+        check_room("receivers", registry.receivers, limit, [name])
+    before = known or Receiver(name=name, version=0)
+    changed = replace(before, patterns=tuple(sorted(set(wanted.patterns))), is_entered=True)
+    if changed == known:
+        return Planned()
+    planned = put(known, replace(changed, updated_ms=parts.now_ms))
+    return planned._replace(stored=partial(parts.handlers.admission.waiting.forget, name))
+
+
+def remove_receiver(parts: Parts, key: NameKey, known: Receiver, _body: Request) -> Planned:
+    """Remove a name of receivers that nobody has."""
+    if any(session.receiver == key.name for session in parts.handlers.sessions):
+        raise StateError(f"a receiver of {key.name} is connected: stop it first")
+    return Planned([Remove(known)])
 
 
 def remove_route(_parts: Parts, _key: RouteKey, known: Route, _body: Request) -> Planned:

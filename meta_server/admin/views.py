@@ -23,6 +23,7 @@ from meta_server.admin.admin_types import (
     GroupRuleKey,
     GroupRuleShown,
     NodeShown,
+    ReceiverShown,
     RouteKey,
     RouteShown,
     Sign,
@@ -34,13 +35,14 @@ from meta_server.admin.admin_types import (
 from meta_server.admin.next_steps import next_steps
 from meta_server.admin.parts import Parts
 from meta_server.admin.rules import check_cluster, subject_of
-from meta_server.groups.routing import route_of, why_unserved
+from meta_server.groups.routing import is_routed, why_unserved
 from meta_server.known.errors import NotFoundError
 from meta_server.known.model import (
     Broker,
     BrokerGroup,
     DelayGroup,
     DelayNode,
+    Receiver,
     Route,
     Row,
 )
@@ -101,18 +103,27 @@ def show_route_of(parts: Parts, key: RouteKey) -> RouteShown:
     """Return where a pattern leads, and why; raise NotFoundError for a prefix without a route."""
     name, is_prefix = subject_of(key.pattern)
     registry = parts.registry
-    if own := registry.of(Route).get((name, is_prefix)):
+    own = registry.of(Route).get((name, is_prefix))
+    if own and not (own.is_chosen and registry.receivers_of(name)):
         return show_route(parts, own)
     if is_prefix:
         raise NotFoundError(f"the prefix {name!a} has no route of its own")
     prefix = registry.prefix_route(name)
     groups = () if prefix is None else prefix.groups
+    receivers = tuple(row.name for row in registry.receivers_of(name))
+    why = "" if receivers else why_unserved(registry, None if prefix is None else groups)
     return RouteShown(
-        **asdict(Route(name=name, groups=groups, is_chosen=False, version=0)),
+        **asdict(Route(name=name, groups=receivers or groups, is_chosen=False, version=0)),
         pattern=key.pattern,
         follows="" if prefix is None else prefix.pattern,
-        unserved=why_unserved(registry, None if prefix is None else groups),
+        unserved=why,
     )
+
+
+def show_receiver(parts: Parts, receiver: Receiver) -> ReceiverShown:
+    """Return a name of receivers."""
+    attached = sum(session.receiver == receiver.name for session in parts.handlers.sessions)
+    return ReceiverShown(**_fields(receiver), connected=attached)
 
 
 def show_delay_group(parts: Parts, group: DelayGroup) -> DelayGroupShown:
@@ -253,12 +264,14 @@ async def routes_of(registry: Registry) -> tuple[dict[str, int], list[Unserved]]
     async with aclosing(slices_of(registry.of(Route).values())) as routes:
         async for some in routes:
             for route in some:
+                if route.is_chosen and registry.receivers_of(route.name):
+                    continue
                 by_group.update(route.groups)
                 unserved[why_unserved(registry, route.groups)].append(route.pattern)
     async with aclosing(slices_of(registry.subjects)) as subjects:
         async for names in subjects:
             for name in names:
-                if route_of(registry, name) is None:
+                if not is_routed(registry, name):
                     unserved[why_unserved(registry, None)].append(name)
     unserved.pop("", None)
     most = sorted(unserved.items(), key=lambda item: -len(item[1]))[:_REASONS_MAX]
@@ -283,6 +296,7 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
     registry = parts.registry
     groups = await _all_shown(parts, registry.groups, show_group)
     delay_groups = await _all_shown(parts, registry.delay_groups, show_delay_group)
+    receivers = await _all_shown(parts, registry.receivers, show_receiver)
     routes_by_group, unserved = await routes_of(registry)
     return Topology(
         now_ms=parts.now_ms,
@@ -290,17 +304,15 @@ async def topology_of(parts: Parts, failing: list[str]) -> Topology:
         next_steps=next_steps(
             delay_groups,
             groups,
+            receivers,
             parts.handlers.admission.waiting.all(parts.now),
             behind=parts.set_backs.all_behind(),
             routed={*routes_by_group},
-            receiving=(
-                {session.receiver for session in parts.handlers.sessions}
-                if parts.config.is_alone
-                else None
-            ),
+            hears_all=parts.config.is_alone,
             elects=parts.config.registration.elect == "automatic",
         ),
         broker_groups=groups,
+        receivers=receivers,
         delay_groups=delay_groups,
         routes_by_group=routes_by_group,
         unserved=unserved,

@@ -84,7 +84,7 @@ def plan_register(
     `where` is the IP address that it came from (of IPv6 the /64; "" if there is none); `is_heard`
     says whether the group's master was heard within the time-out.
     """
-    check_name("the name of the group", request.group)
+    check_group_name(registry, "the name of the group", request.group)
     check_address(request.address)
     if request.role in COPIES:
         return ()
@@ -308,6 +308,13 @@ def check_name(what: str, name: str) -> None:
         raise RefusedError(f"{what} must have 1 to {NAME_BYTES_MAX} bytes, not {name[:300]!a}")
     if not name.isprintable() or any(letter.isspace() or letter == "/" for letter in name):
         raise RefusedError(f"{what} must have no blanks, slashes or control characters: {name!a}")
+
+
+def check_group_name(registry: Registry, what: str, name: str) -> None:
+    """Raise RefusedError for a name that a broker group may not have."""
+    check_name(what, name)
+    if name in registry.receivers:
+        raise RefusedError(f"{name} is a name of receivers: a broker group needs another name")
 
 
 def check_address(address: str) -> None:

@@ -144,12 +144,13 @@ def _check_group(
 ) -> None:
     """Refuse a node whose group is another kind of thing, or one too many."""
     shown = registry.groups.get(request.group)
+    if request.group in registry.receivers:
+        raise RefusedError(f"{request.group} is a name of receivers")
     if group is not None and group.cluster != request.cluster:
         raise RefusedError(f"the group {group.name} belongs to the cluster {group.cluster}")
     if shown is not None:
         if shown.kind is not model.GroupKind.DELAY:
-            what = "receivers" if shown.kind is model.GroupKind.RECEIVER else "real-time brokers"
-            raise RefusedError(f"{shown.name} is a group of {what}")
+            raise RefusedError(f"{shown.name} is a group of real-time brokers")
         own = (request.cluster, request.group, request.node_id)
         # Those it had go on: what they keep has to be delivered.
         if shown.is_retired and own not in registry.nodes:

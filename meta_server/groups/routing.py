@@ -18,9 +18,8 @@ an operator entered is added: who just turns up gets no messages of subjects tha
     W       no                           yes
     NRW     left out by us               left out by us
 
-*Groups of receivers* are in the routes that operators and receivers set, and no other group joins
-them there. Of all clients delay servers alone, who hand receivers their messages, are told of them;
-otherwise they get what a producer gets.
+*Receivers* of a subject take the place of its route (receiver_groups.py). Of all clients delay
+servers alone, who hand receivers their messages, are told of them; others get no group.
 
 A delay producer never gets an empty list while any delay group is known: QMQ's would wait for ever.
 If no group takes messages it gets those that it would get if they did, called RW.
@@ -139,6 +138,7 @@ class RouteAnswers:
         self._of_route = kept(partial(answer_of, registry))
         self._delay_groups = kept(partial(_delay_groups, registry))
         self._of_delay_groups = kept(partial(_delay_answer, registry))
+        self._of_receivers = kept(partial(_receivers_answer, registry))
         self._of_delay_producer = kept(self._ranked_answer)
 
     def find(self, subject: str, client_type: int, *, now_ms: int) -> Answer | None:
@@ -152,6 +152,10 @@ class RouteAnswers:
             self._begin(now_ms)
         if client_type == ClientType.DELAY_PRODUCER:
             return self._of_delay_producer(subject)
+        if receivers := self._registry.receivers_of(subject):
+            if client_type != ClientType.DELAY_SERVER:
+                return NO_GROUPS
+            return self._of_receivers(tuple(row.name for row in receivers))
         own = self._registry.routes.get(subject)
         if own is not None and own.is_chosen:
             known = self._registry.subjects.get(subject)
@@ -162,9 +166,7 @@ class RouteAnswers:
 
     def of_groups(self, names: tuple[str, ...], client_type: int) -> Answer:
         """Return what a client gets of the groups of a route, as of the last `find`."""
-        kind = client_type
-        if client_type != ClientType.DELAY_SERVER:
-            kind = ClientType.PRODUCER if client_type in _PRODUCERS else ClientType.CONSUMER
+        kind = ClientType.PRODUCER if client_type in _PRODUCERS else ClientType.CONSUMER
         return self._of_route(kind, names)
 
     def _ranked_answer(self, subject: str) -> Answer:
@@ -183,7 +185,6 @@ def answer_of(registry: Registry, client_type: int, names: Iterable[str]) -> Ans
         if (group := registry.groups.get(name)) is not None
         and group.state is not BrokerState.NRW
         and not group.is_retired
-        and (group.kind is not GroupKind.RECEIVER or client_type == ClientType.DELAY_SERVER)
         and not (is_producer and group.is_read_only)
     )
 
@@ -205,6 +206,14 @@ def _delay_answer(registry: Registry, names: tuple[str, ...], taking: bool) -> A
     return _answer(_info(group, group.state if taking else BrokerState.RW) for group in groups)
 
 
+def _receivers_answer(registry: Registry, names: tuple[str, ...]) -> Answer:
+    receivers = [registry.receivers[name] for name in names]
+    return _answer(
+        BrokerGroupInfo(name=row.name, master="", updated_ms=row.updated_ms, state=BrokerState.RW)
+        for row in receivers
+    )
+
+
 def _answer(infos: Iterable[BrokerGroupInfo]) -> Answer:
     groups = tuple(infos)
     return Answer(groups, tuple((group.name, group.master, int(group.state)) for group in groups))
@@ -220,6 +229,11 @@ def route_of(registry: Registry, subject: str) -> tuple[str, ...] | None:
     """Return the names of the groups that a real subject is routed to, None if there are none."""
     route = registry.routes.get(subject) or registry.prefix_route(subject)
     return None if route is None else route.groups
+
+
+def is_routed(registry: Registry, subject: str) -> bool:
+    """Return True if a real subject has receivers or a route."""
+    return bool(registry.receivers_of(subject)) or route_of(registry, subject) is not None
 
 
 def why_unserved(registry: Registry, names: Iterable[str] | None) -> str:
@@ -259,7 +273,8 @@ def plan_route(
         known = Subject(name=subject, created_ms=now_ms)
         changes.append(Save(known))
     route = registry.routes.get(subject)
-    if registry.prefix_route(subject) if route is None else not route.is_chosen:
+    is_set = registry.prefix_route(subject) if route is None else not route.is_chosen
+    if is_set or registry.receivers_of(subject):
         return changes
     has = () if route is None else route.groups
     more = _joining(registry, limits, now_ms, known.tag, has)
@@ -299,17 +314,11 @@ def _joining(
 def _is_short(
     registry: Registry, names: tuple[str, ...], limits: RoutingLimits, now_ms: int
 ) -> bool:
-    """Say whether these are fewer groups than a subject is to have, or none of them works.
-
-    Where receivers are among them they are enough.
-    """
-    groups = registry.groups
-    if len(names) >= limits.groups_per_subject_max or any(
-        name in groups and groups[name].kind is GroupKind.RECEIVER for name in names
-    ):
+    """Return True if these are fewer groups than a subject is to have, or none of them works."""
+    if len(names) >= limits.groups_per_subject_max:
         return False
     return len(names) < limits.groups_per_subject or all(
-        _stays_away(groups.get(name), limits, now_ms) for name in names
+        _stays_away(registry.groups.get(name), limits, now_ms) for name in names
     )
 
 

@@ -3,6 +3,7 @@
 Those that wait are remembered in memory only, since brokers repeat what they say.
 """
 
+import shlex
 from typing import Final, NamedTuple
 
 from delay_transport.seams.newcomers import Newcomers
@@ -41,17 +42,25 @@ class WaitingGroup(NamedTuple):
     """A group that speaks, and that an operator has to let in."""
 
     name: str
-    kind: GroupKind
-    address: str
-    """host:port that it gives as its own; "" of receivers."""
     where: str
     """The IP address from which it speaks."""
-    is_node: bool
-    """Whether it is one of our delay servers: its record says whose the group's address is."""
     heard: float
     """When it spoke last, in seconds of a clock that is never set."""
+    kind: GroupKind | None = None
+    """None: it is a name of receivers."""
+    address: str = ""
+    """host:port that it gives as its own; "" of receivers."""
+    is_node: bool = False
+    """Whether it is one of our delay servers: its record says whose the group's address is."""
     patterns: tuple[str, ...] = ()
-    """Of a receiver: which subjects it wants to be routed to it."""
+    """Of a receiver: which subjects it wants, and those that its name has."""
+
+    @property
+    def remedy(self) -> tuple[str, ...]:
+        """The words, behind `delaywheel admin`, by which an operator lets it in."""
+        if self.kind is None:
+            return "set", "receiver", self.name, f"patterns={','.join(self.patterns)}"
+        return "approve", self.name, *(("--address", self.address) if self.address else ())
 
 
 class WaitingGroups:
@@ -75,10 +84,12 @@ class WaitingGroups:
             sum(other.where == group.where for other in self._groups.values())
             >= WAITING_PER_ADDRESS_MAX
         ):
+            words = group.remedy
+            if group.kind is not None:
+                words = "set", "broker-group", group.name, f"kind={group.kind.value}"
             raise NotNowError(
                 "too many groups wait for an operator: have this one added by "
-                f"`delaywheel admin set broker-group {group.name} "
-                f"kind={group.kind.name.lower()}`"
+                f"`delaywheel admin {shlex.join(words)}`"
             )
         self._groups[group.name] = group
         return known is None

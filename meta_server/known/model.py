@@ -40,8 +40,6 @@ class GroupKind(Enum):
     """Hands messages to consumers at once."""
     DELAY = "delay"
     """Keeps messages until they are due."""
-    RECEIVER = "receiver"
-    """Has no address: its members attach to delay servers, which hand them what is due."""
 
 
 # Rows
@@ -114,12 +112,11 @@ class BrokerGroup(Versioned, frozen=True, kw_only=True, gc=False):
     name: str
     """Its name."""
     kind: GroupKind
-    """normal, delay or receiver."""
+    """normal or delay."""
     master: str = msgspec.field(name="address")
-    """host:port of its master for clients; "" as long as none is known, and of receivers."""
+    """host:port of its master for clients; "" as long as none is known."""
     state: BrokerState = BrokerState.NRW
-    """The last state that its master reported; NRW once it is off-line or timed out. Of receivers
-    always RW: messages wait for them in the delay server."""
+    """The last state that its master reported; NRW once it is off-line or timed out."""
     tag: str = ""
     """Subjects with this tag are routed to it; "" is the default tag."""
     is_static: bool = msgspec.field(name="static", default=False)
@@ -143,11 +140,7 @@ class BrokerGroup(Versioned, frozen=True, kw_only=True, gc=False):
     @property
     def is_watched(self) -> bool:
         """Whether its silence is to take it from routes."""
-        return (
-            self.kind is not GroupKind.RECEIVER
-            and self.state is not BrokerState.NRW
-            and not self.is_static
-        )
+        return self.state is not BrokerState.NRW and not self.is_static
 
 
 class Broker(Versioned, frozen=True, kw_only=True, gc=False):
@@ -205,12 +198,32 @@ class Route(Versioned, frozen=True, kw_only=True, gc=False):
     """Names of broker groups, in the order in which clients get them; never empty, no name twice.
     """
     is_chosen: bool = msgspec.field(name="chosen", default=True)
-    """True if the meta server chose it at first use; False: an operator or a receiver did."""
+    """True if the meta server chose it at first use; False: an operator did."""
 
     @property
     def pattern(self) -> str:
         """Return the pattern of which it is the route."""
         return f"{self.name}*" if self.is_prefix else self.name
+
+
+class Receiver(Versioned, frozen=True, kw_only=True, gc=False):
+    """A name of receivers, and its subscription. Key: name, which no broker group has.
+
+    A subject goes to each name of which a pattern takes it, and to no broker group then. Members of
+    a name attach to the delay servers, which hand them what is due.
+    """
+
+    KIND = "receiver"
+    KEY = attrgetter("name")
+
+    name: str
+    """Its name."""
+    patterns: tuple[str, ...] = ()
+    """Subjects, and beginnings of subjects with a * behind, that it gets; sorted, each once."""
+    is_entered: bool = msgspec.field(name="entered", default=False)
+    """True if an operator set or approved it; else it has registered by itself."""
+    updated_ms: int = msgspec.field(name="since_ms", default=0)
+    """When this row was changed last."""
 
 
 class DelayNode(Versioned, frozen=True, kw_only=True, gc=False):
@@ -333,6 +346,7 @@ KINDS: Final[tuple[type[Row], ...]] = (
     Broker,
     Subject,
     Route,
+    Receiver,
     DelayNode,
     DelayGroup,
     ClusterControls,

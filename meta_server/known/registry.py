@@ -5,12 +5,12 @@ a restart. It checks the same conditions as a store does; that one of them fails
 store accepted it, means that somebody else writes to the store.
 """
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Collection, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from delay_protocol.meta.requests import BrokerRole
-from delay_protocol.nodes.controls import Controls
+from delay_protocol.nodes.controls import ANY_END, Controls
 from meta_server.known import model
 from meta_server.known.errors import ConflictError
 
@@ -34,7 +34,9 @@ class Registry:
         self._rows: dict[type[model.Row], dict[Any, Any]] = {kind: {} for kind in model.KINDS}
         self._views: dict[type[model.Row], list[_View]] = {kind: [] for kind in model.KINDS}
         self._claims: dict[type[model.Row], dict[Any, Any]] = {
-            kind: self._view(kind, kind.CLAIM) for kind in model.KINDS if kind.CLAIM is not None
+            kind: self._view(kind, lambda row: (row.claim,))
+            for kind in model.KINDS
+            if kind.CLAIM is not None
         }
         self.groups: dict[str, model.BrokerGroup] = self._rows[model.BrokerGroup]
         self.brokers: dict[BrokerKey, model.Broker] = self._rows[model.Broker]
@@ -46,17 +48,22 @@ class Registry:
         self.controls: dict[str, model.ClusterControls] = self._rows[model.ClusterControls]
         """Rules by cluster: pauses, limits, weights."""
         self.routes: dict[str, model.Route] = self._view(
-            model.Route, lambda row: None if row.is_prefix else row.name
+            model.Route, lambda row: () if row.is_prefix else (row.name,)
         )
         """Routes of single subjects."""
         self.prefixes: dict[str, model.Route] = self._view(
-            model.Route, lambda row: row.name if row.is_prefix else None
+            model.Route, lambda row: (row.name,) if row.is_prefix else ()
         )
         """Routes of prefixes."""
-        self._brokers_in = self._index(model.Broker, lambda row: row.group)
-        self._nodes_in = self._index(model.DelayNode, lambda row: (row.cluster, row.group))
+        self.receivers: dict[str, model.Receiver] = self._rows[model.Receiver]
+        self._brokers_in = self._index(model.Broker, lambda row: (row.group,))
+        self._nodes_in = self._index(model.DelayNode, lambda row: ((row.cluster, row.group),))
         self._prefixes_of_length = self._index(
-            model.Route, lambda row: len(row.name) if row.is_prefix else None
+            model.Route, lambda row: (len(row.name),) if row.is_prefix else ()
+        )
+        self._receivers_by_pattern = self._index(model.Receiver, lambda row: row.patterns)
+        self._receivers_by_length = self._index(
+            model.Receiver, lambda row: {len(one) for one in row.patterns if one.endswith(ANY_END)}
         )
         for row in contents.rows:
             self._put(type(row), row.key, row)
@@ -64,13 +71,15 @@ class Registry:
         self.version = 0
         """Goes up with each commit, and when everything is loaded anew."""
 
-    def _view(self, kind: type[R], of: Callable[[R], Hashable]) -> dict[Any, R]:
-        """Return the rows of a kind by something else than their key; None: it is left out."""
+    def _view(self, kind: type[R], of: Callable[[R], Collection[Hashable]]) -> dict[Any, R]:
+        """Return the rows of a kind by something else than their key, which no two have alike."""
         rows: dict[Any, R] = {}
         self._views[kind].append(_View(of, rows, is_index=False))
         return rows
 
-    def _index(self, kind: type[R], of: Callable[[R], Hashable]) -> dict[Any, dict[model.Key, R]]:
+    def _index(
+        self, kind: type[R], of: Callable[[R], Collection[Hashable]]
+    ) -> dict[Any, dict[model.Key, R]]:
         """Return the rows of a kind that have something in common, each set by key."""
         rows: dict[Any, dict[model.Key, R]] = {}
         self._views[kind].append(_View(of, rows, is_index=True))
@@ -129,6 +138,13 @@ class Registry:
                 return route
         return None
 
+    def receivers_of(self, subject: str) -> list[model.Receiver]:
+        """Return the receivers of a subject, by name."""
+        found = {**self._receivers_by_pattern.get(subject, {})}
+        for length in self._receivers_by_length:
+            found |= self._receivers_by_pattern.get(subject[: length - 1] + ANY_END, {})
+        return [found[name] for name in sorted(found)]
+
     # Changing
 
     def apply(self, changes: Sequence[model.Change]) -> None:
@@ -181,23 +197,26 @@ class Registry:
 
 @dataclass(frozen=True, slots=True)
 class _View:
-    """Rows of a kind by what `of` says of them; those of which it says None are left out."""
+    """Rows of a kind by each of what `of` says of them."""
 
-    of: Callable[[Any], Hashable]
+    of: Callable[[Any], Collection[Hashable]]
     rows: dict[Any, Any]
     is_index: bool
     """True if several rows may have it in common: then they are in a mapping by key."""
 
     def put(self, key: model.Key, before: model.Row | None, after: model.Row | None) -> None:
         """Put a row in the place of another one."""
-        old = None if before is None else self.of(before)
-        new = None if after is None else self.of(after)
-        if old is not None and old != new:
-            rows = self.rows[old] if self.is_index else self.rows
-            del rows[key if self.is_index else old]
+        old = () if before is None else self.of(before)
+        new = () if after is None else self.of(after)
+        for one in old:
+            if one in new:
+                continue
+            rows = self.rows[one] if self.is_index else self.rows
+            del rows[key if self.is_index else one]
             if self.is_index and not rows:
-                del self.rows[old]
-        if new is not None and self.is_index:
-            self.rows.setdefault(new, {})[key] = after
-        elif new is not None:
-            self.rows[new] = after
+                del self.rows[one]
+        for one in new:
+            if self.is_index:
+                self.rows.setdefault(one, {})[key] = after
+            else:
+                self.rows[one] = after

@@ -1,7 +1,8 @@
 """Decides if a new group may come into being: at once, when an operator lets it in, or never."""
 
+import shlex
 from collections.abc import Sequence
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import structlog
 import trio
@@ -10,7 +11,7 @@ from delay_transport.connections.connection import Connection
 from delay_transport.seams.newcomers import Newcomers
 from meta_server.groups.waiting_groups import WaitingGroup, WaitingGroups, new_groups
 from meta_server.known.errors import NotNowError, RefusedError
-from meta_server.known.model import BrokerGroup, Change, GroupKind, saved
+from meta_server.known.model import BrokerGroup, Change, GroupKind, Receiver, saved
 from meta_server.wire.dispatch import Context
 
 NEW_GROUP = "a new group"
@@ -54,48 +55,36 @@ class GroupAdmission:
             # Beside delay servers of ours an unknown one of QMQ's would get producers of all.
             group.kind is GroupKind.DELAY and not is_node and registry.delay_groups
         ):
-            self._wait(connection, group, (), is_node=is_node)
+            self._wait(
+                connection, group.name, kind=group.kind, address=group.master, is_node=is_node
+            )
         admit(self._new_groups, connection)
 
-    def let_receive(self, connection: Connection, name: str, patterns: tuple[str, ...]) -> None:
-        """Raise NotNowError unless a receiver may have a group, or routes, that it has not.
+    def let_receive(self, connection: Connection, row: Receiver) -> None:
+        """Raise NotNowError unless a receiver may have a name, or subjects, that it has not.
 
         One that waits for an operator is noted.
         """
         if not self._context.config.is_open:
-            receiver = BrokerGroup(name=name, kind=GroupKind.RECEIVER, master="")
-            self._wait(connection, receiver, patterns, is_node=False)
+            self._wait(connection, row.name, patterns=row.patterns)
         admit(self._new_groups, connection)
 
-    def _wait(
-        self,
-        connection: Connection,
-        group: BrokerGroup,
-        patterns: tuple[str, ...],
-        *,
-        is_node: bool,
-    ) -> NoReturn:
+    def _wait(self, connection: Connection, name: str, **known: Any) -> NoReturn:  # noqa: ANN401
         """Note a group that waits for an operator; raise NotNowError, which says so."""
-        name = group.name
         waiting = WaitingGroup(
-            name=name,
-            kind=group.kind,
-            address=group.master,
-            where=connection.where,
-            is_node=is_node,
-            heard=trio.current_time(),
-            patterns=patterns,
+            name=name, where=connection.where, heard=trio.current_time(), **known
         )
-        remedy = f"delaywheel admin approve {name}"
+        remedy = f"delaywheel admin {shlex.join(waiting.remedy)}"
         if self.waiting.note(waiting):
             _log.warning(
                 "a group waits for approval",
                 group=name,
-                address=group.master,
+                address=waiting.address,
                 peer=connection.peer,
                 remedy=remedy,
             )
-        why = "wants further routes" if name in self._context.registry.groups else "is not known"
+        is_known = name in self._context.registry.receivers
+        why = "wants further subjects" if is_known else "is not known"
         raise NotNowError(f"{name} {why}: it waits for an operator ({remedy})")
 
 

@@ -91,9 +91,8 @@ class Clients(Family[requests.ClientRegister]):
         """Return how a subject gets a route, if it has none and one can be chosen."""
         routed = self._admitted(request.body)
         reply = partial(self._reply, request, routed)
-        if (
-            request.body.client_type == requests.ClientType.DELAY_PRODUCER
-            or routing.route_of(self.context.registry, routed) is not None
+        if request.body.client_type == requests.ClientType.DELAY_PRODUCER or routing.is_routed(
+            self.context.registry, routed
         ):
             return Decision(reply)
         return Decision(reply, self._routes.plan(routed), (("subject", routed),))
@@ -122,7 +121,7 @@ class Clients(Family[requests.ClientRegister]):
     def _admitted(self, body: requests.ClientRegister) -> str:
         """Return the real subject; raise RefusedError for one that is illegal, or not entered."""
         routed, registry = _routed(body), self.context.registry
-        known = routed in registry.subjects or routing.route_of(registry, routed) is not None
+        known = routed in registry.subjects or routing.is_routed(registry, routed)
         if self.context.config.registration.subjects == "entered" and not known:
             raise RefusedError(f"nobody entered the subject {routed}")
         return routed

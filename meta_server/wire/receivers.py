@@ -1,4 +1,4 @@
-"""RECEIVER_REGISTER: a receiver learns where to attach, and gets a group and routes where it may.
+"""RECEIVER_REGISTER: a receiver learns where to attach, and gets its subscription where it may.
 
 Each request is answered when what there is to say is other than what its connection was told, or
 after a while. What cannot be done for a receiver, or not yet, is said in `waits`; it is told of the
@@ -14,18 +14,12 @@ from xxhash import xxh3_64_intdigest
 from delay_protocol.nodes.registration import COUNTED_MAX, REASON_LENGTH_MAX
 from delay_protocol.receivers import masters
 from delay_protocol.receivers.masters import ReceiverRefused, ReceiverRegister, ReceiverRegistered
-from meta_server.groups.receiver_groups import (
-    Room,
-    keys_of,
-    plan_receiver,
-    routed_elsewhere,
-    unrouted,
-)
+from meta_server.groups.receiver_groups import RECEIVERS, Room, hindrance, lacks, plan_receiver
 from meta_server.known import model
 from meta_server.known.errors import MetaServerError, NotNowError, RefusedError, StateError
-from meta_server.known.model import Change, GroupKind, Route
+from meta_server.known.model import Change, GroupKind
 from meta_server.known.registry import Registry
-from meta_server.wire.admission import NEW_GROUP, GroupAdmission
+from meta_server.wire.admission import GroupAdmission
 from meta_server.wire.dispatch import Context, Decision, Family, Request, is_final
 
 
@@ -38,8 +32,7 @@ class Receivers(Family[ReceiverRegister]):
         super().__init__(context)
         self._admission = admission
         limits = context.config.registration
-        prefixes_max = context.config.admin.prefix_routes_max
-        self._room = Room(limits.groups_max, limits.subjects_max, prefixes_max)
+        self._room = Room(limits.groups_max, context.config.admin.prefix_routes_max)
         self.loaded_anew()
 
     def observe(self, request: Request[ReceiverRegister]) -> None:
@@ -51,32 +44,29 @@ class Receivers(Family[ReceiverRegister]):
         request.session.receiver = name
 
     def decide(self, request: Request[ReceiverRegister], _: object) -> Decision:
-        """Return what a receiver's name gains."""
+        """Return what the subscription of a receiver's name gains."""
         body, now_ms = request.body, self.context.clock.now_ms()
         try:
-            changes = plan_receiver(
-                *(self.context.registry, body.name, body.patterns, self._room),
-                is_approved=False,
-                now_ms=now_ms,
+            row = plan_receiver(
+                self.context.registry, body.name, body.patterns, self._room, now_ms=now_ms
             )
         except StateError as error:
             return self._waits(body, str(error))
-        if not changes:
+        if row is None:
             return self._waits(body, "")
-        rows = [{change.row.KIND: change.row} for change in changes]
         actor = f"receiver at {request.session.connection.where}"
-        action = "receiver.register"
-        entry = model.audited(action, body.name, None, rows, actor=actor, at_ms=now_ms)
-        keys = (("group", body.name), NEW_GROUP, *keys_of(body.patterns))
+        known = self.context.registry.receivers.get(body.name)
+        entry = model.audited("receiver.register", body.name, known, row, actor=actor, at_ms=now_ms)
+        keys = (("group", body.name), RECEIVERS)
         hold = partial(self._news, body, "")
-        return Decision(changes=(*changes, entry), keys=keys, hold=hold)
+        return Decision(changes=(model.Save(row), entry), keys=keys, hold=hold)
 
     def admit(self, request: Request[ReceiverRegister], decision: Decision) -> Decision:
         """Let a receiver wait for an operator, or until not too many are new at a time."""
         body, connection = request.body, request.session.connection
-        if decision.changes:
+        for row in model.saved(decision.changes, model.Receiver):
             try:
-                self._admission.let_receive(connection, body.name, body.patterns)
+                self._admission.let_receive(connection, row)
             except NotNowError as error:
                 return self._waits(body, str(error))
         return decision
@@ -92,8 +82,8 @@ class Receivers(Family[ReceiverRegister]):
         for change in changes:
             # Routes that were chosen come, and go with their subjects, by the hundred.
             row = change.row if isinstance(change, model.Save | model.Remove) else None
-            is_set = isinstance(row, Route) and not row.is_chosen
-            if is_set or isinstance(row, model.BrokerGroup):
+            is_set = isinstance(row, model.Route) and not row.is_chosen
+            if is_set or isinstance(row, model.BrokerGroup | model.Receiver):
                 self.loaded_anew()
                 self.context.held.changed()
                 return
@@ -107,9 +97,10 @@ class Receivers(Family[ReceiverRegister]):
         return Decision(hold=partial(self._news, request, waits))
 
     def _news(self, request: ReceiverRegister, waits: str, is_over: bool) -> bytes | None:  # noqa: FBT001 (a Hold)
-        registry, name, patterns = self.context.registry, request.name, request.patterns
-        reasons = list(routed_elsewhere(registry, name, patterns).values())
-        if waits and (name not in registry.groups or unrouted(registry, patterns)):
+        registry, name = self.context.registry, request.name
+        lacking = lacks(registry, name, request.patterns)
+        reasons = [why for one in lacking if (why := hindrance(registry, name, one))]
+        if waits and (name not in registry.receivers or len(lacking) > len(reasons)):
             reasons.insert(0, waits)
         said = "; ".join(reasons)[:REASON_LENGTH_MAX]
         digest = xxh3_64_intdigest(msgspec.msgpack.encode((self._masters, said)))

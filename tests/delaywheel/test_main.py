@@ -24,7 +24,9 @@ def leaves(group: click.Group, *path: str) -> list[tuple[str, ...]]:
     return found
 
 
-EDITABLE = ("broker", "broker-group", "group-rule", "route", "subject", "subject-rule")
+EDITABLE = (
+    *("broker", "broker-group", "group-rule", "receiver", "route", "subject", "subject-rule"),
+)
 ADMIN = {
     "get": ("audit", "cluster", "delay-group", "delay-node", *EDITABLE),
     "remove": ("delay-node", *EDITABLE),

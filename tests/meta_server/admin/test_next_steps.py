@@ -13,11 +13,13 @@ from meta_server.admin.admin_types import (
     BrokerGroupShown,
     DelayGroupShown,
     NodeShown,
+    ReceiverShown,
 )
 from meta_server.admin.next_steps import (
     next_steps,
     step_for_broker_group,
     step_for_delay_group,
+    step_for_receiver,
     step_for_waiting,
 )
 from meta_server.groups.waiting_groups import WaitingGroup
@@ -145,12 +147,6 @@ RETIRE = "if it is gone for good: `delaywheel admin retire g1`"
             False,
             f"it is retired: when all is consumed free its name: {REMOVE}",
         ),
-        (broker_group(kind=GroupKind.RECEIVER, liveness="none"), True, ""),
-        (
-            broker_group(kind=GroupKind.RECEIVER, liveness="none"),
-            False,
-            "no route leads to its receivers: `delaywheel admin set route SUBJECT groups=g1`",
-        ),
     ],
 )
 def test_a_broker_group_has_one_step_or_none(
@@ -165,13 +161,26 @@ def waiting(**fields: Any) -> WaitingGroup:  # noqa: ANN401 (of the group)
     return WaitingGroup(**(row | fields))
 
 
-def test_receivers_that_are_gone_are_started_or_lose_their_routes() -> None:
-    known = broker_group(kind=GroupKind.RECEIVER, liveness="none")
-    step = step_for_broker_group(known, is_routed=True, has_receivers=False)
-    assert step == (
-        "nobody receives under its name: start a receiver, or change its routes: "
-        "`delaywheel admin get route --group g1`"
-    )
+def receiver(*patterns: str, connected: int = 0, name: str = "r1") -> ReceiverShown:
+    return ReceiverShown(name=name, patterns=patterns, connected=connected)
+
+
+@pytest.mark.parametrize(
+    ("known", "step"),
+    [
+        (receiver("a", connected=1), ""),
+        (receiver(), "it gets no subject: `delaywheel admin set receiver r1 patterns=SUBJECT`"),
+        (
+            receiver("a"),
+            (
+                "nobody receives under its name: start a receiver; if it is gone for good: "
+                "`delaywheel admin remove receiver r1`"
+            ),
+        ),
+    ],
+)
+def test_receivers_that_are_gone_are_started_or_removed(known: ReceiverShown, step: str) -> None:
+    assert step_for_receiver(known) == step
 
 
 def test_a_group_that_waits_is_let_in_at_its_address_and_its_name_cannot_add_to_the_command() -> (
@@ -181,10 +190,10 @@ def test_a_group_that_waits_is_let_in_at_its_address_and_its_name_cannot_add_to_
         "it asks from 10.6.6.6; if it is yours, let it in: "
         "`delaywheel admin approve g9 --address 10.6.6.6:1`"
     )
-    receiver = waiting(name="r;reboot", kind=GroupKind.RECEIVER, address="", patterns=["a.*", "b"])
+    receiver = waiting(name="r;reboot", kind=None, address="", patterns=["a.*", "b"])
     assert step_for_waiting(receiver) == (
-        "it asks from 10.6.6.6, for a.*, b; if it is yours, let it in: "
-        "`delaywheel admin approve 'r;reboot'`"
+        "it asks from 10.6.6.6; if it is yours, let it in: "
+        "`delaywheel admin set receiver 'r;reboot' 'patterns=a.*,b'`"
     )
 
 
@@ -192,16 +201,17 @@ def test_each_group_is_named_once_and_what_was_lost_comes_before_all_else() -> N
     shown_twice = broker_group(name="d1", kind=GroupKind.DELAY, **AWAY)
     found = next_steps(
         [group({}, OUT)],
-        [shown_twice, broker_group(), broker_group(name="r1", kind=GroupKind.RECEIVER)],
-        [waiting(name="r1", kind=GroupKind.RECEIVER, address="", patterns=["a"])],
+        [shown_twice, broker_group()],
+        [receiver("a")],
+        [waiting(name="r1", kind=None, address="", patterns=["a"])],
         behind={"d1": "it was set back", "d2": "it was set back, too"},
         routed={"r1"},
-        receiving=None,
+        hears_all=True,
         elects=True,
     )
     assert [(row.group, row.step.split(":")[0]) for row in found] == [
         ("d1", "it was set back"),
-        ("r1", "it asks from 10.6.6.6, for a; if it is yours, let it in"),
+        ("r1", "it asks from 10.6.6.6; if it is yours, let it in"),
         ("d2", "it was set back, too"),
     ]
 
@@ -210,9 +220,7 @@ def test_each_command_of_a_step_can_be_typed_as_it_stands() -> None:
     steps = [BELOW, ALONE, STALE, RETIRE, REMOVE]
     steps += [step_for_waiting(waiting()), step_for_delay_group(group({}), is_retired=True)]
     steps.append(step_for_delay_group(group(SILENT, {}), elects=False))
-    receivers = broker_group(kind=GroupKind.RECEIVER)
-    steps.append(step_for_broker_group(receivers, is_routed=False))
-    steps.append(step_for_broker_group(receivers, is_routed=True, has_receivers=False))
+    steps += [step_for_receiver(one) for one in (receiver(), receiver("a"))]
     commands = {found for step in steps for found in re.findall("`delaywheel admin (.*?)`", step)}
     assert len(commands) == 9
     for command in commands:

@@ -141,7 +141,7 @@ async def test_what_a_row_cannot_be_is_refused_by_field(
 
 async def test_a_value_that_is_none_of_a_few_names_them(operator: Operator) -> None:
     _, error = await refusal_of(operator.add_group("g", kind="x"))
-    assert (error["field"], error["allowed"]) == ("kind", "one of normal, delay, receiver")
+    assert (error["field"], error["allowed"]) == ("kind", "one of normal, delay")
 
 
 _OURS = "is the address of the delay server"

@@ -1,100 +1,123 @@
-"""A receiver gets a group and routes, and takes neither a name nor a route from anybody."""
+"""A name of receivers gets its subscription, and takes neither a name nor a route from anybody."""
 
 from itertools import chain
 
 import pytest
 
 from delay_protocol.meta.requests import BrokerRole, BrokerState
-from meta_server.groups.receiver_groups import Room, plan_receiver, routed_elsewhere, unrouted
+from meta_server.groups.receiver_groups import (
+    NAMES_MAX,
+    Room,
+    hindrance,
+    lacks,
+    plan_receiver,
+    received,
+)
 from meta_server.known import model
 from meta_server.known.errors import RefusedError, StateError
 from meta_server.known.registry import Registry
 
-ROOM = Room(groups=8, subjects=20, prefixes=20)
+ROOM = Room(names=8, patterns=20)
 
 
-def group(
-    name: str, kind: model.GroupKind = model.GroupKind.RECEIVER, **more: bool
-) -> model.BrokerGroup:
-    return model.BrokerGroup(name=name, kind=kind, master="", state=BrokerState.RW, **more)  # type: ignore[arg-type]
+def registry_of(*rows: model.Row, **more: tuple[model.Row, ...]) -> Registry:
+    return Registry(model.Contents(rows=(*rows, *chain(*more.values()))))
 
 
-def registry_of(
-    *routes: model.Route, groups: tuple[model.BrokerGroup, ...] = (), **rows: tuple[model.Row, ...]
-) -> Registry:
-    return Registry(model.Contents(rows=(*routes, *groups, *chain(*rows.values()))))
+def receiver(name: str, *patterns: str, **more: int) -> model.Receiver:
+    return model.Receiver(name=name, patterns=patterns, **more)  # type: ignore[arg-type]
 
 
 def route(name: str, *groups: str, is_chosen: bool = False, is_prefix: bool = False) -> model.Route:
-    return model.Route(
-        name=name, groups=groups, is_chosen=is_chosen, is_prefix=is_prefix, version=1 + is_chosen
-    )
-
-
-def set_route(name: str, *, is_prefix: bool = False, version: int = 1) -> model.Save:
-    return model.Save(
-        model.Route(
-            name=name,
-            is_prefix=is_prefix,
-            groups=("mail",),
-            is_chosen=False,
-            version=version,
-        )
-    )
+    return model.Route(name=name, groups=groups, is_chosen=is_chosen, is_prefix=is_prefix)
 
 
 def planned(
-    registry: Registry, *patterns: str, name: str = "mail", room: Room = ROOM
-) -> list[model.Save]:
-    return plan_receiver(registry, name, patterns, room, is_approved=False, now_ms=7)
+    registry: Registry,
+    *patterns: str,
+    name: str = "mail",
+    room: Room = ROOM,
+) -> model.Receiver | None:
+    return plan_receiver(registry, name, patterns, room, now_ms=7)
 
 
-def test_the_first_registration_makes_the_group_and_a_route_of_each_pattern() -> None:
+def names_of(registry: Registry, subject: str) -> list[str]:
+    return [row.name for row in registry.receivers_of(subject)]
+
+
+def test_the_first_registration_makes_the_name_and_further_patterns_join() -> None:
     registry = registry_of()
-    changes = planned(registry, "orders.*", "paid", "orders.*")
-    assert changes == [
-        model.Save(
-            model.BrokerGroup(
-                name="mail",
-                kind=model.GroupKind.RECEIVER,
-                master="",
-                state=BrokerState.RW,
-                updated_ms=7,
-            )
-        ),
-        set_route("orders.", is_prefix=True),
-        model.Save(model.Subject(name="paid", created_ms=7)),
-        set_route("paid"),
-    ]
-    registry.apply(changes)
-    assert not registry.groups["mail"].is_watched
-    assert planned(registry, "orders.*", "paid") == []
-    # What is led there already needs no route of its own.
-    assert planned(registry, "orders.eu.*", "orders.paid") == []
-    assert [type(change) for change in planned(registry, "sent.*")] == [model.Save]
+    row = planned(registry, "orders.*", "paid", "orders.*")
+    assert row == receiver("mail", "orders.*", "paid", updated_ms=7)
+    registry.apply([model.Save(row)])
+    assert planned(registry, "orders.*", "paid") is None
+    # What it gets already needs no pattern of its own.
+    assert planned(registry, "orders.eu.*", "orders.paid") is None
+    more = planned(registry, "a")
+    assert more == receiver("mail", "a", "orders.*", "paid", updated_ms=7, version=2)
 
 
-def test_a_route_that_was_chosen_is_replaced_and_one_that_was_set_is_not() -> None:
+def test_a_subject_goes_to_every_name_of_which_a_pattern_takes_it() -> None:
+    registry = registry_of(
+        receiver("a", "orders.*", "paid"), receiver("b", "orders.eu.*"), receiver("c", "paid", "o*")
+    )
+    assert names_of(registry, "orders.eu.1") == ["a", "b", "c"]
+    assert names_of(registry, "orders.x") == ["a", "c"]
+    assert names_of(registry, "paid") == ["a", "c"]
+    assert names_of(registry, "pai") == []
+    registry.apply([model.Save(receiver("a", "paid", version=2))])
+    assert names_of(registry, "orders.eu.1") == ["b", "c"]
+    registry.apply([model.Remove(registry.receivers["c"])])
+    assert names_of(registry, "orders.eu.1") == ["b"]
+    assert names_of(registry, "paid") == ["a"]
+
+
+def test_chosen_routes_give_way_and_those_that_operators_set_do_not() -> None:
     registry = registry_of(
         route("paid", "g1", is_chosen=True),
         route("sent", "g1", "g2"),
-        route("both", "g1", "mail"),
         route("orders.", "g1", is_prefix=True),
-        subjects=tuple(model.Subject(name=name) for name in ("paid", "sent", "both")),
-        groups=(group("mail"),),
     )
-    patterns = ("paid", "sent", "both", "orders.*", "orders.eu.*", "orders.eu", "ord*")
-    assert unrouted(registry, patterns) == ["paid", "ord*"]
-    assert planned(registry, *patterns) == [
-        set_route("paid", version=3),
-        set_route("ord", is_prefix=True),
-    ]
-    told = list(routed_elsewhere(registry, "mail", patterns).values())
-    assert told[0] == (
-        "pattern 'sent' is routed to g1, g2: an operator can change that with "
-        "`delaywheel admin set route`"
+    row = planned(registry, "paid", "sent", "orders.*", "orders.eu.*", "orders.eu", "ord*")
+    assert row is not None
+    assert row.patterns == ("paid",)
+    assert hindrance(registry, "mail", "sent") == (
+        "pattern 'sent' has subjects in common with the route of sent to g1, g2: an operator can "
+        "end that with `delaywheel admin remove route sent`"
     )
-    assert [one.split("'")[1] for one in told[1:]] == ["orders.*", "orders.eu.*", "orders.eu"]
+    for pattern in ("orders.eu", "ord*", "orders.eu.*"):
+        assert "the route of orders.* to g1" in hindrance(registry, "mail", pattern)
+    assert received(registry, "paid") is None
+    registry.apply([model.Save(row)])
+    assert received(registry, "pa*") == received(registry, "paid") == row
+
+
+@pytest.mark.parametrize(
+    ("known", "pattern", "is_free"),
+    [
+        (["s"] * NAMES_MAX, "s", False),
+        (["s"] * NAMES_MAX, "s*", False),
+        (["s*"] * NAMES_MAX, "s", False),
+        (["s.*"] * NAMES_MAX, "s.*", False),
+        (["s.*"] * 8 + ["s.eu"] * 8, "s*", False),
+        (["s.*"] * 8 + ["s.eu"] * 8, "s.us", True),
+        (["s.*"] * 8 + ["s."] * 8, "s.*", False),
+        (["s"] * (NAMES_MAX - 1), "s", True),
+        ([f"s.{number}" for number in range(100)], "s.*", True),
+    ],
+)
+def test_a_seventeenth_name_of_a_subject_waits(
+    known: list[str], pattern: str, *, is_free: bool
+) -> None:
+    registry = registry_of(*(receiver(f"r{n}", one) for n, one in enumerate(known)))
+    why = hindrance(registry, "mail", pattern)
+    assert (not why) == is_free
+    assert is_free or f"that {NAMES_MAX} names receive already, the limit: r0, r1" in why
+    # Those that are in stay.
+    assert hindrance(registry, "r0", known[0]) == ""
+    row = planned(registry, pattern, "other", room=Room(999, 999))
+    assert row is not None
+    assert (pattern in row.patterns) == is_free
 
 
 @pytest.mark.parametrize("pattern", ["*", "a\n*", "a.*.b", "a**", "%RETRY%a%g", "%RETRY%a%g*"])
@@ -109,29 +132,33 @@ def test_a_pattern_that_no_subject_could_match_is_refused(pattern: str) -> None:
         planned(registry_of(), pattern)
 
 
-@pytest.mark.parametrize("kind", [model.GroupKind.NORMAL, model.GroupKind.DELAY])
-def test_a_name_that_is_taken_is_refused(kind: model.GroupKind) -> None:
-    with pytest.raises(RefusedError, match="mail is a group of brokers: a receiver needs another"):
-        planned(registry_of(groups=(group("mail", kind),)))
+def test_what_an_operator_gave_for_all_subjects_takes_each() -> None:
+    registry = registry_of(receiver("mail", "*"))
+    assert lacks(registry, "mail", ["orders.*", "paid"]) == []
+    assert names_of(registry, "anything") == ["mail"]
+
+
+def test_a_name_that_is_taken_or_stands_in_retries_is_refused() -> None:
+    group = model.BrokerGroup(
+        name="mail", kind=model.GroupKind.NORMAL, master="", state=BrokerState.RW
+    )
     entered = model.Broker(
         hostname="h", serve_port=1, ip="10.0.0.1", group="mail", role=BrokerRole.MASTER
     )
-    with pytest.raises(RefusedError, match="mail is a group of brokers: a receiver needs another"):
-        planned(registry_of(brokers=(entered,)))
-    with pytest.raises(RefusedError, match="mail was retired"):
-        planned(registry_of(groups=(group("mail", is_retired=True),)))
+    for row in (group, entered):
+        with pytest.raises(RefusedError, match="mail is a group of brokers: a receiver needs"):
+            planned(registry_of(row))
     with pytest.raises(RefusedError, match="must have no blanks"):
         planned(registry_of(), name="a b")
+    for name in ("%", "a%b"):
+        with pytest.raises(RefusedError, match="has no %, which stands in retries"):
+            planned(registry_of(), name=name)
 
 
 def test_what_there_is_no_room_for_can_come_later() -> None:
-    registry = registry_of(route("a.", "mail", is_prefix=True), groups=(group("mail"),))
-    for room, patterns, limit in (
-        (Room(8, 20, 1), ("b.*",), "1 prefix routes"),
-        (Room(8, 1, 9), ("b", "c"), "1 subjects"),
-    ):
-        with pytest.raises(StateError, match=f"there are {limit}, which is the limit"):
-            planned(registry, *patterns, room=room)
-    with pytest.raises(StateError, match="there are 1 broker groups, which is the limit"):
-        planned(registry, name="other", room=Room(1, 9, 9))
-    assert planned(registry, "a.*", room=Room(1, 0, 0)) == []
+    registry = registry_of(receiver("mail", "a.*"))
+    with pytest.raises(StateError, match="there are 2 patterns of receivers, which is the limit"):
+        planned(registry, "b", "c", room=Room(8, 2))
+    with pytest.raises(StateError, match="there are 1 receivers, which is the limit"):
+        planned(registry, name="other", room=Room(1, 9))
+    assert planned(registry, "a.*", room=Room(1, 0)) is None

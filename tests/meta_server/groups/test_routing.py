@@ -16,6 +16,7 @@ from meta_server.known.model import (
     BrokerGroup,
     Contents,
     GroupKind,
+    Receiver,
     Route,
     Row,
     Save,
@@ -288,48 +289,31 @@ def test_whoever_is_no_producer_sees_read_only_groups_too(client_type: int) -> N
     assert told(registry, "a.b", PRODUCER) == ["g2"]
 
 
-def receivers(name: str, **more: object) -> BrokerGroup:
-    return group(name, RW, kind=GroupKind.RECEIVER, master="", **more)
-
-
 @pytest.mark.parametrize("client_type", [PRODUCER, CONSUMER, OTHER, -1, 77])
-def test_delay_servers_alone_are_told_of_receivers(client_type: int) -> None:
+def test_delay_servers_alone_are_told_of_receivers_and_nobody_of_brokers_beside_them(
+    client_type: int,
+) -> None:
+    rows = (Receiver(name="r2", patterns=("a*",)), Receiver(name="r1", patterns=("a", "b")))
     registry = registry_of(
-        receivers("r1"),
-        receivers("r2", is_retired=True),
-        receivers("r3", is_read_only=True),
-        group("g1", R),
-        routes=(Route(name="a", groups=("r1", "r2", "r3", "g1"), is_chosen=False),),
+        group("g1"), routes=(Route(name="a", groups=("g1",)), Route(name="ab", groups=("g1",)))
     )
+    registry.apply([Save(row) for row in rows])
     answers = routing.RouteAnswers(registry, LIMITS)
-    assert groups_for(registry, "a", ClientType.DELAY_SERVER, LIMITS, now_ms=0) == (
-        BrokerGroupInfo(name="r1", master="", updated_ms=0, state=RW),
-        BrokerGroupInfo(name="g1", master="g1:1", updated_ms=0, state=R),
-    )
     for asked, found in (
-        (client_type, ["g1"]),
-        (ClientType.DELAY_SERVER, ["r1", "g1"]),
-        (client_type, ["g1"]),
+        (client_type, []),
+        (ClientType.DELAY_SERVER, ["r1", "r2"]),
+        (client_type, []),
     ):
         answer = answers.find("a", asked, now_ms=0)
         assert answer is not None
         assert names(answer.groups) == found
-    assert names(delay_groups_for(registry, "a")) == []
-
-
-def test_receivers_are_chosen_for_no_subject_and_nobody_joins_them() -> None:
-    chosen = Route(name="a", groups=("r1",))
-    registry = registry_of(
-        receivers("r1"),
-        group("g1", is_entered=True),
-        routes=(chosen,),
-        subjects=(Subject(name="a"),),
+    assert answers.find("ab", ClientType.DELAY_SERVER, now_ms=0) == (
+        (BrokerGroupInfo(name="r2", master="", updated_ms=0, state=RW),),
+        (("r2", "", int(RW)),),
     )
-    assert routed(registry, "b") == ("g1",)
-    assert routed(registry, "a", now_ms=HOUR_MS) == ("r1",)
-    assert told(registry, "a", ClientType.DELAY_SERVER, now_ms=HOUR_MS) == ["r1"]
-    assert told(registry, "a", PRODUCER, now_ms=HOUR_MS) == []
-    assert routed(registry_of(receivers("r1")), "a") == ()
+    assert routing.plan_route(registry, "a", LIMITS, now_ms=1) == [
+        Save(Subject(name="a", created_ms=1))
+    ]
 
 
 def test_an_answer_is_kept_until_the_registry_changes_and_for_a_second() -> None:

@@ -14,9 +14,8 @@ from delay_protocol.nodes.auth import receiver_token
 from delay_protocol.nodes.registration import Refused
 from delay_protocol.receivers import masters
 from meta_server.groups.waiting_groups import WAITING_PER_ADDRESS_MAX
-from meta_server.known.model import GroupKind
 from meta_server.server import MetaServer
-from meta_server.settings.config import MetaServerConfig, RegistrationConfig
+from meta_server.settings.config import RegistrationConfig
 from tests.kit.operator import Operator, refusal_of
 from tests.meta_server.memory_store import Fault
 from tests.meta_server.meta_rig import (
@@ -33,7 +32,6 @@ from tests.meta_server.meta_rig import (
 )
 
 SERVER, PRODUCER, CONSUMER = ClientType.DELAY_SERVER, ClientType.PRODUCER, ClientType.CONSUMER
-APPROVE = "it waits for an operator (delaywheel admin approve mail)"
 
 
 async def asked(
@@ -57,7 +55,7 @@ async def delay_server(world: World) -> Peer:
     return peer
 
 
-async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_are_told() -> None:
+async def test_a_receiver_gets_a_subscription_of_which_delay_servers_alone_are_told() -> None:
     world = World()
     async with world.serving() as server:
         receiver, client = await world.connect(), await world.connect()
@@ -66,11 +64,11 @@ async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_a
         told = await registered(receiver, "orders.*", "paid")
         assert told.masters == (masters.MasterInfo(group="d1", address="10.0.0.5:20801"),)
         assert (told.version > 0, told.waits) == (True, "")
-        group = server.registry.groups["mail"]
+        row = server.registry.receivers["mail"]
         for subject in ("orders.sent", "paid", "%RETRY%paid%mail"):
             assert (await client.register(subject, SERVER)).groups == (
                 BrokerGroupInfo(
-                    name="mail", master="", updated_ms=group.updated_ms, state=BrokerState.RW
+                    name="mail", master="", updated_ms=row.updated_ms, state=BrokerState.RW
                 ),
             )
             for client_type in (PRODUCER, CONSUMER, ClientType.OTHER, 77):
@@ -80,23 +78,26 @@ async def test_a_receiver_gets_a_group_and_routes_of_which_delay_servers_alone_a
             ]
         # Of everything else a delay server is told what a producer is.
         assert names((await client.register("other", SERVER)).groups) == ["g1"]
-        shown = await Operator(server).group("mail")
-        assert (shown["kind"], shown["address"], shown["state"]) == ("receiver", "", "RW")
-        assert shown["liveness"] == "none"
         found = await Operator(server).topology()
-        assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1", "mail"]
+        (shown,) = found["receivers"]
+        assert (shown["name"], shown["patterns"]) == ("mail", ["orders.*", "paid"])
+        assert (shown["entered"], shown["connected"]) == (False, 1)
+        assert [row["name"] for row in found["broker_groups"]] == ["d1", "g1"]
         assert found["next_steps"] == []
+        # A second name gets the same subjects, and what it takes, beside the first.
+        await registered(await world.connect(), "orders.s*", name="audit")
+        answer = await client.register("orders.sent", SERVER)
+        assert names(answer.groups) == ["audit", "mail"]
+        assert names((await client.register("orders.x", SERVER)).groups) == ["mail"]
     # Nobody was attached for long, and the server was started again.
     async with world.serving() as server:
         await trio.sleep(3700)
-        assert server.registry.groups["mail"].state is BrokerState.RW
         steps = {
             row["group"]: row["step"] for row in (await Operator(server).topology())["next_steps"]
         }
         assert steps["mail"].startswith("nobody receives under its name: start a receiver")
         client = await world.connect()
-        assert names((await client.register("orders.sent", SERVER)).groups) == ["mail"]
-        assert server.registry.routes["paid"].groups == ("mail",)
+        assert names((await client.register("orders.paid", SERVER)).groups) == ["mail"]
 
 
 async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_name(
@@ -111,8 +112,8 @@ async def test_who_asks_again_and_again_writes_nothing_and_several_may_have_a_na
     assert server.committer.commits == commits
     [entry] = [row.entry for row in world.medium.audit]
     assert (entry.actor, entry.action) == ("receiver at 127.0.0.1", "receiver.register")
-    kinds = [next(iter(row)) for row in msgspec.json.decode(entry.after)]
-    assert (entry.target, kinds) == ("mail", ["broker-group", "route", "subject", "route"])
+    row = msgspec.json.decode(entry.after)
+    assert (entry.target, row["patterns"]) == ("mail", ["orders.*", "paid"])
 
 
 async def test_a_request_is_answered_when_a_master_is_another_one_or_after_a_while() -> None:
@@ -152,19 +153,18 @@ async def test_a_name_is_for_receivers_or_for_brokers(
         reason="g1 is a group of brokers: a receiver needs another name"
     )
     assert isinstance(await asked(receiver, "a b"), masters.ReceiverRefused)
-    assert "mail" not in server.registry.groups
+    assert "mail" not in server.registry.receivers
     await registered(receiver)
     for role in (BrokerRole.MASTER, BrokerRole.DELAY_MASTER):
         answer = await peer.broker(broker("mail", address="10.0.0.9:1", role=role))
         assert answer.code == 51
-        assert b"mail is a group of kind RECEIVER, a" in answer.body
-    assert await peer.node(node(group="mail")) == Refused(reason="mail is a group of receivers")
+        assert b"mail is a name of receivers: a broker group needs another" in answer.body
+    assert await peer.node(node(group="mail")) == Refused(reason="mail is a name of receivers")
     body = {"group": "mail", "role": "MASTER", "hostname": "b", "ip": "10.0.0.2"}
     ports = {"serve_port": 1, "sync_port": 2}
-    assert (await refusal_of(operator.add_broker(**(body | ports))))[0] == 409
-    assert (await refusal_of(operator.change_group("mail", address="10.0.0.1:1")))[0] == 409
-    new = {"name": "n", "kind": "receiver", "address": "10.0.0.1:1"}
-    assert (await refusal_of(operator.add_group(**new)))[0] == 409
+    assert (await refusal_of(operator.add_broker(**(body | ports))))[0] == 400
+    assert (await refusal_of(operator.add_group(name="mail")))[0] == 400
+    assert (await refusal_of(operator.put("receiver", "g1")))[0] == 400
     for what in ("d1", "g2"):
         assert (await peer.acquire(what, 1)).code == 51
 
@@ -178,37 +178,36 @@ async def test_where_groups_are_entered_an_operator_lets_a_receiver_in(
     await operator.set_route("paid", ["A"])
     patterns = ("orders.*", "sent", "paid")
     told = await registered(receiver, *patterns)
-    elsewhere = "pattern 'paid' is routed to A: an operator can change that with "
-    elsewhere += "`delaywheel admin set route`"
-    assert told.waits == f"mail is not known: {APPROVE}; {elsewhere}"
+    elsewhere = "pattern 'paid' has subjects in common with the route of paid to A: an operator "
+    elsewhere += "can end that with `delaywheel admin remove route paid`"
+    remedy = "delaywheel admin set receiver mail 'patterns=orders.*,sent'"
+    assert told.waits == f"mail is not known: it waits for an operator ({remedy}); {elsewhere}"
     [waiting] = (await operator.topology())["next_steps"]
     assert waiting["group"] == "mail"
-    assert f"asks from 127.0.0.1, for {', '.join(patterns)}; if" in waiting["step"]
+    assert waiting["step"].endswith(f"asks from 127.0.0.1; if it is yours, let it in: `{remedy}`")
     async with asking(lambda: registered(receiver, *patterns, told=told.version)) as news:
         await trio.sleep(1)
-        shown = await operator.approve_group("mail", address="")
-        assert (shown["kind"], shown["entered"]) == ("receiver", True)
+        await operator.put("receiver", "mail", patterns=["orders.*", "sent"])
+        assert server.registry.receivers["mail"].is_entered
     assert news[0].waits == elsewhere
     assert (await operator.topology())["next_steps"] == []
     for subject in ("orders.x", "sent"):
         assert names((await client.register(subject, SERVER)).groups) == ["mail"]
-    assert world.medium.audit[-1].entry.action == "broker-group.approve"
-    # What a set route leads elsewhere stays there, and the receiver knows.
+    assert world.medium.audit[-1].entry.action == "receiver.add"
+    # What a set route leads elsewhere stays there, as what a name gets stays its own.
+    assert (await refusal_of(operator.set_prefix("orders.eu", ["A"])))[0] == 409
     assert (await registered(receiver, *patterns)).waits == elsewhere
     assert (await operator.topology())["next_steps"] == []
     # Further patterns wait as well, and another receiver of the name does not hide it.
     told = await registered(receiver, "orders.*", "more.*")
-    assert told.waits == f"mail wants further routes: {APPROVE}"
-    await operator.approve_group("mail")
+    remedy = "delaywheel admin set receiver mail 'patterns=more.*,orders.*,sent'"
+    assert told.waits == f"mail wants further subjects: it waits for an operator ({remedy})"
+    await operator.put("receiver", "mail", patterns=["more.*", "orders.*", "sent"])
     assert (await registered(receiver, "orders.*", "more.*")).waits == ""
-    assert server.registry.prefixes["more."].groups == ("mail",)
-    # None of it is heard, or missed.
-    await trio.sleep(60)
-    assert server.registry.groups["mail"].state is BrokerState.RW
 
 
 @pytest.mark.parametrize("config", [entered()])
-async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_its_routes(
+async def test_those_that_wait_are_few_and_one_that_an_operator_set_waits_for_the_rest(
     world: World, operator: Operator
 ) -> None:
     receiver = await world.connect()
@@ -216,11 +215,13 @@ async def test_those_that_wait_are_few_and_one_that_an_operator_added_waits_for_
         await registered(receiver, name=f"r{number}")
     told = await registered(receiver, "orders.*")
     assert "too many groups wait for an operator" in told.waits
-    assert "`delaywheel admin set broker-group mail kind=receiver`" in told.waits
+    assert "`delaywheel admin set receiver mail 'patterns=orders.*'`" in told.waits
     assert b"too many groups wait for an operator" in (await receiver.broker(broker("g1"))).body
     await trio.sleep(30)
-    shown = await operator.add_group("mail", kind="receiver")
-    assert (shown["kind"], shown["state"], shown["static"]) == ("receiver", "RW", False)
+    shown = await operator.put("receiver", "mail", patterns=["*"])
+    assert (shown["patterns"], shown["entered"], shown["connected"]) == (["*"], True, 1)
+    assert (await registered(receiver, "orders.*")).waits == ""
+    await operator.put("receiver", "mail", patterns=["paid"])
     assert (await registered(receiver, "orders.*")).waits.startswith("mail wants further")
     assert (await registered(receiver)).waits == ""
 
@@ -270,7 +271,7 @@ async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
         registered(peers[0], "a.*", "b"),
         operator.set_prefix("a.", ["g1"]),
         peers[1].register("b"),
-        registered(peers[2], "a.*", "b", name="other"),
+        registered(peers[2], "a.*", "b", "d", name="other"),
         operator.set_prefix("c.", ["g1"]),
         registered(peers[3], "c.*", name="third"),
     ]
@@ -278,27 +279,26 @@ async def test_a_registration_and_an_operator_do_not_get_into_each_others_way(
     assert server.committer.conflicts == 0
     # Whoever came first.
     assert [server.registry.prefixes[name].groups for name in ("a.", "c.")] == [("g1",)] * 2
-    assert {GroupKind.RECEIVER} == {
-        server.registry.groups[name].kind for name in ("mail", "other", "third")
+    receivers = server.registry.receivers
+    assert {name: row.patterns for name, row in receivers.items()} == {
+        "mail": ("b",),
+        "other": ("b", "d"),
+        "third": (),
     }
 
 
-@pytest.mark.parametrize("config", [make_config(), entered()])
-async def test_groups_of_receivers_are_removed_once_no_route_leads_to_them(
-    world: World, server: MetaServer, operator: Operator, config: MetaServerConfig
+async def test_a_name_that_nobody_has_is_removed(
+    world: World, server: MetaServer, operator: Operator
 ) -> None:
     receiver = await world.connect()
     await registered(receiver, "a.*", "b")
-    if not config.is_open:
-        await operator.approve_group("mail")
-    await operator.retire_group("mail", lose_messages=True)
-    assert await asked(receiver, "a.*", "b") == masters.ReceiverRefused(reason="mail was retired")
-    answer = await refusal_of(operator.remove_group("mail"))
-    assert answer[0] == 409
-    await operator.remove_prefix("a.")
-    await operator.remove_route("b")
-    await operator.remove_group("mail")
-    assert "mail" not in server.registry.groups
+    status, problem = await refusal_of(operator.remove("receiver", "mail"))
+    assert status == 409
+    assert problem["message"] == "a receiver of mail is connected: stop it first"
+    await receiver.stream.aclose()
+    await until(lambda: not list(server.handlers.sessions))
+    await operator.remove("receiver", "mail")
+    assert "mail" not in server.registry.receivers
 
 
 async def test_where_a_secret_is_needed_a_receiver_needs_the_token_of_its_name(
