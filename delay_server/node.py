@@ -514,6 +514,7 @@ class Node:
                 duty_changed=self._outside.duty_changed,
                 renew=registration.renew,
                 lose=partial(self._lose, epoch),
+                on_damage=self.damages.note,
             ),
         )
         self.queue = queue_of(self.store, self.filer, point, executor=self._runtime.executor)

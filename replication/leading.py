@@ -463,6 +463,7 @@ class Leading:
         except (DamagedError, OSError) as error:
             node = stream.member.node
             _log.error("the log cannot be read for a slave", node=node, error=str(error))
+            self._asks.note(error)
             await trio.sleep(_DAMAGED_AGAIN_S)
             self._end_stream(stream, str(error))
 

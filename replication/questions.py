@@ -22,6 +22,7 @@ from replication.core.epochs import Diverges, Epochs, Question
 from replication.core.handover import HandoverRequest
 from replication.core.in_sync import Proposal
 from replication.core.master import Master
+from storage.batch.batches import Damage
 from storage.disk.errors import DamagedError
 from storage.logs.message_log import MessageLog
 
@@ -44,6 +45,13 @@ class Asks:
     """Has the meta server told at once how this node stands, and asked what is so there."""
     lose: Callable[[str], None]
     """Ends the mastership, since it cannot go on."""
+    on_damage: Callable[[Damage], None]
+    """Hears of what of the log cannot be read."""
+
+    def note(self, error: DamagedError | OSError) -> None:
+        """Note why the log could not be read for a slave, if its bytes are damaged."""
+        if isinstance(error, DamagedError):
+            self.on_damage(Damage(error.path, error.position, 0, error.reason))
 
 
 class Questions:
@@ -97,10 +105,13 @@ class Questions:
         try:
             crc = await self._executor.run(READ_WORKER, log.crc_before, asked.sequence)
         except (DamagedError, OSError) as error:
+            self._asks.note(error)
             reason = f"the master cannot read its log: {error}"
             return FollowRefused(reason=reason[:REASON_LENGTH_MAX])
         if crc is None and asked.sequence < log.first_sequence:
             return LogBehind(asked=asked, first=log.first_sequence)
+        if asked.sequence == 1 and asked.crc:
+            return FollowRefused(reason="an empty log ends with no batch, and so with no CRC")
         if crc != asked.crc:
             # The same place in the same epoch, and not the same bytes.
             return LogDiverges(asked=asked, epoch=asked.epoch, end=asked.sequence - 1)

@@ -23,6 +23,7 @@ from storage.batch.columns import KINDS_WITH_ITEMS, Array, Columns, RecordKind, 
 from storage.batch.file_header import LogKind
 from storage.disk.disk import Bytes, Disk, size_of
 from storage.disk.errors import (
+    DamagedError,
     FatalDiskError,
     LogStateError,
     LogTrimmedError,
@@ -441,7 +442,8 @@ class MessageLog:
         """Return the CRC of the batch that ends right before a record; 0 before the first of all.
 
         None if no batch begins with it, or it is not kept any more. May run in another thread.
-        Raises DamagedError where a header is not as it was written, OSError.
+        Raises DamagedError where a header is not as it was written, or the file with it is gone;
+        OSError.
         """
         end, files = self._end, self.files()
         if sequence == end.next_sequence:
@@ -450,7 +452,10 @@ class MessageLog:
             return None
         file = files_from(files, sequence)[0]
         headers = self._index.headers_from(file, sequence, self._bytes_of(file, end))
-        _, header = next(headers)
+        header = next((header for _, header in headers), None)
+        if header is None or header.base_sequence > sequence:
+            reason = f"record {sequence} is in no file"
+            raise DamagedError(path=MESSAGE_LOG_DIRECTORY, position=0, reason=reason)
         return header.previous_crc if header.base_sequence == sequence else None
 
     def _bytes_of(self, file: LogFile, end: DurableEnd) -> int:

@@ -165,6 +165,11 @@ class _Recovery:
         self, checkpoint_sequence: int, checkpoint_epoch: int, index: SparseIndex
     ) -> DurableEnd:
         """Walk, keep, cut and make durable; return the end of the log."""
+        first = self._first_sequence
+        if self.files and first < (begin := self.files[0].first_sequence) <= checkpoint_sequence:
+            # What is missing behind the checkpoint the walk finds.
+            reason = f"records {first} to {begin - 1} are in no file"
+            self.report.damages.append(Damage(self._directory, 0, 0, reason, None, first, begin))
         try:
             if self.files:
                 self._walk(checkpoint_sequence, index)

@@ -20,6 +20,8 @@ from delay_server.replicas import question_of as followed_by
 from delay_server.settings.errors import FencedError
 from meta_server.groups.elections import GroupState, Voted
 from replication.leading import Leading
+from storage.disk.errors import DamagedError
+from storage.logs.message_log import MessageLog
 from storage.state.promise_file import PromiseFile
 from tests.failover.group_rig import Group, Machine
 
@@ -52,6 +54,29 @@ async def test_bytes_that_differ_at_one_place_of_one_epoch_are_no_match() -> Non
         other = msgspec.structs.replace(follow.asked, crc=follow.asked.crc ^ 1)
         reply = await leading.questions.answer(msgspec.structs.replace(follow, asked=other))
         assert reply == LogDiverges(asked=other, epoch=other.epoch, end=other.sequence - 1)
+        empty = msgspec.structs.replace(follow, asked=Asked(sequence=1, epoch=0, crc=1))
+        assert await leading.questions.answer(empty) == FollowRefused(
+            reason="an empty log ends with no batch, and so with no CRC"
+        )
+
+
+async def test_what_a_master_cannot_read_for_a_slave_is_damage_and_it_hands_over() -> None:
+    group = Group()
+    async with group.running():
+        await group.until_in_sync("a", "b", "c")
+        await group.send(3)
+        master = await group.until_master("a", "b", "c")
+        slave = next(one for one in group.machines.values() if one is not master)
+        asked = Asked(sequence=1, epoch=0, crc=0)
+        follow = msgspec.structs.replace(question_of(slave, group.record.epoch), asked=asked)
+        leading, gone = leading_of(master), DamagedError(path="x", position=0, reason="gone")
+        with mock.patch.object(MessageLog, "crc_before", side_effect=gone):
+            reply = await leading.questions.answer(follow)
+        assert isinstance(reply, FollowRefused)
+        assert reply.reason.startswith("the master cannot read its log: ")
+        before = master.storage_uuid()
+        await group.until(lambda: master.storage_uuid() != before)
+        await group.until_in_sync("a", "b", "c")
 
 
 OTHER = UUID(int=7, version=4)

@@ -93,12 +93,14 @@ def recover(
     known_sequence: int = 0,
     had_checkpoint: bool = False,
     file_bytes_max: int = 1 << 20,
+    first_sequence: int = 1,
 ) -> tuple[MessageLog, RecoveryReport]:
     """Open a log the way a start does, epoch and all."""
     log, report = MessageLog.recover(
         disk,
         log_uuid=LOG_UUID,
         checkpoint_sequence=checkpoint_sequence,
+        first_sequence=first_sequence,
         known_sequence=known_sequence,
         had_checkpoint=had_checkpoint,
         file_bytes_max=file_bytes_max,

@@ -15,7 +15,7 @@ from storage.batch.batches import Damage, LogBatch, decode_header, log_seed
 from storage.batch.columns import RecordKind
 from storage.batch.file_header import LogKind
 from storage.disk.disk import DirectoryDisk
-from storage.disk.errors import FatalDiskError, StorageFullError
+from storage.disk.errors import DamagedError, FatalDiskError, StorageFullError
 from storage.logs.message_log import Draft
 from storage.state.durable_end import DurableEndFile
 from tests.seeds import examples, seeds_in_parts
@@ -472,7 +472,8 @@ def test_an_append_in_two_steps_is_one_in_one_step_whatever_the_disk_does(seed: 
 
 
 def test_the_crc_before_a_record_is_that_of_the_batch_that_ends_there() -> None:
-    log, _ = recover(new_disk(), file_bytes_max=700)
+    disk = new_disk()
+    log, _ = recover(disk, file_bytes_max=700)
     chance = random.Random(2)
     for number in range(30):
         log.append([messages([bytes([number]) * 50] * chance.randint(1, 4))], append_ms=NOW_MS)
@@ -485,6 +486,16 @@ def test_the_crc_before_a_record_is_that_of_the_batch_that_ends_there() -> None:
     log.drop_before(first)
     for sequence in range(log.next_sequence + 3):
         assert log.crc_before(sequence) == (ends.get(sequence) if sequence >= first else None)
+    # Where the file with it is gone nobody knows.
+    for place, at_start in ((1, []), (0, [first])):
+        gone, ends_at = log.files()[place], log.next_sequence - 1
+        disk.unlink(gone.path)
+        reopened, report = recover(
+            disk, file_bytes_max=700, first_sequence=first, checkpoint_sequence=ends_at
+        )
+        with pytest.raises(DamagedError, match=f"record {gone.first_sequence + 1} is in no file"):
+            reopened.crc_before(gone.first_sequence + 1)
+        assert [damage.first_sequence for damage in report.damages] == at_start
     empty = unbegun(new_disk())
     assert [empty.crc_before(sequence) for sequence in range(3)] == [None, 0, None]
 
