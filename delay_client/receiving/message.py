@@ -18,6 +18,7 @@ from delay_client.receiving.settings import RetryPolicy
 from delay_client.receiving.tracebacks import Tracebacks
 from delay_protocol.basics.errors import LocalProtocolError, MalformedItemError
 from delay_protocol.basics.printable import printable
+from delay_protocol.basics.subjects import real_subject
 from delay_protocol.messages.items import FLAG_DELAY, Item, decode_item
 from delay_protocol.receivers.delivering import REFUSED_BYTES_MAX, Delivered, Verdict
 
@@ -103,7 +104,8 @@ class ReceivedMessage:
         self.due_ms = item.due_ms if item.flag & FLAG_DELAY else item.create_ms
         if not 0 <= self.due_ms <= DUE_MS_MAX:
             raise MalformedItemError(f"due at {self.due_ms} ms")
-        self.subject, self.id, self.tags = item.subject, item.message_id, item.tags
+        self.subject = real_subject(item.subject.encode()).decode()
+        self.id, self.tags = item.message_id, item.tags
         self.attributes = item.attributes
         self.attempt = count_of(item.attributes, TIMES_KEY) + self.tried
         self.body, self.headers, self.content_type = decode_envelope(item.attributes)

@@ -159,7 +159,7 @@ class Copier:
 
     async def _append(self, entries: Entries, found: Items, subjects: Sequence[str]) -> bool:
         """Append the copies, under these subjects, until they are durable or find no space."""
-        copies = _copies_of(entries, found, [one.encode() for one in subjects])
+        copies = copies_of(entries, found, [one.encode() for one in subjects])
         if not self._budget.has_room_below(len(entries) * len(subjects), copies.blob_bytes):
             return False
         ended, was_kept = trio.Event(), False
@@ -185,7 +185,7 @@ class Copier:
         return was_kept
 
 
-def _copies_of(entries: Entries, found: Items, subjects: Sequence[bytes]) -> _Copies:
+def copies_of(entries: Entries, found: Items, subjects: Sequence[bytes]) -> _Copies:
     """Return the records that replace messages by a copy under each of these subjects."""
     *others, last = subjects
     sizes = [len(item) for item in found if len(item)]

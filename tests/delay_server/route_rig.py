@@ -1,7 +1,7 @@
 """A meta server that answers for routes as it is told, and brokers to route to, in virtual time."""
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import trio
 
@@ -104,7 +104,8 @@ class ScriptedMeta(FakeMeta):
                 async with self._sending:
                     body = self._reply(subject)
                     assert body is not None
-                    await stream.send_all(encode_response(asked, code=0, body=body))
+                    with suppress(trio.ClosedResourceError, trio.BrokenResourceError):
+                        await stream.send_all(encode_response(asked, code=0, body=body))
 
     async def reroute(self, subject: str, *groups: str) -> None:
         """Route a subject to other groups from now on."""

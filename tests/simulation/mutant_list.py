@@ -57,6 +57,7 @@ _FAILOVER = "failover/test_group.py::"
 _DAMAGE = "failover/test_damage.py::"
 _FOLLOWING = "failover/test_following.py::"
 _RECEIVERS = "delay_server/receiving/test_receivers.py::"
+_COPIES = "delay_server/receiving/test_copies.py::"
 _TAKING = "delay_server/test_target_groups.py::"
 _GROUP_CHANGES = "meta_server/wire/test_group_changes.py::"
 _RECORD_FILE = "meta_server/known/test_record_file.py"
@@ -1133,6 +1134,24 @@ SERVER = {
         "queued before it came": mutant(
             drop("AttachedGroup._take_sets", "self.give_back()"),
             test=f"{_TAKING}test_what_waits_for_one_is_not_given_to_who_comes_and_does_not_take_it",
+        ),
+        # Of several names each gets a copy, and what the first has of a subject is copied, too.
+        "kept by the first name": mutant(
+            swap("Outlet.take_stranded", "lane == self._lanes.shared", "False"),
+            test=f"{_COPIES}test_what_one_name_holds_is_taken_back_when_another_joins",
+        ),
+        "settled before it is copied": mutant(
+            swap("_Copies.drafts", "[*self.messages, self.moves]", "[self.moves, *self.messages]"),
+            test=f"{_COPIES}test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_"
+            "copies_are",
+        ),
+        "put off for all names": mutant(
+            swap("Moves.plan", "{one for one in ... if self._is_shared(one)}", "set()"),
+            test=f"{_COPIES}test_what_one_name_holds_is_taken_back_when_another_joins",
+        ),
+        "a copy for all names": mutant(
+            swap("SubjectRoutes._set", "(group,) if group in receiving else ()", "names[:1]"),
+            test=f"{_COPIES}test_what_one_name_does_the_other_does_not_see",
         ),
         # What one gives back goes to another.
         "released to the same again": mutant(

@@ -1,18 +1,25 @@
 """A subject that several names receive, in virtual time: each gets each message, for itself."""
 
+import random
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
+import numpy as np
 import trio
 
 from delay_protocol.messages.items import decode_item
-from delay_protocol.receivers.delivering import Settled, Verdict
-from delay_server.server import DelayServer
+from delay_protocol.receivers.delivering import Delivered, Settled, Verdict
+from delay_server.receiving.copies import copies_of
+from delay_server.server import DelayServer, serve
+from storage.batch.columns import RecordKind
+from storage.batch.entries import ENTRY
+from storage.readers.item_reader import Items
 from tests.delay_server.receiving.test_receivers import peer_of
 from tests.delay_server.route_rig import RouteWorld, routed_config
 from tests.delay_server.server_rig import World, make_item, until
 from tests.receiver_peer import ReceiverPeer, later_item
+from tests.seeds import each_seed
 
 SUBJECT = "orders"
 
@@ -167,3 +174,158 @@ async def test_nothing_is_copied_for_names_that_are_gone_and_nothing_is_lost() -
         server.master.copier.names_of = lambda _: ["billing"]
         async with receiver(world, "billing") as billing:
             await until_all_came(items, billing)
+
+
+def test_whatever_part_of_a_commit_is_kept_the_message_is_there_or_all_copies_are() -> None:
+    items = [make_item(f"m{number}", 1000) for number in range(3)]
+    entries = np.zeros(3, ENTRY)
+    entries["sequence"], entries["size"] = [5, 6, 7], list(map(len, items))
+    sizes = np.array(entries["size"], np.int64)
+    found = Items(memoryview(b"".join(items)), sizes)
+    drafts = copies_of(entries, found, [b"a", b"b", b"c"]).drafts()
+    counts: Counter[bytes] = Counter()
+    for number, draft in enumerate(drafts, 1):
+        counts.update(draft.names[one] for one in draft.arrays["subject"].tolist())
+        assert b"".join(draft.blob) == b"".join(items) * (draft.count // 3)
+        is_settled = draft.kind is RecordKind.MOVE
+        assert is_settled == (number == len(drafts))
+        if is_settled:
+            assert draft.arrays["old_sequence"].tolist() == [5, 6, 7]
+            assert counts == {b"a": 3, b"b": 3, b"c": 3}
+
+
+NAMES = ("billing", "shipping", "audit")
+STEPS = 25
+
+
+SETTLED_MS = 300
+"""So long after a change of the names, or before one, it is not certain who gets a message."""
+
+
+class Walk:
+    """Messages to a subject whose names change, through kills of the server.
+
+    What was kept while several names had the subject is owed to each of them, whatever changes
+    before it is due, since it is loaded at once; everything is owed to somebody.
+    """
+
+    def __init__(self, world: RouteWorld, seed: int) -> None:
+        self.world, self.chance = world, random.Random(seed)
+        self.names: set[str] = set()
+        self.changed_ms = 0
+        self.kept: set[str] = set()
+        self.fresh: list[tuple[int, int, set[str]]] = []
+        """When it was sent, when it was kept, and what it was, since the latest change."""
+        self.owed: dict[str, set[str]] = {name: set() for name in NAMES}
+        self.got: dict[str, set[str]] = {name: set() for name in NAMES}
+        self.done: dict[str, set[str]] = {name: set() for name in NAMES}
+        self.wrong: list[str] = []
+
+    async def reroute(self, *names: str) -> None:
+        """Have other names receive the subject: one at the least."""
+        self.changes()
+        self.names = set(names) or {*self.chance.sample(NAMES, self.chance.choice([1, 2, 2, 3]))}
+        await self.world.meta.reroute(SUBJECT, *sorted(self.names))
+
+    def changes(self) -> None:
+        """Note what is owed by now: the names are others soon, or the server is killed."""
+        now_ms = self.world.now_ms
+        for sent_ms, kept_ms, ids in self.fresh:
+            is_settled = sent_ms > self.changed_ms + SETTLED_MS and kept_ms < now_ms - SETTLED_MS
+            for name in self.names if is_settled and len(self.names) > 1 else ():
+                self.owed[name] |= ids
+        self.fresh, self.changed_ms = [], now_ms
+
+    async def send(self) -> None:
+        """Have some messages kept, due soon or in a while."""
+        count, after_ms = self.chance.randint(1, 30), self.chance.choice([50, 500, 3000, 20_000])
+        name, sent_ms = f"m{self.world.now_ms}.", self.world.now_ms
+        with suppress(trio.BrokenResourceError, OSError, AssertionError):
+            await send(self.world, count, after_ms=after_ms, name=name)
+            ids = {f"{name}{number}" for number in range(count)}
+            self.kept |= ids
+            self.fresh.append((sent_ms, self.world.now_ms, ids))
+
+    def arrived(self, name: str, delivered: Delivered) -> Settled:
+        """Note what came; return the verdict."""
+        item = decode_item(delivered.item)
+        message_id = item.message_id
+        if item.due_ms > self.world.now_ms:
+            self.wrong.append(f"{message_id} came to {name} early")
+        if message_id in self.done[name]:
+            self.wrong.append(f"{message_id} came to {name} after its DONE was answered")
+        self.got[name].add(message_id)
+        if self.chance.random() < 0.2 and "qmq_times" not in item.attributes:
+            again = later_item(delivered.item, self.world.now_ms + self.chance.choice([0, 700]))
+            return Settled(delivered.sequence, Verdict.LATER, again)
+        return Settled(delivered.sequence, Verdict.DONE)
+
+    async def receive(self, name: str, seconds: float) -> None:
+        """Receive under a name for a while."""
+        with suppress(trio.BrokenResourceError, OSError):
+            async with receiver(self.world, name, 50) as peer:
+                taken, until_s = 0, trio.current_time() + seconds
+                while trio.current_time() < until_s and not peer.is_closed:
+                    new = [one for _, one in peer.delivered[taken:]]
+                    taken += len(new)
+                    if new:
+                        verdicts = [self.arrived(name, one) for one in new]
+                        await peer.settle(verdicts)
+                        self.done[name] |= {
+                            decode_item(one.item).message_id
+                            for one, verdict in zip(new, verdicts, strict=True)
+                            if verdict.verdict is Verdict.DONE
+                        }
+                    await trio.sleep(0.02)
+
+    async def live(self, steps: int) -> None:
+        """Do this and that while the server runs."""
+        async with trio.open_nursery() as nursery:
+            for _ in range(steps):
+                act = self.chance.random()
+                if act < 0.5:
+                    await self.send()
+                elif act < 0.65:
+                    await self.reroute()
+                elif act < 0.9:
+                    seconds = self.chance.uniform(0.2, 3)
+                    nursery.start_soon(self.receive, self.chance.choice(NAMES), seconds)
+                await trio.sleep(self.chance.expovariate(2))
+            nursery.cancel_scope.cancel()
+
+
+@each_seed(60, quick=6)
+async def test_whatever_comes_between_each_name_gets_what_was_loaded_while_it_was_one(
+    seed: int,
+) -> None:
+    world = RouteWorld(1, seed=seed)
+    world.meta.masters |= dict.fromkeys(NAMES, "")
+    walk = Walk(world, seed)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(lambda task_status: world.meta.run(task_status=task_status))
+        world.meta.rest = NAMES[:1]
+        await walk.reroute()
+        for _ in range(walk.chance.randint(1, 3)):
+            server = world.server(routed_config())
+            async with trio.open_nursery() as life:
+                await life.start(
+                    lambda task_status, server=server: serve(
+                        server, trio.Event(), task_status=task_status
+                    )
+                )
+                await walk.live(STEPS)
+                walk.changes()
+                life.cancel_scope.cancel()
+        async with world.serving(routed_config(), has_broker=False) as server:
+            # Copies for names that are none any more wait for their name.
+            await walk.reroute(*NAMES)
+            async with trio.open_nursery() as receiving:
+                for name in NAMES:
+                    receiving.start_soon(walk.receive, name, 40)
+            await until(lambda: not pending(server))
+        world.meta.kill()
+        nursery.cancel_scope.cancel()
+    assert walk.wrong == []
+    assert walk.kept <= set().union(*walk.got.values())
+    for name in NAMES:
+        assert walk.owed[name] <= walk.got[name], name
